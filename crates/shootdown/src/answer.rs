@@ -1,0 +1,87 @@
+//! The flush interrupt's handler.
+
+use crate::bell::Look;
+use crate::cpu::Here;
+use crate::journal::{LOG_ENTRIES, Missed};
+use crate::machine::Machine;
+use crate::presence::Presence;
+
+impl<M: Machine> Here<'_, M> {
+    /// Answers this CPU's bell: the whole body of the flush interrupt's handler.
+    ///
+    /// Catches up with everything that this CPU has missed of what it has loaded, and satisfies
+    /// all who are waiting for that. Takes no lock, allocates nothing, sends nothing, needs no
+    /// argument; does nothing if the bell is quiet. A kernel that spins on a lock with the
+    /// interrupt masked should call it in the loop, lest the lock's holder wait for this CPU.
+    #[inline]
+    pub fn answer(&self) {
+        if let Some(look) = self.cpu.bell.look(self.machine()) {
+            self.serve(look);
+        }
+    }
+
+    /// Catches up and answers until nobody has rung meanwhile.
+    pub(crate) fn serve(&self, look: Look) {
+        let mut look = Some(look);
+        while let Some(seen) = look {
+            self.counters().answers.add_alone(1);
+            self.catch_up_with_kernel();
+            self.catch_up_with_space();
+            look = self.cpu.bell.answer(self.machine(), seen);
+        }
+    }
+
+    fn catch_up_with_space(&self) {
+        let loaded = self.local().loaded.get();
+        let Some(space) = loaded.space() else { return };
+        match self.presence() {
+            Presence::Active(_) => {
+                self.catch_up(space);
+            }
+            // Rung for freed tables, or for a flush from before it became lazy. If it may be the
+            // former: leave, so that the next such flush, and the death of the space, need not
+            // ring again. If it is the latter, there is time until it comes back.
+            Presence::Lazy(_) => {
+                let machine = self.machine();
+                let generation = space.journal.generation(machine);
+                let missed =
+                    space.journal.missed(machine, loaded.generation, generation, usize::MAX);
+                if !matches!(missed, Missed::Ranges(ranges) if !ranges.free_tables()) {
+                    self.leave();
+                }
+            }
+            // Not in here: interrupts are masked while a CPU switches.
+            Presence::Switching(_) | Presence::Out => {}
+        }
+    }
+
+    pub(crate) fn catch_up_with_kernel(&self) {
+        let (machine, local) = (self.machine(), self.local());
+        let kernel = &self.engine.kernel;
+        let generation = kernel.generation(machine);
+        let seen = local.kernel_generation.get();
+        if seen == generation {
+            return;
+        }
+        let missed = kernel.missed(machine, seen, generation, machine.flush_ceiling());
+        self.invalidate_kernel(missed);
+        local.kernel_generation.set(generation);
+    }
+
+    fn invalidate_kernel(&self, missed: Missed) {
+        let (machine, counters) = (self.machine(), self.counters());
+        let Missed::Ranges(ranges) = missed else {
+            machine.invalidate_all();
+            counters.flushes_full.add_alone(1);
+            return;
+        };
+        for extent in ranges.iter() {
+            machine.invalidate_kernel(extent);
+            counters.flushes_ranged.add_alone(1);
+            counters.pages_invalidated.add_alone(extent.page_count() as u64);
+        }
+    }
+}
+
+// The handler keeps a copy of the log on its stack; interrupt stacks are small.
+const _: () = assert!(LOG_ENTRIES * 8 <= 128);

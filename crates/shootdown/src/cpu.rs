@@ -1,0 +1,223 @@
+//! A CPU, as others see it and as it sees itself.
+
+#![expect(
+    unsafe_code,
+    reason = "what belongs to one CPU alone is shared memory to the compiler, and the loaded space \
+              is a pointer"
+)]
+
+use core::cell::Cell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr;
+
+use crate::bell::Bell;
+use crate::engine::Shootdown;
+use crate::machine::{CpuId, Machine, Tag, Word};
+use crate::presence::Presence;
+use crate::rules::{Rule, fence, order, store_then_fence};
+use crate::space::Space;
+use crate::stats::{CpuCounters, CpuStats};
+use crate::tag::slots::{TagSlot, TagSlots, vacate};
+
+/// The engine's state of one CPU.
+///
+/// The kernel places it wherever [`Machine::state`] finds it, in memory near that CPU if it likes.
+///
+/// # Size
+///
+/// 384 bytes with six tags, whatever the number of CPUs. The first line is what other CPUs read
+/// and write: presence and bell side by side, so that looking at a CPU and ringing it moves one
+/// line. Nobody else touches the others.
+#[repr(C, align(64))]
+pub struct Cpu<M: Machine> {
+    presence: M::Word,
+    pub(crate) bell: Bell<M>,
+    pub(crate) local: Local<M>,
+}
+
+/// What only the CPU itself touches.
+#[repr(align(64))]
+pub(crate) struct Local<M: Machine> {
+    pub(crate) loaded: Cell<Loaded<M>>,
+    /// Kernel translations are clean up to this generation.
+    pub(crate) kernel_generation: Cell<u64>,
+    pub(crate) counters: CpuCounters,
+    tags: M::TagSlots,
+}
+
+/// What this CPU has loaded.
+pub(crate) struct Loaded<M: Machine> {
+    /// Null for the kernel's own page table.
+    pub(crate) space: *const Space<M>,
+    pub(crate) tag: Tag,
+    /// The TLB holds nothing under the tag that a flush up to this generation covered.
+    pub(crate) generation: u64,
+}
+
+// SAFETY: `local` is the only part that is not `Sync`. It is reached through `Here` alone, whose
+// creator promises to be on this CPU, pinned, and not inside another holder's critical section: so
+// its cells are only ever accessed by one thread of execution at a time.
+unsafe impl<M: Machine> Sync for Cpu<M> {}
+// SAFETY: a `Cpu` that is being moved is borrowed by nobody, and its pointer to a space is only
+// followed through `Here`.
+unsafe impl<M: Machine> Send for Cpu<M> {}
+
+impl<M: Machine> Cpu<M> {
+    /// A CPU that is offline.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            presence: M::Word::new(Presence::Out.to_word()),
+            bell: Bell::new(),
+            local: Local {
+                loaded: Cell::new(Loaded::KERNEL),
+                kernel_generation: Cell::new(0),
+                counters: CpuCounters::default(),
+                tags: M::TagSlots::vacant(),
+            },
+        }
+    }
+
+    /// What the CPU could be using. See [`Rule::PresenceAcquire`].
+    #[inline]
+    pub fn presence(&self, machine: &M) -> Presence {
+        Presence::from_word(self.presence.load(order(machine, Rule::PresenceAcquire)))
+    }
+
+    /// What the CPU has done so far.
+    pub fn stats(&self) -> CpuStats {
+        self.local.counters.read()
+    }
+}
+
+impl<M: Machine> Default for Cpu<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> fmt::Debug for Cpu<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl<M: Machine> Loaded<M> {
+    pub(crate) const KERNEL: Self = Self { space: ptr::null(), tag: Tag::KERNEL, generation: 0 };
+
+    /// The space, or `None` for the kernel's own page table.
+    #[inline]
+    pub(crate) fn space<'s>(self) -> Option<&'s Space<M>> {
+        // SAFETY: the pointer is null or was made from a reference by `switch`, whose caller
+        // promises that the space stays in place for as long as it is loaded. The reference that
+        // we make is used up before the caller could load anything else.
+        unsafe { self.space.as_ref() }
+    }
+}
+
+impl<M: Machine> Clone for Loaded<M> {
+    #[inline]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Machine> Copy for Loaded<M> {}
+
+/// The CPU that we are on: the proof that the caller is pinned to it, with the flush interrupt
+/// masked. Made by [`Shootdown::here`].
+///
+/// Everything that a CPU does to its own translations is a method of this token. It cannot be
+/// sent to another thread.
+pub struct Here<'e, M: Machine> {
+    pub(crate) engine: &'e Shootdown<M>,
+    pub(crate) cpu: &'e Cpu<M>,
+    pub(crate) id: CpuId,
+    pub(crate) not_send: PhantomData<*mut ()>,
+}
+
+impl<'e, M: Machine> Here<'e, M> {
+    /// The number of this CPU.
+    #[must_use]
+    pub const fn id(&self) -> CpuId {
+        self.id
+    }
+
+    /// Brings this CPU online: from now on it is rung.
+    ///
+    /// To be called before the CPU's first switch, when the flush interrupt's vector is set up. The
+    /// TLB is emptied, for nobody has told this CPU anything so far.
+    pub fn online(&self) {
+        let machine = self.machine();
+        self.cpu.bell.connect();
+        self.engine.online.insert(self.id);
+        // Pairs with FlushFence of a kernel flush: it finds us online, or we find its generation
+        // and invalidate after that.
+        fence(machine, Rule::OnlineFence);
+        self.local().kernel_generation.set(self.engine.kernel.generation(machine));
+        if !machine.breaks(Rule::FlushOnOnline) {
+            machine.invalidate_all();
+        }
+        vacate(self.tags());
+    }
+
+    /// Takes this CPU offline: it leaves its space, answers whoever still waits for it, and is not
+    /// rung again until it comes back [`online`](Self::online).
+    ///
+    /// The flush interrupt must stay masked from here on.
+    pub fn offline(&self) {
+        self.leave();
+        self.engine.online.remove(self.id);
+        while let Err(look) = self.cpu.bell.disconnect(self.machine()) {
+            self.serve(look);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn machine(&self) -> &'e M {
+        &self.engine.machine
+    }
+
+    #[inline]
+    pub(crate) fn local(&self) -> &'e Local<M> {
+        &self.cpu.local
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &'e CpuCounters {
+        &self.cpu.local.counters
+    }
+
+    /// The tags that this machine really has.
+    #[inline]
+    pub(crate) fn tags(&self) -> &'e [TagSlot] {
+        let slots = self.cpu.local.tags.slots();
+        &slots[..self.machine().tag_count().min(slots.len())]
+    }
+
+    /// What this CPU has told others that it could be using.
+    #[inline]
+    pub(crate) fn presence(&self) -> Presence {
+        Presence::from_word(self.cpu.presence.load(core::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// Says what this CPU could be using from now on. See [`Rule::LeaveRelease`].
+    #[inline]
+    pub(crate) fn set_presence(&self, presence: Presence) {
+        let release = order(self.machine(), Rule::LeaveRelease);
+        self.cpu.presence.store(presence.to_word(), release);
+    }
+
+    /// The same, and then the full barrier that `rule` asks for.
+    #[inline]
+    pub(crate) fn set_presence_then_fence(&self, presence: Presence, rule: Rule) {
+        let word = presence.to_word();
+        store_then_fence(self.machine(), &self.cpu.presence, word, Rule::LeaveRelease, rule);
+    }
+}
+
+impl<M: Machine> fmt::Debug for Here<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Here").field("id", &self.id).field("presence", &self.presence()).finish()
+    }
+}

@@ -1,0 +1,265 @@
+//! Sets of CPUs: one of our own, and one that all CPUs share.
+//!
+//! Both have two levels: a summary word says which of the words below hold anything. Walking a set
+//! therefore costs what its members cost, not what the machine's size costs: at 4096 CPUs a set of
+//! one is two words, not 64.
+
+use core::fmt;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::machine::{CpuId, Machine, Word};
+use crate::rules::{Rule, order};
+
+/// Room for one bit per possible CPU. Implemented for `[u64; N]`, which holds `64 * N` CPUs.
+pub trait CpuBits: Copy {
+    /// The same room in shared words.
+    type Shared<W: Word>: Send + Sync;
+    /// No CPU.
+    const EMPTY: Self;
+    /// How many words.
+    const WORDS: usize;
+    /// The words.
+    fn words(&self) -> &[u64];
+    /// The words, for writing.
+    fn words_mut(&mut self) -> &mut [u64];
+    /// Shared words, none of them set.
+    fn shared<W: Word>() -> Self::Shared<W>;
+    /// The shared words.
+    fn shared_words<W: Word>(shared: &Self::Shared<W>) -> &[W];
+}
+
+impl<const N: usize> CpuBits for [u64; N] {
+    type Shared<W: Word> = [W; N];
+    const EMPTY: Self = [0; N];
+    const WORDS: usize = N;
+    #[inline]
+    fn words(&self) -> &[u64] {
+        self
+    }
+    #[inline]
+    fn words_mut(&mut self) -> &mut [u64] {
+        self
+    }
+    fn shared<W: Word>() -> [W; N] {
+        core::array::from_fn(|_| W::new(0))
+    }
+    #[inline]
+    fn shared_words<W: Word>(shared: &[W; N]) -> &[W] {
+        shared
+    }
+}
+
+/// The word that a CPU's bit is in, and the bit.
+#[inline]
+const fn place(cpu: CpuId) -> (usize, u64) {
+    (cpu.index() / 64, 1 << (cpu.index() % 64))
+}
+
+/// The bit of the summary that stands for a word. Beyond 4096 CPUs several words share one.
+#[inline]
+const fn summary_bit(word: usize) -> u64 {
+    1 << (word % 64)
+}
+
+/// The words that a summary names, in ascending order for up to 4096 CPUs.
+#[inline]
+fn named_words<B: CpuBits>(summary: u64) -> impl Iterator<Item = usize> {
+    bits(summary).flat_map(|first| (first..B::WORDS).step_by(64))
+}
+
+/// The numbers of the bits that are set, in ascending order.
+#[inline]
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// A set of CPUs, as large as the machine: `64 * N` of them, 8 bytes and a bit per CPU.
+pub struct CpuSet<M: Machine> {
+    summary: u64,
+    bits: M::CpuBits,
+}
+
+impl<M: Machine> CpuSet<M> {
+    /// No CPU.
+    #[must_use]
+    #[inline]
+    pub const fn new() -> Self {
+        Self { summary: 0, bits: M::CpuBits::EMPTY }
+    }
+
+    /// How many CPUs a set can hold.
+    #[must_use]
+    pub const fn capacity() -> usize {
+        M::CpuBits::WORDS * 64
+    }
+
+    /// Whether no CPU is in the set.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.summary == 0
+    }
+
+    /// Whether `cpu` is in the set.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, cpu: CpuId) -> bool {
+        let (word, bit) = place(cpu);
+        self.bits.words()[word] & bit != 0
+    }
+
+    /// Puts `cpu` into the set.
+    ///
+    /// # Panics
+    ///
+    /// If `cpu` is not below [`capacity`](Self::capacity).
+    #[inline]
+    pub fn insert(&mut self, cpu: CpuId) {
+        let (word, bit) = place(cpu);
+        self.bits.words_mut()[word] |= bit;
+        self.summary |= summary_bit(word);
+    }
+
+    /// Takes `cpu` out of the set.
+    #[inline]
+    pub fn remove(&mut self, cpu: CpuId) {
+        let (word, bit) = place(cpu);
+        let words = self.bits.words_mut();
+        words[word] &= !bit;
+        // Beyond 4096 CPUs, several words share a summary bit.
+        if words[word % 64..].iter().step_by(64).all(|&word| word == 0) {
+            self.summary &= !summary_bit(word);
+        }
+    }
+
+    /// Puts in every CPU of `other`.
+    pub fn insert_all(&mut self, other: &Self) {
+        for word in named_words::<M::CpuBits>(other.summary) {
+            self.bits.words_mut()[word] |= other.bits.words()[word];
+        }
+        self.summary |= other.summary;
+    }
+
+    /// The CPUs in the set, in ascending order for up to 4096 CPUs.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = CpuId> + '_ {
+        named_words::<M::CpuBits>(self.summary).flat_map(|word| {
+            bits(self.bits.words()[word]).map(move |bit| CpuId((word * 64 + bit) as u32))
+        })
+    }
+
+    /// The first CPU in the set.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<CpuId> {
+        self.iter().next()
+    }
+
+    /// How many CPUs are in the set.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        named_words::<M::CpuBits>(self.summary)
+            .map(|word| self.bits.words()[word].count_ones() as usize)
+            .sum()
+    }
+}
+
+impl<M: Machine> Default for CpuSet<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> Clone for CpuSet<M> {
+    fn clone(&self) -> Self {
+        Self { summary: self.summary, bits: self.bits }
+    }
+}
+
+impl<M: Machine> fmt::Debug for CpuSet<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter().map(|cpu| cpu.0)).finish()
+    }
+}
+
+/// A set of CPUs that any CPU may read and write at any time.
+///
+/// A CPU counts as a member when both its bit and its word's summary bit are set, in that order: a
+/// reader who sees no summary bit came before the insertion, and whoever inserts fences before it
+/// relies on having been seen.
+pub(crate) struct SharedCpuSet<M: Machine> {
+    summary: M::Word,
+    bits: <M::CpuBits as CpuBits>::Shared<M::Word>,
+}
+
+impl<M: Machine> SharedCpuSet<M> {
+    /// With one word there is nothing to summarise; the compiler drops the summary's code.
+    const SUMMARISED: bool = M::CpuBits::WORDS > 1;
+
+    pub(crate) fn new() -> Self {
+        Self { summary: M::Word::new(0), bits: M::CpuBits::shared() }
+    }
+
+    #[inline]
+    fn words(&self) -> &[M::Word] {
+        M::CpuBits::shared_words(&self.bits)
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, cpu: CpuId) -> bool {
+        let (word, bit) = place(cpu);
+        self.words()[word].load(Relaxed) & bit != 0
+            && (!Self::SUMMARISED || self.summary.load(Relaxed) & summary_bit(word) != 0)
+    }
+
+    /// Not ordered with anything: the caller fences before it relies on being seen.
+    pub(crate) fn insert(&self, cpu: CpuId) {
+        let (word, bit) = place(cpu);
+        self.words()[word].fetch_or(bit, Relaxed);
+        if Self::SUMMARISED {
+            self.summary.fetch_or(summary_bit(word), Release);
+        }
+    }
+
+    /// The summary bit stays: it may name an empty word, never miss a full one.
+    pub(crate) fn remove(&self, cpu: CpuId) {
+        let (word, bit) = place(cpu);
+        self.words()[word].fetch_and(!bit, Relaxed);
+    }
+
+    /// Empties the set while others may read it: see [`Rule::ClearRelease`].
+    pub(crate) fn clear(&self, machine: &M) {
+        let release = order(machine, Rule::ClearRelease);
+        if Self::SUMMARISED {
+            for word in named_words::<M::CpuBits>(self.summary.load(Relaxed)) {
+                self.words()[word].store(0, release);
+            }
+            self.summary.store(0, release);
+        } else {
+            self.words()[0].store(0, release);
+        }
+    }
+
+    /// Adds the members to `into`: see [`Rule::ScanAcquire`].
+    #[inline]
+    pub(crate) fn read_into(&self, machine: &M, into: &mut CpuSet<M>) {
+        let acquire = order(machine, Rule::ScanAcquire);
+        let summary = if Self::SUMMARISED { self.summary.load(Acquire) } else { 1 };
+        for word in named_words::<M::CpuBits>(summary) {
+            let members = self.words()[word].load(acquire);
+            if members != 0 {
+                into.bits.words_mut()[word] |= members;
+                into.summary |= summary_bit(word);
+            }
+        }
+    }
+}
+
+impl<M: Machine> fmt::Debug for SharedCpuSet<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.words().iter().map(|word| word.load(Relaxed))).finish()
+    }
+}

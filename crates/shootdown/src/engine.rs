@@ -1,0 +1,75 @@
+//! The engine: a machine, the kernel's own translations, and who is online.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::cpu::{Cpu, Here};
+use crate::cpu_set::SharedCpuSet;
+use crate::journal::Journal;
+use crate::machine::{CpuId, Machine, Root, Word};
+use crate::presence::SpaceId;
+use crate::space::Space;
+
+/// The engine. A kernel has one, and reaches everything from it.
+///
+/// What a CPU does for itself it does through [`here`](Shootdown::here).
+pub struct Shootdown<M: Machine> {
+    pub(crate) machine: M,
+    pub(crate) kernel: Journal<M>,
+    pub(crate) online: SharedCpuSet<M>,
+    last_space: M::Word,
+}
+
+impl<M: Machine> Shootdown<M> {
+    /// An engine for `machine`, with every CPU offline.
+    #[must_use]
+    pub fn new(machine: M) -> Self {
+        Self {
+            machine,
+            kernel: Journal::new(),
+            online: SharedCpuSet::new(),
+            last_space: M::Word::new(0),
+        }
+    }
+
+    /// The machine.
+    #[inline]
+    pub const fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// A new address space whose page tables start at `root`.
+    ///
+    /// It may be moved to its place for as long as no CPU has switched to it.
+    pub fn space(&self, root: Root) -> Space<M> {
+        let before = self.last_space.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        Space::new(SpaceId(before + 1), root)
+    }
+
+    /// The CPU that runs this call, as a token by which it can switch, flush and answer.
+    ///
+    /// # Safety
+    ///
+    /// For as long as the token lives, the caller must stay on this CPU and keep the flush
+    /// interrupt masked here, and it must not be in a handler that may have interrupted another
+    /// holder of a token on this CPU (an NMI, a machine check).
+    #[inline]
+    #[expect(unsafe_code, reason = "only the kernel knows where it runs")]
+    pub unsafe fn here(&self) -> Here<'_, M> {
+        let id = self.machine.cpu();
+        debug_assert!(self.machine.interrupts_masked(), "the flush interrupt must be masked");
+        Here { engine: self, cpu: self.machine.state(id), id, not_send: PhantomData }
+    }
+
+    /// What another CPU is doing, at some moment during the call. For people and for statistics:
+    /// it may be outdated before the call returns.
+    pub fn cpu(&self, id: CpuId) -> &Cpu<M> {
+        self.machine.state(id)
+    }
+}
+
+impl<M: Machine> fmt::Debug for Shootdown<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shootdown").field("online", &self.online).finish_non_exhaustive()
+    }
+}

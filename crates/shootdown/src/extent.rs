@@ -1,0 +1,240 @@
+//! What one flush covers: a few pages of one size, or the whole address space.
+
+use core::fmt;
+use core::ops::Range;
+
+/// The size of a page, or of the block that one leaf entry maps, as a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageSize {
+    shift: u8,
+}
+
+impl PageSize {
+    /// 4 KiB.
+    pub const SIZE_4K: Self = Self { shift: 12 };
+    /// 16 KiB (Arm, 16 K granule).
+    pub const SIZE_16K: Self = Self { shift: 14 };
+    /// 64 KiB (Arm, 64 K granule).
+    pub const SIZE_64K: Self = Self { shift: 16 };
+    /// 2 MiB.
+    pub const SIZE_2M: Self = Self { shift: 21 };
+    /// 1 GiB.
+    pub const SIZE_1G: Self = Self { shift: 30 };
+
+    /// A page of `2^shift` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `shift` is not within 12 to 43.
+    #[must_use]
+    pub const fn from_shift(shift: u8) -> Self {
+        assert!(shift >= 12 && shift <= 43, "page sizes from 4 KiB to 8 TiB");
+        Self { shift }
+    }
+
+    /// The base-2 logarithm of the size in bytes.
+    #[must_use]
+    pub const fn shift(self) -> u8 {
+        self.shift
+    }
+
+    /// The size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        1 << self.shift
+    }
+}
+
+/// What one flush covers: up to [`MAX_PAGES`](Extent::MAX_PAGES) consecutive pages of one size, or
+/// everything; and whether page tables above it are about to be freed.
+///
+/// It fits one word, so that a [`Space`](crate::Space) can keep a log of its last flushes which
+/// other CPUs read without a lock:
+///
+/// ```text
+///  63                       12 11       7     6      5       0
+/// ┌───────────────────────────┬──────────┬────────┬───────────┐
+/// │ first address / 4 KiB     │ shift-12 │ tables │ pages     │   pages = 0: the whole space
+/// └───────────────────────────┴──────────┴────────┴───────────┘
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Extent(u64);
+
+impl Extent {
+    /// The most pages that an extent counts one by one; beyond that it is the whole space. Twice
+    /// what Linux would invalidate singly (33), and what six bits hold.
+    pub const MAX_PAGES: usize = 63;
+
+    const PAGES: u64 = 0x3f;
+    const TABLES: u64 = 1 << 6;
+    const SIZE_SHIFT: u32 = 7;
+    const ADDRESS: u64 = !0xfff;
+
+    /// One page of 4 KiB, the one that holds `address`.
+    #[must_use]
+    pub const fn page(address: u64) -> Self {
+        Self::pages(address, 1, PageSize::SIZE_4K)
+    }
+
+    /// `count` pages of `size` from the one that holds `address` on.
+    ///
+    /// The whole space if `count` is 0 or above [`MAX_PAGES`](Self::MAX_PAGES): a flush may cover
+    /// too much, never too little.
+    #[must_use]
+    pub const fn pages(address: u64, count: usize, size: PageSize) -> Self {
+        if count == 0 || count > Self::MAX_PAGES {
+            return Self::whole();
+        }
+        let first = address & !(size.bytes() - 1);
+        Self(first | ((size.shift() as u64 - 12) << Self::SIZE_SHIFT) | count as u64)
+    }
+
+    /// The pages of `size` that overlap the addresses of `range`, or the whole space if those are
+    /// none or more than [`MAX_PAGES`](Self::MAX_PAGES).
+    ///
+    /// An `end` of 0 means the end of the 64-bit address space.
+    #[must_use]
+    pub const fn range(range: Range<u64>, size: PageSize) -> Self {
+        // In page numbers, so that nothing wraps at the top of the address space.
+        let first = range.start >> size.shift();
+        let last = range.end.wrapping_sub(1) >> size.shift();
+        if range.start == range.end || last < first || last - first >= Self::MAX_PAGES as u64 {
+            return Self::whole();
+        }
+        Self::pages(range.start, (last - first + 1) as usize, size)
+    }
+
+    /// The whole address space.
+    #[must_use]
+    pub const fn whole() -> Self {
+        Self(0)
+    }
+
+    /// The same extent, with page tables above it unhooked and about to be freed.
+    ///
+    /// CPUs then also drop what they cache of upper levels, and CPUs that have the space loaded
+    /// without using it are told too, for their speculation may still walk those tables.
+    #[must_use]
+    pub const fn freeing_tables(self) -> Self {
+        Self(self.0 | Self::TABLES)
+    }
+
+    /// Whether this is the whole address space.
+    #[must_use]
+    pub const fn is_whole(self) -> bool {
+        self.0 & Self::PAGES == 0
+    }
+
+    /// Whether page tables are about to be freed.
+    #[must_use]
+    pub const fn frees_tables(self) -> bool {
+        self.0 & Self::TABLES != 0
+    }
+
+    /// The address of the first page; 0 for the whole space.
+    #[must_use]
+    pub const fn start(self) -> u64 {
+        self.0 & Self::ADDRESS
+    }
+
+    /// How many pages; 0 for the whole space.
+    #[must_use]
+    pub const fn page_count(self) -> usize {
+        (self.0 & Self::PAGES) as usize
+    }
+
+    /// The size of the pages; 4 KiB for the whole space.
+    #[must_use]
+    pub const fn page_size(self) -> PageSize {
+        PageSize { shift: (((self.0 >> Self::SIZE_SHIFT) & 0x1f) as u8) + 12 }
+    }
+
+    /// The address of each page, in order; none for the whole space.
+    pub fn addresses(self) -> impl Iterator<Item = u64> {
+        let (start, bytes) = (self.start(), self.page_size().bytes());
+        // Pages past the top of the address space do not exist; do not wrap around to page 0.
+        (0..self.page_count() as u64).map_while(move |n| start.checked_add(n * bytes))
+    }
+
+    /// Whether a translation of `address` would be covered.
+    #[must_use]
+    pub fn covers(self, address: u64) -> bool {
+        self.is_whole()
+            || address
+                .checked_sub(self.start())
+                .is_some_and(|offset| offset >> self.page_size().shift() < self.page_count() as u64)
+    }
+
+    /// The word that stands for this extent in a log.
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The extent that [`to_bits`](Self::to_bits) made a word of.
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Debug for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_whole() {
+            f.write_str("whole")?;
+        } else {
+            write!(
+                f,
+                "{:#x}+{}x{}K",
+                self.start(),
+                self.page_count(),
+                self.page_size().bytes() >> 10
+            )?;
+        }
+        if self.frees_tables() { f.write_str("+tables") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn more_pages_than_are_counted_widen_to_the_whole_space() {
+        assert_eq!(Extent::pages(0, 63, PageSize::SIZE_4K).page_count(), 63);
+        assert!(Extent::pages(0, 64, PageSize::SIZE_4K).is_whole());
+        assert!(Extent::range(0x1000..0x1000 + 64 * 4096, PageSize::SIZE_4K).is_whole());
+    }
+
+    /// Linux's Hyper-V back end once counted past the top of the address space for ever
+    /// (4030b4c585c4).
+    #[test]
+    fn the_top_of_the_address_space_is_no_wrap() {
+        let end = 0;
+        let top = Extent::range(u64::MAX - 0x1fff..end, PageSize::SIZE_4K);
+        assert_eq!((top.start(), top.page_count()), (u64::MAX - 0x1fff, 2));
+        assert_eq!(top.addresses().last(), Some(u64::MAX - 0xfff));
+        assert!(top.covers(u64::MAX) && !top.covers(0));
+        assert_eq!(Extent::pages(u64::MAX, 3, PageSize::SIZE_4K).addresses().count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_covers_each_of_its_addresses(
+            start in any::<u64>(), length in 1u64..(80 << 12), shift in 12u8..=30, probe in any::<u64>()
+        ) {
+            let end = start.saturating_add(length);
+            let extent = Extent::range(start..end, PageSize::from_shift(shift));
+            prop_assert!(extent.covers(start + probe % length.min(end - start).max(1)));
+            prop_assert_eq!(Extent::from_bits(extent.to_bits()), extent);
+        }
+
+        #[test]
+        fn pages_outside_are_not_covered(page in 1u64..1 << 35, count in 1usize..=63) {
+            let extent = Extent::pages(page << 12, count, PageSize::SIZE_4K).freeing_tables();
+            prop_assert!(!extent.covers((page << 12) - 1));
+            prop_assert!(!extent.covers((page + count as u64) << 12));
+            prop_assert_eq!(extent.addresses().count(), count);
+            prop_assert!(extent.frees_tables());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! *Generation*: how many flushes there were, and what the last ones covered.
+//!
+//! A CPU remembers up to which generation its TLB is clean. What it missed since is the
+//! difference, and as long as the log reaches back, it knows that range by range. Linux's
+//! `mm->context.tlb_gen` is the same count without the log: one missed generation there means
+//! invalidating everything.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::extent::Extent;
+use crate::machine::{Machine, Word};
+use crate::rules::{Rule, order};
+
+/// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
+/// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
+/// pages the whole tag goes anyway.
+pub(crate) const LOG_ENTRIES: usize = 16;
+
+/// A count of flushes with a log of the last [`LOG_ENTRIES`].
+pub(crate) struct Journal<M: Machine> {
+    generation: M::Word,
+    entries: [Entry<M>; LOG_ENTRIES],
+}
+
+/// The flush of one generation.
+struct Entry<M: Machine> {
+    /// The generation times 2, plus [`WRITING`] while `extent` is not yet that generation's.
+    stamp: M::Word,
+    extent: M::Word,
+}
+
+const WRITING: u64 = 1;
+
+/// What a CPU has to invalidate to catch up.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Missed {
+    /// These extents, none of them whole.
+    Ranges(Ranges),
+    /// Everything: the log does not reach back, or there is too much, or it was a whole flush.
+    Everything,
+}
+
+/// A few extents.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Ranges {
+    extents: [Extent; LOG_ENTRIES],
+    count: usize,
+}
+
+impl Ranges {
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.extents[..self.count].iter().copied()
+    }
+
+    #[inline]
+    pub(crate) fn free_tables(&self) -> bool {
+        self.iter().any(Extent::frees_tables)
+    }
+}
+
+impl<M: Machine> Journal<M> {
+    pub(crate) fn new() -> Self {
+        Self {
+            generation: M::Word::new(0),
+            entries: core::array::from_fn(|_| Entry {
+                stamp: M::Word::new(0),
+                extent: M::Word::new(0),
+            }),
+        }
+    }
+
+    /// The number of flushes so far. See [`Rule::GenerationAcquire`].
+    #[inline]
+    pub(crate) fn generation(&self, machine: &M) -> u64 {
+        self.generation.load(order(machine, Rule::GenerationAcquire))
+    }
+
+    /// Counts a flush and logs what it covers, then fences: whatever the caller reads next, it
+    /// reads after the bump. Returns the flush's generation.
+    ///
+    /// The page tables must have been [published](Machine::publish). See [`Rule::FlushFence`].
+    #[inline]
+    pub(crate) fn record(&self, machine: &M, extent: Extent) -> u64 {
+        let release = order(machine, Rule::BumpRelease);
+        let before = if machine.breaks(Rule::FlushFence) {
+            self.generation.fetch_add(1, release)
+        } else {
+            machine.fetch_add_then_fence(&self.generation, 1, release)
+        };
+        self.write(machine, before + 1, extent);
+        before + 1
+    }
+
+    /// Writes an entry, unless its writer of 16 generations ago is still at it or that of 16
+    /// generations hence was faster: then it stays unknown, which costs a reader a whole flush.
+    #[inline]
+    fn write(&self, machine: &M, generation: u64, extent: Extent) {
+        let entry = self.entry(generation);
+        let stamp = generation * 2;
+        let found = entry.stamp.load(Relaxed);
+        if found & WRITING != 0 || found > stamp {
+            return;
+        }
+        let claim = order(machine, Rule::StampClaim);
+        if entry.stamp.compare_exchange(found, stamp | WRITING, claim, Relaxed).is_ok() {
+            entry.extent.store(extent.to_bits(), order(machine, Rule::ExtentRelease));
+            entry.stamp.store(stamp, order(machine, Rule::StampRelease));
+        }
+    }
+
+    /// What was flushed after generation `seen`, up to and including `now`.
+    ///
+    /// `ceiling` is how many pages are worth invalidating one by one.
+    pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
+        let mut ranges = Ranges { extents: [Extent::whole(); LOG_ENTRIES], count: 0 };
+        if now - seen > LOG_ENTRIES as u64 {
+            return Missed::Everything;
+        }
+        let mut page_count = 0;
+        for generation in seen + 1..=now {
+            let Some(extent) = self.read(machine, generation) else {
+                if machine.breaks(Rule::KnowEveryRange) {
+                    continue;
+                }
+                return Missed::Everything;
+            };
+            page_count += extent.page_count();
+            if extent.is_whole() || page_count > ceiling {
+                return Missed::Everything;
+            }
+            ranges.extents[ranges.count] = extent;
+            ranges.count += 1;
+        }
+        Missed::Ranges(ranges)
+    }
+
+    /// What the flush of a generation covered, if its entry is written and not yet overwritten.
+    fn read(&self, machine: &M, generation: u64) -> Option<Extent> {
+        let entry = self.entry(generation);
+        let stamp = generation * 2;
+        if entry.stamp.load(order(machine, Rule::StampAcquire)) != stamp {
+            return None;
+        }
+        let bits = entry.extent.load(order(machine, Rule::ExtentAcquire));
+        (entry.stamp.load(Relaxed) == stamp).then(|| Extent::from_bits(bits))
+    }
+
+    #[inline]
+    fn entry(&self, generation: u64) -> &Entry<M> {
+        &self.entries[generation as usize % LOG_ENTRIES]
+    }
+}

@@ -1,0 +1,270 @@
+//! The contract with the machine: what the engine needs of the hardware, and of its memory.
+//!
+//! [`Machine`] is what a kernel implements, once per architecture. [`Word`] is the shared memory
+//! that the engine's protocols run on; a kernel says `type Word = AtomicU64` and is done. It is a
+//! parameter so that the very same source also runs under a model checker, where every load may
+//! return any value that the memory model allows, and on a simulated machine, where every access
+//! costs what its cache line costs.
+
+#![expect(
+    unsafe_code,
+    reason = "the contract that all of the engine's safety rests on is stated here"
+)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::cpu::Cpu;
+use crate::cpu_set::{CpuBits, CpuSet};
+use crate::extent::Extent;
+use crate::rules::Rule;
+use crate::tag::slots::TagSlots;
+
+/// A CPU's number, dense from 0, as the kernel counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+impl CpuId {
+    /// The number as an index into per-CPU arrays.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What the machine loads to make a page table current: the physical address of its top level
+/// (CR3, TTBR0, satp). The engine only hands it back to [`Machine::load`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Root(pub u64);
+
+/// The number by which the hardware tells one address space's translations from another's on this
+/// CPU (x86 PCID, Arm and RISC-V ASID).
+///
+/// Tag 0 belongs to the kernel's own root and to machines without tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u16);
+
+impl Tag {
+    /// The tag under which the kernel's own root is loaded; the only one on a machine without tags.
+    pub const KERNEL: Self = Self(0);
+}
+
+/// What loading a root does to the translations that this CPU already holds under its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entries {
+    /// They are gone before the first translation through the new root (x86: CR3 bit 63 clear).
+    Discard,
+    /// They stay usable (x86: CR3 bit 63 set).
+    Keep,
+}
+
+/// A 64-bit word of shared memory, laid out exactly like [`AtomicU64`].
+///
+/// The methods mean what those of [`AtomicU64`] mean.
+pub trait Word: Send + Sync {
+    /// A word that holds `value`.
+    fn new(value: u64) -> Self;
+    /// Reads the word.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes the word.
+    fn store(&self, value: u64, order: Ordering);
+    /// Writes the word and returns what it held.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Adds, wrapping, and returns what the word held.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    /// Sets bits and returns what the word held.
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64;
+    /// Clears the bits that `value` lacks and returns what the word held.
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64;
+    /// Writes `new` if the word holds `current`.
+    ///
+    /// # Errors
+    ///
+    /// What the word held instead.
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
+}
+
+/// Implements [`Word`] by the methods of the same names of an atomic type.
+///
+/// For [`AtomicU64`] and for the stand-ins of model checkers; `$inner` reaches the atomic from
+/// `self`.
+#[macro_export]
+macro_rules! word_by_atomic {
+    ($word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr) => {
+        impl $crate::Word for $word {
+            #[inline]
+            fn new($value: u64) -> Self {
+                $new
+            }
+            #[inline]
+            fn load(&self, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.load(order)
+            }
+            #[inline]
+            fn store(&self, value: u64, order: ::core::sync::atomic::Ordering) {
+                let $this = self;
+                $inner.store(value, order);
+            }
+            #[inline]
+            fn swap(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.swap(value, order)
+            }
+            #[inline]
+            fn fetch_add(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_add(value, order)
+            }
+            #[inline]
+            fn fetch_or(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_or(value, order)
+            }
+            #[inline]
+            fn fetch_and(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_and(value, order)
+            }
+            #[inline]
+            fn compare_exchange(
+                &self,
+                current: u64,
+                new: u64,
+                success: ::core::sync::atomic::Ordering,
+                failure: ::core::sync::atomic::Ordering,
+            ) -> ::core::result::Result<u64, u64> {
+                let $this = self;
+                $inner.compare_exchange(current, new, success, failure)
+            }
+        }
+    };
+}
+
+word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
+
+/// What the engine needs of the machine. One implementation per kernel and architecture.
+///
+/// Every method may be called with the flush interrupt masked and from its handler, so none may
+/// block, allocate, or take a lock that this CPU may already hold.
+///
+/// # Safety
+///
+/// The engine promises its callers that no CPU uses a translation after its flush. It can keep
+/// that promise only if:
+///
+/// - [`cpu`](Machine::cpu) names the CPU that runs the call, and [`state`](Machine::state) always
+///   returns the same [`Cpu`] for the same number, and another for another;
+/// - [`fence`](Machine::fence) orders every earlier load and store of this CPU before every later
+///   one, as all CPUs see them, and so do the two combined operations built on it;
+/// - when [`load`](Machine::load), [`load_kernel`](Machine::load_kernel) or one of the
+///   `invalidate` methods returns, it has taken full effect on this CPU: no later access, and no
+///   later speculative walk, uses what was to go. That includes the caches of upper page-table
+///   levels for an extent that [frees tables](Extent::frees_tables), for a whole tag, and for all;
+/// - a CPU in the set given to [`ring`](Machine::ring) enters the flush interrupt's handler after
+///   finite time, unless it masks that interrupt for ever; the handler calls
+///   [`Here::answer`](crate::Here::answer), and finds the memory there as the sender left it: on
+///   most machines that takes a barrier before the send (`dsb ishst` before an SGI; `mfence; lfence`
+///   before an x2APIC register write, unless a locked operation came between);
+/// - [`breaks`](Machine::breaks) returns `false`.
+pub unsafe trait Machine: Sync + Sized {
+    /// The engine's shared words: `AtomicU64` on hardware.
+    type Word: Word;
+    /// One bit per possible CPU: `[u64; 1]` for up to 64 CPUs, `[u64; 64]` for 4096.
+    type CpuBits: CpuBits;
+    /// Room for a CPU's tags: `[TagSlot; 6]` is what Linux uses on x86; `[TagSlot; 0]` for a
+    /// machine that has none.
+    type TagSlots: TagSlots;
+
+    /// The engine's state of a CPU, wherever the kernel has placed it: an array, a per-CPU area.
+    fn state(&self, cpu: CpuId) -> &Cpu<Self>;
+
+    /// The CPU that runs this call. The answer need be stable only while the caller is pinned.
+    fn cpu(&self) -> CpuId;
+
+    /// Whether the flush interrupt is masked on this CPU.
+    ///
+    /// A waiter asks, so that it can answer its own bell where no interrupt can.
+    fn interrupts_masked(&self) -> bool;
+
+    /// A full barrier: no load passes an earlier store (`mfence`, `dmb ish`, `fence rw,rw`).
+    fn fence(&self);
+
+    /// Stores, then a full barrier. For x86 to override with one `xchg`.
+    #[inline]
+    fn store_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) {
+        word.store(value, order);
+        self.fence();
+    }
+
+    /// Adds, then a full barrier. For x86 to override with one `lock xadd`.
+    #[inline]
+    fn fetch_add_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
+        let held = word.fetch_add(value, order);
+        self.fence();
+        held
+    }
+
+    /// Makes this CPU's earlier page-table writes visible to every page-table walker, before
+    /// anything that follows (`dsb ishst` on Arm; nothing on x86).
+    fn publish(&self);
+
+    /// How many tags this CPU offers to address spaces, found at run time. At most the room in
+    /// [`TagSlots`](Machine::TagSlots) is used; 0 means that each load of a root discards.
+    fn tag_count(&self) -> usize;
+
+    /// Above how many single-page invalidations the whole tag is discarded instead.
+    ///
+    /// The default is Linux's 33: about 100 ns per `INVLPG`, so 3.3 µs, where refilling what a
+    /// discarded tag held costs some 8–17 ns per entry that is wanted again. At most
+    /// [`Extent::MAX_PAGES`] makes a difference.
+    #[inline]
+    fn flush_ceiling(&self) -> usize {
+        33
+    }
+
+    /// Makes `root` current on this CPU under `tag`.
+    ///
+    /// # Safety
+    ///
+    /// `root` must be a valid page table that maps the kernel, and stay one while it is loaded.
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries);
+
+    /// Makes the kernel's own page table current, under [`Tag::KERNEL`].
+    fn load_kernel(&self);
+
+    /// Drops this CPU's translations of the pages of `extent` under `tag`, which is loaded now.
+    ///
+    /// Where [`Extent::frees_tables`], also what is cached of the upper levels above those pages.
+    /// `extent` is never [whole](Extent::is_whole).
+    fn invalidate(&self, tag: Tag, extent: Extent);
+
+    /// Drops all of this CPU's translations under `tag`, which is loaded now.
+    fn invalidate_tag(&self, tag: Tag);
+
+    /// Drops this CPU's translations of the kernel's pages in `extent`, global ones included,
+    /// under every tag.
+    fn invalidate_kernel(&self, extent: Extent);
+
+    /// Drops every translation of this CPU, global ones included, under every tag.
+    fn invalidate_all(&self);
+
+    /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
+    fn ring(&self, cpus: &CpuSet<Self>);
+
+    /// Called over and over while waiting: a spin hint, or a yield of a virtual CPU.
+    fn relax(&self);
+
+    /// Whether this machine gets `rule` wrong. Always `false` but in the tests that show that the
+    /// rule is needed.
+    #[inline]
+    fn breaks(&self, rule: Rule) -> bool {
+        let _ = rule;
+        false
+    }
+}

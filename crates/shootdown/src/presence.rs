@@ -1,0 +1,76 @@
+//! *Presence*: what a CPU could be using, in one word.
+//!
+//! One word, so that no reader sees half of a transition. Linux keeps `loaded_mm`, `is_lazy` and
+//! the CPU's bit in `mm_cpumask` apart, and the order in which they are written and read has been
+//! the subject of several fixes (fea4e317f9e7 among them).
+
+use core::fmt;
+
+/// The id of a [`Space`](crate::Space): never 0, never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpaceId(pub(crate) u64);
+
+impl SpaceId {
+    /// The id as a number: 1 for the first space, and counting.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// What a CPU could be using.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// The kernel's own page table is loaded: nothing of user memory can be touched or walked.
+    Out,
+    /// The space is loaded, but nothing of user memory is touched: idle, or a kernel thread.
+    /// Speculation may walk its page tables.
+    Lazy(SpaceId),
+    /// The CPU is about to load the space; the one that it comes from may still be loaded.
+    Switching(SpaceId),
+    /// The space is in use.
+    Active(SpaceId),
+}
+
+impl Presence {
+    const STATE: u64 = 3;
+    const STATE_BITS: u32 = 2;
+
+    #[inline]
+    pub(crate) const fn to_word(self) -> u64 {
+        match self {
+            Self::Out => 0,
+            Self::Lazy(space) => space.0 << Self::STATE_BITS | 1,
+            Self::Switching(space) => space.0 << Self::STATE_BITS | 2,
+            Self::Active(space) => space.0 << Self::STATE_BITS | 3,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn from_word(word: u64) -> Self {
+        let space = SpaceId(word >> Self::STATE_BITS);
+        match word & Self::STATE {
+            0 => Self::Out,
+            1 => Self::Lazy(space),
+            2 => Self::Switching(space),
+            _ => Self::Active(space),
+        }
+    }
+
+    /// Whether the CPU is on its way to, in, or lazily on `space`.
+    #[inline]
+    pub(crate) fn is_on(self, space: SpaceId) -> bool {
+        matches!(self, Self::Lazy(on) | Self::Switching(on) | Self::Active(on) if on == space)
+    }
+}
+
+impl fmt::Debug for Presence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Out => f.write_str("Out"),
+            Self::Lazy(space) => write!(f, "Lazy({})", space.0),
+            Self::Switching(space) => write!(f, "Switching({})", space.0),
+            Self::Active(space) => write!(f, "Active({})", space.0),
+        }
+    }
+}

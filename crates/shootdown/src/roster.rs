@@ -1,0 +1,197 @@
+//! Which CPUs a flush must look at.
+//!
+//! A CPU puts itself into a space's roster when it first switches to it, and stays there when it
+//! leaves, so that going back and forth writes no shared line. Linux's `mm_cpumask` works that way
+//! too, and pays for it: a process that once ran everywhere and now runs on one CPU has everybody
+//! in its mask. Linux then interrupts those once a second, so that they take themselves out;
+//! taking somebody else out is a race (powerpc had it: a665eec0a22e).
+//!
+//! Here a roster that has become mostly stale is left for a fresh one. There are two sets. A flush
+//! that has looked at too many CPUs in vain declares the move, copies into the fresh set those who
+//! are present, and from then on the old set is not read. A CPU that was elsewhere registers again
+//! when it next switches in. Nobody is interrupted and nobody waits: while the move is on, readers
+//! look at both sets. Why no CPU falls between the sets is in [`rules`](crate::rules).
+
+use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cpu_set::{CpuSet, SharedCpuSet};
+use crate::machine::{CpuId, Machine, Word};
+use crate::presence::{Presence, SpaceId};
+use crate::rules::{Rule, fence, order};
+
+/// How many times in vain each CPU in the roster may be looked at before the roster moves.
+///
+/// A look in vain costs a cache miss, 50–150 ns; the move costs about as much per CPU, and later
+/// once more for each that registers again. So the cure costs at most a quarter of the disease.
+const VAIN_LOOKS_PER_CPU: u64 = 8;
+
+/// The CPUs that may be present on one space, and some that no longer are.
+pub(crate) struct Roster<M: Machine> {
+    phase: M::Word,
+    sets: [SharedCpuSet<M>; 2],
+}
+
+/// How far the roster's moves have come: `epoch << 2 | state`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Phase(u64);
+
+impl Phase {
+    /// Set `epoch % 2` is read and registered in.
+    const STABLE: u64 = 0;
+    /// The same, and the other set is being cleared for the move.
+    const CLEARING: u64 = 1;
+    /// Both are read; the set of the next epoch is registered in.
+    const MOVING: u64 = 2;
+
+    const fn state(self) -> u64 {
+        self.0 & 3
+    }
+
+    /// The same epoch in another state.
+    const fn with(self, state: u64) -> Self {
+        Self(self.0 & !3 | state)
+    }
+
+    /// The epoch in whose set CPUs register.
+    const fn registered_epoch(self) -> u64 {
+        (self.0 >> 2) + (self.state() == Self::MOVING) as u64
+    }
+
+    /// The stable phase of the next epoch.
+    const fn next(self) -> Self {
+        Self((self.0 & !3) + 4)
+    }
+}
+
+impl<M: Machine> Roster<M> {
+    pub(crate) fn new() -> Self {
+        Self { phase: M::Word::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
+    }
+
+    /// Sees to it that flushes will look at `cpu`, whose presence says so and has been fenced.
+    ///
+    /// Writes nothing if it is registered already.
+    #[inline]
+    pub(crate) fn register(&self, machine: &M, cpu: CpuId) {
+        let phase = self.phase(machine);
+        if !self.set(phase.registered_epoch()).contains(cpu) {
+            self.register_anew(machine, cpu, phase);
+        }
+    }
+
+    #[cold]
+    fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) {
+        loop {
+            let epoch = phase.registered_epoch();
+            self.set(epoch).insert(cpu);
+            // Pairs with FlushFence: a flush sees the bit, or the caller sees its generation.
+            // Pairs with MoveFence: whoever moves the roster sees the bit in the old set, or we
+            // see the phase that it has set.
+            fence(machine, Rule::RegisterFence);
+            phase = self.phase(machine);
+            if phase.registered_epoch() == epoch || machine.breaks(Rule::RecheckPhase) {
+                return;
+            }
+        }
+    }
+
+    /// The CPUs that may be present.
+    #[inline]
+    pub(crate) fn members(&self, machine: &M) -> CpuSet<M> {
+        let mut members = CpuSet::new();
+        let mut phase = self.phase(machine);
+        loop {
+            let epoch = phase.0 >> 2;
+            self.set(epoch).read_into(machine, &mut members);
+            if phase.state() == Phase::MOVING {
+                self.set(epoch + 1).read_into(machine, &mut members);
+            }
+            // A set is cleared only in a later phase than those in which it is read, so if the
+            // phase is the same, we have seen every bit that was set before our caller's fence.
+            let now = Phase(self.phase.load(Relaxed));
+            if now == phase || machine.breaks(Rule::RecheckScan) {
+                return members;
+            }
+            phase = self.phase(machine);
+        }
+    }
+
+    /// Whether so many looks in vain are reason enough to move.
+    pub(crate) fn is_stale(vain_looks: u64, member_count: usize) -> bool {
+        vain_looks >= VAIN_LOOKS_PER_CPU * member_count as u64
+    }
+
+    /// Leaves behind those who are not present on `space`. Does nothing if somebody else is at it.
+    ///
+    /// Returns whether the roster has moved.
+    #[cold]
+    pub(crate) fn move_on(&self, machine: &M, space: SpaceId) -> bool {
+        let stable = self.phase(machine);
+        if stable.state() != Phase::STABLE {
+            return false;
+        }
+        let clearing = stable.with(Phase::CLEARING);
+        let acquire = order(machine, Rule::PhaseAcquire);
+        if self.phase.compare_exchange(stable.0, clearing.0, acquire, Relaxed).is_err() {
+            return false;
+        }
+        let epoch = stable.0 >> 2;
+        self.set(epoch + 1).clear(machine);
+
+        let moving = stable.with(Phase::MOVING);
+        self.phase.store(moving.0, order(machine, Rule::MovingRelease));
+        // Pairs with SwitchFence: a CPU that still registers in the old epoch has its presence
+        // seen below. Pairs with RegisterFence: or it sees that we are moving.
+        fence(machine, Rule::MoveFence);
+        let mut old = CpuSet::new();
+        self.set(epoch).read_into(machine, &mut old);
+        for cpu in old.iter() {
+            if machine.state(cpu).presence(machine).is_on(space)
+                && !machine.breaks(Rule::KeepPresent)
+            {
+                self.set(epoch + 1).insert(cpu);
+            }
+        }
+        self.phase.store(stable.next().0, order(machine, Rule::MoveRelease));
+        true
+    }
+
+    #[inline]
+    fn phase(&self, machine: &M) -> Phase {
+        Phase(self.phase.load(order(machine, Rule::PhaseAcquire)))
+    }
+
+    #[inline]
+    fn set(&self, epoch: u64) -> &SharedCpuSet<M> {
+        &self.sets[usize::from(epoch % 2 == 1)]
+    }
+}
+
+impl<M: Machine> fmt::Debug for Roster<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.sets).finish()
+    }
+}
+
+/// Whether a flush must ring a CPU with this presence.
+///
+/// Freed tables reach further than freed pages. A stale translation does no harm to a CPU that
+/// does not use the space; a freed table does, as soon as speculation walks it. So then also CPUs
+/// that have the space loaded lazily are told, and CPUs in the middle of any switch, which may be
+/// the one away from this space.
+#[inline]
+pub(crate) fn must_ring<M: Machine>(
+    machine: &M,
+    presence: Presence,
+    space: SpaceId,
+    frees_tables: bool,
+) -> bool {
+    match presence {
+        Presence::Out => false,
+        Presence::Active(on) => on == space && !machine.breaks(Rule::RingPresent),
+        Presence::Switching(on) if on == space => !machine.breaks(Rule::RingSwitching),
+        Presence::Switching(_) => frees_tables && !machine.breaks(Rule::RingLeaving),
+        Presence::Lazy(on) => on == space && frees_tables && !machine.breaks(Rule::RingLazy),
+    }
+}

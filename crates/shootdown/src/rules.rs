@@ -1,0 +1,278 @@
+//! The rules that make it correct: every barrier, every ordering and every step that must not be
+//! left out, by name, in one place.
+//!
+//! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
+//! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
+//! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
+//! for ever (`tests/rules.rs`; a rule without a test does not compile). On real machines the
+//! question is a constant `false` and the compiler removes it.
+//!
+//! # The handshake
+//!
+//! A flush and a CPU that starts to use the space must not miss each other. Both write, fence, and
+//! read what the other wrote:
+//!
+//! ```text
+//!   flush                                      switch in, or come back from lazy
+//!   ─────                                      ─────────────────────────────────
+//!   write page table
+//!   generation += 1        (BumpRelease)       presence := Switching / Active
+//!   full fence             (FlushFence)        full fence      (SwitchFence, ResumeFence)
+//!   read roster, presence                      read roster; register if missing (RegisterFence)
+//!                                              read generation (GenerationAcquire)
+//! ```
+//!
+//! Either the flush sees the CPU present, and rings it; or the CPU sees the new generation, and
+//! does not use what it kept from before; or both. Without either fence, both may read the old
+//! values, and the CPU goes on with the old translation. The fence comes *after* the bump: with
+//! tags, a CPU keeps translations across switches, and a bump that is still on its way when
+//! presence is read lets a returning CPU find its tag "current". And the switching side fences
+//! also when it is in the roster already (Linux took the barrier to be implied by setting a bit,
+//! and skipped both when the bit was set: fixed by 83b0177a6c48).
+//!
+//! # The bell
+//!
+//! Rings and answers meet in one word by read-modify-writes, which are totally ordered, so the
+//! question "was the bell quiet?" needs no fence:
+//!
+//! ```text
+//!   ring                                       answer
+//!   ────                                       ──────
+//!   bell: ticket += 1, armed := 1   (FlushFence)  read bell            (LookAcquire)
+//!   it was armed already → no interrupt           catch up
+//!                                                 answered := ticket   (AnswerRelease)
+//!   wait: read bell; quiet → done (QuietAcquire)  bell: armed := 0, only if unchanged
+//!         answered ≥ ticket?      (WaitAcquire)         (QuietRelease), else again (LookAgain)
+//! ```
+//!
+//! # The log
+//!
+//! Entry `n % 16` of a space's log belongs to the writer of generation `n`, who may be late, or
+//! overtaken by the writer of `n + 16`, or both:
+//!
+//! ```text
+//!   record                                     read entry n
+//!   ──────                                     ────────────
+//!   stamp: older → n, writing   (StampClaim)   stamp is n?              (StampAcquire)
+//!   extent := …                 (ExtentRelease) read extent             (ExtentAcquire)
+//!   stamp := n                  (StampRelease) stamp is still n?
+//! ```
+//!
+//! # The roster
+//!
+//! Moving a roster to a fresh set (see [`roster`](crate::roster)) is a handshake between the flush
+//! that moves it and CPUs that register:
+//!
+//! ```text
+//!   move                                       register
+//!   ────                                       ────────
+//!   new set cleared       (ClearRelease)       presence := Switching
+//!   phase := moving                            full fence             (SwitchFence)
+//!   full fence            (MoveFence)          read phase; in its set?  (PhaseAcquire)
+//!   read old set, presence                       no: set the bit
+//!   present → into new set                           full fence       (RegisterFence)
+//!   phase := stable       (MoveRelease)              read phase again (RecheckPhase)
+//! ```
+
+use core::sync::atomic::Ordering;
+
+use crate::machine::Machine;
+
+/// What kind of thing a [`Rule`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A full barrier. Broken: none.
+    Fence,
+    /// An ordering of one access. Broken: relaxed.
+    Ordering(Ordering),
+    /// A step of a protocol. Broken: left out.
+    Step,
+}
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $name:ident: $kind:expr,)*) => {
+        /// One rule of the engine's protocols. See the [module](self) for how they fit together.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Rule { $($(#[$doc])* $name,)* }
+
+        impl Rule {
+            /// Every rule, in the order of the chapter above.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// What the rule asks for.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$name => $kind),* }
+            }
+        }
+    };
+}
+
+use Kind::{Fence, Step};
+use Ordering::{AcqRel, Acquire, Release};
+
+rules! {
+    /// After the generation is bumped, before roster and presence are read. Pairs with
+    /// [`SwitchFence`](Self::SwitchFence), [`ResumeFence`](Self::ResumeFence),
+    /// [`RegisterFence`](Self::RegisterFence) and [`OnlineFence`](Self::OnlineFence).
+    FlushFence: Fence,
+    /// After presence is written, before roster and generation are read. Pairs with
+    /// [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
+    SwitchFence: Fence,
+    /// On the way back from lazy: after presence is written, before the generation is read. Pairs
+    /// with [`FlushFence`](Self::FlushFence).
+    ResumeFence: Fence,
+    /// After a CPU has put itself into the roster, before it reads phase and generation. Pairs
+    /// with [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
+    RegisterFence: Fence,
+    /// A CPU that comes online: after it is in the set of those online, before it reads the
+    /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
+    OnlineFence: Fence,
+
+    /// The bump publishes the page-table writes before it. Pairs with
+    /// [`GenerationAcquire`](Self::GenerationAcquire): a CPU that has seen generation n walks
+    /// page tables at least as new as n. Without: it walks the old entry and calls it current.
+    BumpRelease: Kind::Ordering(Release),
+    /// The other end of [`BumpRelease`](Self::BumpRelease).
+    GenerationAcquire: Kind::Ordering(Acquire),
+    /// A CPU's last use of a space comes before its presence says that it left. Pairs with
+    /// [`PresenceAcquire`](Self::PresenceAcquire): a flush that skips the CPU may free the pages.
+    /// Without: the CPU's last accesses hit a page that has been given away.
+    LeaveRelease: Kind::Ordering(Release),
+    /// The other end of [`LeaveRelease`](Self::LeaveRelease).
+    PresenceAcquire: Kind::Ordering(Acquire),
+
+    /// Who answers a ring sees the bump that came before it. Pairs with
+    /// [`FlushFence`](Self::FlushFence), which lies between the bump and the ring, so that the ring
+    /// itself needs no ordering. The interrupt carries order, too, but not every ring sends one,
+    /// and a CPU that polls its bell takes none. Without: whoever answers finds the old generation,
+    /// takes itself to be current, and answers.
+    LookAcquire: Kind::Ordering(Acquire),
+    /// All uses of the old translations come before the answer. Pairs with
+    /// [`WaitAcquire`](Self::WaitAcquire). Without: the waiter frees a page that is being read.
+    AnswerRelease: Kind::Ordering(Release),
+    /// The other end of [`AnswerRelease`](Self::AnswerRelease).
+    WaitAcquire: Kind::Ordering(Acquire),
+    /// As [`AnswerRelease`](Self::AnswerRelease), for the waiter who finds the bell quiet. Pairs
+    /// with [`QuietAcquire`](Self::QuietAcquire).
+    QuietRelease: Kind::Ordering(AcqRel),
+    /// The other end of [`QuietRelease`](Self::QuietRelease).
+    QuietAcquire: Kind::Ordering(Acquire),
+    /// A CPU that goes offline has used its last translation before its bell is disconnected.
+    /// Pairs with [`DisconnectAcquire`](Self::DisconnectAcquire).
+    DisconnectRelease: Kind::Ordering(AcqRel),
+    /// The other end of [`DisconnectRelease`](Self::DisconnectRelease): the ringer who finds the
+    /// bell disconnected.
+    DisconnectAcquire: Kind::Ordering(Acquire),
+
+    /// The writer of a log entry comes after the earlier writer of the same entry. Without: the
+    /// two stores of the extent may take effect in either order, and the entry then pairs the new
+    /// stamp with the old extent. No tool at hand executes two stores to one word out of order, so
+    /// no test can fail for it.
+    StampClaim: Kind::Ordering(Acquire),
+    /// An extent is written after its entry is marked as being written. Pairs with
+    /// [`ExtentAcquire`](Self::ExtentAcquire): who reads the extent finds the stamp changed.
+    ExtentRelease: Kind::Ordering(Release),
+    /// The other end of [`ExtentRelease`](Self::ExtentRelease).
+    ExtentAcquire: Kind::Ordering(Acquire),
+    /// An extent is there before its stamp says so. Pairs with
+    /// [`StampAcquire`](Self::StampAcquire). Without: the reader invalidates another range.
+    StampRelease: Kind::Ordering(Release),
+    /// The other end of [`StampRelease`](Self::StampRelease).
+    StampAcquire: Kind::Ordering(Acquire),
+
+    /// After the roster is moving, before the old set and presence are read. Pairs with
+    /// [`SwitchFence`](Self::SwitchFence) and [`RegisterFence`](Self::RegisterFence).
+    MoveFence: Fence,
+    /// The new set holds all who are present before the roster says so. Pairs with
+    /// [`PhaseAcquire`](Self::PhaseAcquire).
+    MoveRelease: Kind::Ordering(Release),
+    /// The other end of [`MoveRelease`](Self::MoveRelease).
+    PhaseAcquire: Kind::Ordering(Acquire),
+    /// The fresh set is empty before the phase says that it is registered in. Pairs with
+    /// [`PhaseAcquire`](Self::PhaseAcquire). Without: a CPU finds its bit of two epochs ago and
+    /// takes itself to be registered.
+    MovingRelease: Kind::Ordering(Release),
+    /// A set is cleared after the phase in which it was read has ended. Pairs with
+    /// [`ScanAcquire`](Self::ScanAcquire): a reader who finds it cleared finds the phase changed.
+    ClearRelease: Kind::Ordering(Release),
+    /// The other end of [`ClearRelease`](Self::ClearRelease).
+    ScanAcquire: Kind::Ordering(Acquire),
+
+    /// A flush rings those who are present.
+    RingPresent: Step,
+    /// A CPU on its way in counts as present.
+    RingSwitching: Step,
+    /// When tables are freed, a CPU that is on its way out of the space counts as present, too.
+    RingLeaving: Step,
+    /// When tables are freed, lazy CPUs count as present.
+    RingLazy: Step,
+    /// A flush invalidates on its own CPU.
+    FlushLocally: Step,
+    /// A flush is done only when those it rang have answered.
+    Wait: Step,
+    /// A waiter whose interrupts are masked answers its own bell. Without: two CPUs wait for each
+    /// other for ever.
+    ServeWhileWaiting: Step,
+    /// A ring between the handler's look at the bell and its answer sends no interrupt, so the
+    /// handler looks again.
+    LookAgain: Step,
+    /// A CPU that switches in with a kept tag compares generations.
+    CatchUpOnSwitch: Step,
+    /// A CPU that comes back from lazy compares generations.
+    CatchUpOnResume: Step,
+    /// A CPU catches up range by range only if it knows every range that it missed.
+    KnowEveryRange: Step,
+    /// A tag that belonged to another space is discarded when it is loaded.
+    DiscardReusedTag: Step,
+    /// A CPU that missed the freeing of tables discards its tag before it loads the root.
+    DiscardFreedTables: Step,
+    /// A CPU that has registered looks whether the roster has moved meanwhile.
+    RecheckPhase: Step,
+    /// A roster on the move takes along who is present.
+    KeepPresent: Step,
+    /// A reader of the roster looks whether it has moved meanwhile.
+    RecheckScan: Step,
+    /// A CPU going offline answers its bell before it disconnects it.
+    AnswerBeforeOffline: Step,
+    /// A CPU coming online drops whatever its TLB holds from before.
+    FlushOnOnline: Step,
+    /// A kernel flush reaches every CPU online.
+    RingOnline: Step,
+}
+
+/// The ordering that `rule` asks for, or relaxed where this machine breaks it.
+///
+/// # Panics
+///
+/// If the rule is not about an ordering.
+#[inline]
+pub(crate) fn order<M: Machine>(machine: &M, rule: Rule) -> Ordering {
+    let Kind::Ordering(ordering) = rule.kind() else { unreachable!("{rule:?} is no ordering") };
+    if machine.breaks(rule) { Ordering::Relaxed } else { ordering }
+}
+
+/// The full barrier that `rule` asks for.
+#[inline]
+pub(crate) fn fence<M: Machine>(machine: &M, rule: Rule) {
+    if !machine.breaks(rule) {
+        machine.fence();
+    }
+}
+
+/// A store ordered by `ordering`, and then the full barrier that `rule` asks for.
+#[inline]
+pub(crate) fn store_then_fence<M: Machine>(
+    machine: &M,
+    word: &M::Word,
+    value: u64,
+    ordering: Rule,
+    rule: Rule,
+) {
+    use crate::machine::Word as _;
+    if machine.breaks(rule) {
+        word.store(value, order(machine, ordering));
+    } else {
+        machine.store_then_fence(word, value, order(machine, ordering));
+    }
+}

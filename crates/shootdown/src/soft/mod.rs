@@ -1,0 +1,369 @@
+//! The software machine: threads as CPUs, and a TLB that never forgets.
+//!
+//! For tests, examples and benchmarks, of this crate and of kernels that embed it. It is meant to
+//! be harsher than hardware in what a TLB may do: nothing is ever evicted, so a missed invalidation
+//! stays visible for as long as one cares to look; upper levels are cached as soon as a root is
+//! loaded, and walked at the worst moments.
+//!
+//! A page table is a flat array. Each page has one frame, which counts how often it was freed; a
+//! translation remembers the count, and a [touch](OnCpu::touch) that finds another count has
+//! [used a dead translation](Touch::Stale). That oracle needs no knowledge of the engine.
+//!
+//! The [`Platform`] says what a thread is and what a word is: [`Host`] is real threads and real
+//! atomics, and the tests add two model checkers. What it is not: it does not evict, it has no
+//! page sizes, and a thread takes interrupts only where it says so ([`OnCpu::interrupt_point`]).
+
+#![expect(unsafe_code, reason = "implements `Machine`")]
+
+mod tlb;
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use crate::cpu::{Cpu, Here};
+use crate::cpu_set::CpuSet;
+use crate::engine::Shootdown;
+use crate::extent::Extent;
+use crate::machine::{CpuId, Entries, Machine, Root, Tag, Word};
+use crate::rules::Rule;
+use crate::space::Space;
+use crate::stats::CpuStats;
+use crate::tag::slots::TagSlot;
+use tlb::{Table, Tlb};
+
+pub use tlb::Touch;
+
+/// What threads and words are.
+pub trait Platform: Send + Sync + Sized + 'static {
+    /// The shared words of the engine, and of page tables.
+    type Word: Word;
+    /// What pages and page tables are made of.
+    type Frame: Frame;
+    /// A full barrier.
+    fn fence();
+    /// Lets other threads run.
+    fn relax();
+    /// The CPU that this thread said it is.
+    fn cpu() -> CpuId;
+    /// Says which CPU this thread is from now on.
+    fn set_cpu(cpu: CpuId);
+}
+
+/// A frame of memory, which knows how often it has been given away.
+///
+/// A model checker's frame also checks that every use comes before the reuse that follows it, by
+/// the orderings of the engine and not by luck.
+pub trait Frame: Send + Sync {
+    /// A frame that has not been given away.
+    fn new() -> Self;
+    /// Uses the frame: how often it has been given away.
+    fn use_count(&self) -> u64;
+    /// Gives the frame away.
+    fn reuse(&self);
+}
+
+impl Frame for AtomicU64 {
+    fn new() -> Self {
+        Self::new(0)
+    }
+    fn use_count(&self) -> u64 {
+        self.load(Relaxed)
+    }
+    fn reuse(&self) {
+        self.fetch_add(1, Relaxed);
+    }
+}
+
+/// Threads and atomics of the host.
+#[derive(Debug)]
+pub struct Host;
+
+std::thread_local! {
+    static HOST_CPU: core::cell::Cell<CpuId> = const { core::cell::Cell::new(CpuId(0)) };
+}
+
+impl Platform for Host {
+    type Word = AtomicU64;
+    type Frame = AtomicU64;
+    fn fence() {
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+    fn relax() {
+        std::thread::yield_now();
+    }
+    fn cpu() -> CpuId {
+        HOST_CPU.get()
+    }
+    fn set_cpu(cpu: CpuId) {
+        HOST_CPU.set(cpu);
+    }
+}
+
+/// How large a [`Soft`] machine is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// CPUs.
+    pub cpus: u32,
+    /// Page tables, each of which may be one space's.
+    pub tables: usize,
+    /// Pages that each table maps, from address 0 on, 4 KiB each.
+    pub pages: usize,
+    /// Tags per CPU, at most 6.
+    pub tags: usize,
+    /// A rule that the engine shall break on this machine.
+    pub broken: Option<Rule>,
+}
+
+impl Default for Config {
+    /// Two CPUs, two page tables of four pages, six tags, nothing broken.
+    fn default() -> Self {
+        Self { cpus: 2, tables: 2, pages: 4, tags: 6, broken: None }
+    }
+}
+
+/// The software machine, with room for `64 * WORDS` CPUs.
+pub struct Soft<P: Platform, const WORDS: usize = 1> {
+    config: Config,
+    cpus: Vec<SoftCpu<P, WORDS>>,
+    tables: Vec<Table<P>>,
+    kernel: Table<P>,
+    freed_table_walks: AtomicU64,
+}
+
+struct SoftCpu<P: Platform, const WORDS: usize> {
+    state: Cpu<Soft<P, WORDS>>,
+    tlb: Mutex<Tlb>,
+    /// The interrupt's wire.
+    interrupt: P::Word,
+    occupied: AtomicBool,
+}
+
+impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
+    /// An engine on a machine of this size, with every CPU offline and nothing mapped.
+    ///
+    /// # Panics
+    ///
+    /// If there are more CPUs than `64 * WORDS`.
+    #[must_use]
+    pub fn engine(config: Config) -> Shootdown<Self> {
+        assert!(config.cpus as usize <= CpuSet::<Self>::capacity(), "WORDS is too small");
+        let cpus = (0..config.cpus).map(|_| SoftCpu {
+            state: Cpu::new(),
+            tlb: Mutex::new(Tlb::new()),
+            interrupt: P::Word::new(0),
+            occupied: AtomicBool::new(false),
+        });
+        Shootdown::new(Self {
+            config,
+            cpus: cpus.collect(),
+            tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),
+            kernel: Table::new(config.pages),
+            freed_table_walks: AtomicU64::new(0),
+        })
+    }
+
+    /// How often speculation walked page tables that had been freed.
+    pub fn freed_table_walks(&self) -> u64 {
+        self.freed_table_walks.load(Relaxed)
+    }
+
+    /// Maps a page to its frame. It must not be mapped already.
+    pub fn map(&self, space: &Space<Self>, page: usize) {
+        self.table(space).map(page);
+    }
+
+    /// Clears a page's entry. Its translation must be flushed before its frame is freed.
+    pub fn unmap(&self, space: &Space<Self>, page: usize) {
+        self.table(space).unmap(page);
+    }
+
+    /// Gives a page's frame away: who still uses it from now on is wrong.
+    pub fn free(&self, space: &Space<Self>, page: usize) {
+        self.table(space).free(page);
+    }
+
+    /// Gives a space's page tables away: who still walks them from now on is wrong.
+    pub fn free_tables(&self, space: &Space<Self>) {
+        self.table(space).free_tables();
+    }
+
+    /// Maps a page of the kernel.
+    pub fn map_kernel(&self, page: usize) {
+        self.kernel.map(page);
+    }
+
+    /// Clears the entry of a page of the kernel.
+    pub fn unmap_kernel(&self, page: usize) {
+        self.kernel.unmap(page);
+    }
+
+    /// Gives the frame of a page of the kernel away.
+    pub fn free_kernel(&self, page: usize) {
+        self.kernel.free(page);
+    }
+
+    /// What all CPUs did together.
+    pub fn total_stats(&self) -> CpuStats {
+        let mut total = CpuStats::default();
+        for cpu in &self.cpus {
+            total += cpu.state.stats();
+        }
+        total
+    }
+
+    fn table(&self, space: &Space<Self>) -> &Table<P> {
+        &self.tables[space.root().0 as usize]
+    }
+
+    /// The TLB of the CPU that we are on. A panic while it was held is the test's own failure.
+    fn tlb(&self) -> MutexGuard<'_, Tlb> {
+        self.cpus[P::cpu().index()].tlb.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
+        if self.tlb().load(&self.tables, root, tag, entries) {
+            self.freed_table_walks.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+// SAFETY: `cpu` is what the thread declared when it entered the CPU, which only one thread at a time
+// can have done; `fence` is the platform's full barrier; the TLB forgets at once what it is told to
+// forget; a rung CPU answers at its next interrupt point. `breaks` is only ever true in tests that
+// expect the engine to fail.
+unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
+    type Word = P::Word;
+    type CpuBits = [u64; WORDS];
+    type TagSlots = [TagSlot; 6];
+
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        &self.cpus[cpu.index()].state
+    }
+    fn cpu(&self) -> CpuId {
+        P::cpu()
+    }
+    fn interrupts_masked(&self) -> bool {
+        true
+    }
+    fn fence(&self) {
+        P::fence();
+    }
+    fn publish(&self) {}
+    fn tag_count(&self) -> usize {
+        self.config.tags
+    }
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        self.load_root(Some(root), tag, entries);
+    }
+    fn load_kernel(&self) {
+        self.load_root(None, Tag::KERNEL, Entries::Keep);
+    }
+    fn invalidate(&self, tag: Tag, extent: Extent) {
+        self.tlb().invalidate(tag, extent);
+    }
+    fn invalidate_tag(&self, tag: Tag) {
+        self.tlb().invalidate_tag(tag);
+    }
+    fn invalidate_kernel(&self, extent: Extent) {
+        self.tlb().invalidate_kernel(extent);
+    }
+    fn invalidate_all(&self) {
+        self.tlb().invalidate_all();
+    }
+    fn ring(&self, cpus: &CpuSet<Self>) {
+        for cpu in cpus.iter() {
+            self.cpus[cpu.index()].interrupt.store(1, Release);
+        }
+    }
+    fn relax(&self) {
+        P::relax();
+    }
+    fn breaks(&self, rule: Rule) -> bool {
+        self.config.broken == Some(rule)
+    }
+}
+
+impl<P: Platform, const WORDS: usize> fmt::Debug for Soft<P, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Soft").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform, const WORDS: usize> Shootdown<Soft<P, WORDS>> {
+    /// Makes this thread a CPU, until the returned value is dropped.
+    ///
+    /// # Panics
+    ///
+    /// If another thread is that CPU.
+    pub fn enter(&self, cpu: CpuId) -> OnCpu<'_, P, WORDS> {
+        let occupied = &self.machine().cpus[cpu.index()].occupied;
+        assert!(!occupied.swap(true, Acquire), "CPU {} is taken", cpu.0);
+        P::set_cpu(cpu);
+        OnCpu { engine: self, cpu, not_send: PhantomData }
+    }
+}
+
+/// A thread that is a CPU of the software machine. One thread may be several, by turns.
+pub struct OnCpu<'e, P: Platform, const WORDS: usize = 1> {
+    engine: &'e Shootdown<Soft<P, WORDS>>,
+    cpu: CpuId,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
+    /// The engine's token for this CPU.
+    #[must_use]
+    pub fn here(&self) -> Here<'e, Soft<P, WORDS>> {
+        P::set_cpu(self.cpu);
+        // SAFETY: this thread alone is this CPU, and takes interrupts only at interrupt points,
+        // where it uses no other token.
+        unsafe { self.engine.here() }
+    }
+
+    /// Uses a page of the space that is loaded.
+    pub fn touch(&self, page: usize) -> Touch {
+        P::set_cpu(self.cpu);
+        let machine = self.engine.machine();
+        machine.tlb().touch(&machine.tables, page)
+    }
+
+    /// Uses a page of the kernel.
+    pub fn touch_kernel(&self, page: usize) -> Touch {
+        P::set_cpu(self.cpu);
+        let machine = self.engine.machine();
+        machine.tlb().touch_kernel(&machine.kernel, page)
+    }
+
+    /// Walks page tables as speculation may at any moment. A walk of freed ones is counted.
+    pub fn speculate(&self) {
+        P::set_cpu(self.cpu);
+        let machine = self.engine.machine();
+        if machine.tlb().speculate(&machine.tables) {
+            machine.freed_table_walks.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Takes the flush interrupt, if it was sent.
+    pub fn interrupt_point(&self) {
+        let interrupt = &self.engine.machine().cpus[self.cpu.index()].interrupt;
+        if interrupt.load(Relaxed) != 0 && interrupt.swap(0, Acquire) != 0 {
+            self.here().answer();
+        }
+    }
+}
+
+impl<P: Platform, const WORDS: usize> Drop for OnCpu<'_, P, WORDS> {
+    fn drop(&mut self) {
+        self.engine.machine().cpus[self.cpu.index()].occupied.store(false, Release);
+    }
+}
+
+impl<P: Platform, const WORDS: usize> fmt::Debug for OnCpu<'_, P, WORDS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnCpu").field(&self.cpu).finish()
+    }
+}

@@ -1,0 +1,162 @@
+//! A TLB that never forgets, and page tables that know when what they mapped has been reused.
+
+use core::sync::atomic::Ordering::Relaxed;
+use std::collections::HashMap;
+use std::vec::Vec;
+
+use super::{Frame, Platform};
+use crate::extent::Extent;
+use crate::machine::{Entries, Root, Tag, Word};
+
+/// One flat page table. All accesses are relaxed: what order there is, the engine must bring about.
+pub(super) struct Table<P: Platform> {
+    /// Per page: 0 where nothing is mapped, else one more than how often its frame had been freed.
+    entries: Vec<P::Word>,
+    /// Per page: how often its frame has been freed.
+    frames: Vec<P::Frame>,
+    /// How often the table itself has been freed and built anew.
+    own_frame: P::Frame,
+}
+
+impl<P: Platform> Table<P> {
+    pub(super) fn new(page_count: usize) -> Self {
+        Self {
+            entries: (0..page_count).map(|_| P::Word::new(0)).collect(),
+            frames: (0..page_count).map(|_| P::Frame::new()).collect(),
+            own_frame: P::Frame::new(),
+        }
+    }
+
+    pub(super) fn map(&self, page: usize) {
+        self.entries[page].store(self.frames[page].use_count() + 1, Relaxed);
+    }
+
+    pub(super) fn unmap(&self, page: usize) {
+        self.entries[page].store(0, Relaxed);
+    }
+
+    pub(super) fn free(&self, page: usize) {
+        self.frames[page].reuse();
+    }
+
+    pub(super) fn free_tables(&self) {
+        self.own_frame.reuse();
+    }
+
+    fn walk(&self, page: usize) -> Option<Translation> {
+        self.entries[page].load(Relaxed).checked_sub(1).map(Translation)
+    }
+
+    /// Whether the frame has been freed since the translation was made.
+    fn is_stale(&self, page: usize, translation: Translation) -> bool {
+        self.frames[page].use_count() != translation.0
+    }
+}
+
+/// A translation is as old as its frame was when the page was mapped.
+#[derive(Clone, Copy, Debug)]
+struct Translation(u64);
+
+/// What came of touching a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Touch {
+    /// The page is mapped, and its frame is still its own.
+    Ok,
+    /// Nothing is mapped there.
+    Fault,
+    /// The frame has been freed: the CPU has used a dead translation.
+    Stale,
+}
+
+/// One CPU's translations.
+#[derive(Debug)]
+pub(super) struct Tlb {
+    root: Option<Root>,
+    tag: Tag,
+    pages: HashMap<(Tag, usize), Translation>,
+    kernel_pages: HashMap<usize, Translation>,
+    /// Per tag, the age of the tables whose upper levels are cached.
+    upper: HashMap<Tag, u64>,
+}
+
+impl Tlb {
+    pub(super) fn new() -> Self {
+        Self {
+            root: None,
+            tag: Tag::KERNEL,
+            pages: HashMap::new(),
+            kernel_pages: HashMap::new(),
+            upper: HashMap::new(),
+        }
+    }
+
+    /// Loads a root, after one last speculative walk through the old one. Returns whether either
+    /// walked freed tables.
+    pub(super) fn load<P: Platform>(
+        &mut self,
+        tables: &[Table<P>],
+        root: Option<Root>,
+        tag: Tag,
+        entries: Entries,
+    ) -> bool {
+        let walked_freed = self.speculate(tables);
+        (self.root, self.tag) = (root, tag);
+        if entries == Entries::Discard {
+            self.invalidate_tag(tag);
+        }
+        self.speculate(tables) || walked_freed
+    }
+
+    /// Walks the tables of the loaded root as speculation may at any moment, and caches their
+    /// upper levels. Returns whether they have been freed since they were cached.
+    pub(super) fn speculate<P: Platform>(&mut self, tables: &[Table<P>]) -> bool {
+        let Some(root) = self.root else { return false };
+        let freed = table(tables, root).own_frame.use_count();
+        *self.upper.entry(self.tag).or_insert(freed) != freed
+    }
+
+    pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {
+        let Some(root) = self.root else { return Touch::Fault };
+        let table = table(tables, root);
+        let cached = self.pages.get(&(self.tag, page)).copied();
+        let Some(translation) = cached.or_else(|| table.walk(page)) else { return Touch::Fault };
+        self.pages.insert((self.tag, page), translation);
+        if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
+    }
+
+    pub(super) fn touch_kernel<P: Platform>(&mut self, table: &Table<P>, page: usize) -> Touch {
+        let cached = self.kernel_pages.get(&page).copied();
+        let Some(translation) = cached.or_else(|| table.walk(page)) else { return Touch::Fault };
+        self.kernel_pages.insert(page, translation);
+        if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
+    }
+
+    pub(super) fn invalidate(&mut self, tag: Tag, extent: Extent) {
+        assert!(tag == self.tag && self.root.is_some(), "only the loaded tag can be named");
+        assert!(!extent.is_whole(), "a whole extent is for invalidate_tag");
+        self.pages.retain(|&(of, page), _| of != tag || !extent.covers((page as u64) << 12));
+        if extent.frees_tables() {
+            self.upper.remove(&tag);
+        }
+    }
+
+    pub(super) fn invalidate_tag(&mut self, tag: Tag) {
+        self.pages.retain(|&(of, _), _| of != tag);
+        self.upper.remove(&tag);
+    }
+
+    pub(super) fn invalidate_kernel(&mut self, extent: Extent) {
+        self.kernel_pages.retain(|&page, _| !extent.covers((page as u64) << 12));
+    }
+
+    pub(super) fn invalidate_all(&mut self) {
+        self.pages.clear();
+        self.kernel_pages.clear();
+        self.upper.clear();
+    }
+}
+
+fn table<P: Platform>(tables: &[Table<P>], root: Root) -> &Table<P> {
+    &tables[root.0 as usize]
+}

@@ -1,0 +1,125 @@
+//! What was done, and what was saved.
+//!
+//! Counters are no part of any protocol. They are plain atomics rather than
+//! [`Word`](crate::Word)s, so that a model checker does not explore their interleavings; nothing
+//! may be concluded from one about another.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number that goes up.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts, by the only CPU that ever counts here: one unlocked add.
+    #[inline]
+    pub(crate) fn add_alone(&self, count: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
+    }
+
+    /// Counts, by one of several CPUs. Costs nothing where there is nothing to count.
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        if count != 0 {
+            self.0.fetch_add(count, Relaxed);
+        }
+    }
+
+    /// Counts, and returns the count so far.
+    #[inline]
+    pub(crate) fn add_and_read(&self, count: u64) -> u64 {
+        self.0.fetch_add(count, Relaxed) + count
+    }
+
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! stats {
+    (
+        $(#[$counters_doc:meta])* $counters:ident,
+        $(#[$snapshot_doc:meta])* $snapshot:ident { $($(#[$doc:meta])* $name:ident,)* }
+    ) => {
+        $(#[$counters_doc])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $counters { $(pub(crate) $name: Counter,)* }
+
+        $(#[$snapshot_doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $snapshot { $($(#[$doc])* pub $name: u64,)* }
+
+        impl $counters {
+            /// The counts now, each read by itself.
+            pub(crate) fn read(&self) -> $snapshot {
+                $snapshot { $($name: self.$name.read(),)* }
+            }
+        }
+
+        impl core::ops::AddAssign for $snapshot {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+stats! {
+    /// A CPU's counters. Only that CPU writes them.
+    CpuCounters,
+    /// What one CPU did, as the sender of flushes and as their receiver.
+    CpuStats {
+        /// Flush interrupts that this CPU sent.
+        interrupts_sent,
+        /// Rings for which no interrupt was sent, for one was on its way.
+        rings_coalesced,
+        /// CPUs not interrupted because they were lazy.
+        skipped_lazy,
+        /// CPUs not interrupted because they were elsewhere: out, on another space, or offline.
+        skipped_elsewhere,
+        /// Bells answered.
+        answers,
+        /// Times the whole tag, or the whole TLB, was invalidated.
+        flushes_full,
+        /// Times that pages were invalidated one by one.
+        flushes_ranged,
+        /// The pages of those.
+        pages_invalidated,
+        /// Flushes made up for on return from lazy or elsewhere, from the log, range by range.
+        caught_up_from_log,
+        /// Times another space was loaded.
+        switches,
+        /// Those of them that kept the tag's translations.
+        switches_without_flush,
+    }
+}
+
+stats! {
+    /// A space's counters, written by whoever flushes it. They share a line with its generation,
+    /// which a flush has just taken.
+    SpaceCounters,
+    /// What flushes of one space did.
+    ///
+    /// What its CPUs did to catch up is in *their* statistics: counting it here would have every
+    /// CPU that comes back from idle write the space's line.
+    SpaceStats {
+        /// Flushes of the whole space.
+        flushes_full,
+        /// Flushes of some pages.
+        flushes_ranged,
+        /// Flush interrupts sent.
+        interrupts_sent,
+        /// Rings for which no interrupt was sent, for one was on its way.
+        rings_coalesced,
+        /// CPUs not interrupted because they were lazy.
+        skipped_lazy,
+        /// CPUs not interrupted because they were elsewhere: out, on another space, or offline.
+        skipped_elsewhere,
+        /// Times that the roster was cleared of those who are elsewhere.
+        roster_moves,
+    }
+}

@@ -1,0 +1,185 @@
+//! Changing what this CPU uses: to a space, to lazy and back, to nothing; and catching up.
+
+#![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
+
+use crate::cpu::{Here, Loaded};
+use crate::journal::Missed;
+use crate::machine::{Entries, Machine, Tag};
+use crate::presence::Presence;
+use crate::rules::Rule;
+use crate::space::Space;
+use crate::tag::slots::{choose, note_clean};
+
+impl<M: Machine> Here<'_, M> {
+    /// Makes `space` current on this CPU, whatever was before.
+    ///
+    /// Coming back to the space that is still loaded [lazily](Self::enter_lazy) costs one fence and
+    /// a look at its generation; no shared line is written. Another space is loaded, under the tag
+    /// that it still has here if it has one, and what its flushes covered meanwhile is invalidated:
+    /// range by range if the log reaches back, the whole tag if not.
+    ///
+    /// # Safety
+    ///
+    /// The space must neither move nor be dropped, and its root must stay a valid page table, until
+    /// no CPU has it loaded any more. That is so when nobody can switch to it again and a flush of
+    /// [`Extent::whole().freeing_tables()`](crate::Extent::freeing_tables), sent by a CPU that has
+    /// itself [left](Self::leave), is done: CPUs that had it loaded lazily have then left it.
+    #[inline]
+    pub unsafe fn switch(&self, space: &Space<M>) {
+        let loaded = self.local().loaded.get();
+        if core::ptr::eq(loaded.space, space) {
+            return self.resume(space);
+        }
+        let machine = self.machine();
+        // From here on, flushes of the new space ring us, and so does the freeing of tables of the
+        // old one, which we may walk until the new root is loaded. Other flushes of the old space
+        // do not: its tag stays behind, and we catch up when we come back.
+        self.set_presence_then_fence(Presence::Switching(space.id()), Rule::SwitchFence);
+        space.roster.register(machine, self.id);
+        // Pairs with FlushFence: a flush whose generation this is not, sees us in the roster, and
+        // switching. Read before the load: translations that are cached from then on are at least
+        // as new as this generation (BumpRelease).
+        let generation = space.journal.generation(machine);
+
+        // SAFETY: our caller promises what `load` asks for.
+        unsafe { self.load(space, generation) };
+        self.set_presence(Presence::Active(space.id()));
+    }
+
+    /// Says that this CPU goes on with the space loaded, but without touching user memory: it
+    /// idles, or runs a kernel thread.
+    ///
+    /// One store to this CPU's own line. From now on it is not rung for flushes of the space,
+    /// unless page tables are freed. Does nothing if no space is loaded.
+    #[inline]
+    pub fn enter_lazy(&self) {
+        if let Presence::Active(space) = self.presence() {
+            self.set_presence(Presence::Lazy(space));
+        }
+    }
+
+    /// Loads the kernel's own page table: this CPU can then neither use nor walk any space.
+    ///
+    /// For a CPU that goes into a deep idle state, that runs kernel threads for long, or whose
+    /// space is about to die.
+    pub fn leave(&self) {
+        let loaded = self.local().loaded.replace(Loaded::KERNEL);
+        if loaded.space.is_null() {
+            return;
+        }
+        note_clean(self.tags(), loaded.tag, loaded.generation);
+        self.machine().load_kernel();
+        // Only now: until the kernel's root was loaded, the old tables could be walked.
+        self.set_presence(Presence::Out);
+    }
+
+    /// Takes out of the space's roster all CPUs that are not present on it; they come back by
+    /// themselves. Flushes do so when the roster has cost them too many looks in vain.
+    ///
+    /// For a kernel that knows better: a process has become single-threaded, or has moved to
+    /// another node. Returns `false` if another CPU is at it.
+    pub fn trim_roster(&self, space: &Space<M>) -> bool {
+        let moved = space.roster.move_on(self.machine(), space.id());
+        if moved {
+            space.vain_looks.reset();
+            space.counters.roster_moves.add(1);
+        }
+        moved
+    }
+
+    /// Comes back to the space that is loaded, if that was only lazily.
+    #[inline]
+    fn resume(&self, space: &Space<M>) {
+        if let Presence::Lazy(id) = self.presence() {
+            // Pairs with FlushFence: a flush sees us active, or we see its generation.
+            self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);
+            if !self.machine().breaks(Rule::CatchUpOnResume) {
+                let behind = self.catch_up(space);
+                self.counters().caught_up_from_log.add_alone(behind);
+            }
+        }
+    }
+
+    /// Loads `space` under its tag, or under one that it takes over.
+    ///
+    /// # Safety
+    ///
+    /// As [`Machine::load`].
+    #[inline]
+    unsafe fn load(&self, space: &Space<M>, generation: u64) {
+        let (machine, local, counters) = (self.machine(), self.local(), self.counters());
+        let left = local.loaded.get();
+        let tags = self.tags();
+        note_clean(tags, left.tag, left.generation);
+
+        counters.switches.add_alone(1);
+        let choice = choose(tags, space.id(), counters.switches.read());
+        let missed = match choice.generation {
+            Some(seen) if seen == generation || machine.breaks(Rule::CatchUpOnSwitch) => None,
+            Some(seen) => {
+                Some(space.journal.missed(machine, seen, generation, machine.flush_ceiling()))
+            }
+            None if machine.breaks(Rule::DiscardReusedTag) => None,
+            None => Some(Missed::Everything),
+        };
+        let entries = match &missed {
+            None => Entries::Keep,
+            // Ranges are invalidated when the tag is loaded, and speculation may be faster than
+            // that. A stale page does it no harm. A freed table does: it may hold anything by now.
+            Some(Missed::Ranges(ranges))
+                if !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables) =>
+            {
+                Entries::Keep
+            }
+            Some(_) => Entries::Discard,
+        };
+        // SAFETY: our caller promises what `load` asks for.
+        unsafe { machine.load(space.root(), choice.tag, entries) };
+        local.loaded.set(Loaded { space, tag: choice.tag, generation });
+
+        match (entries, missed) {
+            (Entries::Discard, _) => counters.flushes_full.add_alone(1),
+            (Entries::Keep, None) => counters.switches_without_flush.add_alone(1),
+            (Entries::Keep, Some(missed)) => {
+                let ranges = self.invalidate(choice.tag, missed);
+                counters.caught_up_from_log.add_alone(ranges);
+            }
+        }
+    }
+
+    /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns
+    /// how many flushes that made up for range by range.
+    #[inline]
+    pub(crate) fn catch_up(&self, space: &Space<M>) -> u64 {
+        let machine = self.machine();
+        let loaded = self.local().loaded.get();
+        // Read before anything is invalidated: what is cached from then on is at least as new.
+        let generation = space.journal.generation(machine);
+        if generation == loaded.generation {
+            return 0;
+        }
+        let ceiling = machine.flush_ceiling();
+        let missed = space.journal.missed(machine, loaded.generation, generation, ceiling);
+        let ranges = self.invalidate(loaded.tag, missed);
+        self.local().loaded.set(Loaded { generation, ..loaded });
+        ranges
+    }
+
+    /// Invalidates under the tag that is loaded. Returns how many ranges.
+    pub(crate) fn invalidate(&self, tag: Tag, missed: Missed) -> u64 {
+        let (machine, counters) = (self.machine(), self.counters());
+        let Missed::Ranges(ranges) = missed else {
+            machine.invalidate_tag(tag);
+            counters.flushes_full.add_alone(1);
+            return 0;
+        };
+        let mut count = 0;
+        for extent in ranges.iter() {
+            machine.invalidate(tag, extent);
+            counters.pages_invalidated.add_alone(extent.page_count() as u64);
+            count += 1;
+        }
+        counters.flushes_ranged.add_alone(count);
+        count
+    }
+}

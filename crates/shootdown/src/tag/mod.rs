@@ -1,0 +1,3 @@
+//! How the hardware tells one space's translations from another's.
+
+pub(crate) mod slots;
