@@ -5,6 +5,7 @@ use crate::cpu::Here;
 use crate::journal::{LOG_ENTRIES, Missed};
 use crate::machine::Machine;
 use crate::presence::Presence;
+use crate::space::Space;
 
 impl<M: Machine> Here<'_, M> {
     /// Answers this CPU's bell: the whole body of the flush interrupt's handler.
@@ -41,34 +42,41 @@ impl<M: Machine> Here<'_, M> {
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
-            Presence::Lazy(_) => {
-                let machine = self.machine();
-                let generation = space.journal.generation(machine);
-                let missed =
-                    space.journal.missed(machine, loaded.generation, generation, usize::MAX);
-                if !matches!(missed, Missed::Ranges(ranges) if !ranges.free_tables()) {
-                    self.leave();
-                }
-            }
+            Presence::Lazy(_) => self.leave_freed_tables(space, loaded.generation),
             // Not in here: interrupts are masked while a CPU switches.
             Presence::Switching(_) | Presence::Out => {}
         }
     }
 
-    pub(crate) fn catch_up_with_kernel(&self) {
-        let (machine, local) = (self.machine(), self.local());
-        let kernel = &self.engine.kernel;
-        let generation = kernel.generation(machine);
-        let seen = local.kernel_generation.get();
-        if seen == generation {
-            return;
+    #[inline(never)]
+    fn leave_freed_tables(&self, space: &Space<M>, seen: u64) {
+        let machine = self.machine();
+        let generation = space.journal.generation(machine);
+        let missed = space.journal.missed(machine, seen, generation, usize::MAX);
+        let tables_stand = matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables());
+        if !tables_stand {
+            self.leave();
         }
+    }
+
+    #[inline]
+    pub(crate) fn catch_up_with_kernel(&self) {
+        let generation = self.engine.kernel.generation(self.machine());
+        if generation != self.local().kernel_generation.get() {
+            self.catch_up_with_kernel_to(generation);
+        }
+    }
+
+    #[inline(never)]
+    fn catch_up_with_kernel_to(&self, generation: u64) {
+        let (machine, local, kernel) = (self.machine(), self.local(), &self.engine.kernel);
+        let seen = local.kernel_generation.get();
         let missed = kernel.missed(machine, seen, generation, machine.flush_ceiling());
-        self.invalidate_kernel(missed);
+        self.invalidate_kernel(&missed);
         local.kernel_generation.set(generation);
     }
 
-    fn invalidate_kernel(&self, missed: Missed) {
+    fn invalidate_kernel(&self, missed: &Missed) {
         let (machine, counters) = (self.machine(), self.counters());
         let Missed::Ranges(ranges) = missed else {
             machine.invalidate_all();

@@ -131,7 +131,10 @@ impl<M: Machine> CpuSet<M> {
         let words = self.bits.words_mut();
         words[word] &= !bit;
         // Beyond 4096 CPUs, several words share a summary bit.
-        if words[word % 64..].iter().step_by(64).all(|&word| word == 0) {
+        let shares = M::CpuBits::WORDS > 64;
+        if words[word] == 0
+            && (!shares || words[word % 64..].iter().step_by(64).all(|&word| word == 0))
+        {
             self.summary &= !summary_bit(word);
         }
     }
@@ -247,13 +250,17 @@ impl<M: Machine> SharedCpuSet<M> {
     #[inline]
     pub(crate) fn read_into(&self, machine: &M, into: &mut CpuSet<M>) {
         let acquire = order(machine, Rule::ScanAcquire);
-        let summary = if Self::SUMMARISED { self.summary.load(Acquire) } else { 1 };
-        for word in named_words::<M::CpuBits>(summary) {
+        let mut read_word = |word: usize| {
             let members = self.words()[word].load(acquire);
             if members != 0 {
                 into.bits.words_mut()[word] |= members;
                 into.summary |= summary_bit(word);
             }
+        };
+        if Self::SUMMARISED {
+            named_words::<M::CpuBits>(self.summary.load(Acquire)).for_each(read_word);
+        } else {
+            read_word(0);
         }
     }
 }

@@ -32,11 +32,8 @@ impl<'e, M: Machine> Here<'e, M> {
         let machine = self.machine();
         machine.publish();
         let generation = space.journal.record(machine, extent);
-        let counters = &space.counters;
         if extent.is_whole() {
-            counters.flushes_full.add(1);
-        } else {
-            counters.flushes_ranged.add(1);
+            space.counters.flushes_full.add(1);
         }
 
         let mut members = space.roster.members(machine);
@@ -72,6 +69,7 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 
     /// Rings those of `members` whose presence asks for it.
+    #[inline(never)]
     fn ring_present(
         &self,
         space: &Space<M>,
@@ -206,7 +204,10 @@ impl<'e, M: Machine> Pending<'e, M> {
     #[inline]
     pub fn wait(self) {
         // If the machine's `relax` unwinds, the wait is not begun again on the way out.
-        core::mem::ManuallyDrop::new(self).wait_here();
+        let mut this = core::mem::ManuallyDrop::new(self);
+        if !this.waiting.is_empty() {
+            this.wait_here();
+        }
     }
 
     /// Whether the flush is done, without waiting. Answers nobody.
@@ -235,7 +236,7 @@ impl<'e, M: Machine> Pending<'e, M> {
         &self.waiting
     }
 
-    #[inline]
+    #[inline(never)]
     fn wait_here(&mut self) {
         while !self.poll() {
             let machine = &self.engine.machine;
@@ -266,7 +267,9 @@ impl<'e, M: Machine> Pending<'e, M> {
 impl<M: Machine> Drop for Pending<'_, M> {
     #[inline]
     fn drop(&mut self) {
-        self.wait_here();
+        if !self.waiting.is_empty() {
+            self.wait_here();
+        }
     }
 }
 

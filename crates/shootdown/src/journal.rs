@@ -42,15 +42,30 @@ pub(crate) enum Missed {
 
 /// A few extents.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Ranges {
-    extents: [Extent; LOG_ENTRIES],
-    count: usize,
+pub(crate) enum Ranges {
+    /// What a CPU that is rung has missed nearly always.
+    One(Extent),
+    /// The first so many.
+    Some([Extent; LOG_ENTRIES], usize),
 }
 
 impl Ranges {
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.extents[..self.count].iter().copied()
+        match self {
+            Self::One(extent) => core::slice::from_ref(extent),
+            Self::Some(extents, count) => &extents[..*count],
+        }
+        .iter()
+        .copied()
+    }
+
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Some(_, count) => *count,
+        }
     }
 
     #[inline]
@@ -112,12 +127,27 @@ impl<M: Machine> Journal<M> {
     /// What was flushed after generation `seen`, up to and including `now`.
     ///
     /// `ceiling` is how many pages are worth invalidating one by one.
+    #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
-        let mut ranges = Ranges { extents: [Extent::whole(); LOG_ENTRIES], count: 0 };
+        if seen + 1 == now {
+            match self.read(machine, now) {
+                Some(extent) if !extent.is_whole() && extent.page_count() <= ceiling => {
+                    return Missed::Ranges(Ranges::One(extent));
+                }
+                _ if !machine.breaks(Rule::KnowEveryRange) => return Missed::Everything,
+                _ => {}
+            }
+        }
+        self.missed_several(machine, seen, now, ceiling)
+    }
+
+    #[inline(never)]
+    fn missed_several(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
         if now - seen > LOG_ENTRIES as u64 {
             return Missed::Everything;
         }
-        let mut page_count = 0;
+        let mut extents = [Extent::whole(); LOG_ENTRIES];
+        let (mut count, mut page_count) = (0, 0);
         for generation in seen + 1..=now {
             let Some(extent) = self.read(machine, generation) else {
                 if machine.breaks(Rule::KnowEveryRange) {
@@ -129,13 +159,14 @@ impl<M: Machine> Journal<M> {
             if extent.is_whole() || page_count > ceiling {
                 return Missed::Everything;
             }
-            ranges.extents[ranges.count] = extent;
-            ranges.count += 1;
+            extents[count] = extent;
+            count += 1;
         }
-        Missed::Ranges(ranges)
+        Missed::Ranges(Ranges::Some(extents, count))
     }
 
     /// What the flush of a generation covered, if its entry is written and not yet overwritten.
+    #[inline]
     fn read(&self, machine: &M, generation: u64) -> Option<Extent> {
         let entry = self.entry(generation);
         let stamp = generation * 2;

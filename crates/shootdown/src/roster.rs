@@ -41,7 +41,7 @@ impl Phase {
     const STABLE: u64 = 0;
     /// The same, and the other set is being cleared for the move.
     const CLEARING: u64 = 1;
-    /// Both are read; the set of the next epoch is registered in.
+    /// Both are read; the set of the next epoch is registered in. Half-way to the next epoch.
     const MOVING: u64 = 2;
 
     const fn state(self) -> u64 {
@@ -53,9 +53,9 @@ impl Phase {
         Self(self.0 & !3 | state)
     }
 
-    /// The epoch in whose set CPUs register.
+    /// The epoch in whose set CPUs register: already the next one while moving.
     const fn registered_epoch(self) -> u64 {
-        (self.0 >> 2) + (self.state() == Self::MOVING) as u64
+        (self.0 + Self::MOVING) >> 2
     }
 
     /// The stable phase of the next epoch.
@@ -147,9 +147,12 @@ impl<M: Machine> Roster<M> {
         let mut old = CpuSet::new();
         self.set(epoch).read_into(machine, &mut old);
         for cpu in old.iter() {
-            if machine.state(cpu).presence(machine).is_on(space)
-                && !machine.breaks(Rule::KeepPresent)
-            {
+            let keep = match machine.state(cpu).presence(machine) {
+                // It may be on its way out, and still walk the tables.
+                Presence::Switching(to) if to != space => !machine.breaks(Rule::KeepLeaving),
+                presence => presence.is_on(space) && !machine.breaks(Rule::KeepPresent),
+            };
+            if keep {
                 self.set(epoch + 1).insert(cpu);
             }
         }

@@ -231,6 +231,8 @@ rules! {
     RecheckPhase: Step,
     /// A roster on the move takes along who is present.
     KeepPresent: Step,
+    /// It also takes along who is in the middle of any switch, which may be the one away.
+    KeepLeaving: Step,
     /// A reader of the roster looks whether it has moved meanwhile.
     RecheckScan: Step,
     /// A CPU going offline answers its bell before it disconnects it.

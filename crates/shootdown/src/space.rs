@@ -57,8 +57,10 @@ impl<M: Machine> Space<M> {
     }
 
     /// What flushes of this space did so far.
-    pub fn stats(&self) -> SpaceStats {
-        self.counters.read()
+    pub fn stats(&self, machine: &M) -> SpaceStats {
+        let stats = self.counters.read();
+        let flushes = self.journal.generation(machine);
+        SpaceStats { flushes_ranged: flushes.saturating_sub(stats.flushes_full), ..stats }
     }
 }
 

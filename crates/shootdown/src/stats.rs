@@ -43,7 +43,10 @@ impl Counter {
 macro_rules! stats {
     (
         $(#[$counters_doc:meta])* $counters:ident,
-        $(#[$snapshot_doc:meta])* $snapshot:ident { $($(#[$doc:meta])* $name:ident,)* }
+        $(#[$snapshot_doc:meta])* $snapshot:ident {
+            $($(#[$doc:meta])* $name:ident,)*
+            $(; derived: $($(#[$derived_doc:meta])* $derived:ident,)*)?
+        }
     ) => {
         $(#[$counters_doc])*
         #[derive(Debug, Default)]
@@ -51,18 +54,22 @@ macro_rules! stats {
 
         $(#[$snapshot_doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct $snapshot { $($(#[$doc])* pub $name: u64,)* }
+        pub struct $snapshot {
+            $($(#[$doc])* pub $name: u64,)*
+            $($($(#[$derived_doc])* pub $derived: u64,)*)?
+        }
 
         impl $counters {
-            /// The counts now, each read by itself.
+            /// The counts now, each read by itself; what is derived from elsewhere is 0.
             pub(crate) fn read(&self) -> $snapshot {
-                $snapshot { $($name: self.$name.read(),)* }
+                $snapshot { $($name: self.$name.read(),)* $($($derived: 0,)*)? }
             }
         }
 
         impl core::ops::AddAssign for $snapshot {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
+                $($(self.$derived += other.$derived;)*)?
             }
         }
     };
@@ -109,8 +116,6 @@ stats! {
     SpaceStats {
         /// Flushes of the whole space.
         flushes_full,
-        /// Flushes of some pages.
-        flushes_ranged,
         /// Flush interrupts sent.
         interrupts_sent,
         /// Rings for which no interrupt was sent, for one was on its way.
@@ -121,5 +126,8 @@ stats! {
         skipped_elsewhere,
         /// Times that the roster was cleared of those who are elsewhere.
         roster_moves,
+        ; derived:
+        /// Flushes of some pages: all those that the generation counts, less the full ones.
+        flushes_ranged,
     }
 }

@@ -26,10 +26,21 @@ impl<M: Machine> Here<'_, M> {
     /// itself [left](Self::leave), is done: CPUs that had it loaded lazily have then left it.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
-        let loaded = self.local().loaded.get();
-        if core::ptr::eq(loaded.space, space) {
-            return self.resume(space);
+        if core::ptr::eq(self.local().loaded.get().space, space) {
+            self.resume(space);
+        } else {
+            // SAFETY: as our caller promises.
+            unsafe { self.switch_to(space) };
         }
+    }
+
+    /// Loads a space that is not loaded.
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[inline(never)]
+    unsafe fn switch_to(&self, space: &Space<M>) {
         let machine = self.machine();
         // From here on, flushes of the new space ring us, and so does the freeing of tables of the
         // old one, which we may walk until the new root is loaded. Other flushes of the old space
@@ -114,36 +125,50 @@ impl<M: Machine> Here<'_, M> {
 
         counters.switches.add_alone(1);
         let choice = choose(tags, space.id(), counters.switches.read());
-        let missed = match choice.generation {
-            Some(seen) if seen == generation || machine.breaks(Rule::CatchUpOnSwitch) => None,
-            Some(seen) => {
-                Some(space.journal.missed(machine, seen, generation, machine.flush_ceiling()))
+        match choice.generation {
+            Some(seen) if seen != generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
+                // SAFETY: our caller promises what `load` asks for.
+                unsafe { self.load_behind(space, choice.tag, seen, generation) };
             }
-            None if machine.breaks(Rule::DiscardReusedTag) => None,
-            None => Some(Missed::Everything),
-        };
-        let entries = match &missed {
-            None => Entries::Keep,
+            None if !machine.breaks(Rule::DiscardReusedTag) => {
+                // SAFETY: as above.
+                unsafe { machine.load(space.root(), choice.tag, Entries::Discard) };
+                counters.flushes_full.add_alone(1);
+            }
+            _ => {
+                // SAFETY: as above.
+                unsafe { machine.load(space.root(), choice.tag, Entries::Keep) };
+                counters.switches_without_flush.add_alone(1);
+            }
+        }
+        local.loaded.set(Loaded { space, tag: choice.tag, generation });
+    }
+
+    /// Loads `space` under a tag that is clean up to generation `seen`, and makes up for the rest.
+    ///
+    /// # Safety
+    ///
+    /// As [`Machine::load`].
+    #[inline(never)]
+    unsafe fn load_behind(&self, space: &Space<M>, tag: Tag, seen: u64, generation: u64) {
+        let (machine, counters) = (self.machine(), self.counters());
+        let missed = space.journal.missed(machine, seen, generation, machine.flush_ceiling());
+        let keep = match &missed {
+            Missed::Everything => false,
             // Ranges are invalidated when the tag is loaded, and speculation may be faster than
             // that. A stale page does it no harm. A freed table does: it may hold anything by now.
-            Some(Missed::Ranges(ranges))
-                if !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables) =>
-            {
-                Entries::Keep
+            Missed::Ranges(ranges) => {
+                !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables)
             }
-            Some(_) => Entries::Discard,
         };
+        let entries = if keep { Entries::Keep } else { Entries::Discard };
         // SAFETY: our caller promises what `load` asks for.
-        unsafe { machine.load(space.root(), choice.tag, entries) };
-        local.loaded.set(Loaded { space, tag: choice.tag, generation });
-
-        match (entries, missed) {
-            (Entries::Discard, _) => counters.flushes_full.add_alone(1),
-            (Entries::Keep, None) => counters.switches_without_flush.add_alone(1),
-            (Entries::Keep, Some(missed)) => {
-                let ranges = self.invalidate(choice.tag, missed);
-                counters.caught_up_from_log.add_alone(ranges);
-            }
+        unsafe { machine.load(space.root(), tag, entries) };
+        if keep {
+            let flushes = self.invalidate(tag, &missed);
+            counters.caught_up_from_log.add_alone(flushes);
+        } else {
+            counters.flushes_full.add_alone(1);
         }
     }
 
@@ -151,34 +176,38 @@ impl<M: Machine> Here<'_, M> {
     /// how many flushes that made up for range by range.
     #[inline]
     pub(crate) fn catch_up(&self, space: &Space<M>) -> u64 {
-        let machine = self.machine();
-        let loaded = self.local().loaded.get();
         // Read before anything is invalidated: what is cached from then on is at least as new.
-        let generation = space.journal.generation(machine);
-        if generation == loaded.generation {
+        let generation = space.journal.generation(self.machine());
+        if generation == self.local().loaded.get().generation {
             return 0;
         }
+        self.catch_up_to(space, generation)
+    }
+
+    #[inline(never)]
+    fn catch_up_to(&self, space: &Space<M>, generation: u64) -> u64 {
+        let machine = self.machine();
+        let loaded = self.local().loaded.get();
         let ceiling = machine.flush_ceiling();
         let missed = space.journal.missed(machine, loaded.generation, generation, ceiling);
-        let ranges = self.invalidate(loaded.tag, missed);
+        let ranges = self.invalidate(loaded.tag, &missed);
         self.local().loaded.set(Loaded { generation, ..loaded });
         ranges
     }
 
     /// Invalidates under the tag that is loaded. Returns how many ranges.
-    pub(crate) fn invalidate(&self, tag: Tag, missed: Missed) -> u64 {
+    fn invalidate(&self, tag: Tag, missed: &Missed) -> u64 {
         let (machine, counters) = (self.machine(), self.counters());
         let Missed::Ranges(ranges) = missed else {
             machine.invalidate_tag(tag);
             counters.flushes_full.add_alone(1);
             return 0;
         };
-        let mut count = 0;
         for extent in ranges.iter() {
             machine.invalidate(tag, extent);
             counters.pages_invalidated.add_alone(extent.page_count() as u64);
-            count += 1;
         }
+        let count = ranges.count() as u64;
         counters.flushes_ranged.add_alone(count);
         count
     }

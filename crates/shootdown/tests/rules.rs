@@ -414,13 +414,32 @@ fn go_offline(config: Config) {
     finish(pending);
 }
 
-/// CPU 1 switches away from the space while CPU 0 frees its page tables.
+/// Unhooks the page tables of `a` and sends the flush.
+fn unhook_tables(system: &System) -> Pending<'_, Machine> {
+    let cpu = system.cpu(0);
+    system.machine().unhook_tables(&system.a);
+    cpu.here().flush(&system.a, page_at(0).freeing_tables())
+}
+
+/// CPU 1 switches away from the space while CPU 0 frees its page tables, as soon as it may.
 fn switch_away_from_freed_tables(config: Config) {
+    switch_away(config, |_| {});
+}
+
+/// The same, after CPU 0 has moved the roster.
+fn switch_away_from_moved_roster(config: Config) {
+    switch_away(config, |system| {
+        assert!(system.cpu(0).here().trim_roster(&system.a));
+    });
+}
+
+fn switch_away(config: Config, before: fn(&System)) {
     let system = System::new(config);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
     let switching = thread::spawn(move || switch(&other.cpu(1), &other.b));
-    let mut pending = system.cpu(0).here().flush(&system.a, page_at(0).freeing_tables());
+    before(&system);
+    let mut pending = unhook_tables(&system);
     let done = pending.poll();
     if done {
         system.machine().free_tables(&system.a);
@@ -442,7 +461,7 @@ fn lazy_on_freed_tables(config: Config) {
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     cpu.here().enter_lazy();
-    let pending = system.cpu(0).here().flush(&system.a, page_at(0).freeing_tables());
+    let pending = unhook_tables(&system);
     cpu.interrupt_point();
     finish(pending);
     system.machine().free_tables(&system.a);
@@ -456,7 +475,7 @@ fn return_to_freed_tables(config: Config) {
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     switch(&cpu, &system.b);
-    finish(system.cpu(0).here().flush(&system.a, page_at(0).freeing_tables()));
+    finish(unhook_tables(&system));
     system.machine().free_tables(&system.a);
     switch(&cpu, &system.a);
     assert_eq!(system.machine().freed_table_walks(), 0);
@@ -515,6 +534,44 @@ fn flush_kernel(config: Config) {
     assert_eq!(cpu.touch_kernel(0), Touch::Fault);
 }
 
+/// CPUs 1 to `switching` switch in, one after the other as far as loom has threads, while
+/// `flushing` CPUs flush, CPU 0 among them.
+fn crowd(switching: u32, flushing: u32) {
+    let cpus = switching + flushing;
+    let system = System::new(Config { cpus, ..Config::default() });
+    for cpu in 1..=switching {
+        let cpu = system.cpu(cpu);
+        switch(&cpu, &system.a);
+        assert_eq!(cpu.touch(0), Touch::Ok);
+        cpu.here().leave();
+    }
+    let mut threads = Vec::new();
+    for cpu in 1..cpus {
+        let system = Arc::clone(&system);
+        threads.push(thread::spawn(move || {
+            let cpu = system.cpu(cpu);
+            if cpu.here().id().0 <= switching {
+                switch(&cpu, &system.a);
+            } else {
+                // Its own answers are given by the main thread in the end.
+                std::mem::forget(system.unmap(&cpu, 1));
+            }
+        }));
+    }
+    let pending = system.unmap(&system.cpu(0), 0);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    for cpu in 1..cpus {
+        system.cpu(cpu).interrupt_point();
+    }
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    for cpu in 1..=switching {
+        assert_ne!(system.cpu(cpu).touch(0), Touch::Stale);
+    }
+}
+
 // ---- the rules ---------------------------------------------------------------------------------
 
 type Program = fn(Config);
@@ -555,6 +612,7 @@ fn program_against(rule: Rule) -> Option<Program> {
         Rule::DiscardFreedTables => return_to_freed_tables,
         Rule::RecheckPhase => move_roster_while_registering,
         Rule::KeepPresent => move_roster_once,
+        Rule::KeepLeaving => switch_away_from_moved_roster,
         Rule::RecheckScan => move_roster_twice,
         Rule::AnswerBeforeOffline => go_offline,
         Rule::FlushOnOnline => come_online,
@@ -567,6 +625,8 @@ fn program_against(rule: Rule) -> Option<Program> {
 enum Search {
     /// Every interleaving that loom finds by itself.
     Unbounded,
+    /// Those of them with up to so many preemptions.
+    Bounded(usize),
     /// Every interleaving with up to so many preemptions, found with [`platform::with_witnesses`].
     Witnessed(usize),
 }
@@ -587,6 +647,10 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
     };
     let result = catch_unwind(AssertUnwindSafe(|| match search {
         Search::Unbounded => model.check(program),
+        Search::Bounded(preemptions) => {
+            model.preemption_bound = Some(preemptions);
+            model.check(program);
+        }
         Search::Witnessed(preemptions) => {
             model.preemption_bound = Some(preemptions);
             platform::with_witnesses(|| model.check(program));
@@ -637,6 +701,26 @@ fn every_program_is_right_in_all_interleavings() {
 #[test]
 fn every_program_is_right_with_witnesses() {
     all_right(|_| Search::Witnessed(3));
+}
+
+#[test]
+fn three_and_four_cpus_are_right() {
+    // Two of each takes five minutes with three preemptions: `cargo xtask soak` has the time.
+    let pairs = if std::env::var_os("SHOOTDOWN_SOAK").is_some() { 3 } else { 2 };
+    for (switching, flushing, search) in [
+        (2, 1, Search::Bounded(3)),
+        (1, 2, Search::Bounded(3)),
+        (2, 2, Search::Bounded(pairs)),
+        (3, 1, Search::Bounded(3)),
+        (2, 1, Search::Witnessed(2)),
+        (1, 2, Search::Witnessed(2)),
+    ] {
+        let start = Instant::now();
+        let result = explore(search, move || crowd(switching, flushing));
+        let elapsed = start.elapsed();
+        println!("{switching} switching, {flushing} flushing: {result:?} {elapsed:.2?} {search:?}");
+        assert!(result.is_ok());
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
+mod churn;
 mod tlb;
 
 use core::fmt;
@@ -35,6 +36,7 @@ use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
 use tlb::{Table, Tlb};
 
+pub use churn::{Churn, ChurnReport};
 pub use tlb::Touch;
 
 /// What threads and words are.
@@ -186,7 +188,13 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.table(space).free(page);
     }
 
-    /// Gives a space's page tables away: who still walks them from now on is wrong.
+    /// Puts other page tables in the place of a space's. The old ones must be flushed with
+    /// [`Extent::freeing_tables`] before they are freed.
+    pub fn unhook_tables(&self, space: &Space<Self>) {
+        self.table(space).unhook_tables();
+    }
+
+    /// Gives the page tables that were unhooked away: who still walks them from now on is wrong.
     pub fn free_tables(&self, space: &Space<Self>) {
         self.table(space).free_tables();
     }

@@ -14,8 +14,10 @@ pub(super) struct Table<P: Platform> {
     entries: Vec<P::Word>,
     /// Per page: how often its frame has been freed.
     frames: Vec<P::Frame>,
-    /// How often the table itself has been freed and built anew.
-    own_frame: P::Frame,
+    /// How often page tables were unhooked, and others put in their place.
+    tables: P::Word,
+    /// How often unhooked page tables were given away.
+    table_frames: P::Frame,
 }
 
 impl<P: Platform> Table<P> {
@@ -23,7 +25,8 @@ impl<P: Platform> Table<P> {
         Self {
             entries: (0..page_count).map(|_| P::Word::new(0)).collect(),
             frames: (0..page_count).map(|_| P::Frame::new()).collect(),
-            own_frame: P::Frame::new(),
+            tables: P::Word::new(0),
+            table_frames: P::Frame::new(),
         }
     }
 
@@ -39,8 +42,12 @@ impl<P: Platform> Table<P> {
         self.frames[page].reuse();
     }
 
+    pub(super) fn unhook_tables(&self) {
+        self.tables.fetch_add(1, Relaxed);
+    }
+
     pub(super) fn free_tables(&self) {
-        self.own_frame.reuse();
+        self.table_frames.reuse();
     }
 
     fn walk(&self, page: usize) -> Option<Translation> {
@@ -76,7 +83,7 @@ pub(super) struct Tlb {
     tag: Tag,
     pages: HashMap<(Tag, usize), Translation>,
     kernel_pages: HashMap<usize, Translation>,
-    /// Per tag, the age of the tables whose upper levels are cached.
+    /// Per tag, which of the root's page tables are cached: the n-th.
     upper: HashMap<Tag, u64>,
 }
 
@@ -112,8 +119,9 @@ impl Tlb {
     /// upper levels. Returns whether they have been freed since they were cached.
     pub(super) fn speculate<P: Platform>(&mut self, tables: &[Table<P>]) -> bool {
         let Some(root) = self.root else { return false };
-        let freed = table(tables, root).own_frame.use_count();
-        *self.upper.entry(self.tag).or_insert(freed) != freed
+        let table = table(tables, root);
+        let cached = *self.upper.entry(self.tag).or_insert_with(|| table.tables.load(Relaxed));
+        cached < table.table_frames.use_count()
     }
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {

@@ -58,10 +58,20 @@ pub(crate) fn choose(slots: &[TagSlot], space: SpaceId, now: u64) -> Choice {
             return Choice { tag: tag_of(index), generation: Some(slot.generation.get()) };
         }
     }
-    let Some((index, slot)) = slots.iter().enumerate().min_by_key(|(_, slot)| slot.last_used.get())
-    else {
+    take_over(slots, space, now)
+}
+
+#[inline(never)]
+fn take_over(slots: &[TagSlot], space: SpaceId, now: u64) -> Choice {
+    let Some((mut slot, others)) = slots.split_first() else {
         return Choice { tag: Tag::KERNEL, generation: None };
     };
+    let mut index = 0;
+    for (other_index, other) in (1..).zip(others) {
+        if other.last_used.get() < slot.last_used.get() {
+            (index, slot) = (other_index, other);
+        }
+    }
     slot.space.set(space.number());
     slot.last_used.set(now);
     Choice { tag: tag_of(index), generation: None }

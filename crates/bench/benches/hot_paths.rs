@@ -1,0 +1,86 @@
+//! How many instructions the hot paths take, each with a budget 2 % above what was measured.
+//!
+//! The counts are callgrind's, of optimised x86-64 code with one codegen unit; they are the same on
+//! every host, and differ a little between compilers. What a count does *not* say is what a cache
+//! miss or a locked instruction costs: for that, see the comments beside them.
+
+#![expect(unsafe_code, reason = "switching is unsafe")]
+#![allow(missing_docs, reason = "of the modules that the benchmark macros make")]
+
+use std::hint::black_box;
+
+use gungraun::prelude::*;
+use gungraun::{Callgrind, EventKind};
+use shootdown::{Extent, Here};
+use shootdown_bench::{Plain, System};
+
+/// The token is made before counting begins, and the system is never dropped.
+type Ready = (Here<'static, Plain>, &'static System);
+
+fn ready(system: System) -> Ready {
+    let system: &System = Box::leak(Box::new(system));
+    (system.here(), system)
+}
+
+fn active() -> Ready {
+    ready(System::new())
+}
+
+fn lazy() -> Ready {
+    let (here, system) = active();
+    here.enter_lazy();
+    (here, system)
+}
+
+/// All tags are taken by spaces 0 to 5.
+fn tags_taken() -> Ready {
+    let system = System::new();
+    for space in 0..6 {
+        system.switch(space);
+    }
+    ready(system)
+}
+
+/// The other CPU has rung for a flush of one page.
+fn rung() -> Ready {
+    let system = System::new();
+    system.on_other_cpu(|system| {
+        // Waiting for it would take for ever: nobody answers here.
+        std::mem::forget(system.here().flush(system.space(0), Extent::page(0x1000)));
+    });
+    ready(system)
+}
+
+macro_rules! count {
+    ($name:ident, $setup:expr, $space:expr, $budget:expr, |$ready:ident, $here:ident, $space_of:ident| $act:expr) => {
+        #[library_benchmark(
+            config = LibraryBenchmarkConfig::default()
+                .tool(Callgrind::default().hard_limits([(EventKind::Ir, $budget)]))
+        )]
+        #[bench::after($setup)]
+        fn $name($ready: Ready) {
+            let ($here, $space_of) = (black_box($ready.0), $ready.1.space($space));
+            $act;
+        }
+    };
+}
+
+// What there is to do, whoever does it, is about 10 of each count: the call, the return, the look-up
+// of the space in the benchmark's own vector.
+count!(nothing, active(), 0, 1000, |ready, here, space| black_box((&here, space)));
+count!(enter_lazy, active(), 0, 1000, |ready, here, _space| here.enter_lazy());
+// SAFETY: spaces live as long as their system, which is leaked; so below.
+count!(leave_lazy, lazy(), 0, 1000, |ready, here, space| unsafe { here.switch(space) });
+// SAFETY: as above.
+count!(switch_current_tag, active(), 1, 1000, |ready, here, space| unsafe { here.switch(space) });
+// SAFETY: as above.
+count!(switch_new_tag, tags_taken(), 6, 1000, |ready, here, space| unsafe { here.switch(space) });
+count!(flush_alone, active(), 0, 1000, |ready, here, space| here.flush(space, Extent::page(0x1000)).wait());
+count!(answer, rung(), 0, 1000, |ready, here, _space| here.answer());
+
+library_benchmark_group!(
+    name = hot_paths;
+    benchmarks = nothing, enter_lazy, leave_lazy, switch_current_tag, switch_new_tag, flush_alone,
+        answer
+);
+main!(library_benchmark_groups = hot_paths);

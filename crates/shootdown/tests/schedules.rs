@@ -1,0 +1,86 @@
+//! Random schedules of whole programs, under shuttle.
+//!
+//! Same seed, same run; a failure prints the schedule, which `shuttle::replay` accepts. No weak
+//! ordering here: that is for `tests/rules.rs` and miri.
+
+#[path = "platforms/shuttle.rs"]
+mod platform;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use platform::Shuttle;
+use shootdown::soft::{Churn, Config, Soft};
+use shootdown::{CpuId, Rule};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+
+/// Four CPUs, two spaces, two pages, a few hundred steps.
+fn churn(broken: Option<Rule>) {
+    let config = Config { cpus: 4, tables: 2, pages: 2, tags: 2, broken };
+    let engine = Arc::new(Soft::<Shuttle>::engine(config));
+    let churn = Arc::new(Churn::new(&engine));
+    let threads: Vec<_> = (0..config.cpus)
+        .map(|cpu| {
+            let (engine, churn) = (Arc::clone(&engine), Arc::clone(&churn));
+            shuttle::thread::spawn(move || {
+                let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
+                churn.run(&engine, CpuId(cpu), seed, 40)
+            })
+        })
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap().stale, 0);
+    }
+    assert_eq!(engine.machine().freed_table_walks(), 0);
+}
+
+fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::new();
+    // Waiting spins, and a fair share of the schedules starves the one who is waited for.
+    config.max_steps = shuttle::MaxSteps::ContinueAfter(200_000);
+    config
+}
+
+#[test]
+fn random_schedules_are_right() {
+    let scheduler = RandomScheduler::new_from_seed(1, 400);
+    shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+}
+
+/// Priorities rather than dice: finds what takes few, well-placed preemptions.
+#[test]
+fn priority_schedules_are_right() {
+    let scheduler = PctScheduler::new_from_seed(1, 3, 100);
+    shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+}
+
+/// The workload is worth its time only if it notices what is missing.
+#[test]
+fn steps_left_out_are_noticed() {
+    // Each of the many expected failures would print its schedule.
+    std::panic::set_hook(Box::new(|_| ()));
+    let mut survivors = Vec::new();
+    for rule in [
+        Rule::RingPresent,
+        Rule::RingSwitching,
+        Rule::RingLazy,
+        Rule::FlushLocally,
+        Rule::Wait,
+        Rule::LookAgain,
+        Rule::CatchUpOnSwitch,
+        Rule::CatchUpOnResume,
+        Rule::DiscardReusedTag,
+        Rule::DiscardFreedTables,
+        Rule::KeepPresent,
+    ] {
+        let scheduler = RandomScheduler::new_from_seed(1, 10_000);
+        let noticed = catch_unwind(AssertUnwindSafe(|| {
+            shuttle::Runner::new(scheduler, config()).run(move || churn(Some(rule)));
+        }));
+        if noticed.is_ok() {
+            survivors.push(rule);
+        }
+    }
+    println!("nobody noticed: {survivors:?}");
+    assert!(survivors.is_empty());
+}
