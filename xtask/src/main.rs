@@ -1,2 +1,189 @@
-//! x
-fn main() {}
+//! Everything that one does in this repository: `cargo xtask` says what there is.
+//!
+//! Each command sets up what it needs. Nothing here is clever: it runs other commands, in an order,
+//! and says which one failed.
+
+mod command;
+mod setup;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use command::{Command, Failure, cargo};
+
+const HELP: &str = "\
+cargo xtask demo            run the engine against a TLB that never forgets, show what it saves
+cargo xtask test            all that CI runs; about ten minutes on two cores
+cargo xtask bench           count the instructions of the hot paths, check their budgets
+cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress (10)
+
+Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let start = Instant::now();
+    let result = match arguments[..] {
+        ["demo"] => demo(),
+        ["test"] => test(),
+        ["bench"] => setup::instruction_counter().and_then(bench),
+        ["soak"] => soak(10),
+        ["soak", minutes] => match minutes.parse() {
+            Ok(minutes) => soak(minutes),
+            Err(_) => Err(Failure::new(
+                format!("`{}` is no number of minutes", minutes.escape_debug()),
+                "cargo xtask soak 60",
+            )),
+        },
+        [] | ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => Err(Failure::new("there is no such command", "cargo xtask help")),
+    };
+    match result {
+        Ok(()) => {
+            eprintln!("\nxtask: done in {:.0?}", start.elapsed());
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Where results go.
+fn output() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+fn demo() -> Result<(), Failure> {
+    let report = output().join("demo.html");
+    stress(5, Some(&report))
+}
+
+/// The stress example, for so long.
+fn stress(seconds: u64, report: Option<&Path>) -> Result<(), Failure> {
+    let mut stress =
+        cargo("run --quiet --release -p shootdown --features soft --example stress --")
+            .arg(seconds.to_string());
+    if let Some(report) = report {
+        stress = stress.arg("--report").arg(report);
+    }
+    stress.run()
+}
+
+fn test() -> Result<(), Failure> {
+    type Step = fn() -> Result<(), Failure>;
+    let steps: &[(&str, Step)] = &[
+        ("set-up", setup::for_tests),
+        ("format", || cargo("fmt --all --check").run()),
+        ("tidy", tidy::check),
+        ("clippy", || {
+            cargo("clippy --workspace --all-targets --features shootdown/soft -- -D warnings").run()
+        }),
+        ("tests: unit, property, loom, shuttle, host threads, documentation", || {
+            cargo("test --workspace --features shootdown/soft").run()
+        }),
+        ("documentation", || {
+            cargo("doc --workspace --no-deps --features shootdown/soft")
+                .env("RUSTDOCFLAGS", "-D warnings")
+                .run()
+        }),
+        ("bare targets", bare_targets),
+        ("miri", || miri(4)),
+        ("instruction counts", instruction_counts_if_possible),
+        ("the README's commands", readme),
+    ];
+    for (number, (name, step)) in (1..).zip(steps) {
+        println!("\n── {number}/{} {name} ──", steps.len());
+        let start = Instant::now();
+        step()?;
+        println!("── {name}: ok, {:.1?}", start.elapsed());
+    }
+    Ok(())
+}
+
+/// The engine builds where there is no operating system.
+fn bare_targets() -> Result<(), Failure> {
+    setup::BARE_TARGETS.iter().try_for_each(|target| {
+        cargo("build --quiet --release -p shootdown --target").arg(target).run()?;
+        println!("shootdown builds for {target}");
+        Ok(())
+    })
+}
+
+/// The engine's own tests under miri, which knows C++20's weak memory, with several seeds.
+fn miri(seeds: u32) -> Result<(), Failure> {
+    cargo("+nightly miri test -p shootdown --features soft --lib --test engine --test stress")
+        .env("MIRIFLAGS", format!("-Zmiri-disable-isolation -Zmiri-many-seeds=0..{seeds}"))
+        .env("PROPTEST_CASES", "4")
+        .run()
+}
+
+/// The compiler whose code the budgets were measured on.
+const BUDGETS_OF: &str = "rustc 1.95.";
+
+fn bench(runner: PathBuf) -> Result<(), Failure> {
+    let counted =
+        cargo("bench -p shootdown-bench --bench hot_paths").env("GUNGRAUN_RUNNER", runner).run();
+    let compiler = Command::new("rustc").args("--version").output()?;
+    if compiler.starts_with(BUDGETS_OF) {
+        return counted;
+    }
+    println!("budgets not enforced: they are for {BUDGETS_OF}x, and this is {}", compiler.trim());
+    Ok(())
+}
+
+/// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.
+fn instruction_counts_if_possible() -> Result<(), Failure> {
+    match setup::instruction_counter() {
+        Ok(runner) => bench(runner),
+        Err(failure) => {
+            println!("skipped: {}", failure.cause());
+            Ok(())
+        }
+    }
+}
+
+/// The commands that the README shows are commands that work.
+fn readme() -> Result<(), Failure> {
+    let path = root().join("README.md");
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Failure::new(format!("README.md: {error}"), "git checkout README.md"))?;
+    let mut commands = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        commands += 1;
+        match line {
+            // That is what is running.
+            "cargo xtask test" => {}
+            "cargo xtask demo" => demo()?,
+            _ => {
+                return Err(Failure::new(
+                    format!("README.md shows `{line}`, which nobody tests"),
+                    "add it to `readme` in xtask/src/main.rs",
+                ));
+            }
+        }
+    }
+    println!("{commands} commands of the README work");
+    Ok(())
+}
+
+fn soak(minutes: u64) -> Result<(), Failure> {
+    setup::for_tests()?;
+    stress(minutes * 60 / 2, None)?;
+    cargo("test --release -p shootdown --features soft --test rules")
+        .env("SHOOTDOWN_SOAK", "1")
+        .run()?;
+    // About a minute for 16 seeds.
+    miri(u32::try_from(minutes * 8).unwrap_or(u32::MAX))
+}

@@ -72,7 +72,7 @@ unsafe impl Machine for Plain {
     #[inline]
     fn ring(&self, _cpus: &CpuSet<Self>) {}
     #[inline]
-    fn relax(&self) {}
+    fn relax(&self, _waiting: &CpuSet<Self>) {}
 }
 
 /// An engine with two CPUs online and a few spaces, on CPU 0.

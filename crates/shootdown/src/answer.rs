@@ -43,8 +43,8 @@ impl<M: Machine> Here<'_, M> {
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
             Presence::Lazy(_) => self.leave_freed_tables(space, loaded.generation),
-            // Not in here: interrupts are masked while a CPU switches.
-            Presence::Switching(_) | Presence::Out => {}
+            Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
+            Presence::Out => {}
         }
     }
 

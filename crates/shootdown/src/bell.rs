@@ -6,7 +6,7 @@
 //! needs no memory. What to do when answering is not in the bell: the CPU
 //! [catches up](crate::Here::answer) with whatever it has loaded.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use crate::machine::{Machine, Word};
 use crate::rules::{Rule, order};
@@ -63,7 +63,9 @@ impl<M: Machine> Bell<M> {
                 return Rung::Disconnected;
             }
             let rung = (found + TICKET) | ARMED;
-            match self.rung.compare_exchange(found, rung, Relaxed, acquire) {
+            // Released for thrift, not for safety: whoever sees this ring finds the flush's log
+            // entry written, and need not flush everything for want of it.
+            match self.rung.compare_exchange(found, rung, Release, acquire) {
                 Ok(_) if found & ARMED != 0 => return Rung::Coalesced,
                 Ok(_) => return Rung::First,
                 Err(newer) => found = newer,

@@ -40,6 +40,7 @@ pub struct Cpu<M: Machine> {
 #[repr(align(64))]
 pub(crate) struct Local<M: Machine> {
     pub(crate) loaded: Cell<Loaded<M>>,
+    pub(crate) online: Cell<bool>,
     /// Kernel translations are clean up to this generation.
     pub(crate) kernel_generation: Cell<u64>,
     pub(crate) counters: CpuCounters,
@@ -72,6 +73,7 @@ impl<M: Machine> Cpu<M> {
             bell: Bell::new(),
             local: Local {
                 loaded: Cell::new(Loaded::KERNEL),
+                online: Cell::new(false),
                 kernel_generation: Cell::new(0),
                 counters: CpuCounters::default(),
                 tags: M::TagSlots::vacant(),
@@ -149,6 +151,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// TLB is emptied, for nobody has told this CPU anything so far.
     pub fn online(&self) {
         let machine = self.machine();
+        self.local().online.set(true);
         self.cpu.bell.connect();
         self.engine.online.insert(self.id);
         // Pairs with FlushFence of a kernel flush: it finds us online, or we find its generation
@@ -164,9 +167,12 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Takes this CPU offline: it leaves its space, answers whoever still waits for it, and is not
     /// rung again until it comes back [`online`](Self::online).
     ///
-    /// The flush interrupt must stay masked from here on.
+    /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do not
+    /// reach this CPU any more, so from this call on it may use only kernel mappings that are never
+    /// flushed: its text, its stack.
     pub fn offline(&self) {
         self.leave();
+        self.local().online.set(false);
         self.engine.online.remove(self.id);
         while let Err(look) = self.cpu.bell.disconnect(self.machine()) {
             self.serve(look);
@@ -219,5 +225,22 @@ impl<'e, M: Machine> Here<'e, M> {
 impl<M: Machine> fmt::Debug for Here<'_, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Here").field("id", &self.id).field("presence", &self.presence()).finish()
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::soft::{Host, Soft};
+    use core::mem::{offset_of, size_of};
+
+    type Small = Cpu<Soft<Host>>;
+
+    /// Others look and ring in one line, and touch no other.
+    #[test]
+    fn what_others_touch_is_one_line() {
+        assert_eq!(offset_of!(Small, presence), 0);
+        assert!(offset_of!(Small, bell) + size_of::<Bell<Soft<Host>>>() <= 64);
+        assert_eq!(offset_of!(Small, local), 64);
     }
 }

@@ -5,13 +5,15 @@
 //! one is two words, not 64.
 
 use core::fmt;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
+use crate::machine::sealed::Sealed;
 use crate::machine::{CpuId, Machine, Word};
 use crate::rules::{Rule, order};
 
-/// Room for one bit per possible CPU. Implemented for `[u64; N]`, which holds `64 * N` CPUs.
-pub trait CpuBits: Copy {
+/// Room for one bit per possible CPU. Implemented for `[u64; N]`, which holds `64 * N` CPUs, and
+/// for nothing else.
+pub trait CpuBits: Copy + Sealed {
     /// The same room in shared words.
     type Shared<W: Word>: Send + Sync;
     /// No CPU.
@@ -28,6 +30,7 @@ pub trait CpuBits: Copy {
     fn shared_words<W: Word>(shared: &Self::Shared<W>) -> &[W];
 }
 
+impl<const N: usize> Sealed for [u64; N] {}
 impl<const N: usize> CpuBits for [u64; N] {
     type Shared<W: Word> = [W; N];
     const EMPTY: Self = [0; N];
@@ -191,8 +194,9 @@ impl<M: Machine> fmt::Debug for CpuSet<M> {
 /// A set of CPUs that any CPU may read and write at any time.
 ///
 /// A CPU counts as a member when both its bit and its word's summary bit are set, in that order: a
-/// reader who sees no summary bit came before the insertion, and whoever inserts fences before it
-/// relies on having been seen.
+/// reader who sees only one of them came before the insertion, and whoever inserts fences before it
+/// relies on having been seen. Summary bits are never cleared: they may name an empty word, but if
+/// they could be cleared, a late insertion could be left with its bit set and its word unnamed.
 pub(crate) struct SharedCpuSet<M: Machine> {
     summary: M::Word,
     bits: <M::CpuBits as CpuBits>::Shared<M::Word>,
@@ -223,11 +227,10 @@ impl<M: Machine> SharedCpuSet<M> {
         let (word, bit) = place(cpu);
         self.words()[word].fetch_or(bit, Relaxed);
         if Self::SUMMARISED {
-            self.summary.fetch_or(summary_bit(word), Release);
+            self.summary.fetch_or(summary_bit(word), Relaxed);
         }
     }
 
-    /// The summary bit stays: it may name an empty word, never miss a full one.
     pub(crate) fn remove(&self, cpu: CpuId) {
         let (word, bit) = place(cpu);
         self.words()[word].fetch_and(!bit, Relaxed);
@@ -240,7 +243,6 @@ impl<M: Machine> SharedCpuSet<M> {
             for word in named_words::<M::CpuBits>(self.summary.load(Relaxed)) {
                 self.words()[word].store(0, release);
             }
-            self.summary.store(0, release);
         } else {
             self.words()[0].store(0, release);
         }
@@ -258,7 +260,7 @@ impl<M: Machine> SharedCpuSet<M> {
             }
         };
         if Self::SUMMARISED {
-            named_words::<M::CpuBits>(self.summary.load(Acquire)).for_each(read_word);
+            named_words::<M::CpuBits>(self.summary.load(Relaxed)).for_each(read_word);
         } else {
             read_word(0);
         }

@@ -50,9 +50,10 @@ impl<M: Machine> Shootdown<M> {
     ///
     /// # Safety
     ///
-    /// For as long as the token lives, the caller must stay on this CPU and keep the flush
-    /// interrupt masked here, and it must not be in a handler that may have interrupted another
-    /// holder of a token on this CPU (an NMI, a machine check).
+    /// For as long as the token lives, the caller must stay on this CPU, and keep masked here the
+    /// flush interrupt and every other whose handler may make a token, or wait for or drop a
+    /// [`Pending`](crate::Pending). Nor may it be in a handler that cannot be masked (an NMI, a
+    /// machine check) and so may have interrupted another holder of a token.
     #[inline]
     #[expect(unsafe_code, reason = "only the kernel knows where it runs")]
     pub unsafe fn here(&self) -> Here<'_, M> {

@@ -78,6 +78,10 @@ impl Extent {
 
     /// `count` pages of `size` from the one that holds `address` on.
     ///
+    /// `size` is that of the *smallest* page that may be cached for these addresses. Where small
+    /// pages are collapsed into a large one, it is the small size, or the whole space: a machine
+    /// that is told of one large page need not find the small ones.
+    ///
     /// The whole space if `count` is 0 or above [`MAX_PAGES`](Self::MAX_PAGES): a flush may cover
     /// too much, never too little.
     #[must_use]

@@ -68,6 +68,20 @@ impl<'e, M: Machine> Here<'e, M> {
         pending
     }
 
+    /// Takes out of the space's roster all CPUs that are not present on it; they come back by
+    /// themselves. Flushes do so when the roster has cost them too many looks in vain.
+    ///
+    /// For a kernel that knows better: a process has become single-threaded, or has moved to
+    /// another node. Returns `false` if another CPU is at it.
+    pub fn trim_roster(&self, space: &Space<M>) -> bool {
+        let moved = space.roster.move_on(self.machine(), space.id());
+        if moved {
+            space.counters.roster_moves.add(1);
+            space.looks_at_move.set(space.counters.skipped_elsewhere.read());
+        }
+        moved
+    }
+
     /// Rings those of `members` whose presence asks for it.
     #[inline(never)]
     fn ring_present(
@@ -95,11 +109,11 @@ impl<'e, M: Machine> Here<'e, M> {
         mine.skipped_lazy.add_alone(lazy);
         mine.skipped_elsewhere.add_alone(elsewhere + tally.disconnected);
         its.skipped_lazy.add(lazy);
-        its.skipped_elsewhere.add(elsewhere + tally.disconnected);
         its.interrupts_sent.add(tally.interrupts);
         its.rings_coalesced.add(tally.coalesced);
-        if elsewhere != 0 {
-            self.note_looks_in_vain(space, elsewhere, members.len());
+        let in_vain = elsewhere + tally.disconnected;
+        if in_vain != 0 {
+            self.note_looks_in_vain(space, in_vain, members.len());
         }
         pending
     }
@@ -136,8 +150,9 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Has the roster move on when it has cost more looks in vain than the move will.
     fn note_looks_in_vain(&self, space: &Space<M>, looks: u64, member_count: usize) {
-        let vain_looks = space.vain_looks.add_and_read(looks);
-        if Roster::<M>::is_stale(vain_looks, member_count) {
+        let all_looks = space.counters.skipped_elsewhere.add_and_read(looks);
+        let since_move = all_looks.saturating_sub(space.looks_at_move.read());
+        if Roster::<M>::is_stale(since_move, member_count) {
             self.trim_roster(space);
         }
     }
@@ -175,7 +190,8 @@ struct Tally {
 /// A flush that was sent and may not yet be done.
 ///
 /// What the flush covered must not be reused before [`wait`](Self::wait) returns or
-/// [`poll`](Self::poll) says so. Dropping it waits. It holds two words and a bit per CPU.
+/// [`poll`](Self::poll) says so. Dropping it waits. It holds four words and a bit per CPU: 40 bytes
+/// up to 64 CPUs, 544 at 4096.
 #[must_use = "nothing that the flush covered may be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     engine: &'e Shootdown<M>,
@@ -198,6 +214,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other. The caller
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
     /// calls [`Here::answer`] as it spins.
+    ///
+    /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
+    /// holder of a [`Here`]: see [`Shootdown::here`].
     ///
     /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
     /// without its answer would be the bug that this crate exists to prevent.
@@ -241,12 +260,13 @@ impl<'e, M: Machine> Pending<'e, M> {
         while !self.poll() {
             let machine = &self.engine.machine;
             if machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting) {
-                // SAFETY: with interrupts masked this thread stays on its CPU, and no other holder
-                // of a token can be in the middle of something: it would have to have called us.
+                // SAFETY: with interrupts masked this thread stays on its CPU. No holder of a token
+                // here can be in the middle of something: it would have called us, which nothing in
+                // this crate does, or have been interrupted by us, which it promised to prevent.
                 #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
                 unsafe { self.engine.here() }.answer();
             }
-            machine.relax();
+            machine.relax(&self.waiting);
         }
     }
 

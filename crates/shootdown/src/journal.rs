@@ -17,9 +17,13 @@ use crate::rules::{Rule, order};
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].
+///
+/// The count comes last, so that in a [`Space`](crate::Space) it shares a line with what is read
+/// along with it.
+#[repr(C)]
 pub(crate) struct Journal<M: Machine> {
-    generation: M::Word,
     entries: [Entry<M>; LOG_ENTRIES],
+    pub(crate) generation: M::Word,
 }
 
 /// The flush of one generation.

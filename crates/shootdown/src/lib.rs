@@ -1,27 +1,151 @@
-//! TLB coherence.
+//! TLB coherence as a library: keeps every CPU's translation cache correct, with as few
+//! interrupts as the machine allows.
+//!
+//! # The problem
+//!
+//! A CPU caches the translations that it has read in page tables, and nothing tells it when they
+//! change. A kernel that unmaps a page, or takes a permission away, must therefore make sure that no
+//! CPU goes on using the old translation *before* the page is used for anything else. The usual way
+//! is to interrupt every CPU that may have it and to wait until each has answered: a "TLB
+//! shootdown". It costs microseconds, on machines where a page fault costs less than one, and most
+//! of it is for nothing, for the CPUs interrupted are idle, or elsewhere, or have long forgotten.
+//! Those that are left out wrongly corrupt memory, rarely and far from the cause.
+//!
+//! This crate decides who must be told, when, and of what. It is `no_std`, allocates nothing,
+//! depends on nothing, and touches the machine only through one trait.
+//!
+//! # The four ideas
+//!
+//! ```text
+//!            Space                                       Cpu, one each
+//!   ┌──────────────────────┐                    ┌──────────────────────────────┐
+//!   │ generation      1042 │◄── 3. compare ─────│ tag slots  (space, 1040) …   │
+//!   │ log   1041: 0x7000+1 │                    │ presence   Active(space)     │◄── 2. read
+//!   │       1042: 0x9000+4 │                    │ bell       rung 7, served 6  │◄── 4. ring
+//!   │ roster    {0, 3, 17} │                    └──────────────────────────────┘
+//!   └──────────────────────┘                                    │ 5. answer
+//!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
+//! ```
+//!
+//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered. A CPU that
+//!   knows which generation its TLB has seen knows what it missed: nothing, a few ranges, or too
+//!   much to know. So a CPU that does not use the space *now* need not be told now. (Linux:
+//!   `tlb_gen`, without the log.)
+//! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
+//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a kernel
+//!   thread), or [nothing](Presence::Out). Only those who are active, or on their way there, are
+//!   rung; those who are lazy or leaving only when page tables are freed under them. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
+//! - **Doorbell.** A CPU that must be told has a bell. Ringing takes a ticket; an interrupt is sent
+//!   only if the bell was quiet; one answer satisfies all who rang before it. No call objects, no
+//!   queue, no lock: the handler is [`Here::answer`], and that is all.
+//! - **Pending.** A flush is two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
+//!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
+//!
+//! # Example
+//!
+//! Two CPUs of the software machine that the crate ships for tests, by turns on one thread:
+//!
+#![cfg_attr(feature = "soft", doc = "```")]
+#![cfg_attr(not(feature = "soft"), doc = "```ignore")]
+//! use shootdown::soft::{Config, Host, Soft, Touch};
+//! use shootdown::{CpuId, Extent, Root};
+//!
+//! let engine = Soft::<Host>::engine(Config::default());
+//! let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+//! zero.here().online();
+//! one.here().online();
+//!
+//! // A space with one page. Both CPUs run it, and cache the translation.
+//! let space = engine.space(Root(0));
+//! engine.machine().map(&space, 3);
+//! for cpu in [&zero, &one] {
+//!     // SAFETY: `space` stays in place until the CPUs are gone.
+//!     unsafe { cpu.here().switch(&space) };
+//!     assert_eq!(cpu.touch(3), Touch::Ok);
+//! }
+//!
+//! // CPU 0 unmaps the page. CPU 1 uses the space, so its bell rings.
+//! engine.machine().unmap(&space, 3);
+//! let mut pending = zero.here().flush(&space, Extent::page(0x3000));
+//! assert!(!pending.poll());
+//! assert_eq!(one.touch(3), Touch::Ok); // it still may: the page has not been given away
+//! one.interrupt_point(); // the handler, which calls `Here::answer`
+//! pending.wait(); // now nobody can use it
+//! engine.machine().free(&space, 3);
+//! assert_eq!(one.touch(3), Touch::Fault);
+//!
+//! // CPU 1 goes idle. The next flush does not disturb it; it makes up for it when it returns.
+//! engine.machine().map(&space, 3);
+//! assert_eq!(one.touch(3), Touch::Ok);
+//! one.here().enter_lazy();
+//! engine.machine().unmap(&space, 3);
+//! zero.here().flush(&space, Extent::page(0x3000)).wait(); // returns at once
+//! engine.machine().free(&space, 3);
+//! // SAFETY: as above.
+//! unsafe { one.here().switch(&space) };
+//! assert_eq!(one.touch(3), Touch::Fault);
+//! assert_eq!(engine.cpu(CpuId(1)).stats().answers, 1);
+//! assert_eq!(engine.cpu(CpuId(1)).stats().caught_up_from_log, 1);
+//! ```
+//!
+//! # Embedding it
+//!
+//! 1. Implement [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives, how a root is
+//!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it.
+//! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
+//!    [`Here::answer`].
+//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when it
+//!    runs a thread of it, and [`Here::enter_lazy`] when it runs none.
+//! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
+//!    then free pages.
+//!
+//! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not handled:
+//! NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs), which need telling of
+//! their own. A flush that finds many CPUs present takes its time with the interrupt masked: a cache
+//! miss for each CPU in the roster.
+//!
+//! # Reading it
+//!
+//! In this order: [`machine`](Machine) is the contract; [`extent`](Extent) what a flush covers;
+//! `journal` the generation and its log; [`presence`](Presence); `bell` the doorbell; `roster` who
+//! must be looked at; [`space`](Space) and [`cpu`](Cpu), what these make up; then the main path,
+//! [`switch`](Here::switch), [`flush`](Here::flush), [`answer`](Here::answer). [`rules`] is the
+//! chapter on memory ordering: every barrier and every step that correctness hangs on has a name
+//! there, and, but for one that no tool can see, a test that fails without it.
+
 #![no_std]
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::module_name_repetitions,
+    clippy::must_use_candidate,
+    clippy::missing_panics_doc,
+    clippy::cast_possible_truncation,
+    reason = "names are read with their module; a token's method has its effect; indices are small"
+)]
+
 #[cfg(any(test, feature = "soft"))]
 extern crate std;
 
-pub mod rules;
-
-mod answer;
-mod bell;
-mod cpu;
-mod cpu_set;
-mod engine;
-mod extent;
-mod flush;
-mod journal;
+// In reading order.
 mod machine;
+mod extent;
+mod cpu_set;
+mod journal;
 mod presence;
-pub mod roster;
+mod bell;
+mod roster;
+mod space;
+mod cpu;
+mod engine;
+mod switch;
+mod flush;
+mod answer;
+mod stats;
+mod tag;
+
+pub mod rules;
 #[cfg(feature = "soft")]
 pub mod soft;
-mod space;
-mod stats;
-mod switch;
-mod tag;
 
 pub use cpu::{Cpu, Here};
 pub use cpu_set::{CpuBits, CpuSet};

@@ -19,6 +19,12 @@ use crate::extent::Extent;
 use crate::rules::Rule;
 use crate::tag::slots::TagSlots;
 
+/// Soundness rests on the traits for sizes, so they have no implementations but ours.
+pub(crate) mod sealed {
+    /// Implemented for arrays.
+    pub trait Sealed {}
+}
+
 /// A CPU's number, dense from 0, as the kernel counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u32);
@@ -169,8 +175,9 @@ word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 /// - a CPU in the set given to [`ring`](Machine::ring) enters the flush interrupt's handler after
 ///   finite time, unless it masks that interrupt for ever; the handler calls
 ///   [`Here::answer`](crate::Here::answer), and finds the memory there as the sender left it: on
-///   most machines that takes a barrier before the send (`dsb ishst` before an SGI; `mfence; lfence`
-///   before an x2APIC register write, unless a locked operation came between);
+///   most machines that takes a barrier before the send (`dsb ishst` before an SGI; on Intel
+///   `lfence` before an x2APIC register write, which no fence or locked operation alone holds back);
+/// - [`Word`](Machine::Word)'s methods do what those of `AtomicU64` do;
 /// - [`breaks`](Machine::breaks) returns `false`.
 pub unsafe trait Machine: Sync + Sized {
     /// The engine's shared words: `AtomicU64` on hardware.
@@ -221,8 +228,8 @@ pub unsafe trait Machine: Sync + Sized {
     /// Above how many single-page invalidations the whole tag is discarded instead.
     ///
     /// The default is Linux's 33: about 100 ns per `INVLPG`, so 3.3 µs, where refilling what a
-    /// discarded tag held costs some 8–17 ns per entry that is wanted again. At most
-    /// [`Extent::MAX_PAGES`] makes a difference.
+    /// discarded tag held costs some 8–17 ns per entry that is wanted again. It bounds the sum
+    /// over all flushes that a CPU makes up for at once.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
@@ -236,11 +243,16 @@ pub unsafe trait Machine: Sync + Sized {
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries);
 
     /// Makes the kernel's own page table current, under [`Tag::KERNEL`].
+    ///
+    /// Where [`tag_count`](Machine::tag_count) is 0, user translations are cached under the same
+    /// tag, and must be discarded along with what is cached of upper levels: nobody tells this CPU
+    /// of freed tables from now on. (x86 does so by itself; RISC-V without ASIDs does not.)
     fn load_kernel(&self);
 
     /// Drops this CPU's translations of the pages of `extent` under `tag`, which is loaded now.
     ///
-    /// Where [`Extent::frees_tables`], also what is cached of the upper levels above those pages.
+    /// Translations of smaller pages within the same addresses need not be found. Where
+    /// [`Extent::frees_tables`], also what is cached of the upper levels above those pages.
     /// `extent` is never [whole](Extent::is_whole).
     fn invalidate(&self, tag: Tag, extent: Extent);
 
@@ -257,8 +269,10 @@ pub unsafe trait Machine: Sync + Sized {
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
 
-    /// Called over and over while waiting: a spin hint, or a yield of a virtual CPU.
-    fn relax(&self);
+    /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a virtual
+    /// CPU; a place to count, to report, or to send the interrupt again if one may get lost. To
+    /// give up is no choice.
+    fn relax(&self, waiting: &CpuSet<Self>);
 
     /// Whether this machine gets `rule` wrong. Always `false` but in the tests that show that the
     /// rule is needed.

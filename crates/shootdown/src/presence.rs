@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-/// The id of a [`Space`](crate::Space): never 0, never used again.
+/// The id of a [`Space`](crate::Space): never 0, and no other space of the same engine ever has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub(crate) u64);
 

@@ -1,10 +1,11 @@
 //! The rules that make it correct: every barrier, every ordering and every step that must not be
-//! left out, by name, in one place.
+//! left out, by name, in one place. (What is ordered more than it must be says so where it is.)
 //!
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
 //! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
-//! for ever (`tests/rules.rs`; a rule without a test does not compile). On real machines the
+//! for ever (`tests/rules.rs`; a rule without an entry there does not compile, and all but one, which
+//! says why, have a program that fails without it). On real machines the
 //! question is a constant `false` and the compiler removes it.
 //!
 //! # The handshake
@@ -60,7 +61,7 @@
 //!
 //! # The roster
 //!
-//! Moving a roster to a fresh set (see [`roster`](crate::roster)) is a handshake between the flush
+//! Moving a roster to a fresh set (why it moves is told in `roster.rs`) is a handshake between the flush
 //! that moves it and CPUs that register:
 //!
 //! ```text
@@ -143,8 +144,8 @@ rules! {
     PresenceAcquire: Kind::Ordering(Acquire),
 
     /// Who answers a ring sees the bump that came before it. Pairs with
-    /// [`FlushFence`](Self::FlushFence), which lies between the bump and the ring, so that the ring
-    /// itself needs no ordering. The interrupt carries order, too, but not every ring sends one,
+    /// [`FlushFence`](Self::FlushFence), which lies between the bump and the ring, so that safety
+    /// asks no ordering of the ring itself. The interrupt carries order, too, but not every ring sends one,
     /// and a CPU that polls its bell takes none. Without: whoever answers finds the old generation,
     /// takes itself to be current, and answers.
     LookAcquire: Kind::Ordering(Acquire),

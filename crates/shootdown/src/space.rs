@@ -16,17 +16,20 @@ use crate::stats::{Counter, SpaceCounters, SpaceStats};
 ///
 /// # Size
 ///
-/// 448 bytes up to 64 CPUs, 512 up to 192 and 1536 for 4096: one line that flushes write and
-/// returning CPUs read, one of counters, four lines of log, and two [sets of CPUs](crate::roster).
+/// 384 bytes up to 64 CPUs, 448 up to 192, and 1408 for 4096. In lines of 64 bytes: four of log,
+/// which flushes write and CPUs that have missed something read; one with generation, id, root and
+/// counters, which flushes write and CPUs that switch in read; then two [sets of CPUs][`CpuBits`],
+/// written when a CPU comes for the first time.
+///
+/// [`CpuBits`]: crate::CpuBits
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
-    /// First, so that a CPU that returns finds generation and log side by side.
     pub(crate) journal: Journal<M>,
     id: SpaceId,
     root: Root,
     pub(crate) counters: SpaceCounters,
-    /// Looks in vain since the roster last moved.
-    pub(crate) vain_looks: Counter,
+    /// How many looks at CPUs had been in vain when the roster last moved.
+    pub(crate) looks_at_move: Counter,
     pub(crate) roster: Roster<M>,
 }
 
@@ -37,7 +40,7 @@ impl<M: Machine> Space<M> {
             id,
             root,
             counters: SpaceCounters::default(),
-            vain_looks: Counter::default(),
+            looks_at_move: Counter::default(),
             roster: Roster::new(),
         }
     }
@@ -70,5 +73,27 @@ impl<M: Machine> fmt::Debug for Space<M> {
             .field("id", &self.id.number())
             .field("root", &self.root)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::soft::{Host, Soft};
+    use core::mem::offset_of;
+
+    type Small = Space<Soft<Host>>;
+
+    #[test]
+    fn what_a_switch_reads_shares_a_line() {
+        let generation = offset_of!(Small, journal) + offset_of!(Journal<Soft<Host>>, generation);
+        assert_eq!(generation, 256);
+        for offset in [generation, offset_of!(Small, id), offset_of!(Small, root)] {
+            assert_eq!(offset / 64, 4);
+        }
+        let counters = offset_of!(Small, counters);
+        // What flushes count is there, too; what follows is written when the roster moves.
+        assert_eq!(counters + offset_of!(SpaceCounters, roster_moves), 320);
+        assert!(offset_of!(Small, roster) >= 320);
     }
 }

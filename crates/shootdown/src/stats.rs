@@ -1,6 +1,6 @@
 //! What was done, and what was saved.
 //!
-//! Counters are no part of any protocol. They are plain atomics rather than
+//! Counters are no part of any protocol between CPUs. They are plain atomics rather than
 //! [`Word`](crate::Word)s, so that a model checker does not explore their interleavings; nothing
 //! may be concluded from one about another.
 
@@ -31,8 +31,8 @@ impl Counter {
         self.0.fetch_add(count, Relaxed) + count
     }
 
-    pub(crate) fn reset(&self) {
-        self.0.store(0, Relaxed);
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Relaxed);
     }
 
     pub(crate) fn read(&self) -> u64 {
@@ -50,6 +50,7 @@ macro_rules! stats {
     ) => {
         $(#[$counters_doc])*
         #[derive(Debug, Default)]
+        #[repr(C)]
         pub(crate) struct $counters { $(pub(crate) $name: Counter,)* }
 
         $(#[$snapshot_doc])*

@@ -20,10 +20,16 @@ impl<M: Machine> Here<'_, M> {
     ///
     /// # Safety
     ///
+    /// This CPU must be [online](Self::online).
+    ///
     /// The space must neither move nor be dropped, and its root must stay a valid page table, until
-    /// no CPU has it loaded any more. That is so when nobody can switch to it again and a flush of
-    /// [`Extent::whole().freeing_tables()`](crate::Extent::freeing_tables), sent by a CPU that has
-    /// itself [left](Self::leave), is done: CPUs that had it loaded lazily have then left it.
+    /// no CPU has it loaded any more. To bring that about: see to it that nobody switches to it
+    /// again and that nobody uses it any more, that is, every CPU that did has since entered lazy,
+    /// left, or switched away; and *then* send a flush of
+    /// [`Extent::whole().freeing_tables()`](crate::Extent::freeing_tables) from a CPU that has
+    /// itself [left](Self::leave). When it is done, those who had the space loaded lazily have left
+    /// it, too. (A CPU that was still active would merely have invalidated, and could be lazy on it
+    /// for ever after.)
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
         if core::ptr::eq(self.local().loaded.get().space, space) {
@@ -41,6 +47,7 @@ impl<M: Machine> Here<'_, M> {
     /// As [`switch`](Self::switch).
     #[inline(never)]
     unsafe fn switch_to(&self, space: &Space<M>) {
+        debug_assert!(self.local().online.get(), "an offline CPU is not rung");
         let machine = self.machine();
         // From here on, flushes of the new space ring us, and so does the freeing of tables of the
         // old one, which we may walk until the new root is loaded. Other flushes of the old space
@@ -60,8 +67,8 @@ impl<M: Machine> Here<'_, M> {
     /// Says that this CPU goes on with the space loaded, but without touching user memory: it
     /// idles, or runs a kernel thread.
     ///
-    /// One store to this CPU's own line. From now on it is not rung for flushes of the space,
-    /// unless page tables are freed. Does nothing if no space is loaded.
+    /// One store to this CPU's own line. Flushes sent from now on do not ring it, unless page tables
+    /// are freed. Does nothing if no space is loaded.
     #[inline]
     pub fn enter_lazy(&self) {
         if let Presence::Active(space) = self.presence() {
@@ -82,20 +89,6 @@ impl<M: Machine> Here<'_, M> {
         self.machine().load_kernel();
         // Only now: until the kernel's root was loaded, the old tables could be walked.
         self.set_presence(Presence::Out);
-    }
-
-    /// Takes out of the space's roster all CPUs that are not present on it; they come back by
-    /// themselves. Flushes do so when the roster has cost them too many looks in vain.
-    ///
-    /// For a kernel that knows better: a process has become single-threaded, or has moved to
-    /// another node. Returns `false` if another CPU is at it.
-    pub fn trim_roster(&self, space: &Space<M>) -> bool {
-        let moved = space.roster.move_on(self.machine(), space.id());
-        if moved {
-            space.vain_looks.reset();
-            space.counters.roster_moves.add(1);
-        }
-        moved
     }
 
     /// Comes back to the space that is loaded, if that was only lazily.

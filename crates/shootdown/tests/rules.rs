@@ -25,19 +25,20 @@ use platform::Loom;
 use shootdown::soft::{Config, OnCpu, Soft, Touch};
 use shootdown::{CpuId, Extent, Pending, Rule, Shootdown, Space};
 
-type Machine = Soft<Loom>;
-type Cpu<'e> = OnCpu<'e, Loom>;
+/// With `W` words of CPUs. One would do; with two, the sets' summaries are explored as well.
+type Machine<const W: usize> = Soft<Loom, W>;
+type Cpu<'e, const W: usize> = OnCpu<'e, Loom, W>;
 
 /// A machine with two spaces whose pages are all mapped, and its CPUs online.
-struct System {
-    engine: Shootdown<Machine>,
-    a: Space<Machine>,
-    b: Space<Machine>,
+struct System<const W: usize> {
+    engine: Shootdown<Machine<W>>,
+    a: Space<Machine<W>>,
+    b: Space<Machine<W>>,
 }
 
-impl System {
+impl<const W: usize> System<W> {
     fn new(config: Config) -> Arc<Self> {
-        let engine = Machine::engine(config);
+        let engine = Machine::<W>::engine(config);
         let (a, b) = (engine.space(shootdown::Root(0)), engine.space(shootdown::Root(1)));
         let system = Self { engine, a, b };
         for page in 0..config.pages {
@@ -51,23 +52,23 @@ impl System {
         Arc::new(system)
     }
 
-    fn machine(&self) -> &Machine {
+    fn machine(&self) -> &Machine<W> {
         self.engine.machine()
     }
 
-    fn cpu(&self, cpu: u32) -> Cpu<'_> {
+    fn cpu(&self, cpu: u32) -> Cpu<'_, W> {
         self.engine.enter(CpuId(cpu))
     }
 
     /// Unmaps a page of `a` and sends the flush.
-    fn unmap<'e>(&self, cpu: &Cpu<'e>, page: usize) -> Pending<'e, Machine> {
+    fn unmap<'e>(&self, cpu: &Cpu<'e, W>, page: usize) -> Pending<'e, Machine<W>> {
         self.machine().unmap(&self.a, page);
         cpu.here().flush(&self.a, page_at(page))
     }
 
     /// The end of every program, when all threads have: CPU 1 takes the interrupt that may be on
     /// its way, the flush of page 0 is done, the page is given away, and CPU 1 must not use it.
-    fn conclude(&self, pending: Pending<'_, Machine>) {
+    fn conclude(&self, pending: Pending<'_, Machine<W>>) {
         let cpu = self.cpu(1);
         cpu.interrupt_point();
         finish(pending);
@@ -81,7 +82,7 @@ fn page_at(page: usize) -> Extent {
 }
 
 /// Everybody has answered, or will not: a wait would spin for ever.
-fn finish(mut pending: Pending<'_, Machine>) {
+fn finish<const W: usize>(mut pending: Pending<'_, Machine<W>>) {
     let done = pending.poll();
     if !done {
         // Dropping it would wait.
@@ -91,7 +92,7 @@ fn finish(mut pending: Pending<'_, Machine>) {
 }
 
 /// Switches CPU `cpu`; every space here outlives every CPU's use of it.
-fn switch(cpu: &Cpu<'_>, space: &Space<Machine>) {
+fn switch<const W: usize>(cpu: &Cpu<'_, W>, space: &Space<Machine<W>>) {
     // SAFETY: the spaces of a `System` live as long as its machine, and do not move.
     unsafe { cpu.here().switch(space) };
 }
@@ -99,8 +100,8 @@ fn switch(cpu: &Cpu<'_>, space: &Space<Machine>) {
 // ---- the programs ------------------------------------------------------------------------------
 
 /// CPU 1 switches in for the first time while CPU 0 flushes.
-fn first_switch(config: Config) {
-    let system = System::new(config);
+fn first_switch<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let other = Arc::clone(&system);
     let switching = thread::spawn(move || {
         let cpu = other.cpu(1);
@@ -113,8 +114,8 @@ fn first_switch(config: Config) {
 }
 
 /// CPU 1 switches in again, with a tag that still holds the page, while CPU 0 flushes.
-fn switch_with_kept_tag(config: Config) {
-    let system = System::new(config);
+fn switch_with_kept_tag<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -129,8 +130,8 @@ fn switch_with_kept_tag(config: Config) {
 }
 
 /// CPU 1 comes back from lazy while CPU 0 flushes.
-fn resume(config: Config) {
-    let system = System::new(config);
+fn resume<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -146,8 +147,8 @@ fn resume(config: Config) {
 
 /// CPU 1 stops using the space while CPU 0 flushes, and CPU 0 gives the page away as soon as it
 /// may.
-fn enter_lazy(config: Config) {
-    let system = System::new(config);
+fn enter_lazy<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
     let leaving = thread::spawn(move || {
@@ -165,8 +166,8 @@ fn enter_lazy(config: Config) {
 }
 
 /// CPU 1 runs and takes the interrupt; CPU 0 gives the page away as soon as it may.
-fn answer(config: Config) {
-    let system = System::new(config);
+fn answer<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
     let running = thread::spawn(move || {
@@ -191,8 +192,8 @@ fn answer(config: Config) {
 }
 
 /// CPU 1 has interrupts masked, and polls its bell as one that spins on a lock does.
-fn answer_by_polling(config: Config) {
-    let system = System::new(config);
+fn answer_by_polling<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -206,8 +207,8 @@ fn answer_by_polling(config: Config) {
 }
 
 /// CPU 0 rings a second time while CPU 1 answers the first ring.
-fn ring_while_answering(config: Config) {
-    let system = System::new(config);
+fn ring_while_answering<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -223,12 +224,12 @@ fn ring_while_answering(config: Config) {
 }
 
 /// Two CPUs flush and wait for each other, with their interrupts masked.
-fn wait_for_each_other(config: Config) {
-    let system = System::new(config);
+fn wait_for_each_other<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     switch(&system.cpu(0), &system.a);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
-    let flush_and_go = |system: &System, cpu: u32| {
+    let flush_and_go = |system: &System<W>, cpu: u32| {
         let cpu = system.cpu(cpu);
         system.unmap(&cpu, 0).wait();
         // The other one may not have rung yet.
@@ -240,8 +241,8 @@ fn wait_for_each_other(config: Config) {
 }
 
 /// CPU 1 comes back and reads in the log what CPU 0 is just writing there, over an older entry.
-fn read_entry_being_written(config: Config) {
-    let system = System::new(config);
+fn read_entry_being_written<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     assert_eq!(cpu.touch(0), Touch::Ok);
@@ -261,8 +262,8 @@ fn read_entry_being_written(config: Config) {
 }
 
 /// CPU 1 comes back and reads in the log what CPU 0 is just overwriting.
-fn read_entry_being_overwritten(config: Config) {
-    let system = System::new(config);
+fn read_entry_being_overwritten<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -288,8 +289,8 @@ fn read_entry_being_overwritten(config: Config) {
 }
 
 /// The roster moves, and CPU 0 flushes, while CPU 1, which was registered, switches in.
-fn move_roster_while_switching(config: Config) {
-    let system = System::new(config);
+fn move_roster_while_switching<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -307,8 +308,8 @@ fn move_roster_while_switching(config: Config) {
 }
 
 /// The same with a CPU that was not registered.
-fn move_roster_while_registering(config: Config) {
-    let system = System::new(config);
+fn move_roster_while_registering<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let other = Arc::clone(&system);
     let switching = thread::spawn(move || {
         let cpu = other.cpu(1);
@@ -324,8 +325,8 @@ fn move_roster_while_registering(config: Config) {
 }
 
 /// The same with a CPU whose bit of two epochs ago is still in the set that is becoming current.
-fn move_roster_to_a_used_set(config: Config) {
-    let system = System::new(config);
+fn move_roster_to_a_used_set<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -345,8 +346,8 @@ fn move_roster_to_a_used_set(config: Config) {
 }
 
 /// CPU 2 moves the roster `moves` times while CPU 0 flushes and CPU 1 stays active.
-fn move_roster_while_flushing(config: Config, moves: usize) {
-    let system = System::new(Config { cpus: 3, ..config });
+fn move_roster_while_flushing<const W: usize>(config: Config, moves: usize) {
+    let system = System::<W>::new(Config { cpus: 3, ..config });
     {
         let cpu = system.cpu(1);
         switch(&cpu, &system.a);
@@ -364,17 +365,17 @@ fn move_roster_while_flushing(config: Config, moves: usize) {
     system.conclude(pending);
 }
 
-fn move_roster_once(config: Config) {
-    move_roster_while_flushing(config, 1);
+fn move_roster_once<const W: usize>(config: Config) {
+    move_roster_while_flushing::<W>(config, 1);
 }
 
-fn move_roster_twice(config: Config) {
-    move_roster_while_flushing(config, 2);
+fn move_roster_twice<const W: usize>(config: Config) {
+    move_roster_while_flushing::<W>(config, 2);
 }
 
 /// CPU 1 comes online, with a TLB that kept a page of the kernel, while CPU 0 flushes that page.
-fn come_online(config: Config) {
-    let system = System::new(config);
+fn come_online<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     {
         let cpu = system.cpu(1);
         assert_eq!(cpu.touch_kernel(0), Touch::Ok);
@@ -397,8 +398,8 @@ fn come_online(config: Config) {
 }
 
 /// CPU 1 goes offline, for good, while CPU 0 flushes.
-fn go_offline(config: Config) {
-    let system = System::new(config);
+fn go_offline<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
     let going = thread::spawn(move || {
@@ -415,26 +416,26 @@ fn go_offline(config: Config) {
 }
 
 /// Unhooks the page tables of `a` and sends the flush.
-fn unhook_tables(system: &System) -> Pending<'_, Machine> {
+fn unhook_tables<const W: usize>(system: &System<W>) -> Pending<'_, Machine<W>> {
     let cpu = system.cpu(0);
     system.machine().unhook_tables(&system.a);
     cpu.here().flush(&system.a, page_at(0).freeing_tables())
 }
 
 /// CPU 1 switches away from the space while CPU 0 frees its page tables, as soon as it may.
-fn switch_away_from_freed_tables(config: Config) {
-    switch_away(config, |_| {});
+fn switch_away_from_freed_tables<const W: usize>(config: Config) {
+    switch_away::<W>(config, |_| {});
 }
 
 /// The same, after CPU 0 has moved the roster.
-fn switch_away_from_moved_roster(config: Config) {
-    switch_away(config, |system| {
+fn switch_away_from_moved_roster<const W: usize>(config: Config) {
+    switch_away::<W>(config, |system| {
         assert!(system.cpu(0).here().trim_roster(&system.a));
     });
 }
 
-fn switch_away(config: Config, before: fn(&System)) {
-    let system = System::new(config);
+fn switch_away<const W: usize>(config: Config, before: fn(&System<W>)) {
+    let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.a);
     let other = Arc::clone(&system);
     let switching = thread::spawn(move || switch(&other.cpu(1), &other.b));
@@ -456,8 +457,8 @@ fn switch_away(config: Config, before: fn(&System)) {
 }
 
 /// CPU 1 has the space loaded lazily when its page tables are freed.
-fn lazy_on_freed_tables(config: Config) {
-    let system = System::new(config);
+fn lazy_on_freed_tables<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     cpu.here().enter_lazy();
@@ -470,8 +471,8 @@ fn lazy_on_freed_tables(config: Config) {
 }
 
 /// CPU 1 is on another space when page tables are freed, and comes back.
-fn return_to_freed_tables(config: Config) {
-    let system = System::new(config);
+fn return_to_freed_tables<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     switch(&cpu, &system.b);
@@ -482,8 +483,8 @@ fn return_to_freed_tables(config: Config) {
 }
 
 /// CPU 1 is active, and CPU 0 flushes.
-fn flush_active(config: Config) {
-    let system = System::new(config);
+fn flush_active<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     assert_eq!(cpu.touch(0), Touch::Ok);
@@ -497,8 +498,8 @@ fn flush_active(config: Config) {
 }
 
 /// CPU 1 flushes what it uses itself.
-fn flush_own(config: Config) {
-    let system = System::new(config);
+fn flush_own<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
     assert_eq!(cpu.touch(0), Touch::Ok);
@@ -508,8 +509,8 @@ fn flush_own(config: Config) {
 }
 
 /// CPU 1 has one tag for two spaces that map the same address.
-fn share_a_tag(config: Config) {
-    let system = System::new(Config { tags: 1, ..config });
+fn share_a_tag<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { tags: 1, ..config });
     let cpu = system.cpu(1);
     // So that the two translations can be told apart.
     system.machine().unmap(&system.b, 0);
@@ -522,8 +523,8 @@ fn share_a_tag(config: Config) {
 }
 
 /// CPU 1 uses a page of the kernel that CPU 0 flushes.
-fn flush_kernel(config: Config) {
-    let system = System::new(config);
+fn flush_kernel<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     assert_eq!(cpu.touch_kernel(0), Touch::Ok);
     system.machine().unmap_kernel(0);
@@ -536,9 +537,9 @@ fn flush_kernel(config: Config) {
 
 /// CPUs 1 to `switching` switch in, one after the other as far as loom has threads, while
 /// `flushing` CPUs flush, CPU 0 among them.
-fn crowd(switching: u32, flushing: u32) {
+fn crowd<const W: usize>(switching: u32, flushing: u32) {
     let cpus = switching + flushing;
-    let system = System::new(Config { cpus, ..Config::default() });
+    let system = System::<W>::new(Config { cpus, ..Config::default() });
     for cpu in 1..=switching {
         let cpu = system.cpu(cpu);
         switch(&cpu, &system.a);
@@ -577,46 +578,46 @@ fn crowd(switching: u32, flushing: u32) {
 type Program = fn(Config);
 
 /// The program that goes wrong without `rule`; `None` where no tool at hand can show it.
-fn program_against(rule: Rule) -> Option<Program> {
+fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
     Some(match rule {
-        Rule::FlushFence => switch_with_kept_tag,
-        Rule::SwitchFence => switch_with_kept_tag,
-        Rule::ResumeFence => resume,
-        Rule::RegisterFence => first_switch,
-        Rule::OnlineFence => come_online,
-        Rule::BumpRelease | Rule::GenerationAcquire => first_switch,
-        Rule::LeaveRelease | Rule::PresenceAcquire => enter_lazy,
-        Rule::LookAcquire => answer_by_polling,
-        Rule::AnswerRelease | Rule::WaitAcquire => answer,
-        Rule::QuietRelease | Rule::QuietAcquire => answer,
-        Rule::DisconnectRelease | Rule::DisconnectAcquire => go_offline,
+        Rule::FlushFence => switch_with_kept_tag::<W>,
+        Rule::SwitchFence => switch_with_kept_tag::<W>,
+        Rule::ResumeFence => resume::<W>,
+        Rule::RegisterFence => first_switch::<W>,
+        Rule::OnlineFence => come_online::<W>,
+        Rule::BumpRelease | Rule::GenerationAcquire => first_switch::<W>,
+        Rule::LeaveRelease | Rule::PresenceAcquire => enter_lazy::<W>,
+        Rule::LookAcquire => answer_by_polling::<W>,
+        Rule::AnswerRelease | Rule::WaitAcquire => answer::<W>,
+        Rule::QuietRelease | Rule::QuietAcquire => answer::<W>,
+        Rule::DisconnectRelease | Rule::DisconnectAcquire => go_offline::<W>,
         Rule::StampClaim => return None,
-        Rule::ExtentRelease | Rule::ExtentAcquire => read_entry_being_overwritten,
-        Rule::StampRelease | Rule::StampAcquire => read_entry_being_written,
-        Rule::MoveFence => move_roster_while_switching,
-        Rule::MoveRelease | Rule::PhaseAcquire => move_roster_once,
-        Rule::MovingRelease => move_roster_to_a_used_set,
-        Rule::ClearRelease | Rule::ScanAcquire => move_roster_twice,
-        Rule::RingPresent => flush_active,
-        Rule::RingSwitching => switch_with_kept_tag,
-        Rule::RingLeaving => switch_away_from_freed_tables,
-        Rule::RingLazy => lazy_on_freed_tables,
-        Rule::FlushLocally => flush_own,
-        Rule::Wait => flush_active,
-        Rule::ServeWhileWaiting => wait_for_each_other,
-        Rule::LookAgain => ring_while_answering,
-        Rule::CatchUpOnSwitch => switch_with_kept_tag,
-        Rule::CatchUpOnResume => resume,
-        Rule::KnowEveryRange => resume,
-        Rule::DiscardReusedTag => share_a_tag,
-        Rule::DiscardFreedTables => return_to_freed_tables,
-        Rule::RecheckPhase => move_roster_while_registering,
-        Rule::KeepPresent => move_roster_once,
-        Rule::KeepLeaving => switch_away_from_moved_roster,
-        Rule::RecheckScan => move_roster_twice,
-        Rule::AnswerBeforeOffline => go_offline,
-        Rule::FlushOnOnline => come_online,
-        Rule::RingOnline => flush_kernel,
+        Rule::ExtentRelease | Rule::ExtentAcquire => read_entry_being_overwritten::<W>,
+        Rule::StampRelease | Rule::StampAcquire => read_entry_being_written::<W>,
+        Rule::MoveFence => move_roster_while_switching::<W>,
+        Rule::MoveRelease | Rule::PhaseAcquire => move_roster_once::<W>,
+        Rule::MovingRelease => move_roster_to_a_used_set::<W>,
+        Rule::ClearRelease | Rule::ScanAcquire => move_roster_twice::<W>,
+        Rule::RingPresent => flush_active::<W>,
+        Rule::RingSwitching => switch_with_kept_tag::<W>,
+        Rule::RingLeaving => switch_away_from_freed_tables::<W>,
+        Rule::RingLazy => lazy_on_freed_tables::<W>,
+        Rule::FlushLocally => flush_own::<W>,
+        Rule::Wait => flush_active::<W>,
+        Rule::ServeWhileWaiting => wait_for_each_other::<W>,
+        Rule::LookAgain => ring_while_answering::<W>,
+        Rule::CatchUpOnSwitch => switch_with_kept_tag::<W>,
+        Rule::CatchUpOnResume => resume::<W>,
+        Rule::KnowEveryRange => resume::<W>,
+        Rule::DiscardReusedTag => share_a_tag::<W>,
+        Rule::DiscardFreedTables => return_to_freed_tables::<W>,
+        Rule::RecheckPhase => move_roster_while_registering::<W>,
+        Rule::KeepPresent => move_roster_once::<W>,
+        Rule::KeepLeaving => switch_away_from_moved_roster::<W>,
+        Rule::RecheckScan => move_roster_twice::<W>,
+        Rule::AnswerBeforeOffline => go_offline::<W>,
+        Rule::FlushOnOnline => come_online::<W>,
+        Rule::RingOnline => flush_kernel::<W>,
     })
 }
 
@@ -664,10 +665,10 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 }
 
 /// The programs, each once, with the first rule that needs it.
-fn programs() -> Vec<(Rule, Program)> {
+fn programs<const W: usize>() -> Vec<(Rule, Program)> {
     let mut programs: Vec<(Rule, Program)> = Vec::new();
     for &rule in Rule::ALL {
-        let Some(program) = program_against(rule) else { continue };
+        let Some(program) = program_against::<W>(rule) else { continue };
         if programs.iter().all(|&(_, known)| known as usize != program as usize) {
             programs.push((rule, program));
         }
@@ -676,9 +677,9 @@ fn programs() -> Vec<(Rule, Program)> {
 }
 
 /// Runs all programs intact.
-fn all_right(search: impl Fn(Program) -> Search) {
+fn all_right<const W: usize>(search: impl Fn(Program) -> Search) {
     let mut wrong = Vec::new();
-    for (rule, program) in programs() {
+    for (rule, program) in programs::<W>() {
         let (start, search) = (Instant::now(), search(program));
         match explore(search, move || program(Config::default())) {
             Ok(runs) => println!("{runs:>8} runs {:>9.2?}  {rule:?}, {search:?}", start.elapsed()),
@@ -692,15 +693,20 @@ fn all_right(search: impl Fn(Program) -> Search) {
 
 #[test]
 fn every_program_is_right_in_all_interleavings() {
-    all_right(|program| {
-        let spins = program as usize == wait_for_each_other as Program as usize;
+    all_right::<1>(|program| {
+        let spins = program as usize == wait_for_each_other::<1> as Program as usize;
         if spins { Search::Witnessed(3) } else { Search::Unbounded }
     });
 }
 
 #[test]
 fn every_program_is_right_with_witnesses() {
-    all_right(|_| Search::Witnessed(3));
+    all_right::<1>(|_| Search::Witnessed(3));
+}
+
+#[test]
+fn every_program_is_right_with_sets_of_two_words() {
+    all_right::<2>(|_| Search::Witnessed(2));
 }
 
 #[test]
@@ -716,7 +722,7 @@ fn three_and_four_cpus_are_right() {
         (1, 2, Search::Witnessed(2)),
     ] {
         let start = Instant::now();
-        let result = explore(search, move || crowd(switching, flushing));
+        let result = explore(search, move || crowd::<1>(switching, flushing));
         let elapsed = start.elapsed();
         println!("{switching} switching, {flushing} flushing: {result:?} {elapsed:.2?} {search:?}");
         assert!(result.is_ok());
@@ -727,7 +733,7 @@ fn three_and_four_cpus_are_right() {
 fn each_rule_broken_makes_its_program_go_wrong() {
     let mut survivors = Vec::new();
     for &rule in Rule::ALL {
-        let Some(program) = program_against(rule) else { continue };
+        let Some(program) = program_against::<1>(rule) else { continue };
         let config = Config { broken: Some(rule), ..Config::default() };
         let start = Instant::now();
         match explore(Search::Witnessed(3), move || program(config)) {

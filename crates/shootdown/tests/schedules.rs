@@ -17,7 +17,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 /// Four CPUs, two spaces, two pages, a few hundred steps.
 fn churn(broken: Option<Rule>) {
     let config = Config { cpus: 4, tables: 2, pages: 2, tags: 2, broken };
-    let engine = Arc::new(Soft::<Shuttle>::engine(config));
+    let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
     let churn = Arc::new(Churn::new(&engine));
     let threads: Vec<_> = (0..config.cpus)
         .map(|cpu| {

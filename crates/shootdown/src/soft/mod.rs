@@ -287,7 +287,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
             self.cpus[cpu.index()].interrupt.store(1, Release);
         }
     }
-    fn relax(&self) {
+    fn relax(&self, _waiting: &CpuSet<Self>) {
         P::relax();
     }
     fn breaks(&self, rule: Rule) -> bool {

@@ -17,7 +17,7 @@ pub(super) struct Table<P: Platform> {
     /// How often page tables were unhooked, and others put in their place.
     tables: P::Word,
     /// How often unhooked page tables were given away.
-    table_frames: P::Frame,
+    unhooked: P::Frame,
 }
 
 impl<P: Platform> Table<P> {
@@ -26,7 +26,7 @@ impl<P: Platform> Table<P> {
             entries: (0..page_count).map(|_| P::Word::new(0)).collect(),
             frames: (0..page_count).map(|_| P::Frame::new()).collect(),
             tables: P::Word::new(0),
-            table_frames: P::Frame::new(),
+            unhooked: P::Frame::new(),
         }
     }
 
@@ -47,7 +47,7 @@ impl<P: Platform> Table<P> {
     }
 
     pub(super) fn free_tables(&self) {
-        self.table_frames.reuse();
+        self.unhooked.reuse();
     }
 
     fn walk(&self, page: usize) -> Option<Translation> {
@@ -56,7 +56,7 @@ impl<P: Platform> Table<P> {
 
     /// Whether the frame has been freed since the translation was made.
     fn is_stale(&self, page: usize, translation: Translation) -> bool {
-        self.frames[page].use_count() != translation.0
+        translation.0 < self.frames[page].use_count()
     }
 }
 
@@ -121,7 +121,7 @@ impl Tlb {
         let Some(root) = self.root else { return false };
         let table = table(tables, root);
         let cached = *self.upper.entry(self.tag).or_insert_with(|| table.tables.load(Relaxed));
-        cached < table.table_frames.use_count()
+        cached < table.unhooked.use_count()
     }
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {

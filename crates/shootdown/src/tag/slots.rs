@@ -7,6 +7,7 @@
 use core::cell::Cell;
 
 use crate::machine::Tag;
+use crate::machine::sealed::Sealed;
 use crate::presence::SpaceId;
 
 /// One tag: whose translations the TLB may hold under it, and how old they may be.
@@ -19,16 +20,18 @@ pub struct TagSlot {
     last_used: Cell<u64>,
 }
 
-/// Room for a CPU's tags. Implemented for `[TagSlot; N]`.
-pub trait TagSlots {
+/// Room for a CPU's tags. Implemented for `[TagSlot; N]`, and for nothing else.
+pub trait TagSlots: Sealed {
     /// Slots that belong to nobody.
     fn vacant() -> Self;
     /// The slots.
     fn slots(&self) -> &[TagSlot];
 }
 
+impl<const N: usize> Sealed for [TagSlot; N] {}
 impl<const N: usize> TagSlots for [TagSlot; N] {
     fn vacant() -> Self {
+        const { assert!(N < 1 << 16, "tags are 16 bits wide") };
         core::array::from_fn(|_| TagSlot::default())
     }
     #[inline]
@@ -138,12 +141,11 @@ mod tests {
             for (now, &space) in (1u64..).zip(&spaces) {
                 let choice = choose(&slots, SpaceId(space), now);
                 let tag = usize::from(choice.tag.0);
-                match choice.generation {
-                    Some(generation) => {
-                        prop_assert_eq!(owner[tag], space);
-                        prop_assert_eq!(generation, noted[space as usize]);
-                    }
-                    None => prop_assert_ne!(owner[tag], space),
+                if let Some(generation) = choice.generation {
+                    prop_assert_eq!(owner[tag], space);
+                    prop_assert_eq!(generation, noted[space as usize]);
+                } else {
+                    prop_assert_ne!(owner[tag], space);
                 }
                 owner[tag] = space;
                 noted[space as usize] = now;

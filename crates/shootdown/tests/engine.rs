@@ -1,0 +1,374 @@
+//! What the engine does and leaves alone, one CPU at a time; and random programs against a
+//! reference.
+
+#![expect(unsafe_code, reason = "switching is unsafe")]
+
+use proptest::prelude::*;
+use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
+use shootdown::{CpuId, CpuStats, Extent, PageSize, Presence, Root, Shootdown, Space};
+
+type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
+
+const CONFIG: Config = Config { cpus: 3, tables: 8, pages: 64, tags: 6, broken: None };
+
+/// An engine with all CPUs online, and spaces with all pages mapped.
+struct System<const WORDS: usize = 1> {
+    engine: Shootdown<Machine<WORDS>>,
+    spaces: Vec<Space<Machine<WORDS>>>,
+}
+
+impl<const WORDS: usize> System<WORDS> {
+    fn new(config: Config) -> Self {
+        let engine = Machine::engine(config);
+        let spaces: Vec<_> =
+            (0..config.tables).map(|table| engine.space(Root(table as u64))).collect();
+        for page in 0..config.pages {
+            spaces.iter().for_each(|space| engine.machine().map(space, page));
+            engine.machine().map_kernel(page);
+        }
+        let system = Self { engine, spaces };
+        (0..config.cpus).for_each(|cpu| system.cpu(cpu).here().online());
+        system
+    }
+
+    fn cpu(&self, cpu: u32) -> OnCpu<'_, Host, WORDS> {
+        self.engine.enter(CpuId(cpu))
+    }
+
+    fn switch(&self, cpu: u32, space: usize) {
+        // SAFETY: the spaces live as long as the engine, and do not move.
+        unsafe { self.cpu(cpu).here().switch(&self.spaces[space]) };
+    }
+
+    /// Has `cpu` flush, lets everybody who is interrupted answer, and waits.
+    fn flush(&self, cpu: u32, space: usize, extent: Extent) {
+        let pending = self.cpu(cpu).here().flush(&self.spaces[space], extent);
+        for rung in pending.waiting().iter() {
+            self.cpu(rung.0).interrupt_point();
+        }
+        pending.wait();
+    }
+
+    fn stats(&self, cpu: u32) -> CpuStats {
+        self.engine.cpu(CpuId(cpu)).stats()
+    }
+
+    fn presence(&self, cpu: u32) -> Presence {
+        self.engine.cpu(CpuId(cpu)).presence(self.engine.machine())
+    }
+}
+
+fn page_at(page: u64) -> Extent {
+    Extent::page(page << 12)
+}
+
+/// Invariant 4.
+#[test]
+fn only_active_cpus_are_interrupted() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    system.switch(2, 0);
+    system.cpu(1).here().enter_lazy();
+    system.switch(2, 1);
+    system.flush(0, 0, page_at(0));
+    system.flush(0, 0, Extent::whole());
+    let stats = system.spaces[0].stats(system.engine.machine());
+    assert_eq!((stats.interrupts_sent, stats.skipped_lazy, stats.skipped_elsewhere), (0, 2, 2));
+    assert_eq!((stats.flushes_ranged, stats.flushes_full), (1, 1));
+    assert_eq!(system.stats(1).answers + system.stats(2).answers, 0);
+
+    system.switch(1, 0);
+    system.flush(0, 0, page_at(0));
+    assert_eq!(system.spaces[0].stats(system.engine.machine()).interrupts_sent, 1);
+    assert_eq!(system.stats(1).answers, 1);
+}
+
+#[test]
+fn rings_before_an_answer_share_its_interrupt() {
+    let system: System = System::new(CONFIG);
+    system.switch(2, 0);
+    let mut first = system.cpu(0).here().flush(&system.spaces[0], page_at(0));
+    first.join(system.cpu(1).here().flush(&system.spaces[0], page_at(1)));
+    system.cpu(2).interrupt_point();
+    first.wait();
+    let stats = system.spaces[0].stats(system.engine.machine());
+    assert_eq!((stats.interrupts_sent, stats.rings_coalesced), (1, 1));
+    assert_eq!((system.stats(2).answers, system.stats(2).pages_invalidated), (1, 2));
+}
+
+#[test]
+fn several_missed_flushes_are_made_up_for_range_by_range() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    system.cpu(1).here().enter_lazy();
+    let before = system.stats(1);
+    for page in 0..16 {
+        system.flush(0, 0, Extent::pages(page << 12, 2, PageSize::SIZE_4K));
+    }
+    system.switch(1, 0);
+    let after = system.stats(1);
+    assert_eq!(after.flushes_full, before.flushes_full);
+    assert_eq!(after.caught_up_from_log - before.caught_up_from_log, 16);
+    assert_eq!(after.pages_invalidated - before.pages_invalidated, 32);
+}
+
+/// Invariant 5: the log's end, the ceiling, and a whole flush among the missed ones.
+#[test]
+fn what_is_not_known_range_by_range_is_flushed_whole() {
+    let missed: [&[Extent]; 3] = [
+        &[page_at(1); 17],
+        &[Extent::pages(0, 17, PageSize::SIZE_4K); 2],
+        &[page_at(1), Extent::whole(), page_at(2)],
+    ];
+    for missed in missed {
+        for leave in [false, true] {
+            let system: System = System::new(CONFIG);
+            system.switch(1, 0);
+            if leave {
+                system.switch(1, 1);
+            } else {
+                system.cpu(1).here().enter_lazy();
+            }
+            let before = system.stats(1);
+            missed.iter().for_each(|&extent| system.flush(0, 0, extent));
+            system.switch(1, 0);
+            assert_eq!(system.stats(1).flushes_full - before.flushes_full, 1, "{missed:?}");
+            assert_eq!(system.stats(1).pages_invalidated, before.pages_invalidated);
+        }
+    }
+}
+
+#[test]
+fn tags_keep_what_others_would_drop() {
+    let system: System = System::new(CONFIG);
+    for space in 0..6 {
+        system.switch(1, space);
+    }
+    let before = system.stats(1);
+    for space in 0..6 {
+        system.switch(1, space);
+    }
+    let after = system.stats(1);
+    assert_eq!(after.switches_without_flush - before.switches_without_flush, 6);
+    assert_eq!(after.flushes_full, before.flushes_full);
+
+    let untagged: System = System::new(Config { tags: 0, ..CONFIG });
+    untagged.switch(1, 0);
+    untagged.switch(1, 1);
+    untagged.switch(1, 0);
+    assert_eq!(untagged.stats(1).switches_without_flush, 0);
+}
+
+#[test]
+fn lazy_cpus_leave_a_space_whose_tables_are_freed_and_are_left_alone_from_then_on() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    system.cpu(1).here().enter_lazy();
+    assert!(matches!(system.presence(1), Presence::Lazy(_)));
+    for _ in 0..3 {
+        system.flush(0, 0, Extent::whole().freeing_tables());
+        assert_eq!(system.presence(1), Presence::Out);
+    }
+    assert_eq!(system.stats(1).answers, 1);
+}
+
+/// A late answer to a flush from before the CPU became lazy is no reason to leave.
+#[test]
+fn lazy_cpus_stay_when_pages_are_flushed() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    let pending = system.cpu(0).here().flush(&system.spaces[0], page_at(0));
+    system.cpu(1).here().enter_lazy();
+    system.cpu(1).interrupt_point();
+    pending.wait();
+    assert!(matches!(system.presence(1), Presence::Lazy(_)));
+}
+
+/// Invariant 8.
+#[test]
+fn offline_cpus_are_not_waited_for_and_miss_nothing() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    assert_eq!(system.cpu(1).touch(0), Touch::Ok);
+    assert_eq!(system.cpu(1).touch_kernel(0), Touch::Ok);
+    system.cpu(1).here().offline();
+
+    let machine = system.engine.machine();
+    machine.unmap(&system.spaces[0], 0);
+    machine.unmap_kernel(0);
+    system.cpu(0).here().flush(&system.spaces[0], page_at(0)).wait();
+    system.flush_kernel_alone();
+    machine.free(&system.spaces[0], 0);
+    machine.free_kernel(0);
+
+    system.cpu(1).here().online();
+    system.switch(1, 0);
+    assert_eq!(system.cpu(1).touch(0), Touch::Fault);
+    assert_eq!(system.cpu(1).touch_kernel(0), Touch::Fault);
+}
+
+impl System {
+    fn flush_kernel_alone(&self) {
+        let pending = self.cpu(0).here().flush_kernel(page_at(0));
+        // CPU 2 is online and runs the kernel, as every CPU does.
+        assert_eq!(pending.waiting().iter().collect::<Vec<_>>(), [CpuId(2)]);
+        self.cpu(2).interrupt_point();
+        pending.wait();
+    }
+}
+
+/// At 4096 CPUs, only those who have been there are looked at, and those who have long been
+/// elsewhere no more.
+#[test]
+#[cfg_attr(miri, ignore = "4096 CPUs are too many for miri")]
+fn a_flush_looks_at_nobody_who_was_never_there() {
+    const WORDS: usize = 64;
+    let system: System<WORDS> = System::new(Config { cpus: 4096, tables: 2, pages: 1, ..CONFIG });
+    let stats = || system.spaces[0].stats(system.engine.machine());
+    for cpu in [0, 63, 64, 4095] {
+        system.switch(cpu, 0);
+    }
+    system.flush(0, 0, page_at(0));
+    assert_eq!((stats().interrupts_sent, stats().skipped_elsewhere), (3, 0));
+
+    for cpu in [63, 64, 4095] {
+        system.switch(cpu, 1);
+    }
+    for _ in 0..40 {
+        system.flush(0, 0, page_at(0));
+    }
+    // Three other CPUs, eight looks in vain at each, three a flush: the roster moves after eight.
+    assert_eq!((stats().roster_moves, stats().skipped_elsewhere), (1, 24));
+    assert_eq!(stats().interrupts_sent, 3);
+
+    system.switch(4095, 0);
+    system.flush(0, 0, page_at(0));
+    assert_eq!(stats().interrupts_sent, 4);
+}
+
+/// Sizes are part of what an embedder pays; see the documentation of the types.
+#[test]
+fn sizes_and_places_are_as_documented() {
+    use shootdown::Cpu;
+    use std::mem::{align_of, size_of};
+    assert_eq!(size_of::<Cpu<Machine>>(), 384);
+    assert_eq!(size_of::<Cpu<Machine<64>>>(), 384);
+    assert_eq!(align_of::<Cpu<Machine>>(), 64);
+    assert_eq!(size_of::<Space<Machine>>(), 384);
+    assert_eq!(size_of::<Space<Machine<3>>>(), 448);
+    assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
+    assert_eq!(size_of::<shootdown::Pending<'_, Machine<64>>>(), 544);
+}
+
+/// One step of a random program.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Switch(u32, usize),
+    Lazy(u32),
+    Leave(u32),
+    Touch(u32, usize),
+    Replace(u32, usize, usize, usize),
+    FreeTables(u32, usize),
+    ReplaceKernel(u32, usize),
+    TouchKernel(u32, usize),
+    Trim(u32, usize),
+    Cycle(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (cpu, space, page) = (0u32..3, 0usize..3, 0usize..6);
+    prop_oneof![
+        4 => (cpu.clone(), space.clone()).prop_map(|(cpu, space)| Step::Switch(cpu, space)),
+        3 => cpu.clone().prop_map(Step::Lazy),
+        1 => cpu.clone().prop_map(Step::Leave),
+        8 => (cpu.clone(), page.clone()).prop_map(|(cpu, page)| Step::Touch(cpu, page)),
+        6 => (cpu.clone(), space.clone(), page.clone(), 1usize..40)
+            .prop_map(|(cpu, space, page, count)| Step::Replace(cpu, space, page, count)),
+        1 => (cpu.clone(), space.clone()).prop_map(|(cpu, space)| Step::FreeTables(cpu, space)),
+        1 => (cpu.clone(), page.clone()).prop_map(|(cpu, page)| Step::ReplaceKernel(cpu, page)),
+        2 => (cpu.clone(), page).prop_map(|(cpu, page)| Step::TouchKernel(cpu, page)),
+        1 => (cpu.clone(), space).prop_map(|(cpu, space)| Step::Trim(cpu, space)),
+        1 => cpu.prop_map(Step::Cycle),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 4 } else { 512 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Whatever CPUs do, in whatever order, none uses what was given away, and none is interrupted
+    /// that was neither active nor, where tables were freed, lazy.
+    #[test]
+    fn random_programs_are_right(
+        tags in 0usize..4, steps in prop::collection::vec(step(), 1..150)
+    ) {
+        let system: System = System::new(Config { tags, tables: 3, pages: 6, ..CONFIG });
+        let machine = system.engine.machine();
+        let mut used = [None; 3];
+        for step in steps {
+            match step {
+                Step::Switch(cpu, space) => {
+                    system.switch(cpu, space);
+                    used[cpu as usize] = Some(space);
+                }
+                Step::Lazy(cpu) => {
+                    system.cpu(cpu).here().enter_lazy();
+                    used[cpu as usize] = None;
+                }
+                Step::Leave(cpu) => {
+                    system.cpu(cpu).here().leave();
+                    used[cpu as usize] = None;
+                }
+                Step::Touch(cpu, page) => {
+                    if used[cpu as usize].is_some() {
+                        prop_assert_eq!(system.cpu(cpu).touch(page), Touch::Ok);
+                    }
+                }
+                Step::Replace(cpu, space, page, count) => {
+                    machine.unmap(&system.spaces[space], page);
+                    let address = (page as u64) << 12;
+                    let extent = Extent::pages(address, count, PageSize::SIZE_4K);
+                    let interrupts = system.stats(cpu).interrupts_sent;
+                    system.flush(cpu, space, extent);
+                    let others = (0..3).filter(|&other| other != cpu);
+                    let active = others.filter(|&other| used[other as usize] == Some(space));
+                    prop_assert_eq!(
+                        system.stats(cpu).interrupts_sent - interrupts,
+                        active.count() as u64
+                    );
+                    machine.free(&system.spaces[space], page);
+                    machine.map(&system.spaces[space], page);
+                }
+                Step::FreeTables(cpu, space) => {
+                    machine.unhook_tables(&system.spaces[space]);
+                    system.flush(cpu, space, page_at(0).freeing_tables());
+                    machine.free_tables(&system.spaces[space]);
+                }
+                Step::ReplaceKernel(cpu, page) => {
+                    machine.unmap_kernel(page);
+                    let pending = system.cpu(cpu).here().flush_kernel(page_at(page as u64));
+                    (0..3).for_each(|other| system.cpu(other).interrupt_point());
+                    pending.wait();
+                    machine.free_kernel(page);
+                    machine.map_kernel(page);
+                }
+                Step::TouchKernel(cpu, page) => {
+                    prop_assert_eq!(system.cpu(cpu).touch_kernel(page), Touch::Ok);
+                }
+                Step::Trim(cpu, space) => {
+                    system.cpu(cpu).here().trim_roster(&system.spaces[space]);
+                }
+                Step::Cycle(cpu) => {
+                    system.cpu(cpu).here().offline();
+                    system.cpu(cpu).here().online();
+                    used[cpu as usize] = None;
+                }
+            }
+            (0..3).for_each(|cpu| system.cpu(cpu).speculate());
+            prop_assert_eq!(machine.freed_table_walks(), 0);
+        }
+    }
+}

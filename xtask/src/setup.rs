@@ -1,0 +1,77 @@
+//! What the commands need beyond a stable toolchain, installed where it is missing.
+
+use std::path::PathBuf;
+
+use crate::command::{Command, Failure, cargo};
+
+/// Where kernels run.
+pub(crate) const BARE_TARGETS: &[&str] =
+    &["x86_64-unknown-none", "aarch64-unknown-none", "riscv64gc-unknown-none-elf"];
+
+/// Must be that of the library in `Cargo.lock`.
+const GUNGRAUN: &str = "0.20.0";
+
+/// Targets, components, and a nightly toolchain with miri.
+pub(crate) fn for_tests() -> Result<(), Failure> {
+    let installed = Command::new("rustup").args("target list --installed").output()?;
+    for target in BARE_TARGETS {
+        if !installed.lines().any(|line| line == *target) {
+            Command::new("rustup").args("target add").arg(target).run()?;
+        }
+    }
+    let installed = Command::new("rustup").args("component list --installed").output()?;
+    for component in ["rustfmt", "clippy"] {
+        if !installed.lines().any(|line| line.starts_with(component)) {
+            Command::new("rustup").args("component add").arg(component).run()?;
+        }
+    }
+    let nightly = Command::new("rustup")
+        .args("component list --installed --toolchain nightly")
+        .output()
+        .unwrap_or_default();
+    let has = |component| nightly.lines().any(|line| line.starts_with(component));
+    if !has("miri") || !has("rust-src") {
+        let install = "toolchain install nightly --profile minimal -c miri -c rust-src";
+        // An installed nightly is not updated for the sake of a component.
+        let add = "component add miri rust-src --toolchain nightly";
+        Command::new("rustup").args(if nightly.is_empty() { install } else { add }).run()?;
+    }
+    println!("targets, components and miri are installed");
+    Ok(())
+}
+
+/// Valgrind, and the runner of the library that drives it. Returns the runner's path.
+pub(crate) fn instruction_counter() -> Result<PathBuf, Failure> {
+    if Command::new("valgrind").args("--version").output().is_err() {
+        install_from_distribution("valgrind")?;
+    }
+    let place = crate::output().join(format!("gungraun-{GUNGRAUN}"));
+    let runner = place.join("bin/gungraun-runner");
+    if !runner.exists() {
+        println!("building gungraun-runner {GUNGRAUN}, once: two minutes");
+        cargo("install --quiet --locked gungraun-runner --version")
+            .arg(GUNGRAUN)
+            .arg("--root")
+            .arg(&place)
+            .run()?;
+    }
+    Ok(runner)
+}
+
+/// Installs a package of Debian's or Ubuntu's, as root or with a `sudo` that does not ask.
+fn install_from_distribution(package: &str) -> Result<(), Failure> {
+    let by_hand = || {
+        Failure::new(
+            format!("{package} is not installed"),
+            format!("sudo apt-get install {package}, or your system's way to install it"),
+        )
+    };
+    let is_root = Command::new("id").args("-u").output().is_ok_and(|id| id.trim() == "0");
+    let apt = |words: &str| {
+        let apt =
+            if is_root { Command::new("apt-get") } else { Command::new("sudo").args("-n apt-get") };
+        apt.args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
+    };
+    apt("update -qq").map_err(|_| by_hand())?;
+    apt(&format!("install -y -qq {package}")).map_err(|_| by_hand())
+}

@@ -1,0 +1,88 @@
+//! The house style, as far as a machine can see it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{Command, Failure};
+
+const COLUMNS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Files that may be longer, each with the reason.
+const LONG_FILES: &[(&str, &str)] =
+    &[("crates/shootdown/tests/rules.rs", "one program per rule, and the table of them")];
+
+/// Checks every Rust file that git knows or would take.
+pub(crate) fn check() -> Result<(), Failure> {
+    let list = "ls-files --cached --others --exclude-standard -- *.rs";
+    let files = Command::new("git").args(list).output()?;
+    let mut findings = Vec::new();
+    let mut count = 0;
+    for file in files.lines().map(PathBuf::from) {
+        // Deleted, and not yet committed as such.
+        let Ok(text) = fs::read_to_string(crate::root().join(&file)) else { continue };
+        count += 1;
+        check_file(&file, &text, &mut findings);
+    }
+    if findings.is_empty() {
+        println!("{count} files are tidy");
+        return Ok(());
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    Err(Failure::new(
+        format!("{} findings", findings.len()),
+        "mend them; the rules: xtask/src/tidy.rs",
+    ))
+}
+
+fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
+    let place = |line: usize| format!("{}:{line}", file.display());
+    let lines = text.lines().count();
+    let may_be_long = LONG_FILES.iter().any(|(name, _)| Path::new(name) == file);
+    if lines > FILE_LINES_MAX && !may_be_long {
+        findings.push(format!("{}: {lines} lines; one idea each", place(1)));
+    }
+    if !text.starts_with("//!") && !text.starts_with("#!") {
+        findings.push(format!("{}: says not what it is for", place(1)));
+    }
+    let mut function: Option<(usize, usize)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.chars().count() > COLUMNS_MAX {
+            findings.push(format!("{}: longer than {COLUMNS_MAX} columns", place(number)));
+        }
+        // Split, so that this file does not find itself.
+        for mark in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("dbg", "!(")] {
+            if line.contains(mark) {
+                findings.push(format!("{}: `{mark}` is for a note, not for main", place(number)));
+            }
+        }
+        let indent = line.len() - line.trim_start().len();
+        if is_function(line.trim_start()) {
+            function = Some((number, indent));
+        } else if let Some((start, of)) = function
+            && line.trim_end() == format!("{:of$}}}", "")
+        {
+            if number - start > FUNCTION_LINES_MAX {
+                findings.push(format!(
+                    "{}: {} lines in one function",
+                    place(start),
+                    number - start
+                ));
+            }
+            function = None;
+        }
+    }
+}
+
+/// Whether a line begins a function. rustfmt has seen to the rest.
+fn is_function(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let signature = words.find(|word| {
+        !matches!(*word, "pub" | "const" | "unsafe" | "async" | "extern")
+            && !word.starts_with("pub(")
+    });
+    signature == Some("fn") && line.ends_with(['{', '('])
+}
