@@ -9,10 +9,6 @@ const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Files that may be longer, each with the reason.
-const LONG_FILES: &[(&str, &str)] =
-    &[("crates/shootdown/tests/rules.rs", "one program per rule, and the table of them")];
-
 /// Checks every Rust file that git knows or would take.
 pub(crate) fn check() -> Result<(), Failure> {
     let list = "ls-files --cached --others --exclude-standard -- *.rs";
@@ -41,8 +37,7 @@ pub(crate) fn check() -> Result<(), Failure> {
 fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     let place = |line: usize| format!("{}:{line}", file.display());
     let lines = text.lines().count();
-    let may_be_long = LONG_FILES.iter().any(|(name, _)| Path::new(name) == file);
-    if lines > FILE_LINES_MAX && !may_be_long {
+    if lines > FILE_LINES_MAX {
         findings.push(format!("{}: {lines} lines; one idea each", place(1)));
     }
     if !text.starts_with("//!") && !text.starts_with("#!") {

@@ -1,8 +1,9 @@
 //! How many instructions the hot paths take, each with a budget 2 % above what was measured.
 //!
 //! The counts are callgrind's, of optimised x86-64 code with one codegen unit; they are the same on
-//! every host, and differ a little between compilers: the budgets are for rustc 1.95. What a count does *not* say is what a cache
-//! miss or a locked instruction costs: for that, see the comments beside them.
+//! every host, and differ a little between compilers: the budgets are for rustc 1.95. What a count
+//! does *not* say is what a cache miss or a locked instruction costs: for that, see the comments
+//! beside them.
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 #![allow(missing_docs, reason = "of the modules that the benchmark macros make")]
@@ -58,7 +59,10 @@ fn switch(here: &Here<'static, Plain>, space: &'static Space<Plain>) {
 }
 
 macro_rules! count {
-    ($name:ident, $setup:expr, $space:expr, $budget:expr, |$ready:ident, $here:ident, $space_of:ident| $act:expr) => {
+    (
+        $name:ident, $setup:expr, $space:expr, $budget:expr,
+        |$ready:ident, $here:ident, $space_of:ident| $act:expr
+    ) => {
         #[library_benchmark(
                             config = LibraryBenchmarkConfig::default()
                                 .tool(Callgrind::default().hard_limits([(EventKind::Ir, $budget)]))
@@ -71,8 +75,8 @@ macro_rules! count {
     };
 }
 
-// What there is to do, whoever does it, is about 10 of each count: the call, the return, the look-up
-// of the space in the benchmark's own vector.
+// What there is to do, whoever does it, is about 10 of each count: the call, the return, the
+// look-up of the space in the benchmark's own vector.
 count!(nothing, active(), 0, 20, |ready, here, space| black_box((&here, space)));
 count!(enter_lazy, active(), 0, 19, |ready, here, _space| here.enter_lazy());
 count!(leave_lazy, lazy(), 0, 34, |ready, here, space| switch(&here, space));

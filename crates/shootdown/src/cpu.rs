@@ -167,9 +167,9 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Takes this CPU offline: it leaves its space, answers whoever still waits for it, and is not
     /// rung again until it comes back [`online`](Self::online).
     ///
-    /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do not
-    /// reach this CPU any more, so from this call on it may use only kernel mappings that are never
-    /// flushed: its text, its stack.
+    /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do
+    /// not reach this CPU any more, so from this call on it may use only kernel mappings that are
+    /// never flushed: its text, its stack.
     pub fn offline(&self) {
         self.leave();
         self.local().online.set(false);

@@ -224,7 +224,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_range_covers_each_of_its_addresses(
-            start in any::<u64>(), length in 1u64..(80 << 12), shift in 12u8..=30, probe in any::<u64>()
+            start in any::<u64>(), length in 1u64..(80 << 12), shift in 12u8..=30,
+            probe in any::<u64>()
         ) {
             let end = start.saturating_add(length);
             let extent = Extent::range(start..end, PageSize::from_shift(shift));

@@ -4,9 +4,9 @@
 //! # The problem
 //!
 //! A CPU caches the translations that it has read in page tables, and nothing tells it when they
-//! change. A kernel that unmaps a page, or takes a permission away, must therefore make sure that no
-//! CPU goes on using the old translation *before* the page is used for anything else. The usual way
-//! is to interrupt every CPU that may have it and to wait until each has answered: a "TLB
+//! change. A kernel that unmaps a page, or takes a permission away, must therefore make sure that
+//! no CPU goes on using the old translation *before* the page is used for anything else. The usual
+//! way is to interrupt every CPU that may have it and to wait until each has answered: a "TLB
 //! shootdown". It costs microseconds, on machines where a page fault costs less than one, and most
 //! of it is for nothing, for the CPUs interrupted are idle, or elsewhere, or have long forgotten.
 //! Those that are left out wrongly corrupt memory, rarely and far from the cause.
@@ -27,14 +27,15 @@
 //!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
 //! ```
 //!
-//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered. A CPU that
-//!   knows which generation its TLB has seen knows what it missed: nothing, a few ranges, or too
-//!   much to know. So a CPU that does not use the space *now* need not be told now. (Linux:
+//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered. A CPU
+//!   that knows which generation its TLB has seen knows what it missed: nothing, a few ranges, or
+//!   too much to know. So a CPU that does not use the space *now* need not be told now. (Linux:
 //!   `tlb_gen`, without the log.)
 //! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
-//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a kernel
-//!   thread), or [nothing](Presence::Out). Only those who are active, or on their way there, are
-//!   rung; those who are lazy or leaving only when page tables are freed under them. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
+//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a
+//!   kernel thread), or [nothing](Presence::Out). Only those who are active, or on their way there,
+//!   are rung; those who are lazy or leaving only when page tables are freed under them. (Linux:
+//!   `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
 //! - **Doorbell.** A CPU that must be told has a bell. Ringing takes a ticket; an interrupt is sent
 //!   only if the bell was quiet; one answer satisfies all who rang before it. No call objects, no
 //!   queue, no lock: the handler is [`Here::answer`], and that is all.
@@ -94,15 +95,15 @@
 //!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it.
 //! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
 //!    [`Here::answer`].
-//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when it
-//!    runs a thread of it, and [`Here::enter_lazy`] when it runs none.
+//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
+//!    it runs a thread of it, and [`Here::enter_lazy`] when it runs none.
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
 //!    then free pages.
 //!
-//! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not handled:
-//! NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs), which need telling of
-//! their own. A flush that finds many CPUs present takes its time with the interrupt masked: a cache
-//! miss for each CPU in the roster.
+//! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not
+//! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs), which need
+//! telling of their own. A flush that finds many CPUs present takes its time with the interrupt
+//! masked: a cache miss for each CPU in the roster.
 //!
 //! # Reading it
 //!

@@ -176,7 +176,8 @@ word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 ///   finite time, unless it masks that interrupt for ever; the handler calls
 ///   [`Here::answer`](crate::Here::answer), and finds the memory there as the sender left it: on
 ///   most machines that takes a barrier before the send (`dsb ishst` before an SGI; on Intel
-///   `lfence` before an x2APIC register write, which no fence or locked operation alone holds back);
+///   `lfence` before an x2APIC register write, which no fence or locked operation alone holds
+///   back);
 /// - [`Word`](Machine::Word)'s methods do what those of `AtomicU64` do;
 /// - [`breaks`](Machine::breaks) returns `false`.
 pub unsafe trait Machine: Sync + Sized {
@@ -269,9 +270,9 @@ pub unsafe trait Machine: Sync + Sized {
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
 
-    /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a virtual
-    /// CPU; a place to count, to report, or to send the interrupt again if one may get lost. To
-    /// give up is no choice.
+    /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a
+    /// virtual CPU; a place to count, to report, or to send the interrupt again if one may get
+    /// lost. To give up is no choice.
     fn relax(&self, waiting: &CpuSet<Self>);
 
     /// Whether this machine gets `rule` wrong. Always `false` but in the tests that show that the

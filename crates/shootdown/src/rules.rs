@@ -4,8 +4,8 @@
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
 //! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
-//! for ever (`tests/rules.rs`; a rule without an entry there does not compile, and all but one, which
-//! says why, have a program that fails without it). On real machines the
+//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but one,
+//! which says why, have a program that fails without it). On real machines the
 //! question is a constant `false` and the compiler removes it.
 //!
 //! # The handshake
@@ -61,8 +61,8 @@
 //!
 //! # The roster
 //!
-//! Moving a roster to a fresh set (why it moves is told in `roster.rs`) is a handshake between the flush
-//! that moves it and CPUs that register:
+//! Moving a roster to a fresh set (why it moves is told in `roster.rs`) is a handshake between the
+//! flush that moves it and CPUs that register:
 //!
 //! ```text
 //!   move                                       register
@@ -145,9 +145,9 @@ rules! {
 
     /// Who answers a ring sees the bump that came before it. Pairs with
     /// [`FlushFence`](Self::FlushFence), which lies between the bump and the ring, so that safety
-    /// asks no ordering of the ring itself. The interrupt carries order, too, but not every ring sends one,
-    /// and a CPU that polls its bell takes none. Without: whoever answers finds the old generation,
-    /// takes itself to be current, and answers.
+    /// asks no ordering of the ring itself. The interrupt carries order, too, but not every ring
+    /// sends one, and a CPU that polls its bell takes none. Without: whoever answers finds the old
+    /// generation, takes itself to be current, and answers.
     LookAcquire: Kind::Ordering(Acquire),
     /// All uses of the old translations come before the answer. Pairs with
     /// [`WaitAcquire`](Self::WaitAcquire). Without: the waiter frees a page that is being read.

@@ -67,8 +67,8 @@ impl<M: Machine> Here<'_, M> {
     /// Says that this CPU goes on with the space loaded, but without touching user memory: it
     /// idles, or runs a kernel thread.
     ///
-    /// One store to this CPU's own line. Flushes sent from now on do not ring it, unless page tables
-    /// are freed. Does nothing if no space is loaded.
+    /// One store to this CPU's own line. Flushes sent from now on do not ring it, unless page
+    /// tables are freed. Does nothing if no space is loaded.
     #[inline]
     pub fn enter_lazy(&self) {
         if let Presence::Active(space) = self.presence() {

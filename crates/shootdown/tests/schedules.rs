@@ -1,7 +1,7 @@
 //! Random schedules of whole programs, under shuttle.
 //!
 //! Same seed, same run; a failure prints the schedule, which `shuttle::replay` accepts. No weak
-//! ordering here: that is for `tests/rules.rs` and miri.
+//! ordering here: that is for `tests/rules` and miri.
 
 #[path = "platforms/shuttle.rs"]
 mod platform;

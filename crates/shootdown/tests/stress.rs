@@ -1,8 +1,8 @@
 //! The engine on the host's threads and atomics: briefly here, for as long as one likes with
 //! `cargo xtask soak` or the `stress` example.
 //!
-//! An x86 host shows no missing barrier (each locked instruction is a full one); it does show missed
-//! steps, at full speed. Run by miri, which knows C++20's weak memory, it shows both.
+//! An x86 host shows no missing barrier (each locked instruction is a full one); it does show
+//! missed steps, at full speed. Run by miri, which knows C++20's weak memory, it shows both.
 
 use std::thread;
 

@@ -239,10 +239,10 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     }
 }
 
-// SAFETY: `cpu` is what the thread declared when it entered the CPU, which only one thread at a time
-// can have done; `fence` is the platform's full barrier; the TLB forgets at once what it is told to
-// forget; a rung CPU answers at its next interrupt point. `breaks` is only ever true in tests that
-// expect the engine to fail.
+// SAFETY: `cpu` is what the thread declared when it entered the CPU, which only one thread at a
+// time can have done; `fence` is the platform's full barrier; the TLB forgets at once what it is
+// told to forget; a rung CPU answers at its next interrupt point. `breaks` is only ever true in
+// tests that expect the engine to fail.
 unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type Word = P::Word;
     type CpuBits = [u64; WORDS];

@@ -1,0 +1,224 @@
+//! For each rule of the engine, a small program that goes wrong without it, and never with it.
+//!
+//! loom runs each program in every interleaving, with every value that each load may return. The
+//! programs use the engine as a kernel does; what can go wrong is a page or a page table that is
+//! used after it was given away, which the software machine notices, and an answer that never
+//! comes.
+//!
+//! What loom does not see: more than four threads; stores to one word that take effect in another
+//! order than that in which they were executed (so nothing here fails for `StampClaim`); loads
+//! that return what is stored later. For the last, pages are cells whose every use must be
+//! *ordered* before the reuse, which is the same question asked differently.
+
+#![expect(unsafe_code, reason = "switching is unsafe, and loom's cells are")]
+
+mod casts;
+#[path = "../platforms/loom.rs"]
+mod platform;
+mod programs;
+mod system;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Once};
+use std::time::Instant;
+
+use casts::Part;
+use programs::*;
+use shootdown::Rule;
+use shootdown::soft::Config;
+
+type Program = fn(Config);
+
+/// The program that goes wrong without `rule`; `None` where no tool at hand can show it.
+fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
+    Some(match rule {
+        Rule::FlushFence => switch_with_kept_tag::<W>,
+        Rule::SwitchFence => switch_with_kept_tag::<W>,
+        Rule::ResumeFence => resume::<W>,
+        Rule::RegisterFence => first_switch::<W>,
+        Rule::OnlineFence => come_online::<W>,
+        Rule::BumpRelease | Rule::GenerationAcquire => first_switch::<W>,
+        Rule::LeaveRelease | Rule::PresenceAcquire => enter_lazy::<W>,
+        Rule::LookAcquire => answer_by_polling::<W>,
+        Rule::AnswerRelease | Rule::WaitAcquire => answer::<W>,
+        Rule::QuietRelease | Rule::QuietAcquire => answer::<W>,
+        Rule::DisconnectRelease | Rule::DisconnectAcquire => go_offline::<W>,
+        Rule::StampClaim => return None,
+        Rule::ExtentRelease | Rule::ExtentAcquire => read_entry_being_overwritten::<W>,
+        Rule::StampRelease | Rule::StampAcquire => read_entry_being_written::<W>,
+        Rule::MoveFence => move_roster_while_switching::<W>,
+        Rule::MoveRelease | Rule::PhaseAcquire => move_roster_once::<W>,
+        Rule::MovingRelease => move_roster_to_a_used_set::<W>,
+        Rule::ClearRelease | Rule::ScanAcquire => move_roster_twice::<W>,
+        Rule::RingPresent => flush_active::<W>,
+        Rule::RingSwitching => switch_with_kept_tag::<W>,
+        Rule::RingLeaving => switch_away_from_freed_tables::<W>,
+        Rule::RingLazy => lazy_on_freed_tables::<W>,
+        Rule::FlushLocally => flush_own::<W>,
+        Rule::Wait => flush_active::<W>,
+        Rule::ServeWhileWaiting => wait_for_each_other::<W>,
+        Rule::LookAgain => ring_while_answering::<W>,
+        Rule::CatchUpOnSwitch => switch_with_kept_tag::<W>,
+        Rule::CatchUpOnResume => resume::<W>,
+        Rule::KnowEveryRange => resume::<W>,
+        Rule::DiscardReusedTag => share_a_tag::<W>,
+        Rule::DiscardFreedTables => return_to_freed_tables::<W>,
+        Rule::RecheckPhase => move_roster_while_registering::<W>,
+        Rule::KeepPresent => move_roster_once::<W>,
+        Rule::KeepLeaving => switch_away_from_moved_roster::<W>,
+        Rule::RecheckScan => move_roster_twice::<W>,
+        Rule::AnswerBeforeOffline => go_offline::<W>,
+        Rule::FlushOnOnline => come_online::<W>,
+        Rule::RingOnline => flush_kernel::<W>,
+    })
+}
+
+/// How loom is to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Search {
+    /// Every interleaving that loom finds by itself.
+    Unbounded,
+    /// Those of them with up to so many preemptions.
+    Bounded(usize),
+    /// Every interleaving with up to so many preemptions, found with [`platform::with_witnesses`].
+    Witnessed(usize),
+}
+
+/// Runs a program in the interleavings of a search. Returns how many, or what went wrong.
+fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result<usize, String> {
+    // loom unwinds through each thread that is left over, and would tell of each.
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| ())));
+
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 20_000;
+    let program = move || {
+        counted.fetch_add(1, Relaxed);
+        program();
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| match search {
+        Search::Unbounded => model.check(program),
+        Search::Bounded(preemptions) => {
+            model.preemption_bound = Some(preemptions);
+            model.check(program);
+        }
+        Search::Witnessed(preemptions) => {
+            model.preemption_bound = Some(preemptions);
+            platform::with_witnesses(|| model.check(program));
+        }
+    }));
+    result.map_err(|cause| match cause.downcast::<String>() {
+        Ok(text) => *text,
+        Err(cause) => cause.downcast_ref::<&str>().map_or("?".into(), |text| (*text).into()),
+    })?;
+    Ok(runs.load(Relaxed))
+}
+
+/// The programs, each once, with the first rule that needs it.
+fn programs<const W: usize>() -> Vec<(Rule, Program)> {
+    let mut programs: Vec<(Rule, Program)> = Vec::new();
+    for &rule in Rule::ALL {
+        let Some(program) = program_against::<W>(rule) else { continue };
+        if programs.iter().all(|&(_, known)| known as usize != program as usize) {
+            programs.push((rule, program));
+        }
+    }
+    programs
+}
+
+/// Runs all programs intact.
+fn all_right<const W: usize>(search: impl Fn(Program) -> Search) {
+    let mut wrong = Vec::new();
+    for (rule, program) in programs::<W>() {
+        let (start, search) = (Instant::now(), search(program));
+        match explore(search, move || program(Config::default())) {
+            Ok(runs) => println!("{runs:>8} runs {:>9.2?}  {rule:?}, {search:?}", start.elapsed()),
+            Err(cause) => wrong.push((rule, cause)),
+        }
+    }
+    // The hook that keeps loom quiet keeps an assertion's message, too.
+    println!("wrong: {wrong:#?}");
+    assert!(wrong.is_empty());
+}
+
+#[test]
+fn every_program_is_right_in_all_interleavings() {
+    all_right::<1>(|program| {
+        let spins = program as usize == wait_for_each_other::<1> as Program as usize;
+        if spins { Search::Witnessed(3) } else { Search::Unbounded }
+    });
+}
+
+#[test]
+fn every_program_is_right_with_witnesses() {
+    all_right::<1>(|_| Search::Witnessed(3));
+}
+
+#[test]
+fn every_program_is_right_with_sets_of_two_words() {
+    all_right::<2>(|_| Search::Witnessed(2));
+}
+
+/// Plays the parts, and asserts that nothing went wrong.
+fn cast_is_right(search: Search, parts: &'static [Part]) {
+    let start = Instant::now();
+    let result = explore(search, move || casts::play(parts));
+    println!("{parts:?}, {search:?}: {result:?} {:.2?}", start.elapsed());
+    assert!(result.is_ok());
+}
+
+/// Every two parts beside the flush, in an order that does not matter.
+fn pairs() -> impl Iterator<Item = &'static [Part]> {
+    let parts = Part::ALL.into_iter().enumerate();
+    parts.flat_map(|(first, one)| {
+        Part::ALL[first..].iter().map(move |&two| &*Vec::leak(vec![one, two]))
+    })
+}
+
+#[test]
+fn every_cast_of_three_is_right() {
+    pairs().for_each(|parts| cast_is_right(Search::Bounded(3), parts));
+}
+
+#[test]
+fn every_cast_of_three_is_right_with_witnesses() {
+    pairs().for_each(|parts| cast_is_right(Search::Witnessed(2), parts));
+}
+
+#[test]
+fn casts_of_four_are_right() {
+    // With three preemptions these take many minutes: `cargo xtask soak` has the time.
+    let preemptions = if std::env::var_os("SHOOTDOWN_SOAK").is_some() { 3 } else { 2 };
+    use Part::{Answer, FirstSwitch, Flush, GoOffline, MoveRoster, Resume, Switch};
+    let casts: [&[Part]; 5] = [
+        &[Switch, Switch, Switch],
+        &[Switch, Switch, Flush],
+        &[Resume, Answer, Flush],
+        &[FirstSwitch, MoveRoster, Answer],
+        &[Switch, MoveRoster, GoOffline],
+    ];
+    casts.into_iter().for_each(|parts| cast_is_right(Search::Bounded(preemptions), parts));
+}
+
+#[test]
+fn each_rule_broken_makes_its_program_go_wrong() {
+    let mut survivors = Vec::new();
+    for &rule in Rule::ALL {
+        let Some(program) = program_against::<1>(rule) else { continue };
+        let config = Config { broken: Some(rule), ..Config::default() };
+        let start = Instant::now();
+        match explore(Search::Witnessed(3), move || program(config)) {
+            Ok(runs) => survivors.push((rule, runs)),
+            Err(cause) => {
+                println!("{:>9.2?}  {rule:?}: {}", start.elapsed(), cause.replace('\n', " "));
+                let expected = ["assertion", "Causality", "nobody is left", "Model exceeded"];
+                assert!(expected.iter().any(|start| cause.starts_with(start)), "the test is wrong");
+            }
+        }
+    }
+    println!("nobody noticed: {survivors:#?}");
+    assert!(survivors.is_empty());
+}
