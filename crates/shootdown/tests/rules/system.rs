@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loom::thread;
 use shootdown::soft::{Config, OnCpu, Soft, Touch};
 use shootdown::{CpuId, Extent, Pending, Root, Shootdown, Space};
 
@@ -34,6 +35,16 @@ impl<const W: usize> System<W> {
         Arc::new(system)
     }
 
+    /// The same, where CPU 1 uses `a` and has cached page 0.
+    pub(crate) fn active(config: Config) -> Arc<Self> {
+        let system = Self::new(config);
+        let cpu = system.cpu(1);
+        switch(&cpu, &system.a);
+        assert_eq!(cpu.touch(0), Touch::Ok);
+        drop(cpu);
+        system
+    }
+
     pub(crate) fn machine(&self) -> &Machine<W> {
         self.engine.machine()
     }
@@ -48,7 +59,41 @@ impl<const W: usize> System<W> {
         cpu.here().flush(&self.a, page_at(page))
     }
 
-    /// The end of every program, when all threads have: CPU 1 takes the interrupt that may be on
+    /// CPU 1 does one thing while CPU 0 does the other.
+    pub(crate) fn race<'s, T>(
+        self: &'s Arc<Self>,
+        one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static,
+        zero: impl FnOnce(&Cpu<'s, W>) -> T,
+    ) -> T {
+        let other = Arc::clone(self);
+        let racing = thread::spawn(move || one(&other, &other.cpu(1)));
+        let result = zero(&self.cpu(0));
+        racing.join().unwrap();
+        result
+    }
+
+    /// CPU 1 does something while CPU 0 flushes page 0; see [`conclude`](Self::conclude).
+    pub(crate) fn race_flush(self: &Arc<Self>, one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static) {
+        self.conclude(self.race(one, |cpu| self.unmap(cpu, 0)));
+    }
+
+    /// CPU 1 does something while CPU 0 flushes page 0, and gives it away as soon as it may. Returns
+    /// the flush, unless that was at once.
+    pub(crate) fn race_reuse(
+        self: &Arc<Self>,
+        one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static,
+    ) -> Option<Pending<'_, Machine<W>>> {
+        self.race(one, |cpu| {
+            let mut pending = self.unmap(cpu, 0);
+            if !pending.poll() {
+                return Some(pending);
+            }
+            self.machine().free(&self.a, 0);
+            None
+        })
+    }
+
+    /// The end of most programs, when all threads have ended: CPU 1 takes the interrupt that may be on
     /// its way, the flush of page 0 is done, the page is given away, and CPU 1 must not use it.
     pub(crate) fn conclude(&self, pending: Pending<'_, Machine<W>>) {
         let cpu = self.cpu(1);
