@@ -42,8 +42,8 @@ fn page(run: &str, rows: &[Row], stats: &CpuStats) -> String {
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>shootdown: stress</title>\
          <style>{STYLE}</style>\n<h1>Shootdown under stress</h1>\n<p>{run}, on the software \
-         machine: its TLB never forgets, so every missed invalidation shows. The right column is the \
-         same run for one second with flushes that ring no active CPU: the test can fail.\n\
+         machine: its TLB never forgets, so every missed invalidation shows. The right column is \
+         the same run for one second with flushes that ring no active CPU: the test can fail.\n\
          <table><tr><th><th>engine<th>without the ring\n{table}</table>\n\
          <h2>Whom flushes looked at</h2>\n<p>Of the other CPUs that had ever run the space, a \
          naive shootdown interrupts each.\n{bar}</html>\n"

@@ -77,8 +77,8 @@ impl<const W: usize> System<W> {
         self.conclude(self.race(one, |cpu| self.unmap(cpu, 0)));
     }
 
-    /// CPU 1 does something while CPU 0 flushes page 0, and gives it away as soon as it may. Returns
-    /// the flush, unless that was at once.
+    /// CPU 1 does something while CPU 0 flushes page 0, and gives it away as soon as it may.
+    /// Returns the flush, unless that was at once.
     pub(crate) fn race_reuse(
         self: &Arc<Self>,
         one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static,
@@ -93,8 +93,8 @@ impl<const W: usize> System<W> {
         })
     }
 
-    /// The end of most programs, when all threads have ended: CPU 1 takes the interrupt that may be on
-    /// its way, the flush of page 0 is done, the page is given away, and CPU 1 must not use it.
+    /// The end of most programs, when all threads have ended: CPU 1 takes the interrupt that may be
+    /// on its way, the flush of page 0 is done, the page is given away, and CPU 1 must not use it.
     pub(crate) fn conclude(&self, pending: Pending<'_, Machine<W>>) {
         let cpu = self.cpu(1);
         cpu.interrupt_point();
