@@ -14,9 +14,9 @@ use shootdown::soft::{Churn, Config, Soft};
 use shootdown::{CpuId, Rule};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
-/// Four CPUs, two spaces, two pages, a few hundred steps.
+/// Four CPUs with two tags, three spaces of two pages, 160 steps.
 fn churn(broken: Option<Rule>) {
-    let config = Config { cpus: 4, tables: 2, pages: 2, tags: 2, broken };
+    let config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, broken };
     let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
     let churn = Arc::new(Churn::new(&engine));
     let threads: Vec<_> = (0..config.cpus)

@@ -50,19 +50,27 @@ impl<P: Platform> Table<P> {
         self.unhooked.reuse();
     }
 
-    fn walk(&self, page: usize) -> Option<Translation> {
-        self.entries[page].load(Relaxed).checked_sub(1).map(Translation)
+    fn walk(&self, root: Root, page: usize) -> Option<Translation> {
+        let frame_use = self.entries[page].load(Relaxed).checked_sub(1)?;
+        Some(Translation { root, frame_use })
     }
 
-    /// Whether the frame has been freed since the translation was made.
+    /// Whether the frame has been given away since the translation was made. (An older count, as
+    /// a relaxed load may return, is no such sign.)
     fn is_stale(&self, page: usize, translation: Translation) -> bool {
-        translation.0 < self.frames[page].use_count()
+        translation.frame_use < self.frames[page].use_count()
     }
 }
 
-/// A translation is as old as its frame was when the page was mapped.
+/// A translation knows where it was made, and which use of its frame that was.
 #[derive(Clone, Copy, Debug)]
-struct Translation(u64);
+struct Translation {
+    root: Root,
+    frame_use: u64,
+}
+
+/// Stands for the kernel's table.
+const KERNEL: Root = Root(u64::MAX);
 
 /// What came of touching a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +80,7 @@ pub enum Touch {
     Ok,
     /// Nothing is mapped there.
     Fault,
-    /// The frame has been freed: the CPU has used a dead translation.
+    /// The frame has been freed, or is another space's: the CPU has used a dead translation.
     Stale,
 }
 
@@ -128,14 +136,19 @@ impl Tlb {
         let Some(root) = self.root else { return Touch::Fault };
         let table = table(tables, root);
         let cached = self.pages.get(&(self.tag, page)).copied();
-        let Some(translation) = cached.or_else(|| table.walk(page)) else { return Touch::Fault };
+        let Some(translation) = cached.or_else(|| table.walk(root, page)) else {
+            return Touch::Fault;
+        };
         self.pages.insert((self.tag, page), translation);
-        if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
+        let is_dead = translation.root != root || table.is_stale(page, translation);
+        if is_dead { Touch::Stale } else { Touch::Ok }
     }
 
     pub(super) fn touch_kernel<P: Platform>(&mut self, table: &Table<P>, page: usize) -> Touch {
         let cached = self.kernel_pages.get(&page).copied();
-        let Some(translation) = cached.or_else(|| table.walk(page)) else { return Touch::Fault };
+        let Some(translation) = cached.or_else(|| table.walk(KERNEL, page)) else {
+            return Touch::Fault;
+        };
         self.kernel_pages.insert(page, translation);
         if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
     }

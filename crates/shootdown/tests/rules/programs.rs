@@ -295,10 +295,6 @@ pub(crate) fn flush_own<const W: usize>(config: Config) {
 pub(crate) fn share_a_tag<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { tags: 1, ..config });
     let cpu = system.cpu(1);
-    // So that the two translations can be told apart.
-    system.machine().unmap(&system.b, 0);
-    system.machine().free(&system.b, 0);
-    system.machine().map(&system.b, 0);
     switch(&cpu, &system.a);
     assert_eq!(cpu.touch(0), Touch::Ok);
     switch(&cpu, &system.b);
