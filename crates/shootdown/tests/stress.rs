@@ -36,7 +36,8 @@ const STEPS: usize = if cfg!(miri) { 60 } else { 100_000 };
 
 #[test]
 fn nobody_uses_what_was_given_away() {
-    let seeds = if cfg!(miri) { 2 } else { 4 };
+    // miri brings seeds of its own.
+    let seeds = if cfg!(miri) { 1 } else { 4 };
     for seed in 0..seeds {
         for tags in [0, 1, 6] {
             let config = Config { tags, ..CONFIG };
