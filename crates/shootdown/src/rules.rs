@@ -4,9 +4,9 @@
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
 //! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
-//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but one,
-//! which says why, have a program that fails without it). On real machines the
-//! question is a constant `false` and the compiler removes it.
+//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but one, which
+//! says why, have a program that fails without it). On real machines the question is a constant
+//! `false`, and the compiler removes it.
 //!
 //! # The handshake
 //!
@@ -37,13 +37,13 @@
 //! question "was the bell quiet?" needs no fence:
 //!
 //! ```text
-//!   ring                                       answer
-//!   ────                                       ──────
-//!   bell: ticket += 1, armed := 1   (FlushFence)  read bell            (LookAcquire)
-//!   it was armed already → no interrupt           catch up
-//!                                                 answered := ticket   (AnswerRelease)
-//!   wait: read bell; quiet → done (QuietAcquire)  bell: armed := 0, only if unchanged
-//!         answered ≥ ticket?      (WaitAcquire)         (QuietRelease), else again (LookAgain)
+//!   ring                                         answer
+//!   ────                                         ──────
+//!   bell: ticket += 1, armed := 1 (FlushFence)   read bell              (LookAcquire)
+//!   it was armed already → no interrupt          catch up
+//!                                                answered := ticket     (AnswerRelease)
+//!   wait: read bell; quiet → done (QuietAcquire) bell: armed := 0       (QuietRelease)
+//!         answered ≥ ticket?      (WaitAcquire)  unless rung meanwhile: again (LookAgain)
 //! ```
 //!
 //! # The log
@@ -52,11 +52,11 @@
 //! overtaken by the writer of `n + 16`, or both:
 //!
 //! ```text
-//!   record                                     read entry n
-//!   ──────                                     ────────────
-//!   stamp: older → n, writing   (StampClaim)   stamp is n?              (StampAcquire)
-//!   extent := …                 (ExtentRelease) read extent             (ExtentAcquire)
-//!   stamp := n                  (StampRelease) stamp is still n?
+//!   record                                       read entry n
+//!   ──────                                       ────────────
+//!   stamp: older → n, writing   (StampClaim)     stamp is n?            (StampAcquire)
+//!   extent := …                 (ExtentRelease)  read extent            (ExtentAcquire)
+//!   stamp := n                  (StampRelease)   stamp is still n?
 //! ```
 //!
 //! # The roster
@@ -65,15 +65,19 @@
 //! flush that moves it and CPUs that register:
 //!
 //! ```text
-//!   move                                       register
-//!   ────                                       ────────
-//!   new set cleared       (ClearRelease)       presence := Switching
-//!   phase := moving                            full fence             (SwitchFence)
-//!   full fence            (MoveFence)          read phase; in its set?  (PhaseAcquire)
-//!   read old set, presence                       no: set the bit
-//!   present → into new set                           full fence       (RegisterFence)
-//!   phase := stable       (MoveRelease)              read phase again (RecheckPhase)
+//!   move                                         register
+//!   ────                                         ────────
+//!   clear the new set      (ClearRelease)        presence := Switching
+//!   phase := moving        (MovingRelease)       full fence             (SwitchFence)
+//!   full fence             (MoveFence)           read phase; in its set? (PhaseAcquire)
+//!   read old set, presence (KeepPresent)         no: set the bit
+//!   present → new set      (KeepLeaving)             full fence         (RegisterFence)
+//!   phase := stable        (MoveRelease)             read phase again   (RecheckPhase)
 //! ```
+//!
+//! A flush reads the sets that the phase names, and then the phase again: a set is cleared only in
+//! a later phase than those in which it is read ([`ScanAcquire`](Rule::ScanAcquire),
+//! [`RecheckScan`](Rule::RecheckScan)).
 
 use core::sync::atomic::Ordering;
 
