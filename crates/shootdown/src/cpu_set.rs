@@ -2,7 +2,8 @@
 //!
 //! Both have two levels: a summary word says which of the words below hold anything. Walking a set
 //! therefore costs what its members cost, not what the machine's size costs: at 4096 CPUs a set of
-//! one is two words, not 64.
+//! one is two words, not 64. (Making a set of our own clears all its words; and a shared set that
+//! has once held CPUs of every word names every word for good.)
 
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;

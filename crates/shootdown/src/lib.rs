@@ -7,9 +7,9 @@
 //! change. A kernel that unmaps a page, or takes a permission away, must therefore make sure that
 //! no CPU goes on using the old translation *before* the page is used for anything else. The usual
 //! way is to interrupt every CPU that may have it and to wait until each has answered: a "TLB
-//! shootdown". It costs microseconds, on machines where a page fault costs less than one, and most
-//! of it is for nothing, for the CPUs interrupted are idle, or elsewhere, or have long forgotten.
-//! Those that are left out wrongly corrupt memory, rarely and far from the cause.
+//! shootdown". It can take microseconds, and most of it is for nothing, for the CPUs interrupted
+//! are idle, or elsewhere, or have long forgotten. Those that are left out wrongly corrupt memory,
+//! rarely and far from the cause.
 //!
 //! This crate decides who must be told, when, and of what. It is `no_std`, allocates nothing,
 //! depends on nothing, and touches the machine only through one trait.
