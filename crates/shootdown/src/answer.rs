@@ -1,6 +1,6 @@
 //! The flush interrupt's handler.
 
-use crate::bell::Look;
+use crate::bell::Round;
 use crate::cpu::Here;
 use crate::journal::{LOG_ENTRIES, Missed};
 use crate::machine::Machine;
@@ -16,20 +16,47 @@ impl<M: Machine> Here<'_, M> {
     /// interrupt masked should call it in the loop, lest the lock's holder wait for this CPU.
     #[inline]
     pub fn answer(&self) {
-        if let Some(look) = self.cpu.bell.look(self.machine()) {
-            self.serve(look);
+        if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
+            self.serve(round);
         }
     }
 
-    /// Catches up and answers until nobody has rung meanwhile.
-    pub(crate) fn serve(&self, look: Look) {
-        let mut look = Some(look);
-        while let Some(seen) = look {
-            self.counters().answers.add_alone(1);
-            self.catch_up_with_kernel();
-            self.catch_up_with_space();
-            look = self.cpu.bell.answer(self.machine(), seen);
+    /// Does rounds until nobody has rung meanwhile.
+    pub(crate) fn serve(&self, round: Round) {
+        let mut next = Some(round);
+        while let Some(round) = next {
+            self.do_round(round);
+            next = self.cpu.bell.leave(self.machine());
         }
+    }
+
+    /// Says that this CPU looks at its bell over and over from now on, so that nobody need send the
+    /// interrupt.
+    pub(crate) fn attend(&self) {
+        self.cpu.bell.attend();
+    }
+
+    /// Such a look: does a round, if somebody has rung.
+    #[inline]
+    pub(crate) fn answer_attended(&self) {
+        if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
+            self.do_round(round);
+        }
+    }
+
+    /// The last look: from now on interrupts are sent again.
+    pub(crate) fn cease_to_attend(&self) {
+        if let Some(round) = self.cpu.bell.leave(self.machine()) {
+            self.serve(round);
+        }
+    }
+
+    /// Catches up, and tells those who wait for it. The bell stays attended.
+    pub(crate) fn do_round(&self, round: Round) {
+        self.counters().answers.add_alone(1);
+        self.catch_up_with_kernel();
+        self.catch_up_with_space();
+        self.cpu.bell.end_round(self.machine(), round);
     }
 
     fn catch_up_with_space(&self) {
@@ -37,7 +64,7 @@ impl<M: Machine> Here<'_, M> {
         let Some(space) = loaded.space() else { return };
         match self.presence() {
             Presence::Active(_) => {
-                self.catch_up(space);
+                self.catch_up(space, self.machine().flush_ceiling());
             }
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
@@ -61,7 +88,7 @@ impl<M: Machine> Here<'_, M> {
 
     #[inline]
     pub(crate) fn catch_up_with_kernel(&self) {
-        let generation = self.engine.kernel.generation(self.machine());
+        let generation = self.engine.kernel().generation(self.machine());
         if generation != self.local().kernel_generation.get() {
             self.catch_up_with_kernel_to(generation);
         }
@@ -69,7 +96,7 @@ impl<M: Machine> Here<'_, M> {
 
     #[inline(never)]
     fn catch_up_with_kernel_to(&self, generation: u64) {
-        let (machine, local, kernel) = (self.machine(), self.local(), &self.engine.kernel);
+        let (machine, local, kernel) = (self.machine(), self.local(), self.engine.kernel());
         let seen = local.kernel_generation.get();
         let missed = kernel.missed(machine, seen, generation, machine.flush_ceiling());
         self.invalidate_kernel(&missed);

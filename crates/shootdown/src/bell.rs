@@ -1,146 +1,174 @@
 //! *Doorbell*: how a CPU is told, and how it says that it has heard.
 //!
-//! Ringing takes a ticket; answering publishes the last ticket served. Whoever rings a bell that
-//! is ringing already sends no interrupt, and one answer satisfies all who rang before it. There
-//! is no call object, no queue and no lock, so the handler has nothing to take apart, and ringing
-//! needs no memory. What to do when answering is not in the bell: the CPU
-//! [catches up](crate::Here::answer) with whatever it has loaded.
+//! To ring is to set a flag; the CPU that is rung clears it and begins a *round*: it catches up,
+//! and then publishes the round's number. Whoever rings a bell that is rung already, or whose owner
+//! is at it, sends no interrupt, and one round satisfies all who rang before it began. There is no
+//! call object, no queue and no lock, so the handler has nothing to take apart, and ringing needs
+//! no memory: it is one locked operation, whoever else rings. What to do when answering is not in
+//! the bell: the CPU [catches up](crate::Here::answer) with whatever it has loaded.
 
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
+use crate::line::OwnLine;
 use crate::machine::{Machine, Word};
 use crate::rules::{Rule, order};
 
 /// One CPU's bell.
 ///
-/// Tickets are 62 bits: at a billion rings a second they last for a century.
+/// A line for those who ring, and a line for those who wait: rings do not disturb a waiter, which
+/// reads its line again only when it was written. Rounds are 61 bits: they last for decades.
+#[repr(C)]
 pub(crate) struct Bell<M: Machine> {
-    /// The last ticket taken, times [`TICKET`], with the flags below.
-    rung: M::Word,
-    /// The last ticket served.
-    answered: M::Word,
+    /// How many rounds have begun, times [`ROUND`], with the flags below.
+    rung: OwnLine<M::Word>,
+    /// The last round that is done.
+    answered: OwnLine<M::Word>,
 }
 
-/// Someone has rung, and the CPU has not said that it is done: an interrupt is on its way.
-const ARMED: u64 = 1;
+/// Someone has rung, and no round has begun since.
+const RUNG: u64 = 1;
+/// The owner is at it, and will look again: no interrupt is needed.
+const ATTENDED: u64 = 2;
 /// The CPU is offline: rings are not heard, and need not be.
-const DISCONNECTED: u64 = 2;
-const TICKET: u64 = 4;
+const DISCONNECTED: u64 = 4;
+const ROUND: u64 = 8;
 
 /// What became of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
     /// The bell was quiet: send the interrupt.
     First,
-    /// An interrupt is on its way already.
+    /// An interrupt is on its way already, or none is needed.
     Coalesced,
     /// The CPU is offline.
     Disconnected,
 }
 
-/// What the bell's owner saw of it.
+/// A round that its owner has begun: it must catch up, and then end the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look(u64);
+pub(crate) struct Round(u64);
 
-/// A ticket to wait for.
+/// A round to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
 impl<M: Machine> Bell<M> {
     /// A disconnected bell: CPUs start offline.
     pub(crate) fn new() -> Self {
-        Self { rung: M::Word::new(DISCONNECTED), answered: M::Word::new(0) }
+        Self { rung: OwnLine(M::Word::new(DISCONNECTED)), answered: OwnLine(M::Word::new(0)) }
     }
 
     /// Rings, after the full fence of the flush: see [`Rule::LookAcquire`]. A disconnected bell
     /// says so: see [`Rule::DisconnectAcquire`].
+    ///
+    /// Released, too, for thrift and not for safety: whoever sees this ring finds the flush's log
+    /// entry written, and need not flush everything for want of it.
     #[inline]
     pub(crate) fn ring(&self, machine: &M) -> Rung {
-        let acquire = order(machine, Rule::DisconnectAcquire);
-        let mut found = self.rung.load(acquire);
-        loop {
-            if found & DISCONNECTED != 0 {
-                return Rung::Disconnected;
-            }
-            let rung = (found + TICKET) | ARMED;
-            // Released for thrift, not for safety: whoever sees this ring finds the flush's log
-            // entry written, and need not flush everything for want of it.
-            match self.rung.compare_exchange(found, rung, Release, acquire) {
-                Ok(_) if found & ARMED != 0 => return Rung::Coalesced,
-                Ok(_) => return Rung::First,
-                Err(newer) => found = newer,
-            }
+        let found = self.rung.0.fetch_or(RUNG, order(machine, Rule::DisconnectAcquire));
+        if found & DISCONNECTED != 0 {
+            Rung::Disconnected
+        } else if found & (RUNG | ATTENDED) != 0 {
+            Rung::Coalesced
+        } else {
+            Rung::First
         }
     }
 
-    /// The owner's look at its bell: `None` if it is quiet. See [`Rule::LookAcquire`].
+    /// The owner begins a round, if somebody has rung.
     #[inline]
-    pub(crate) fn look(&self, machine: &M) -> Option<Look> {
-        let rung = self.rung.load(order(machine, Rule::LookAcquire));
-        (rung & ARMED != 0).then_some(Look(rung))
+    pub(crate) fn begin_round(&self, machine: &M) -> Option<Round> {
+        let found = self.rung.0.load(Relaxed);
+        (found & RUNG != 0).then(|| self.begin_round_of(machine, found))
     }
 
-    /// The owner's answer to all who had rung when it looked.
-    ///
-    /// If more have rung since, they sent no interrupt, for the bell was armed: the owner must
-    /// serve them as well, and gets the new look to do so. Without that they wait for ever. See
-    /// [`Rule::LookAgain`].
+    /// The owner begins a round for those who rang by the time that the word was `found`, and all
+    /// who have since. See [`Rule::LookAcquire`].
     #[inline]
-    pub(crate) fn answer(&self, machine: &M, look: Look) -> Option<Look> {
-        self.answered.store(look.0 / TICKET, order(machine, Rule::AnswerRelease));
+    fn begin_round_of(&self, machine: &M, found: u64) -> Round {
+        // Others only set the flag, which is set: an addition changes the rest as if alone.
+        let attend = if found & ATTENDED == 0 { ATTENDED } else { 0 };
+        let change = ROUND + attend - RUNG;
+        let before = self.rung.0.fetch_add(change, order(machine, Rule::LookAcquire));
+        Round(before + change)
+    }
+
+    /// The owner has caught up: tells all who rang before the round began. The bell stays attended.
+    #[inline]
+    pub(crate) fn end_round(&self, machine: &M, round: Round) {
+        self.answered.0.store(round.0 / ROUND, order(machine, Rule::AnswerRelease));
+    }
+
+    /// The owner ceases to attend to its bell, unless somebody has rung since the last round began.
+    ///
+    /// Who did so sent no interrupt, for the bell was attended: the owner must serve them as well,
+    /// and gets the new round to do so. Without that they wait for ever. See [`Rule::LookAgain`].
+    #[inline]
+    pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
+        let release = order(machine, Rule::QuietRelease);
         if machine.breaks(Rule::LookAgain) {
-            self.rung.fetch_and(!ARMED, order(machine, Rule::QuietRelease));
+            self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return None;
         }
-        let quiet = look.0 & !ARMED;
-        self.rung
-            .compare_exchange(
-                look.0,
-                quiet,
-                order(machine, Rule::QuietRelease),
-                order(machine, Rule::LookAcquire),
-            )
-            .err()
-            .map(Look)
-    }
-
-    /// The ticket that satisfies all who have rung so far, or `None` if they are satisfied.
-    ///
-    /// A waiter takes it when it starts to wait, not when it rings: a later ticket is as good,
-    /// and one ticket per CPU would make a waiter on 4096 CPUs 32 KiB large. See
-    /// [`Rule::QuietAcquire`].
-    #[inline]
-    pub(crate) fn ticket(&self, machine: &M) -> Option<Ticket> {
-        let rung = self.rung.load(order(machine, Rule::QuietAcquire));
-        (rung & ARMED != 0).then_some(Ticket(rung / TICKET))
-    }
-
-    /// Whether a ticket has been served. See [`Rule::WaitAcquire`].
-    #[inline]
-    pub(crate) fn has_answered(&self, machine: &M, ticket: Ticket) -> bool {
-        self.answered.load(order(machine, Rule::WaitAcquire)) >= ticket.0
-    }
-
-    /// The owner comes online.
-    pub(crate) fn connect(&self) {
-        self.rung.fetch_and(!DISCONNECTED, Relaxed);
-    }
-
-    /// The owner goes offline, if nobody is waiting for it; else the look that it must answer
-    /// first. See [`Rule::DisconnectRelease`], [`Rule::AnswerBeforeOffline`].
-    pub(crate) fn disconnect(&self, machine: &M) -> Result<(), Look> {
-        let release = order(machine, Rule::DisconnectRelease);
-        let acquire = order(machine, Rule::LookAcquire);
-        let mut found = self.rung.load(acquire);
+        let mut found = self.rung.0.load(Relaxed);
         loop {
-            if found & ARMED != 0 && !machine.breaks(Rule::AnswerBeforeOffline) {
-                return Err(Look(found));
+            if found & RUNG != 0 {
+                return Some(self.begin_round_of(machine, found));
             }
-            let off = found | DISCONNECTED;
-            match self.rung.compare_exchange(found, off, release, acquire) {
-                Ok(_) => return Ok(()),
+            let quiet = found & !ATTENDED;
+            match self.rung.0.compare_exchange(found, quiet, release, Relaxed) {
+                Ok(_) => return None,
                 Err(newer) => found = newer,
             }
         }
+    }
+
+    /// The owner will look at its bell over and over until it [leaves](Self::leave) it: no
+    /// interrupt need be sent. If its handler runs in between all the same, that leaves the bell,
+    /// and interrupts are sent again: nothing is lost.
+    #[inline]
+    pub(crate) fn attend(&self) {
+        self.rung.0.fetch_or(ATTENDED, Relaxed);
+    }
+
+    /// Hints that a waiter will ask for the ticket, and for the answer.
+    #[inline]
+    pub(crate) fn prefetch(&self, machine: &M) {
+        machine.prefetch(&self.rung.0);
+        machine.prefetch(&self.answered.0);
+    }
+
+    /// The round that satisfies all who have rung so far, or `None` if they are satisfied.
+    ///
+    /// A waiter takes it when it starts to wait, not when it rings: a later round is as good, and
+    /// one ticket per CPU would make a waiter on 4096 CPUs 32 KiB large. See
+    /// [`Rule::QuietAcquire`]. A CPU that went offline has used its last translation.
+    #[inline]
+    pub(crate) fn ticket(&self, machine: &M) -> Option<Ticket> {
+        let found = self.rung.0.load(order(machine, Rule::QuietAcquire));
+        let is_satisfied = found & DISCONNECTED != 0 || found & (RUNG | ATTENDED) == 0;
+        (!is_satisfied).then_some(Ticket(found / ROUND + (found & RUNG)))
+    }
+
+    /// Whether a ticket's round is done. See [`Rule::WaitAcquire`].
+    #[inline]
+    pub(crate) fn has_answered(&self, machine: &M, ticket: Ticket) -> bool {
+        self.answered.0.load(order(machine, Rule::WaitAcquire)) >= ticket.0
+    }
+
+    /// The owner comes online. Who rang before did not wait.
+    pub(crate) fn connect(&self) {
+        self.rung.0.fetch_and(!(DISCONNECTED | RUNG), Relaxed);
+    }
+
+    /// The owner goes offline, and has used its last translation: who waits for it need not any
+    /// more. See [`Rule::DisconnectRelease`].
+    ///
+    /// That is a round, too, for those who have taken a ticket, and may look again only when the
+    /// CPU is back.
+    pub(crate) fn disconnect(&self, machine: &M) {
+        let change = ROUND + DISCONNECTED;
+        let before = self.rung.0.fetch_add(change, order(machine, Rule::DisconnectRelease));
+        self.end_round(machine, Round(before + change));
     }
 }

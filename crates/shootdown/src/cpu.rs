@@ -26,12 +26,14 @@ use crate::tag::slots::{TagSlot, TagSlots, vacate};
 ///
 /// # Size
 ///
-/// 384 bytes with six tags, whatever the number of CPUs. The first line is what other CPUs read
-/// and write: presence and bell side by side, so that looking at a CPU and ringing it moves one
-/// line. Nobody else touches the others.
+/// 512 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
+/// read and write: presence, which changes when the CPU switches and is looked at by flushes; who
+/// has rung; and what was answered. Apart, so that where many flush at once, looks and waiters read
+/// lines that rings do not take away. Nobody else touches the other lines.
 #[repr(C, align(64))]
 pub struct Cpu<M: Machine> {
     presence: M::Word,
+    /// In lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
 }
@@ -85,6 +87,12 @@ impl<M: Machine> Cpu<M> {
     #[inline]
     pub fn presence(&self, machine: &M) -> Presence {
         Presence::from_word(self.presence.load(order(machine, Rule::PresenceAcquire)))
+    }
+
+    /// Hints that [`presence`](Self::presence) will be asked for soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, machine: &M) {
+        machine.prefetch(&self.presence);
     }
 
     /// What the CPU has done so far.
@@ -153,30 +161,31 @@ impl<'e, M: Machine> Here<'e, M> {
         let machine = self.machine();
         self.local().online.set(true);
         self.cpu.bell.connect();
-        self.engine.online.insert(self.id);
+        self.engine.online().insert(self.id);
         // Pairs with FlushFence of a kernel flush: it finds us online, or we find its generation
         // and invalidate after that.
         fence(machine, Rule::OnlineFence);
-        self.local().kernel_generation.set(self.engine.kernel.generation(machine));
+        self.local().kernel_generation.set(self.engine.kernel().generation(machine));
         if !machine.breaks(Rule::FlushOnOnline) {
             machine.invalidate_all();
         }
         vacate(self.tags());
     }
 
-    /// Takes this CPU offline: it leaves its space, answers whoever still waits for it, and is not
-    /// rung again until it comes back [`online`](Self::online).
+    /// Takes this CPU offline: it leaves its space, and nobody waits for it, or rings it, until it
+    /// comes back [`online`](Self::online).
     ///
     /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do
     /// not reach this CPU any more, so from this call on it may use only kernel mappings that are
     /// never flushed: its text, its stack.
     pub fn offline(&self) {
+        if !self.local().online.get() {
+            return;
+        }
         self.leave();
         self.local().online.set(false);
-        self.engine.online.remove(self.id);
-        while let Err(look) = self.cpu.bell.disconnect(self.machine()) {
-            self.serve(look);
-        }
+        self.engine.online().remove(self.id);
+        self.cpu.bell.disconnect(self.machine());
     }
 
     #[inline]
@@ -236,11 +245,12 @@ mod tests {
 
     type Small = Cpu<Soft<Host>>;
 
-    /// Others look and ring in one line, and touch no other.
+    /// Looks, rings and waiters have a line each, and touch no other.
     #[test]
-    fn what_others_touch_is_one_line() {
+    fn what_others_touch_is_three_lines() {
         assert_eq!(offset_of!(Small, presence), 0);
-        assert!(offset_of!(Small, bell) + size_of::<Bell<Soft<Host>>>() <= 64);
-        assert_eq!(offset_of!(Small, local), 64);
+        assert_eq!(offset_of!(Small, bell), 64);
+        assert_eq!(size_of::<Bell<Soft<Host>>>(), 128);
+        assert_eq!(offset_of!(Small, local), 192);
     }
 }

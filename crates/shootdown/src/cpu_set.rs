@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::machine::sealed::Sealed;
 use crate::machine::{CpuId, Machine, Word};
-use crate::rules::{Rule, order};
+use crate::rules::{Rule, fence, order};
 
 /// Room for one bit per possible CPU. Implemented for `[u64; N]`, which holds `64 * N` CPUs, and
 /// for nothing else.
@@ -229,6 +229,17 @@ impl<M: Machine> SharedCpuSet<M> {
         self.words()[word].fetch_or(bit, Relaxed);
         if Self::SUMMARISED {
             self.summary.fetch_or(summary_bit(word), Relaxed);
+        }
+    }
+
+    /// Inserts, and then the full barrier that `rule` asks for.
+    pub(crate) fn insert_then_fence(&self, machine: &M, cpu: CpuId, rule: Rule) {
+        if Self::SUMMARISED || machine.breaks(rule) {
+            self.insert(cpu);
+            fence(machine, rule);
+        } else {
+            let (word, bit) = place(cpu);
+            machine.fetch_or_then_fence(&self.words()[word], bit, Relaxed);
         }
     }
 

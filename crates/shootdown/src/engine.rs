@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use crate::cpu::{Cpu, Here};
 use crate::cpu_set::SharedCpuSet;
 use crate::journal::Journal;
+use crate::line::OwnLine;
 use crate::machine::{CpuId, Machine, Root, Word};
 use crate::presence::SpaceId;
 use crate::space::Space;
@@ -13,11 +14,14 @@ use crate::space::Space;
 /// The engine. A kernel has one, and reaches everything from it.
 ///
 /// What a CPU does for itself it does through [`here`](Shootdown::here).
+///
+/// What CPUs read at each answer, what they write when they come and go, and what is written for
+/// each new space, have lines of their own, wherever the kernel puts this.
 pub struct Shootdown<M: Machine> {
     pub(crate) machine: M,
-    pub(crate) kernel: Journal<M>,
-    pub(crate) online: SharedCpuSet<M>,
-    last_space: M::Word,
+    kernel: OwnLine<Journal<M>>,
+    online: OwnLine<SharedCpuSet<M>>,
+    last_space: OwnLine<M::Word>,
 }
 
 impl<M: Machine> Shootdown<M> {
@@ -26,9 +30,9 @@ impl<M: Machine> Shootdown<M> {
     pub fn new(machine: M) -> Self {
         Self {
             machine,
-            kernel: Journal::new(),
-            online: SharedCpuSet::new(),
-            last_space: M::Word::new(0),
+            kernel: OwnLine(Journal::new()),
+            online: OwnLine(SharedCpuSet::new()),
+            last_space: OwnLine(M::Word::new(0)),
         }
     }
 
@@ -38,11 +42,23 @@ impl<M: Machine> Shootdown<M> {
         &self.machine
     }
 
+    /// The flushes of the kernel's own translations.
+    #[inline]
+    pub(crate) const fn kernel(&self) -> &Journal<M> {
+        &self.kernel.0
+    }
+
+    /// The CPUs that are online.
+    #[inline]
+    pub(crate) const fn online(&self) -> &SharedCpuSet<M> {
+        &self.online.0
+    }
+
     /// A new address space whose page tables start at `root`.
     ///
     /// It may be moved to its place for as long as no CPU has switched to it.
     pub fn space(&self, root: Root) -> Space<M> {
-        let before = self.last_space.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+        let before = self.last_space.0.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         Space::new(SpaceId(before + 1), root)
     }
 
@@ -71,6 +87,6 @@ impl<M: Machine> Shootdown<M> {
 
 impl<M: Machine> fmt::Debug for Shootdown<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shootdown").field("online", &self.online).finish_non_exhaustive()
+        f.debug_struct("Shootdown").field("online", self.online()).finish_non_exhaustive()
     }
 }

@@ -169,6 +169,18 @@ impl Extent {
                 .is_some_and(|offset| offset >> self.page_size().shift() < self.page_count() as u64)
     }
 
+    /// Whether who invalidates this extent, which is not whole, has invalidated the other, too.
+    pub(crate) const fn contains(self, other: Self) -> bool {
+        let shift = self.page_size().shift();
+        if shift != other.page_size().shift() || other.start() < self.start() {
+            return false;
+        }
+        let skipped = (other.start() - self.start()) >> shift;
+        skipped + other.page_count() as u64 <= self.page_count() as u64
+            && (self.frees_tables() || !other.frees_tables())
+            && !other.is_whole()
+    }
+
     /// The word that stands for this extent in a log.
     pub(crate) const fn to_bits(self) -> u64 {
         self.0
@@ -231,6 +243,20 @@ mod tests {
             let extent = Extent::range(start..end, PageSize::from_shift(shift));
             prop_assert!(extent.covers(start + probe % length.min(end - start).max(1)));
             prop_assert_eq!(Extent::from_bits(extent.to_bits()), extent);
+        }
+
+        #[test]
+        fn an_extent_contains_another_if_it_covers_all_its_pages(
+            first in 0u64..8, count in 1usize..8, other in 0u64..8, other_count in 1usize..8,
+            tables in any::<(bool, bool)>()
+        ) {
+            let extent = |first: u64, count, tables| {
+                let extent = Extent::pages(first << 12, count, PageSize::SIZE_4K);
+                if tables { extent.freeing_tables() } else { extent }
+            };
+            let (one, two) = (extent(first, count, tables.0), extent(other, other_count, tables.1));
+            let covers_all = two.addresses().all(|address| one.covers(address));
+            prop_assert_eq!(one.contains(two), covers_all && (tables.0 || !tables.1));
         }
 
         #[test]

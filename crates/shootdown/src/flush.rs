@@ -31,7 +31,7 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
         let machine = self.machine();
         machine.publish();
-        let generation = space.journal.record(machine, extent);
+        let generation = space.journal.bump(machine);
         if extent.is_whole() {
             space.counters.flushes_full.add(1);
         }
@@ -39,8 +39,11 @@ impl<'e, M: Machine> Here<'e, M> {
         let mut members = space.roster.members(machine);
         members.remove(self.id);
         let pending = if members.is_empty() {
+            // Nobody who was here lately will want to know what this one covered. Who comes all the
+            // same finds no entry, and drops its tag.
             Pending::done(self.engine)
         } else {
+            space.journal.log(machine, generation, extent);
             self.ring_present(space, extent, &members)
         };
         if !machine.breaks(Rule::FlushLocally) {
@@ -54,11 +57,12 @@ impl<'e, M: Machine> Here<'e, M> {
     ///
     /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
-        let (machine, kernel) = (self.machine(), &self.engine.kernel);
+        let (machine, kernel) = (self.machine(), self.engine.kernel());
         machine.publish();
-        kernel.record(machine, extent);
+        let generation = kernel.bump(machine);
+        kernel.log(machine, generation, extent);
         let mut online = CpuSet::new();
-        self.engine.online.read_into(machine, &mut online);
+        self.engine.online().read_into(machine, &mut online);
         online.remove(self.id);
         if machine.breaks(Rule::RingOnline) {
             online = CpuSet::new();
@@ -91,6 +95,7 @@ impl<'e, M: Machine> Here<'e, M> {
         members: &CpuSet<M>,
     ) -> Pending<'e, M> {
         let machine = self.machine();
+        members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         let mut present = CpuSet::new();
         let (mut lazy, mut elsewhere) = (0, 0);
         for cpu in members.iter() {
@@ -174,7 +179,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_ranged.add_alone(1);
             self.counters().pages_invalidated.add_alone(extent.page_count() as u64);
         } else {
-            self.catch_up(space);
+            self.catch_up(space, self.machine().flush_ceiling());
         }
     }
 }
@@ -211,7 +216,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Returns when every CPU that was rung has answered.
     ///
     /// May be called with the flush interrupt masked or not, on any CPU. Where it is masked, this
-    /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other. The caller
+    /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other; and since it
+    /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
+    /// wait, if other interrupts can bear to. The caller
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
     /// calls [`Here::answer`] as it spins.
     ///
@@ -222,7 +229,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// without its answer would be the bug that this crate exists to prevent.
     #[inline]
     pub fn wait(self) {
-        // If the machine's `relax` unwinds, the wait is not begun again on the way out.
+        // If the machine's `relax` unwinds, which it must not, the wait is not begun again.
         let mut this = core::mem::ManuallyDrop::new(self);
         if !this.waiting.is_empty() {
             this.wait_here();
@@ -257,16 +264,29 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     #[inline(never)]
     fn wait_here(&mut self) {
+        let engine = self.engine;
+        let machine = &engine.machine;
+        self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
+        let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
+        // SAFETY: only called where the flush interrupt is masked, so that this thread stays on its
+        // CPU. No holder of a token here can be in the middle of something: it would have called
+        // us, which nothing in this crate does, or have been interrupted by us, which it promised
+        // to prevent. Whoever interrupts us, in `relax` or because its interrupt is not masked,
+        // finds no token in use: each of ours is gone when its method returns, and its promise is
+        // that of `here`.
+        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
+        let here = || unsafe { engine.here() };
+        if attends {
+            here().attend();
+        }
         while !self.poll() {
-            let machine = &self.engine.machine;
-            if machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting) {
-                // SAFETY: with interrupts masked this thread stays on its CPU. No holder of a token
-                // here can be in the middle of something: it would have called us, which nothing in
-                // this crate does, or have been interrupted by us, which it promised to prevent.
-                #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
-                unsafe { self.engine.here() }.answer();
+            if attends {
+                here().answer_attended();
             }
             machine.relax(&self.waiting);
+        }
+        if attends {
+            here().cease_to_attend();
         }
     }
 

@@ -13,7 +13,7 @@ use crate::rules::{Rule, order};
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages the whole tag goes anyway.
+/// pages (8, for a CPU that comes back) the whole tag goes anyway.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].
@@ -95,42 +95,48 @@ impl<M: Machine> Journal<M> {
         self.generation.load(order(machine, Rule::GenerationAcquire))
     }
 
-    /// Counts a flush and logs what it covers, then fences: whatever the caller reads next, it
-    /// reads after the bump. Returns the flush's generation.
+    /// Counts a flush, then fences: whatever the caller reads next, it reads after the bump.
+    /// Returns the flush's generation.
     ///
     /// The page tables must have been [published](Machine::publish). See [`Rule::FlushFence`].
     #[inline]
-    pub(crate) fn record(&self, machine: &M, extent: Extent) -> u64 {
+    pub(crate) fn bump(&self, machine: &M) -> u64 {
         let release = order(machine, Rule::BumpRelease);
         let before = if machine.breaks(Rule::FlushFence) {
             self.generation.fetch_add(1, release)
         } else {
             machine.fetch_add_then_fence(&self.generation, 1, release)
         };
-        self.write(machine, before + 1, extent);
         before + 1
     }
 
-    /// Writes an entry, unless its writer of 16 generations ago is still at it or that of 16
+    /// Logs what a flush covers: before those who are to look there are rung.
+    ///
+    /// Does nothing if the entry's writer of 16 generations ago is still at it or that of 16
     /// generations hence was faster: then it stays unknown, which costs a reader a whole flush.
     #[inline]
-    fn write(&self, machine: &M, generation: u64, extent: Extent) {
+    pub(crate) fn log(&self, machine: &M, generation: u64, extent: Extent) {
         let entry = self.entry(generation);
         let stamp = generation * 2;
-        let found = entry.stamp.load(Relaxed);
-        if found & WRITING != 0 || found > stamp {
-            return;
-        }
         let claim = order(machine, Rule::StampClaim);
-        if entry.stamp.compare_exchange(found, stamp | WRITING, claim, Relaxed).is_ok() {
-            entry.extent.store(extent.to_bits(), order(machine, Rule::ExtentRelease));
-            entry.stamp.store(stamp, order(machine, Rule::StampRelease));
+        // Not read first, which would fetch the line twice, once to read and once to write.
+        let mut expected = generation.saturating_sub(LOG_ENTRIES as u64) * 2;
+        while let Err(found) =
+            entry.stamp.compare_exchange(expected, stamp | WRITING, claim, Relaxed)
+        {
+            if found & WRITING != 0 || found > stamp {
+                return;
+            }
+            expected = found;
         }
+        entry.extent.store(extent.to_bits(), order(machine, Rule::ExtentRelease));
+        entry.stamp.store(stamp, order(machine, Rule::StampRelease));
     }
 
     /// What was flushed after generation `seen`, up to and including `now`.
     ///
-    /// `ceiling` is how many pages are worth invalidating one by one.
+    /// `ceiling` is how many pages are worth invalidating one by one. What was flushed more than
+    /// once is there once.
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
         if seen + 1 == now {
@@ -159,8 +165,15 @@ impl<M: Machine> Journal<M> {
                 }
                 return Missed::Everything;
             };
+            if extent.is_whole() {
+                return Missed::Everything;
+            }
+            // A page that is given back and used again is flushed over and over.
+            if extents[..count].iter().any(|known| known.contains(extent)) {
+                continue;
+            }
             page_count += extent.page_count();
-            if extent.is_whole() || page_count > ceiling {
+            if page_count > ceiling {
                 return Missed::Everything;
             }
             extents[count] = extent;

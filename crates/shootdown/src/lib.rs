@@ -21,24 +21,25 @@
 //!   ┌──────────────────────┐                    ┌──────────────────────────────┐
 //!   │ generation      1042 │◄── 3. compare ─────│ tag slots  (space, 1040) …   │
 //!   │ log   1041: 0x7000+1 │                    │ presence   Active(space)     │◄── 2. read
-//!   │       1042: 0x9000+4 │                    │ bell       rung 7, served 6  │◄── 4. ring
+//!   │       1042: 0x9000+4 │                    │ bell       rung; round 6     │◄── 4. ring
 //!   │ roster    {0, 3, 17} │                    └──────────────────────────────┘
 //!   └──────────────────────┘                                    │ 5. answer
 //!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
 //! ```
 //!
-//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered. A CPU
-//!   that knows which generation its TLB has seen knows what it missed: nothing, a few ranges, or
-//!   too much to know. So a CPU that does not use the space *now* need not be told now. (Linux:
-//!   `tlb_gen`, without the log.)
+//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered, if anyone
+//!   may want to know. A CPU that knows which generation its TLB has seen knows what it missed:
+//!   nothing, a few ranges, or too much to know. So a CPU that does not use the space *now* need
+//!   not be told now. (Linux: `tlb_gen`, without the log.)
 //! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
 //!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a
 //!   kernel thread), or [nothing](Presence::Out). Only those who are active, or on their way there,
 //!   are rung; those who are lazy or leaving only when page tables are freed under them. (Linux:
 //!   `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
-//! - **Doorbell.** A CPU that must be told has a bell. Ringing takes a ticket; an interrupt is sent
-//!   only if the bell was quiet; one answer satisfies all who rang before it. No call objects, no
-//!   queue, no lock: the handler is [`Here::answer`], and that is all.
+//! - **Doorbell.** A CPU that must be told has a bell. Ringing is one locked operation; an
+//!   interrupt is sent only if the bell was quiet and nobody attends to it; one answer satisfies
+//!   all who rang before it began. No call objects, no queue, no lock: the handler is
+//!   [`Here::answer`], and that is all.
 //! - **Pending.** A flush is two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
 //!
@@ -96,7 +97,9 @@
 //! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
 //!    [`Here::answer`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
-//!    it runs a thread of it, and [`Here::enter_lazy`] when it runs none.
+//!    it runs a thread of it, and [`Here::enter_lazy`] when it runs none. Where the kernel touches
+//!    no user address until it returns to user mode, it may do so there, too: a CPU that is
+//!    interrupted often is then left alone while its threads are in the kernel.
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
 //!    then free pages.
 //!
@@ -129,6 +132,7 @@ extern crate std;
 
 // In reading order.
 mod machine;
+mod line;
 mod extent;
 mod cpu_set;
 mod journal;

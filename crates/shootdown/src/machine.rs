@@ -167,7 +167,7 @@ word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 /// - [`cpu`](Machine::cpu) names the CPU that runs the call, and [`state`](Machine::state) always
 ///   returns the same [`Cpu`] for the same number, and another for another;
 /// - [`fence`](Machine::fence) orders every earlier load and store of this CPU before every later
-///   one, as all CPUs see them, and so do the two combined operations built on it;
+///   one, as all CPUs see them, and so do the three combined operations built on it;
 /// - when [`load`](Machine::load), [`load_kernel`](Machine::load_kernel) or one of the
 ///   `invalidate` methods returns, it has taken full effect on this CPU: no later access, and no
 ///   later speculative walk, uses what was to go. That includes the caches of upper page-table
@@ -218,6 +218,24 @@ pub unsafe trait Machine: Sync + Sized {
         held
     }
 
+    /// Sets bits, then a full barrier. For x86 to override with one locked operation.
+    #[inline]
+    fn fetch_or_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
+        let held = word.fetch_or(value, order);
+        self.fence();
+        held
+    }
+
+    /// A hint that `word` is about to be read: its cache line may be fetched meanwhile.
+    ///
+    /// A flush hints at the state of every CPU in the roster before it looks at the first, so that
+    /// the misses overlap. On x86 they do so by themselves for as far ahead as the CPU looks; where
+    /// acquiring loads are kept in order (Arm's `ldar`), they do not.
+    #[inline]
+    fn prefetch(&self, word: &Self::Word) {
+        let _ = word;
+    }
+
     /// Makes this CPU's earlier page-table writes visible to every page-table walker, before
     /// anything that follows (`dsb ishst` on Arm; nothing on x86).
     fn publish(&self);
@@ -230,10 +248,20 @@ pub unsafe trait Machine: Sync + Sized {
     ///
     /// The default is Linux's 33: about 100 ns per `INVLPG`, so 3.3 µs, where refilling what a
     /// discarded tag held costs some 8–17 ns per entry that is wanted again. It bounds the sum
-    /// over all flushes that a CPU makes up for at once.
+    /// over all flushes that a CPU in the middle of its work makes up for at once.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
+    }
+
+    /// The same, for a CPU that comes back to a space.
+    ///
+    /// Lower, for it wants fewer of its entries again, and would pay for every flush that it was
+    /// not told of: 8 pages are 0.8 µs, as long as to discard the tag (0.2 µs) and refill 40 to 70
+    /// entries.
+    #[inline]
+    fn catch_up_ceiling(&self) -> usize {
+        self.flush_ceiling().min(8)
     }
 
     /// Makes `root` current on this CPU under `tag`.
@@ -272,7 +300,9 @@ pub unsafe trait Machine: Sync + Sized {
 
     /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a
     /// virtual CPU; a place to count, to report, or to send the interrupt again if one may get
-    /// lost. To give up is no choice.
+    /// lost; where the waiter has the flush interrupt masked, a place to let it in for a moment. To
+    /// give up is no choice, and it must not unwind: the waiter may have told others that it looks
+    /// at its bell.
     fn relax(&self, waiting: &CpuSet<Self>);
 
     /// Whether this machine gets `rule` wrong. Always `false` but in the tests that show that the

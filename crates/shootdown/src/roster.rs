@@ -84,11 +84,10 @@ impl<M: Machine> Roster<M> {
     fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) {
         loop {
             let epoch = phase.registered_epoch();
-            self.set(epoch).insert(cpu);
             // Pairs with FlushFence: a flush sees the bit, or the caller sees its generation.
             // Pairs with MoveFence: whoever moves the roster sees the bit in the old set, or we
             // see the phase that it has set.
-            fence(machine, Rule::RegisterFence);
+            self.set(epoch).insert_then_fence(machine, cpu, Rule::RegisterFence);
             phase = self.phase(machine);
             if phase.registered_epoch() == epoch || machine.breaks(Rule::RecheckPhase) {
                 return;

@@ -19,7 +19,8 @@
 //!   write page table
 //!   generation += 1        (BumpRelease)       presence := Switching / Active
 //!   full fence             (FlushFence)        full fence      (SwitchFence, ResumeFence)
-//!   read roster, presence                      read roster; register if missing (RegisterFence)
+//!   read roster                                read roster; register if missing (RegisterFence)
+//!   log, if others are there; read presence
 //!                                              read generation (GenerationAcquire)
 //! ```
 //!
@@ -34,16 +35,22 @@
 //! # The bell
 //!
 //! Rings and answers meet in one word by read-modify-writes, which are totally ordered, so the
-//! question "was the bell quiet?" needs no fence:
+//! question "was the bell quiet?" needs no fence. A waiter that can answer while it waits attends
+//! to its bell from the beginning:
 //!
 //! ```text
 //!   ring                                         answer
 //!   ────                                         ──────
-//!   bell: ticket += 1, armed := 1 (FlushFence)   read bell              (LookAcquire)
-//!   it was armed already → no interrupt          catch up
-//!                                                answered := ticket     (AnswerRelease)
-//!   wait: read bell; quiet → done (QuietAcquire) bell: armed := 0       (QuietRelease)
+//!   bell: rung := 1              (FlushFence)    bell: rung := 0, attended := 1,
+//!   it was rung or attended → no interrupt             round += 1       (LookAcquire)
+//!                                                catch up
+//!   wait: read bell; quiet → done (QuietAcquire) answered := round      (AnswerRelease)
+//!         else ticket: the round, or the next    bell: attended := 0    (QuietRelease)
 //!         answered ≥ ticket?      (WaitAcquire)  unless rung meanwhile: again (LookAgain)
+//!
+//!   it was disconnected → done                   offline: disconnected := 1, round += 1
+//!                      (DisconnectAcquire)                          (DisconnectRelease)
+//!                                                answered := round      (AnswerRelease)
 //! ```
 //!
 //! # The log
@@ -52,8 +59,8 @@
 //! overtaken by the writer of `n + 16`, or both:
 //!
 //! ```text
-//!   record                                       read entry n
-//!   ──────                                       ────────────
+//!   log                                          read entry n
+//!   ───                                          ────────────
 //!   stamp: older → n, writing   (StampClaim)     stamp is n?            (StampAcquire)
 //!   extent := …                 (ExtentRelease)  read extent            (ExtentAcquire)
 //!   stamp := n                  (StampRelease)   stamp is still n?
@@ -167,8 +174,8 @@ rules! {
     /// Pairs with [`DisconnectAcquire`](Self::DisconnectAcquire).
     DisconnectRelease: Kind::Ordering(AcqRel),
     /// The other end of [`DisconnectRelease`](Self::DisconnectRelease): the ringer who finds the
-    /// bell disconnected.
-    DisconnectAcquire: Kind::Ordering(Acquire),
+    /// bell disconnected. (It is released, too, so that the answer finds the log entry.)
+    DisconnectAcquire: Kind::Ordering(AcqRel),
 
     /// The writer of a log entry comes after the earlier writer of the same entry. Without: the
     /// two stores of the extent may take effect in either order, and the entry then pairs the new
@@ -219,8 +226,8 @@ rules! {
     /// A waiter whose interrupts are masked answers its own bell. Without: two CPUs wait for each
     /// other for ever.
     ServeWhileWaiting: Step,
-    /// A ring between the handler's look at the bell and its answer sends no interrupt, so the
-    /// handler looks again.
+    /// A ring while the bell is attended sends no interrupt, so its owner looks again before it
+    /// leaves it.
     LookAgain: Step,
     /// A CPU that switches in with a kept tag compares generations.
     CatchUpOnSwitch: Step,
@@ -240,8 +247,6 @@ rules! {
     KeepLeaving: Step,
     /// A reader of the roster looks whether it has moved meanwhile.
     RecheckScan: Step,
-    /// A CPU going offline answers its bell before it disconnects it.
-    AnswerBeforeOffline: Step,
     /// A CPU coming online drops whatever its TLB holds from before.
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.

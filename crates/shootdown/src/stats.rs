@@ -83,7 +83,7 @@ stats! {
     CpuStats {
         /// Flush interrupts that this CPU sent.
         interrupts_sent,
-        /// Rings for which no interrupt was sent, for one was on its way.
+        /// Rings for which no interrupt was sent, for one was on its way, or none was needed.
         rings_coalesced,
         /// CPUs not interrupted because they were lazy.
         skipped_lazy,
@@ -119,7 +119,7 @@ stats! {
         flushes_full,
         /// Flush interrupts sent.
         interrupts_sent,
-        /// Rings for which no interrupt was sent, for one was on its way.
+        /// Rings for which no interrupt was sent, for one was on its way, or none was needed.
         rings_coalesced,
         /// CPUs not interrupted because they were lazy.
         skipped_lazy,

@@ -98,7 +98,7 @@ impl<M: Machine> Here<'_, M> {
             // Pairs with FlushFence: a flush sees us active, or we see its generation.
             self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);
             if !self.machine().breaks(Rule::CatchUpOnResume) {
-                let behind = self.catch_up(space);
+                let behind = self.catch_up(space, self.machine().catch_up_ceiling());
                 self.counters().caught_up_from_log.add_alone(behind);
             }
         }
@@ -145,7 +145,7 @@ impl<M: Machine> Here<'_, M> {
     #[inline(never)]
     unsafe fn load_behind(&self, space: &Space<M>, tag: Tag, seen: u64, generation: u64) {
         let (machine, counters) = (self.machine(), self.counters());
-        let missed = space.journal.missed(machine, seen, generation, machine.flush_ceiling());
+        let missed = space.journal.missed(machine, seen, generation, machine.catch_up_ceiling());
         let keep = match &missed {
             Missed::Everything => false,
             // Ranges are invalidated when the tag is loaded, and speculation may be faster than
@@ -158,50 +158,61 @@ impl<M: Machine> Here<'_, M> {
         // SAFETY: our caller promises what `load` asks for.
         unsafe { machine.load(space.root(), tag, entries) };
         if keep {
-            let flushes = self.invalidate(tag, &missed);
-            counters.caught_up_from_log.add_alone(flushes);
+            if self.invalidate(tag, &missed) == Invalidated::Ranges {
+                counters.caught_up_from_log.add_alone(generation - seen);
+            }
         } else {
             counters.flushes_full.add_alone(1);
         }
     }
 
     /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns
-    /// how many flushes that made up for range by range.
+    /// how many flushes that made up for range by range, which is done for up to `ceiling` pages.
     #[inline]
-    pub(crate) fn catch_up(&self, space: &Space<M>) -> u64 {
+    pub(crate) fn catch_up(&self, space: &Space<M>, ceiling: usize) -> u64 {
         // Read before anything is invalidated: what is cached from then on is at least as new.
         let generation = space.journal.generation(self.machine());
         if generation == self.local().loaded.get().generation {
             return 0;
         }
-        self.catch_up_to(space, generation)
+        self.catch_up_to(space, generation, ceiling)
     }
 
     #[inline(never)]
-    fn catch_up_to(&self, space: &Space<M>, generation: u64) -> u64 {
+    fn catch_up_to(&self, space: &Space<M>, generation: u64, ceiling: usize) -> u64 {
         let machine = self.machine();
         let loaded = self.local().loaded.get();
-        let ceiling = machine.flush_ceiling();
         let missed = space.journal.missed(machine, loaded.generation, generation, ceiling);
-        let ranges = self.invalidate(loaded.tag, &missed);
+        let invalidated = self.invalidate(loaded.tag, &missed);
         self.local().loaded.set(Loaded { generation, ..loaded });
-        ranges
+        match invalidated {
+            Invalidated::Ranges => generation - loaded.generation,
+            Invalidated::Everything => 0,
+        }
     }
 
-    /// Invalidates under the tag that is loaded. Returns how many ranges.
-    fn invalidate(&self, tag: Tag, missed: &Missed) -> u64 {
+    /// Invalidates under the tag that is loaded.
+    fn invalidate(&self, tag: Tag, missed: &Missed) -> Invalidated {
         let (machine, counters) = (self.machine(), self.counters());
         let Missed::Ranges(ranges) = missed else {
             machine.invalidate_tag(tag);
             counters.flushes_full.add_alone(1);
-            return 0;
+            return Invalidated::Everything;
         };
         for extent in ranges.iter() {
             machine.invalidate(tag, extent);
             counters.pages_invalidated.add_alone(extent.page_count() as u64);
         }
-        let count = ranges.count() as u64;
-        counters.flushes_ranged.add_alone(count);
-        count
+        counters.flushes_ranged.add_alone(ranges.count() as u64);
+        Invalidated::Ranges
     }
+}
+
+/// How a CPU has caught up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Invalidated {
+    /// Range by range.
+    Ranges,
+    /// By dropping all of the tag.
+    Everything,
 }

@@ -68,7 +68,6 @@ fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
         Rule::KeepPresent => move_roster_once::<W>,
         Rule::KeepLeaving => switch_away_from_moved_roster::<W>,
         Rule::RecheckScan => move_roster_twice::<W>,
-        Rule::AnswerBeforeOffline => go_offline::<W>,
         Rule::FlushOnOnline => come_online::<W>,
         Rule::RingOnline => flush_kernel::<W>,
     })
