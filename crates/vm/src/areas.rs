@@ -1,0 +1,177 @@
+//! All areas of a space, by address.
+//!
+//! Crate `memory_set` (0.4.1) has such a map, too. It changes areas and page tables in one call,
+//! through `&mut` to both, so that no lock can be let go of or downgraded between the two, which
+//! is the point of half of the designs that run here; it visits every area at each call, and never
+//! merges any.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::mem;
+use core::ops::Range;
+
+use crate::PAGE_BYTES;
+use crate::area::Area;
+use crate::error::BadRange;
+use crate::platform::Platform;
+
+/// The areas of a space. They do not overlap.
+pub(crate) struct Areas<P: Platform> {
+    by_start: BTreeMap<u64, Area<P>>,
+    /// Where areas may be; empty when the space has exited.
+    limits: Range<u64>,
+    /// Below this there is no room for anything.
+    full_to: u64,
+}
+
+impl<P: Platform> Areas<P> {
+    pub(crate) const fn new(limits: Range<u64>) -> Self {
+        Self { by_start: BTreeMap::new(), full_to: limits.start, limits }
+    }
+
+    /// The same areas once more, for a fork.
+    pub(crate) fn duplicate(&self) -> Self {
+        Self { by_start: self.by_start.clone(), limits: self.limits.clone(), full_to: self.full_to }
+    }
+
+    /// Takes everything out, and lets nothing in any more. `None` if that was done before.
+    pub(crate) fn close(&mut self) -> Option<Self> {
+        let closed = mem::replace(self, Self::new(0..0));
+        (!closed.limits.is_empty()).then_some(closed)
+    }
+
+    /// Where areas may be.
+    pub(crate) fn limits(&self) -> Range<u64> {
+        self.limits.clone()
+    }
+
+    /// Whether areas could be in all of `range`.
+    pub(crate) fn check(&self, range: &Range<u64>) -> Result<(), BadRange> {
+        let is_good = range.start < range.end
+            && range.start.is_multiple_of(PAGE_BYTES)
+            && range.end.is_multiple_of(PAGE_BYTES)
+            && self.limits.start <= range.start
+            && range.end <= self.limits.end;
+        if is_good { Ok(()) } else { Err(BadRange) }
+    }
+
+    /// All areas, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Area<P>> {
+        self.by_start.values()
+    }
+
+    /// The area that holds `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<&Area<P>> {
+        let (_, area) = self.by_start.range(..=address).next_back()?;
+        (address < area.range.end).then_some(area)
+    }
+
+    /// The areas that overlap `range`, in order.
+    pub(crate) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = &Area<P>> {
+        let first = self.find(range.start).map_or(range.start, |area| area.range.start);
+        self.by_start.range(first..range.end.max(first)).map(|(_, area)| area)
+    }
+
+    /// Whether there is an area at every address of `range`.
+    pub(crate) fn cover(&self, range: &Range<u64>) -> bool {
+        let mut covered_to = range.start;
+        for area in self.overlapping(range) {
+            if area.range.start > covered_to {
+                return false;
+            }
+            covered_to = area.range.end;
+        }
+        covered_to >= range.end
+    }
+
+    /// Adds an area where there is none, and makes one of it and its equal neighbours.
+    pub(crate) fn insert(&mut self, mut area: Area<P>) {
+        debug_assert!(self.overlapping(&area.range).next().is_none());
+        if let Some((&start, below)) = self.by_start.range(..area.range.start).next_back()
+            && below.continues_in(&area)
+        {
+            self.by_start.remove(&start);
+            area.range.start = start;
+        }
+        if let Some(above) = self.by_start.get(&area.range.end)
+            && area.continues_in(above)
+        {
+            let above = self.by_start.remove(&area.range.end);
+            area.range.end = above.map_or(area.range.end, |above| above.range.end);
+        }
+        self.by_start.insert(area.range.start, area);
+    }
+
+    /// Takes out, and returns in order, all that lies in `range`, cutting areas that reach beyond.
+    pub(crate) fn remove(&mut self, range: &Range<u64>) -> Vec<Area<P>> {
+        self.full_to = self.full_to.min(range.start);
+        self.cut(range)
+    }
+
+    /// The same, for areas that come back, with another protection: they leave no room.
+    pub(crate) fn cut(&mut self, range: &Range<u64>) -> Vec<Area<P>> {
+        self.split_at(range.start);
+        self.split_at(range.end);
+        let starts: Vec<u64> =
+            self.by_start.range(range.clone()).map(|(&start, _)| start).collect();
+        starts.iter().filter_map(|start| self.by_start.remove(start)).collect()
+    }
+
+    /// The addresses around `range`, in which there is no area, up to its neighbours or the ends of
+    /// all addresses.
+    pub(crate) fn gap_around(&self, range: &Range<u64>) -> Range<u64> {
+        let below = self.by_start.range(..range.start).next_back();
+        let above = self.by_start.range(range.end..).next();
+        below.map_or(0, |(_, area)| area.range.end)..above.map_or(u64::MAX, |(&start, _)| start)
+    }
+
+    /// Room for `length` bytes, as low as there is: addresses that were used before have page
+    /// tables already, if those were [kept](crate::EmptyTables::Kept), and fewer are needed where
+    /// areas lie close together.
+    ///
+    /// `occupied` says of a range up to where it must not be used although no area is there.
+    pub(crate) fn find_room(
+        &mut self,
+        length: u64,
+        occupied: impl Fn(&Range<u64>) -> Option<u64>,
+    ) -> Option<Range<u64>> {
+        let found = self.room_above(self.full_to, length, &occupied)?;
+        if found.start == self.full_to {
+            self.full_to = found.end;
+        }
+        Some(found)
+    }
+
+    /// All ranges without areas, up to the neighbours or the ends of all addresses.
+    pub(crate) fn gaps(&self) -> Vec<Range<u64>> {
+        let ends = [0].into_iter().chain(self.iter().map(|area| area.range.end));
+        let starts = self.iter().map(|area| area.range.start).chain([u64::MAX]);
+        ends.zip(starts).filter(|(end, start)| end < start).map(|(end, start)| end..start).collect()
+    }
+
+    fn room_above(
+        &self,
+        mut start: u64,
+        length: u64,
+        occupied: impl Fn(&Range<u64>) -> Option<u64>,
+    ) -> Option<Range<u64>> {
+        loop {
+            let end = start.checked_add(length).filter(|&end| end <= self.limits.end)?;
+            let candidate = start..end;
+            let in_the_way = self.overlapping(&candidate).last().map(|area| area.range.end);
+            match in_the_way.or_else(|| occupied(&candidate)) {
+                Some(end) => start = end,
+                None => return Some(candidate),
+            }
+        }
+    }
+
+    fn split_at(&mut self, address: u64) {
+        if let Some((_, area)) = self.by_start.range_mut(..address).next_back()
+            && address < area.range.end
+        {
+            let above = area.split_off(address);
+            self.by_start.insert(address, above);
+        }
+    }
+}

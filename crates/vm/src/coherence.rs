@@ -1,0 +1,185 @@
+//! The seam between a memory manager and a way to keep TLBs coherent: what `vm` and a scheduler
+//! ask of it. Shootdown's engine is one; the designs that it is compared with are others.
+
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use shootdown::{Extent, PageSize, Root};
+
+/// What was changed in a space's page tables, and must not be used by any CPU any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The addresses; `None` for all of the space.
+    pub range: Option<Range<u64>>,
+    /// The size of the smallest page that was changed.
+    pub page_size: PageSize,
+    /// What, besides the translations themselves, is about to be freed.
+    pub freed: Freed,
+}
+
+/// What a flush is followed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    /// Pages at most.
+    Pages,
+    /// Page tables, too: CPUs that could walk them must be told, even if they use no page.
+    Tables,
+}
+
+impl Change {
+    /// As the engine has it.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let extent = match &self.range {
+            Some(range) => Extent::range(range.clone(), self.page_size),
+            None => Extent::whole(),
+        };
+        if self.freed == Freed::Tables { extent.freeing_tables() } else { extent }
+    }
+}
+
+/// Which lock of the space is held while `munmap` flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmapLock {
+    /// The lock for writing, as it was taken to remove the area (Linux until 4.19).
+    Exclusive,
+    /// The lock for reading, to which it is downgraded when the area is removed (Linux since 4.20).
+    Shared,
+    /// None: the flush is sent under the lock, and waited for outside.
+    Released,
+}
+
+/// What becomes of the page tables that `munmap` leaves empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyTables {
+    /// They are freed at once, and every CPU that could walk them must be told, idle ones included
+    /// (Linux).
+    Freed,
+    /// They stay for the next mapping there, and are freed when there are too many of them, or when
+    /// the space dies. An `munmap` then concerns only CPUs that use the space.
+    Kept,
+}
+
+/// A way to keep TLBs coherent.
+///
+/// All methods concern the CPU that calls them, which the caller stays on until they return.
+pub trait Coherence {
+    /// What it keeps for each address space.
+    type Space;
+    /// A flush that was sent and may not yet be done.
+    type Pending;
+
+    /// Which lock `munmap` holds while it waits for a flush.
+    const UNMAP_LOCK: UnmapLock;
+
+    /// What `munmap` does with page tables that it leaves empty.
+    const EMPTY_TABLES: EmptyTables = EmptyTables::Freed;
+
+    /// Called once on each CPU, before anything else: it can be interrupted from now on.
+    fn online(&self) {}
+
+    /// A space whose page tables start at `root`.
+    fn space(&self, root: Root) -> Self::Space;
+
+    /// Called after page tables were changed, and before what they mapped is reused.
+    fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending;
+
+    /// Returns when no CPU can use a translation that the flush covered.
+    fn wait(&self, pending: Self::Pending);
+
+    /// The space has no user left and is never switched to again; this CPU may still have it
+    /// loaded. When this returns, no CPU has it loaded or can walk its tables.
+    fn retire(&self, space: &Self::Space);
+
+    /// Makes a space current on this CPU: a thread of it is about to run, in the kernel to begin
+    /// with.
+    ///
+    /// # Safety
+    ///
+    /// The space must neither move nor be dropped before [`retire`](Self::retire) has returned for
+    /// it, and its root must be a valid page table until then.
+    #[expect(unsafe_code, reason = "the root must be a page table, which no type can prove")]
+    unsafe fn switch(&self, space: &Self::Space);
+
+    /// The thread that this CPU runs enters the kernel, by a system call or a fault. Until it
+    /// [returns](Self::return_to_user) it touches no user address: what the kernel needs of its
+    /// memory, it finds by its frames.
+    fn enter_kernel(&self) {}
+
+    /// The thread that this CPU runs, of `space`, goes on to user mode.
+    ///
+    /// Called before a thread first does so, and whenever it does after
+    /// [`enter_kernel`](Self::enter_kernel) or [`switch`](Self::switch), on whatever CPU it is by
+    /// then: who was preempted was in the kernel.
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[expect(unsafe_code, reason = "as for `switch`")]
+    unsafe fn return_to_user(&self, space: &Self::Space) {
+        let _ = space;
+    }
+
+    /// This CPU goes on to a kernel thread, or to idle, with the space still loaded.
+    fn enter_lazy(&self);
+
+    /// This CPU is about to enter an idle state in which its TLB is lost.
+    fn leave(&self);
+
+    /// The body of the flush interrupt's handler.
+    fn interrupt(&self);
+}
+
+/// What points to a coherence is one, so that many spaces may have the same.
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<C: Coherence> Coherence for $pointer {
+            type Space = C::Space;
+            type Pending = C::Pending;
+
+            const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
+            const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
+
+            fn online(&self) {
+                (**self).online();
+            }
+            fn space(&self, root: Root) -> Self::Space {
+                (**self).space(root)
+            }
+            fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
+                (**self).flush(space, change)
+            }
+            fn wait(&self, pending: Self::Pending) {
+                (**self).wait(pending);
+            }
+            fn retire(&self, space: &Self::Space) {
+                (**self).retire(space);
+            }
+            #[expect(unsafe_code, reason = "hands on what it is called with")]
+            unsafe fn switch(&self, space: &Self::Space) {
+                // SAFETY: as our caller promises.
+                unsafe { (**self).switch(space) }
+            }
+            fn enter_kernel(&self) {
+                (**self).enter_kernel();
+            }
+            #[expect(unsafe_code, reason = "hands on what it is called with")]
+            unsafe fn return_to_user(&self, space: &Self::Space) {
+                // SAFETY: as our caller promises.
+                unsafe { (**self).return_to_user(space) }
+            }
+            fn enter_lazy(&self) {
+                (**self).enter_lazy();
+            }
+            fn leave(&self) {
+                (**self).leave();
+            }
+            fn interrupt(&self) {
+                (**self).interrupt();
+            }
+        }
+    )*};
+}
+
+forward!(&C, Rc<C>, Arc<C>);

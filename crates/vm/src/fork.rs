@@ -1,0 +1,117 @@
+//! Forking: a space with the same content, page by page shared until one of the two writes.
+
+use crate::area::{Area, Protection, Sharing};
+use crate::areas::Areas;
+use crate::coherence::Coherence;
+use crate::format::{Format, Leaf};
+use crate::gather::Gather;
+use crate::platform::{EntryAt, Frame, OutOfMemory, Platform, Work};
+use crate::space::AddressSpace;
+
+impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
+    /// A copy of this space.
+    ///
+    /// Private pages are shared, and not writable in either of the two; the first write copies
+    /// them. This space is flushed before the call returns, for a CPU that could still write to
+    /// its pages would change the copy. Shared areas are inherited without their entries, which
+    /// faults find again.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for the copy's page tables. It is taken down again.
+    pub fn fork(&self) -> Result<Self, OutOfMemory> {
+        let mut child = Self::new(&self.vm)?;
+        self.vm.platform.work(Work::Areas, 1);
+        let areas = self.areas.write();
+        let mut gather = Gather::begin(self, areas.limits());
+        let copied = self.copy_entries(&areas, &child, &mut gather);
+        *child.areas.get_mut() = areas.duplicate();
+        // If it failed, too: entries have lost permissions, and the next fork, which finds them
+        // without, will not flush.
+        gather.send().wait_and_unlock(areas);
+        if let Err(error) = copied {
+            child.exit();
+            return Err(error);
+        }
+        Ok(child)
+    }
+
+    fn copy_entries(
+        &self,
+        areas: &Areas<P>,
+        child: &Self,
+        gather: &mut Gather<'_, P, C, F>,
+    ) -> Result<(), OutOfMemory> {
+        let mut target = Target::default();
+        for area in areas.iter().filter(|area| area.sharing == Sharing::Private) {
+            self.copy_area(area, child, &mut target, gather)?;
+        }
+        Ok(())
+    }
+
+    fn copy_area(
+        &self,
+        area: &Area<P>,
+        child: &Self,
+        target: &mut Target,
+        gather: &mut Gather<'_, P, C, F>,
+    ) -> Result<(), OutOfMemory> {
+        let platform = &self.vm.platform;
+        for (address, at, entry) in self.tables.entries(platform, area.range.clone()) {
+            let to = target.entry(child, address)?;
+            // There are no claims: we hold the lock for writing.
+            let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
+            self.vm.share(leaf.frame);
+            platform.swap(to, F::leaf(leaf));
+            platform.work(Work::ForkEntry, 1);
+        }
+        Ok(())
+    }
+
+    /// Takes the write permission from an entry, and returns what it says then.
+    fn write_protect(
+        &self,
+        address: u64,
+        at: EntryAt,
+        mut entry: u64,
+        gather: &mut Gather<'_, P, C, F>,
+    ) -> Option<Leaf> {
+        loop {
+            let leaf = F::as_leaf(entry)?;
+            if !leaf.protection.contains(Protection::WRITE) {
+                return Some(leaf);
+            }
+            let protected = Leaf { protection: leaf.protection - Protection::WRITE, ..leaf };
+            match self.vm.platform.compare_exchange(at, entry, F::leaf(protected)) {
+                Ok(_) => {
+                    gather.take_page(address);
+                    return Some(protected);
+                }
+                // The MMU has marked it.
+                Err(found) => entry = found,
+            }
+        }
+    }
+}
+
+/// The table of the copy that was written last: the next entry most likely goes there, too.
+#[derive(Default)]
+struct Target {
+    last: Option<(u64, Frame)>,
+}
+
+impl Target {
+    fn entry<P: Platform, C: Coherence, F: Format>(
+        &mut self,
+        child: &AddressSpace<P, C, F>,
+        address: u64,
+    ) -> Result<EntryAt, OutOfMemory> {
+        let number = address / F::span(1);
+        let table = match self.last {
+            Some((last, table)) if last == number => table,
+            _ => child.tables.make_last(&child.vm.platform, address)?,
+        };
+        self.last = Some((number, table));
+        Ok(EntryAt { table, index: F::index(address, 0) })
+    }
+}

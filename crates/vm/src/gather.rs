@@ -1,0 +1,185 @@
+//! What an operation takes away: collected, flushed, and only then released. (Linux:
+//! `mmu_gather`.)
+
+use alloc::vec::Vec;
+use core::mem;
+use core::ops::Range;
+
+use shootdown::PageSize;
+
+use crate::PAGE_BYTES;
+use crate::coherence::{Change, Coherence, Freed, UnmapLock};
+use crate::flights::Flight;
+use crate::format::{EMPTY, Format, Leaf};
+use crate::platform::{Frame, Platform, Work};
+use crate::space::{AddressSpace, Vm};
+
+/// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
+const PAGES_MAX: usize = 8 + 19 * 510;
+/// Nor more page tables: one page of them.
+const TABLES_MAX: usize = 509;
+
+/// The changes of one operation, from before the first of them until the flush is sent.
+#[must_use = "what was gathered is released by `send` and `Sent::wait`"]
+pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
+    space: &'s AddressSpace<P, C, F>,
+    flight: Flight,
+    /// What the operation was asked to change.
+    requested: Range<u64>,
+    /// What it has taken away from the MMU: the least range that holds it all.
+    taken: Option<Range<u64>>,
+    removed: Removed,
+}
+
+/// What is to be freed after the flush.
+#[derive(Default)]
+struct Removed {
+    pages: Vec<Frame>,
+    tables: Vec<Frame>,
+}
+
+impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
+    /// To be called before the first entry of `requested` is changed.
+    pub(crate) fn begin(space: &'s AddressSpace<P, C, F>, requested: Range<u64>) -> Self {
+        let flight = space.flights.begin(&requested);
+        Self { space, flight, requested, taken: None, removed: Removed::default() }
+    }
+
+    /// Clears the entries for `range`.
+    pub(crate) fn clear(&mut self, range: &Range<u64>) {
+        let space = self.space;
+        for (address, at, _) in space.tables.entries(&space.vm.platform, range.clone()) {
+            // What it holds now, not what it held: the MMU may have marked it, or a fault have put
+            // a page there. A claim goes, too; its owner will notice.
+            let held = space.vm.platform.swap(at, EMPTY);
+            if let Some(leaf) = F::as_leaf(held) {
+                self.page(address, leaf);
+            }
+        }
+    }
+
+    /// Unhooks the tables for `range` that are of no use to areas outside of `gap`. See
+    /// [`PageTables::unhook`](crate::table::PageTables::unhook).
+    pub(crate) fn unhook(&mut self, range: &Range<u64>, gap: &Range<u64>) {
+        let space = self.space;
+        space.tables.unhook(&space.vm.platform, range, gap, |table, covered| {
+            // CPUs may cache the way to it even where no page was mapped.
+            self.take(covered);
+            self.removed.tables.push(table);
+            self.make_room();
+        });
+    }
+
+    /// An entry for the page at `address` was changed or taken away; `leaf` is what it said. Its
+    /// count of the page goes over to us.
+    pub(crate) fn page(&mut self, address: u64, leaf: Leaf) {
+        if !leaf.protection.is_empty() {
+            self.take_page(address);
+        }
+        if leaf.frame != self.space.vm.zero_page {
+            self.removed.pages.push(leaf.frame);
+            self.make_room();
+        }
+    }
+
+    /// An entry for the page at `address` allows less than it did.
+    pub(crate) fn take_page(&mut self, address: u64) {
+        self.take(address..address + PAGE_BYTES);
+    }
+
+    /// Sends the flush, if one is needed.
+    pub(crate) fn send(mut self) -> Sent<'s, P, C, F> {
+        let change = self.change();
+        let Self { space, flight, removed, .. } = self;
+        let pending = change.map(|change| space.flush(&change));
+        if pending.is_none() {
+            space.counters.count_avoided();
+        }
+        Sent { space, flight, pending, removed }
+    }
+
+    /// Nothing was changed after all.
+    pub(crate) fn cancel(self) {
+        self.space.flights.end(self.flight);
+    }
+
+    /// What is to be flushed of all that was changed up to now.
+    fn change(&mut self) -> Option<Change> {
+        // We may have found nothing, or less than was asked for, because another call was here
+        // before us. Our caller will rely on the range being clean, so if the other's flush is not
+        // done, ours covers it all; and what we took elsewhere, which may be empty tables.
+        let raced = self.space.flights.overlapping(&self.requested, Some(&self.flight)).is_some();
+        if raced {
+            self.space.counters.count_race();
+            self.take(self.requested.clone());
+        }
+        let range = self.taken.take()?;
+        let freed = if self.removed.tables.is_empty() { Freed::Pages } else { Freed::Tables };
+        Some(Change { range: Some(range), page_size: PageSize::SIZE_4K, freed })
+    }
+
+    fn take(&mut self, range: Range<u64>) {
+        self.taken = Some(match &self.taken {
+            None => range,
+            Some(taken) => taken.start.min(range.start)..taken.end.max(range.end),
+        });
+    }
+
+    /// Flushes and frees in the middle if too much is held back.
+    fn make_room(&mut self) {
+        if self.removed.pages.len() < PAGES_MAX && self.removed.tables.len() < TABLES_MAX {
+            return;
+        }
+        if let Some(change) = self.change() {
+            let pending = self.space.flush(&change);
+            self.space.vm.coherence.wait(pending);
+        }
+        let removed = mem::take(&mut self.removed);
+        removed.free(&self.space.vm);
+    }
+}
+
+/// A flush that was sent, or that was not needed, and what is freed after it.
+#[must_use = "what was gathered is released by `wait`"]
+pub(crate) struct Sent<'s, P: Platform, C: Coherence, F: Format> {
+    space: &'s AddressSpace<P, C, F>,
+    flight: Flight,
+    pending: Option<C::Pending>,
+    removed: Removed,
+}
+
+impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
+    /// Waits until the flush is done, and frees what was gathered.
+    pub(crate) fn wait(self) {
+        if let Some(pending) = self.pending {
+            self.space.vm.coherence.wait(pending);
+        }
+        self.space.flights.end(self.flight);
+        self.removed.free(&self.space.vm);
+    }
+
+    /// The same, and lets go of the lock: before, where the design can have it so.
+    pub(crate) fn wait_and_unlock(self, lock: impl Sized) {
+        if C::UNMAP_LOCK == UnmapLock::Released {
+            drop(lock);
+            self.wait();
+        } else {
+            self.wait();
+            drop(lock);
+        }
+    }
+}
+
+impl Removed {
+    fn free<P: Platform, C: Coherence>(self, vm: &Vm<P, C>) {
+        if !self.pages.is_empty() {
+            vm.platform.work(Work::UnmapPage, self.pages.len());
+        }
+        for page in self.pages {
+            vm.platform.release(page);
+        }
+        for table in self.tables {
+            vm.platform.free_table(table);
+        }
+    }
+}

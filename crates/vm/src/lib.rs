@@ -1,0 +1,104 @@
+//! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
+//!
+//! It maps, unmaps, protects, discards, faults in, forks and takes down address spaces, in page
+//! tables of the hardware's own format. It stands on a [`Platform`], which has frames, entries and
+//! locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is known here:
+//! the same source runs on a simulated machine whose MMU walks these very tables, and on bare
+//! metal.
+//!
+//! # What it promises
+//!
+//! - When a call returns, no CPU uses a translation that the call took away, even where another
+//!   call, still on its way, had taken it away first.
+//! - A page is released, and a page table freed, only after the flush that makes every CPU forget
+//!   it. Where nothing was taken away, nothing is flushed.
+//! - Calls may be made from any number of CPUs. Faults and [`advise`](AddressSpace::advise) run
+//!   side by side, and next to the second half of an [`unmap`](AddressSpace::unmap); entries of
+//!   page tables are changed by atomic operations alone.
+//! - A call that runs out of memory gives back what it took, and leaves a space that works.
+//!
+//! # Example
+//!
+//! ```
+//! use shootdown_vm::*;
+//!
+//! fn example<P, C>(platform: P, coherence: C) -> Result<(), Box<dyn std::error::Error>>
+//! where
+//!     P: Platform + Clone,
+//!     C: Coherence + Clone,
+//! {
+//!     let vm = Vm::new(platform, coherence)?; // one for all spaces
+//!     let space: AddressSpace<P, C> = AddressSpace::new(&vm)?;
+//!     let place = Place::Anywhere { length: 4 * PAGE_BYTES };
+//!     let protection = Protection::READ | Protection::WRITE;
+//!     let start = space.map(place, protection, Sharing::Private, Backing::Anonymous)?;
+//!     space.fault(start, Access::Write)?; // the handler of page faults; then the CPU tries again
+//!     let child = space.fork()?;
+//!     space.unmap(start..start + 4 * PAGE_BYTES)?;
+//!     child.exit();
+//!     space.exit();
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # What it is not
+//!
+//! There is no reclaim, no swap, no huge page, no `mremap`, no write-back and no end of a file:
+//! every page of a [`File`] exists, and is zeros when it is first read. The one format is
+//! [x86-64's](X86_64). Heap allocations, for areas and lists, are not expected to fail.
+//!
+//! # Reading it
+//!
+//! In this order: [`Platform`] and [`Coherence`] are the two seams; [`Area`] is what user space
+//! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
+//! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
+//! are under way, `gather` collects what is to be flushed and only then freed. Then the space and
+//! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
+//! `cow`, [`unmap`](AddressSpace::unmap), [`protect`](AddressSpace::protect),
+//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
+
+#![no_std]
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::module_name_repetitions,
+    clippy::must_use_candidate,
+    clippy::cast_possible_truncation,
+    reason = "names are read with their module; a method has its effect; indices are small"
+)]
+
+extern crate alloc;
+
+// In reading order.
+mod platform;
+mod coherence;
+mod error;
+mod area;
+mod areas;
+mod format;
+mod table;
+mod file;
+mod flights;
+mod gather;
+mod space;
+mod map;
+mod fault;
+mod cow;
+mod unmap;
+mod protect;
+mod advise;
+mod fork;
+mod exit;
+
+pub use advise::Advice;
+pub use area::{Access, Area, Backing, Protection, Sharing};
+pub use coherence::{Change, Coherence, EmptyTables, Freed, UnmapLock};
+pub use error::{BadRange, FaultError, MapError, RangeError};
+pub use file::File;
+pub use format::x86_64::X86_64;
+pub use format::{EMPTY, Format, Leaf, Marks};
+pub use map::Place;
+pub use platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+pub use space::{AddressSpace, Stats, Vm};
+
+/// The size of a page.
+pub const PAGE_BYTES: u64 = 4096;

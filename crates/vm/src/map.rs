@@ -1,0 +1,100 @@
+//! Mapping: a new area. (Linux: `mmap`.)
+
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use crate::PAGE_BYTES;
+use crate::area::{Area, Backing, Protection, Sharing};
+use crate::areas::Areas;
+use crate::coherence::Coherence;
+use crate::error::{BadRange, MapError};
+use crate::file::File;
+use crate::format::Format;
+use crate::gather::Gather;
+use crate::platform::{Platform, Work};
+use crate::space::AddressSpace;
+
+/// Where to map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where there is room.
+    Anywhere {
+        /// In bytes.
+        length: u64,
+    },
+    /// Here, whatever is here now. (Linux: `MAP_FIXED`.)
+    Fixed(Range<u64>),
+}
+
+impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
+    /// Makes an area, and returns its address. Pages come at the first access.
+    ///
+    /// What is not backed by a file and shared all the same is shared with the spaces that inherit
+    /// it by [`fork`](Self::fork).
+    ///
+    /// # Errors
+    ///
+    /// If the place is no place for an area, or there is no room. Nothing is changed then.
+    pub fn map(
+        &self,
+        place: Place,
+        protection: Protection,
+        sharing: Sharing,
+        backing: Backing<P>,
+    ) -> Result<u64, MapError> {
+        let backing = match (backing, sharing) {
+            (Backing::Anonymous, Sharing::Shared) => {
+                let file = Arc::new(File::new(self.vm.platform.clone()));
+                Backing::File { file, first_page: 0 }
+            }
+            (backing, _) => backing,
+        };
+        self.vm.platform.work(Work::Areas, 1);
+        let mut areas = self.areas.write();
+        let range = match place {
+            Place::Anywhere { length } => self.find_room(&mut areas, length)?,
+            Place::Fixed(range) => {
+                areas.check(&range)?;
+                self.replace(&mut areas, &range);
+                range
+            }
+        };
+        let start = range.start;
+        areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
+        Ok(start)
+    }
+
+    /// Room that no CPU has an old translation for.
+    fn find_room(&self, areas: &mut Areas<P>, length: u64) -> Result<Range<u64>, MapError> {
+        if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
+            return Err(BadRange.into());
+        }
+        let occupied = |range: &Range<u64>| self.flights.overlapping(range, None);
+        if let Some(range) = areas.find_room(length, occupied) {
+            return Ok(range);
+        }
+        // The only room left may be waiting for a flush. One of our own makes it clean: those who
+        // wait have changed all their entries, which they do under the lock.
+        let limits = areas.limits();
+        if self.flights.overlapping(&limits, None).is_none() {
+            return Err(MapError::NoRoom);
+        }
+        let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
+        Gather::begin(self, found.clone()).send().wait();
+        Ok(found)
+    }
+
+    /// Removes what is mapped in `range`, and what CPUs may remember of it, before any of it can
+    /// be faulted in anew: under the lock. Page tables stay, for the area to come.
+    fn replace(&self, areas: &mut Areas<P>, range: &Range<u64>) {
+        let removed = areas.remove(range);
+        if removed.is_empty() && self.flights.overlapping(range, None).is_none() {
+            return;
+        }
+        let mut gather = Gather::begin(self, range.clone());
+        for area in &removed {
+            gather.clear(&area.range);
+        }
+        gather.send().wait();
+    }
+}

@@ -1,0 +1,74 @@
+//! Changing what may be done with pages. (Linux: `mprotect`.)
+
+use core::ops::Range;
+
+use crate::area::{Area, Protection, Sharing};
+use crate::coherence::Coherence;
+use crate::error::RangeError;
+use crate::format::{Format, Leaf};
+use crate::gather::Gather;
+use crate::platform::{Platform, Work};
+use crate::space::AddressSpace;
+
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+    /// Changes the protection of all that is mapped in `range`.
+    ///
+    /// CPUs are told of permissions that are lost. Of those that are gained they need not know: a
+    /// CPU that holds the old translation takes a fault, and looks again.
+    ///
+    /// # Errors
+    ///
+    /// If areas cannot be there, or are not in all of it. Nothing is changed then. (Linux changes
+    /// what comes before the first hole.)
+    pub fn protect(&self, range: Range<u64>, protection: Protection) -> Result<(), RangeError> {
+        let protection = protection.as_enforced();
+        self.vm.platform.work(Work::Areas, 1);
+        let mut areas = self.areas.write();
+        areas.check(&range)?;
+        if !areas.cover(&range) {
+            return Err(RangeError::NoArea);
+        }
+        let mut gather = Gather::begin(self, range.clone());
+        for mut area in areas.cut(&range) {
+            area.protection = protection;
+            self.protect_entries(&area, &mut gather);
+            areas.insert(area);
+        }
+        gather.send().wait_and_unlock(areas);
+        Ok(())
+    }
+
+    fn protect_entries(&self, area: &Area<P>, gather: &mut Gather<'_, P, C, F>) {
+        let platform = &self.vm.platform;
+        for (address, at, mut entry) in self.tables.entries(platform, area.range.clone()) {
+            // Claims are taken and returned under the lock, which we hold for writing.
+            while let Some(old) = F::as_leaf(entry) {
+                let new = Leaf { protection: self.allowed(area, old), ..old };
+                if new == old {
+                    break;
+                }
+                match platform.compare_exchange(at, entry, F::leaf(new)) {
+                    Ok(_) if new.protection.contains(old.protection) => break,
+                    Ok(_) => {
+                        gather.take_page(address);
+                        break;
+                    }
+                    // The MMU has marked it.
+                    Err(found) => entry = found,
+                }
+            }
+        }
+    }
+
+    /// What an entry may allow in an area: writing to a private page only if it is ours alone.
+    ///
+    /// A page that was writable is. Others cannot come to share it, or cease to, as we look: only
+    /// a fork of this space could, and it needs the lock.
+    fn allowed(&self, area: &Area<P>, leaf: Leaf) -> Protection {
+        let is_ours = area.sharing == Sharing::Shared
+            || !area.protection.contains(Protection::WRITE)
+            || leaf.protection.contains(Protection::WRITE)
+            || leaf.frame != self.vm.zero_page && self.vm.platform.user_count(leaf.frame) == 1;
+        if is_ours { area.protection } else { area.protection - Protection::WRITE }
+    }
+}

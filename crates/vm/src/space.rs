@@ -1,0 +1,193 @@
+//! An address space, and what all of them have in common.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lock_api::RwLock;
+use shootdown::Root;
+
+use crate::area::Area;
+use crate::areas::Areas;
+use crate::coherence::{Change, Coherence};
+use crate::flights::Flights;
+use crate::format::Format;
+use crate::format::x86_64::X86_64;
+use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
+use crate::table::PageTables;
+
+/// What all spaces of a system have in common: the platform, the way to keep TLBs coherent, and
+/// the page of zeros.
+///
+/// Platform and coherence are handles: something small that can be cloned, such as a reference, an
+/// `Rc`, or a unit type for a kernel that has but one of them.
+#[derive(Clone)]
+pub struct Vm<P, C> {
+    pub(crate) platform: P,
+    pub(crate) coherence: C,
+    pub(crate) zero_page: Frame,
+}
+
+impl<P: Platform, C: Coherence> Vm<P, C> {
+    /// Takes the one frame that all pages share which were read and never written. It is never
+    /// given back, and its users are not counted: a count would be the busiest word of the system.
+    ///
+    /// # Errors
+    ///
+    /// If there is no frame.
+    pub fn new(platform: P, coherence: C) -> Result<Self, OutOfMemory> {
+        let zero_page = platform.allocate(FrameUse::Page)?;
+        platform.clear_page(zero_page);
+        Ok(Self { platform, coherence, zero_page })
+    }
+
+    /// The platform.
+    pub const fn platform(&self) -> &P {
+        &self.platform
+    }
+
+    /// The way to keep TLBs coherent.
+    pub const fn coherence(&self) -> &C {
+        &self.coherence
+    }
+
+    /// The page of zeros.
+    pub const fn zero_page(&self) -> Frame {
+        self.zero_page
+    }
+
+    /// Counts one more entry that maps a page.
+    pub(crate) fn share(&self, page: Frame) {
+        if page != self.zero_page {
+            self.platform.share(page);
+        }
+    }
+
+    /// Counts one entry less that maps a page.
+    pub(crate) fn release(&self, page: Frame) {
+        if page != self.zero_page {
+            self.platform.release(page);
+        }
+    }
+}
+
+/// An address space: areas, the page tables that they are mapped by, and the lock between them.
+/// (Linux: `mm_struct`.)
+///
+/// One lock guards the areas. Who changes areas takes it for writing; who changes page tables
+/// under areas that stay, for reading, and those run side by side. How far
+/// [`unmap`](Self::unmap) and others hold it while they wait for other CPUs is the design's
+/// choice: [`Coherence::UNMAP_LOCK`].
+///
+/// A space is taken down by [`exit`](Self::exit). Dropped without it, its pages and tables are
+/// lost, which is safe.
+pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
+    pub(crate) vm: Vm<P, C>,
+    pub(crate) tables: PageTables<F>,
+    pub(crate) areas: RwLock<P::SleepingLock, Areas<P>>,
+    pub(crate) flights: Flights,
+    /// How many entries have been claimed by faults that copy a page.
+    pub(crate) claims: AtomicU64,
+    pub(crate) counters: Counters,
+    coherent: C::Space,
+}
+
+impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
+    /// A space with nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no frame for the root of its page tables.
+    pub fn new(vm: &Vm<P, C>) -> Result<Self, OutOfMemory> {
+        let tables = PageTables::new(&vm.platform)?;
+        Ok(Self {
+            coherent: vm.coherence.space(tables.root()),
+            areas: RwLock::new(Areas::new(vm.platform.user_addresses())),
+            tables,
+            flights: Flights::new(),
+            claims: AtomicU64::new(0),
+            counters: Counters::default(),
+            vm: vm.clone(),
+        })
+    }
+}
+
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+    /// The root of the page tables.
+    pub const fn root(&self) -> Root {
+        self.tables.root()
+    }
+
+    /// What the coherence keeps for this space: what a scheduler [switches](Coherence::switch) to.
+    pub const fn coherent(&self) -> &C::Space {
+        &self.coherent
+    }
+
+    /// What all spaces have in common.
+    pub const fn vm(&self) -> &Vm<P, C> {
+        &self.vm
+    }
+
+    /// The areas as they are now, in order of address.
+    pub fn areas(&self) -> Vec<Area<P>> {
+        self.areas.read().iter().cloned().collect()
+    }
+
+    /// What operations on this space did so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.read()
+    }
+
+    pub(crate) fn flush(&self, change: &Change) -> C::Pending {
+        self.counters.flushes.fetch_add(1, Relaxed);
+        self.vm.coherence.flush(&self.coherent, change)
+    }
+}
+
+/// What operations on a space did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Flushes sent.
+    pub flushes: u64,
+    /// Those of them that covered all that was asked for, since another's was under way there.
+    pub flushes_for_races: u64,
+    /// Operations that could have needed a flush, and did not.
+    pub flushes_avoided: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    flushes: AtomicU64,
+    races: AtomicU64,
+    avoided: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn count_race(&self) {
+        self.races.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn count_avoided(&self) {
+        self.avoided.fetch_add(1, Relaxed);
+    }
+
+    fn read(&self) -> Stats {
+        Stats {
+            flushes: self.flushes.load(Relaxed),
+            flushes_for_races: self.races.load(Relaxed),
+            flushes_avoided: self.avoided.load(Relaxed),
+        }
+    }
+}
+
+impl<P, C> fmt::Debug for Vm<P, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vm").field("zero_page", &self.zero_page).finish_non_exhaustive()
+    }
+}
+
+impl<P: Platform, C: Coherence, F: Format> fmt::Debug for AddressSpace<P, C, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressSpace").field("root", &self.root()).finish_non_exhaustive()
+    }
+}

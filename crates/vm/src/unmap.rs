@@ -1,0 +1,99 @@
+//! Unmapping: areas, their pages, and the page tables that nobody needs any more. (Linux:
+//! `munmap`.)
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use lock_api::RwLockWriteGuard;
+
+use crate::area::Area;
+use crate::areas::Areas;
+use crate::coherence::{Coherence, EmptyTables, UnmapLock};
+use crate::error::BadRange;
+use crate::format::Format;
+use crate::gather::{Gather, Sent};
+use crate::platform::{Platform, Work};
+use crate::space::AddressSpace;
+
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+    /// Removes what is mapped in `range`; parts of it may not be.
+    ///
+    /// # Errors
+    ///
+    /// If areas cannot be there. Nothing is changed then.
+    pub fn unmap(&self, range: Range<u64>) -> Result<(), BadRange> {
+        self.vm.platform.work(Work::Areas, 1);
+        let mut areas = self.areas.write();
+        areas.check(&range)?;
+        let removed = areas.remove(&range);
+        if removed.is_empty() && self.flights.overlapping(&range, None).is_none() {
+            return Ok(());
+        }
+        let empty = self.empty_tables(&areas, &removed);
+        // Begun while the lock is held for writing: who next looks for room knows of it.
+        let gather = Gather::begin(self, range);
+        if C::UNMAP_LOCK == UnmapLock::Exclusive {
+            remove(gather, &removed, &empty).wait();
+            drop(areas);
+        } else {
+            let areas = RwLockWriteGuard::downgrade(areas);
+            remove(gather, &removed, &empty).wait_and_unlock(areas);
+        }
+        // A file of which this was the last area goes only now.
+        drop(removed);
+        Ok(())
+    }
+
+    /// Where page tables are to be unhooked, now that `removed` is gone: the addresses, and the gap
+    /// around them.
+    fn empty_tables(&self, areas: &Areas<P>, removed: &[Area<P>]) -> Vec<[Range<u64>; 2]> {
+        match (C::EMPTY_TABLES, removed.first(), removed.last()) {
+            (EmptyTables::Freed, Some(first), Some(last)) => {
+                let range = first.range.start..last.range.end;
+                vec![[range.clone(), areas.gap_around(&range)]]
+            }
+            // They may be anywhere where areas once were.
+            (EmptyTables::Kept, ..) if self.tables.are_many() => {
+                let limits = areas.limits();
+                let within =
+                    |gap: Range<u64>| [gap.start.max(limits.start)..gap.end.min(limits.end), gap];
+                areas.gaps().into_iter().map(within).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Clears the entries of areas that are gone, unhooks tables, and sends the flush.
+///
+/// The lock is held at least for reading, without a pause since the areas were removed. What others
+/// do meanwhile is then:
+///
+/// - *Faults, and calls that discard*, look for addresses of areas alone, and no area is in the
+///   gap, nor can one come while readers keep writers out. A table that is unhooked covers the gap
+///   alone, so none of them walks it, hangs a table below it, or makes it anew. A table that a
+///   neighbouring area needs, too, is not unhooked.
+/// - *Another `unmap`* removed its areas before ours, for it held the lock for writing. If it still
+///   holds it for reading, ours could not have been taken for writing; so it is past this function,
+///   and at most waits.
+/// - *CPUs* may be in the middle of a walk, or have cached the way to a table. It leads to entries
+///   that are all empty and stay so, and the table is freed after the flush.
+///
+/// When the lock has been let go and the flush is not yet done, the gap but for the range itself
+/// may be mapped again, and get new tables. A CPU that has cached the way to the old one faults
+/// there, finds that nothing is wrong, and tries again, until the flush reaches it (or at once: on
+/// x86 a fault drops what is cached of the way to its address).
+fn remove<'s, P: Platform, C: Coherence, F: Format>(
+    mut gather: Gather<'s, P, C, F>,
+    removed: &[Area<P>],
+    empty: &[[Range<u64>; 2]],
+) -> Sent<'s, P, C, F> {
+    for area in removed {
+        gather.clear(&area.range);
+    }
+    for [range, gap] in empty {
+        gather.unhook(range, gap);
+    }
+    gather.send()
+}

@@ -1,0 +1,339 @@
+//! Random programs against a model: a map from pages to what they must hold and allow.
+
+mod platform;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use platform::*;
+use proptest::prelude::*;
+use shootdown_vm::{
+    Access, AddressSpace, Advice, Area, Backing, FaultError, File, MapError, PAGE_BYTES, Place,
+    Protection, RangeError, Sharing,
+};
+
+const CPUS: usize = 3;
+
+/// What a file, or memory shared without one, holds.
+type Object = Rc<RefCell<HashMap<u64, u64>>>;
+
+#[derive(Clone)]
+struct Page {
+    protection: Protection,
+    sharing: Sharing,
+    /// What was written to it privately.
+    own: Option<u64>,
+    object: Option<(Object, u64)>,
+}
+
+impl Page {
+    fn read(&self) -> u64 {
+        let shared = || {
+            self.object
+                .as_ref()
+                .map_or(0, |(object, page)| object.borrow().get(page).copied().unwrap_or(0))
+        };
+        self.own.unwrap_or_else(shared)
+    }
+
+    fn write(&mut self, value: u64) {
+        match (&self.object, self.sharing) {
+            (Some((object, page)), Sharing::Shared) => {
+                object.borrow_mut().insert(*page, value);
+            }
+            _ => self.own = Some(value),
+        }
+    }
+}
+
+type Model = BTreeMap<u64, Page>;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Private,
+    SharedAnonymous,
+    PrivateFile,
+    SharedFile,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Map { count: u64, protection: Protection, kind: Kind },
+    MapFixed { first: u64, count: u64, protection: Protection, kind: Kind },
+    Unmap { first: u64, count: u64 },
+    Protect { first: u64, count: u64, protection: Protection },
+    Discard { first: u64, count: u64 },
+    Touch { page: u64, count: u64, cpu: usize, access: Access },
+    Fork,
+    Exit,
+}
+
+fn protections() -> impl Strategy<Value = Protection> {
+    prop_oneof![
+        6 => Just(READ_WRITE),
+        2 => Just(READ),
+        1 => Just(READ_WRITE | Protection::EXECUTE),
+        1 => Just(Protection::WRITE),
+        1 => Just(Protection::empty()),
+    ]
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        4 => Just(Kind::Private),
+        1 => Just(Kind::SharedAnonymous),
+        1 => Just(Kind::PrivateFile),
+        1 => Just(Kind::SharedFile),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = (usize, Step)> {
+    let range = || (0..PAGES, 1..=24u64).prop_map(|(first, n)| (first, n.min(PAGES - first)));
+    let accesses = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::Execute)];
+    let step = prop_oneof![
+        3 => (1..=20u64, protections(), kinds())
+            .prop_map(|(count, protection, kind)| Step::Map { count, protection, kind }),
+        2 => (range(), protections(), kinds()).prop_map(|((first, count), protection, kind)| {
+            Step::MapFixed { first, count, protection, kind }
+        }),
+        3 => range().prop_map(|(first, count)| Step::Unmap { first, count }),
+        3 => (range(), protections())
+            .prop_map(|((first, count), protection)| Step::Protect { first, count, protection }),
+        2 => range().prop_map(|(first, count)| Step::Discard { first, count }),
+        12 => (range(), 0..CPUS, accesses).prop_map(|((page, count), cpu, access)| {
+            Step::Touch { page, count, cpu, access }
+        }),
+        2 => Just(Step::Fork),
+        1 => Just(Step::Exit),
+    ];
+    (0..4usize, step)
+}
+
+struct World<const LOCK: u8, const WHEN: u8> {
+    host: Host,
+    file: (Arc<File<Host>>, Object),
+    spaces: Vec<(Space<LOCK, WHEN>, Model)>,
+    next_value: u64,
+}
+
+impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
+    fn new() -> Self {
+        let host = Host::new(4096, CPUS);
+        let vm = system(&host);
+        let space = AddressSpace::new(&vm).unwrap();
+        let file = (Arc::new(File::new(host.clone())), Object::default());
+        Self { file, spaces: vec![(space, Model::new())], host, next_value: 1 }
+    }
+
+    fn step(&mut self, which: usize, step: &Step) {
+        let index = which % self.spaces.len();
+        match *step {
+            Step::Map { count, protection, kind } => self.map(index, count, protection, kind),
+            Step::MapFixed { first, count, protection, kind } => {
+                let place = Place::Fixed(pages(first, count));
+                let (backing, sharing, object) = self.backing(kind);
+                let space = &self.spaces[index].0;
+                assert_eq!(
+                    space.map(place, protection, sharing, backing),
+                    Ok(pages(first, 1).start)
+                );
+                self.model_map(index, first, count, protection, sharing, object);
+            }
+            Step::Unmap { first, count } => {
+                let (space, model) = &mut self.spaces[index];
+                space.unmap(pages(first, count)).unwrap();
+                model.retain(|&page, _| !(first..first + count).contains(&page));
+            }
+            Step::Protect { first, count, protection } => {
+                let (space, model) = &mut self.spaces[index];
+                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+                let result = space.protect(pages(first, count), protection);
+                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+                if is_covered {
+                    for (_, page) in model.range_mut(first..first + count) {
+                        page.protection = enforced(protection);
+                    }
+                }
+            }
+            Step::Discard { first, count } => {
+                let (space, model) = &mut self.spaces[index];
+                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+                let result = space.advise(pages(first, count), Advice::DontNeed);
+                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+                for (_, page) in model.range_mut(first..first + count) {
+                    page.own = None;
+                }
+            }
+            Step::Touch { page, count, cpu, access } => {
+                (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
+            }
+            Step::Fork if self.spaces.len() < 4 => {
+                let child = self.spaces[index].0.fork().unwrap();
+                let model = self.spaces[index].1.clone();
+                self.spaces.push((child, model));
+            }
+            Step::Exit if self.spaces.len() > 1 => self.spaces.swap_remove(index).0.exit(),
+            Step::Fork | Step::Exit => {}
+        }
+        self.check();
+    }
+
+    fn map(&mut self, index: usize, count: u64, protection: Protection, kind: Kind) {
+        let place = Place::Anywhere { length: count * PAGE_BYTES };
+        let (backing, sharing, object) = self.backing(kind);
+        let (space, model) = &mut self.spaces[index];
+        let is_free = |first: u64| (first..first + count).all(|page| !model.contains_key(&page));
+        let has_room = (0..=PAGES - count).any(is_free);
+        match space.map(place, protection, sharing, backing) {
+            Ok(start) => {
+                let first = (start - BASE) / PAGE_BYTES;
+                assert!(is_free(first), "mapped over something else");
+                self.model_map(index, first, count, protection, sharing, object);
+            }
+            Err(error) => assert!(error == MapError::NoRoom && !has_room),
+        }
+    }
+
+    fn model_map(
+        &mut self,
+        index: usize,
+        first: u64,
+        count: u64,
+        protection: Protection,
+        sharing: Sharing,
+        object: Option<Object>,
+    ) {
+        for n in 0..count {
+            let object = object.clone().map(|object| (object, n));
+            let protection = enforced(protection);
+            let page = Page { protection, sharing, own: None, object };
+            self.spaces[index].1.insert(first + n, page);
+        }
+    }
+
+    fn backing(&self, kind: Kind) -> (Backing<Host>, Sharing, Option<Object>) {
+        let file = Backing::File { file: Arc::clone(&self.file.0), first_page: 0 };
+        let object = Some(Rc::clone(&self.file.1));
+        match kind {
+            Kind::Private => (Backing::Anonymous, Sharing::Private, None),
+            Kind::SharedAnonymous => (Backing::Anonymous, Sharing::Shared, Some(Object::default())),
+            Kind::PrivateFile => (file, Sharing::Private, object),
+            Kind::SharedFile => (file, Sharing::Shared, object),
+        }
+    }
+
+    fn touch(&mut self, index: usize, page: u64, cpu: usize, how: Access) {
+        let value = self.next_value;
+        self.next_value += 1;
+        let (space, model) = &mut self.spaces[index];
+        let result = access(space, cpu, pages(page, 1).start + 8, how, value);
+        let expected = match model.get_mut(&page) {
+            None => Err(FaultError::NoArea),
+            Some(page) if !page.protection.contains(how.needs()) => Err(FaultError::NotPermitted),
+            Some(page) => {
+                if how == Access::Write {
+                    page.write(value);
+                }
+                Ok(page.read())
+            }
+        };
+        assert_eq!(result, expected, "{how:?} of page {page} on CPU {cpu}");
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        self.host.check_caches();
+        for (space, model) in &self.spaces {
+            let areas = space.areas();
+            let mapped: Vec<_> = areas.iter().flat_map(pages_of).collect();
+            let expected: Vec<_> =
+                model.iter().map(|(&page, is)| (page, is.protection, is.sharing)).collect();
+            assert_eq!(mapped, expected);
+            if LOCK == KEEPING {
+                continue;
+            }
+            for table in self.host.tables_of(space.root()) {
+                let needs = |area: &Area<Host>| {
+                    area.range.start < table.end && table.start < area.range.end
+                };
+                assert!(areas.iter().any(needs), "the table of {table:x?} is of no use");
+            }
+        }
+    }
+
+    fn end(mut self) {
+        for (space, _) in self.spaces.drain(..) {
+            space.exit();
+        }
+        drop(self.file);
+        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+    }
+}
+
+fn enforced(protection: Protection) -> Protection {
+    if protection.is_empty() { protection } else { protection | READ }
+}
+
+fn pages_of(area: &Area<Host>) -> impl Iterator<Item = (u64, Protection, Sharing)> + use<> {
+    let (protection, sharing) = (area.protection, area.sharing);
+    let first = (area.range.start - BASE) / PAGE_BYTES;
+    let end = (area.range.end - BASE) / PAGE_BYTES;
+    (first..end).map(move |page| (page, protection, sharing))
+}
+
+fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
+    let mut world = World::<LOCK, WHEN>::new();
+    for (which, step) in steps {
+        world.step(*which, step);
+    }
+    world.end();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Reads find what the model says, forks are isolated, accesses are allowed exactly where they
+    /// should be, no CPU remembers what is no longer so, no table is left that no area needs, and
+    /// in the end every frame is free: with the lock held for writing.
+    #[test]
+    fn programs_do_as_the_model_says_under_the_exclusive_lock(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<EXCLUSIVE, AT_WAIT>(&steps);
+    }
+
+    /// The same, with the lock held for reading.
+    #[test]
+    fn programs_do_as_the_model_says_under_the_shared_lock(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<SHARED, AT_WAIT>(&steps);
+    }
+
+    /// The same, with the lock released.
+    #[test]
+    fn programs_do_as_the_model_says_with_the_lock_released(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<RELEASED, AT_WAIT>(&steps);
+    }
+
+    /// The same, with page tables that stay when they are empty.
+    #[test]
+    fn programs_do_as_the_model_says_with_tables_kept(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<KEEPING, AT_WAIT>(&steps);
+    }
+
+    /// A coherence that is done at once must do as well: whoever flushes before it has changed the
+    /// page tables is found out.
+    #[test]
+    fn programs_do_as_the_model_says_if_flushes_are_done_at_once(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<RELEASED, AT_FLUSH>(&steps);
+    }
+}

@@ -1,0 +1,389 @@
+//! A machine of host memory: frames that notice when they are used after they were freed, CPUs
+//! with TLBs that forget nothing unless told, and a coherence that tells them exactly what it was
+//! asked to and no more.
+//!
+//! The MMU reads page tables with a decoder of its own.
+
+#![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
+
+mod mmu;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+
+use parking_lot::Mutex;
+use shootdown::Root;
+use shootdown_vm::{
+    Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, FaultError, Frame, FrameUse,
+    OutOfMemory, PAGE_BYTES, Platform, Protection, UnmapLock, Vm, Work,
+};
+
+pub use mmu::Refused;
+use mmu::Tlb;
+
+pub const READ: Protection = Protection::READ;
+pub const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
+
+/// The first user address: user memory crosses a boundary of 1 GiB in its middle.
+pub const BASE: u64 = (1 << 30) - PAGES / 2 * PAGE_BYTES;
+/// How many pages of user addresses there are.
+pub const PAGES: u64 = 96;
+
+/// The pages from the `first` on.
+pub fn pages(first: u64, count: u64) -> Range<u64> {
+    BASE + first * PAGE_BYTES..BASE + (first + count) * PAGE_BYTES
+}
+
+/// When the coherence tells the CPUs.
+pub const AT_FLUSH: u8 = 0;
+pub const AT_WAIT: u8 = 1;
+
+/// Which lock is held.
+pub const EXCLUSIVE: u8 = 0;
+pub const SHARED: u8 = 1;
+pub const RELEASED: u8 = 2;
+/// None either; and page tables that become empty are kept.
+pub const KEEPING: u8 = 3;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+pub struct Machine {
+    frames: Vec<FrameState>,
+    free: Mutex<VecDeque<u64>>,
+    /// How many more allocations succeed.
+    budget: AtomicU64,
+    user_addresses: Range<u64>,
+    tlbs: Vec<Mutex<Tlb>>,
+    flushes: Mutex<Vec<Change>>,
+    retired: AtomicUsize,
+    /// Called once, by the next wait, before any CPU is told.
+    hook: Mutex<Option<Hook>>,
+    /// Called once, when so many more calls of the platform have been made.
+    interruption: Mutex<Option<(u64, Hook)>>,
+    is_to_interrupt: AtomicBool,
+    drops_flushes: AtomicBool,
+}
+
+#[derive(Default)]
+struct FrameState {
+    kind: AtomicU8,
+    users: AtomicU64,
+    word: AtomicU64,
+    entries: OnceLock<Box<[AtomicU64; 512]>>,
+}
+
+const FREE: u8 = 0;
+const TABLE: u8 = 1;
+const PAGE: u8 = 2;
+const GARBAGE: u64 = 0xdead_beef_dead_beef;
+
+/// The platform: a handle to the machine.
+#[derive(Clone)]
+pub struct Host(pub Arc<Machine>);
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host")
+    }
+}
+
+impl Host {
+    pub fn new(frame_count: usize, cpu_count: usize) -> Self {
+        Self::with_addresses(frame_count, cpu_count, pages(0, PAGES))
+    }
+
+    pub fn with_addresses(
+        frame_count: usize,
+        cpu_count: usize,
+        user_addresses: Range<u64>,
+    ) -> Self {
+        let mut frames = Vec::new();
+        frames.resize_with(frame_count, FrameState::default);
+        Self(Arc::new(Machine {
+            frames,
+            // Frame 0 stays out, to be noticed.
+            free: Mutex::new((1..frame_count as u64).collect()),
+            budget: AtomicU64::new(u64::MAX),
+            user_addresses,
+            tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
+            flushes: Mutex::default(),
+            retired: AtomicUsize::new(0),
+            hook: Mutex::default(),
+            interruption: Mutex::default(),
+            is_to_interrupt: AtomicBool::new(false),
+            drops_flushes: AtomicBool::new(false),
+        }))
+    }
+
+    /// Has all allocations but the next `count` fail.
+    pub fn limit_allocations(&self, count: u64) {
+        self.0.budget.store(count, Relaxed);
+    }
+
+    /// Has the next wait for a flush call `hook` first, in which other CPUs do something.
+    pub fn when_waiting(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.hook.lock() = Some(Box::new(hook));
+    }
+
+    pub fn hook_is_set(&self) -> bool {
+        self.0.hook.lock().is_some()
+    }
+
+    /// Has `hook` be called after `count` more calls of the platform, before the next one.
+    pub fn interrupt_after(&self, count: u64, hook: impl FnOnce() + Send + 'static) {
+        *self.0.interruption.lock() = Some((count, Box::new(hook)));
+        self.0.is_to_interrupt.store(true, Relaxed);
+    }
+
+    /// Takes an interruption back. Returns whether it has not come.
+    pub fn cancel_interruption(&self) -> bool {
+        self.0.is_to_interrupt.store(false, Relaxed);
+        self.0.interruption.lock().take().is_some()
+    }
+
+    /// A moment in which other CPUs may do something.
+    fn moment(&self) {
+        if !self.0.is_to_interrupt.load(Relaxed) {
+            return;
+        }
+        let mut interruption = self.0.interruption.lock();
+        match &mut *interruption {
+            Some((count, _)) if *count > 0 => *count -= 1,
+            _ => {
+                self.0.is_to_interrupt.store(false, Relaxed);
+                let due = interruption.take();
+                drop(interruption);
+                if let Some((_, hook)) = due {
+                    hook();
+                }
+            }
+        }
+    }
+
+    /// Has flushes do nothing, to see that tests notice.
+    pub fn drop_flushes(&self) {
+        self.0.drops_flushes.store(true, Relaxed);
+    }
+
+    /// How many frames are not free.
+    pub fn frames_in_use(&self) -> usize {
+        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) != FREE).count()
+    }
+
+    pub fn tables_in_use(&self) -> usize {
+        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) == TABLE).count()
+    }
+
+    /// The flushes since the last call.
+    pub fn take_flushes(&self) -> Vec<Change> {
+        std::mem::take(&mut self.0.flushes.lock())
+    }
+
+    pub fn retired(&self) -> usize {
+        self.0.retired.load(Relaxed)
+    }
+
+    fn state(&self, frame: Frame, kind: u8) -> &FrameState {
+        let state = &self.0.frames[frame.0 as usize];
+        assert_eq!(state.kind.load(Acquire), kind, "{frame:?} is not what it is used as");
+        state
+    }
+
+    fn entry(&self, at: EntryAt) -> &AtomicU64 {
+        &self.state(at.table, TABLE).entries.get().expect("tables have entries")[at.index]
+    }
+
+    /// The word of a page.
+    fn word(&self, page: Frame) -> &AtomicU64 {
+        &self.state(page, PAGE).word
+    }
+
+    fn free(&self, frame: Frame, kind: u8) {
+        let state = &self.0.frames[frame.0 as usize];
+        let was = state.kind.swap(FREE, AcqRel);
+        assert_eq!(was, kind, "{frame:?} is freed as what it is not");
+        state.word.store(GARBAGE, Relaxed);
+        self.0.free.lock().push_back(frame.0);
+    }
+}
+
+impl Platform for Host {
+    type SleepingLock = parking_lot::RawRwLock;
+    type SpinLock = parking_lot::RawMutex;
+
+    fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        self.moment();
+        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
+            u64::MAX => Some(u64::MAX),
+            budget => budget.checked_sub(1),
+        });
+        budget.map_err(|_| OutOfMemory)?;
+        let number = self.0.free.lock().pop_front().ok_or(OutOfMemory)?;
+        let state = &self.0.frames[number as usize];
+        match purpose {
+            FrameUse::Table => {
+                let entries = state
+                    .entries
+                    .get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+                entries.iter().for_each(|entry| entry.store(0, Relaxed));
+                state.kind.store(TABLE, Release);
+            }
+            FrameUse::Page => {
+                state.word.store(GARBAGE, Relaxed);
+                state.users.store(1, Relaxed);
+                state.kind.store(PAGE, Release);
+            }
+        }
+        Ok(Frame(number))
+    }
+
+    fn share(&self, page: Frame) {
+        self.moment();
+        let before = self.state(page, PAGE).users.fetch_add(1, AcqRel);
+        assert_ne!(before, 0, "{page:?} is shared by nobody");
+    }
+
+    fn user_count(&self, page: Frame) -> u64 {
+        self.moment();
+        self.state(page, PAGE).users.load(Acquire)
+    }
+
+    fn release(&self, page: Frame) {
+        self.moment();
+        let before = self.state(page, PAGE).users.fetch_sub(1, AcqRel);
+        assert_ne!(before, 0, "{page:?} is released by nobody");
+        if before == 1 {
+            self.free(page, PAGE);
+        }
+    }
+
+    fn free_table(&self, table: Frame) {
+        self.moment();
+        self.free(table, TABLE);
+    }
+
+    fn load(&self, entry: EntryAt) -> u64 {
+        self.moment();
+        self.entry(entry).load(Acquire)
+    }
+
+    fn swap(&self, entry: EntryAt, value: u64) -> u64 {
+        self.moment();
+        self.entry(entry).swap(value, AcqRel)
+    }
+
+    fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
+        self.moment();
+        self.entry(entry).compare_exchange(current, new, AcqRel, Acquire)
+    }
+
+    fn clear_page(&self, page: Frame) {
+        self.moment();
+        self.word(page).store(0, Relaxed);
+    }
+
+    fn copy_page(&self, from: Frame, to: Frame) {
+        self.moment();
+        self.word(to).store(self.word(from).load(Relaxed), Relaxed);
+    }
+
+    fn work(&self, work: Work, count: usize) {
+        assert_ne!(count, 0, "{work:?} that is none");
+    }
+
+    fn user_addresses(&self) -> Range<u64> {
+        self.0.user_addresses.clone()
+    }
+}
+
+/// Tells all CPUs of a change, and no more than the change says.
+#[derive(Clone, Debug)]
+pub struct Telling<const LOCK: u8, const WHEN: u8>(pub Host);
+
+impl<const LOCK: u8, const WHEN: u8> Telling<LOCK, WHEN> {
+    fn tell(&self, root: Root, change: &Change) {
+        if !self.0.0.drops_flushes.load(Relaxed) {
+            self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget(root, change));
+        }
+    }
+}
+
+impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
+    type Space = Root;
+    type Pending = (Root, Change);
+
+    const UNMAP_LOCK: UnmapLock = match LOCK {
+        EXCLUSIVE => UnmapLock::Exclusive,
+        SHARED => UnmapLock::Shared,
+        _ => UnmapLock::Released,
+    };
+    const EMPTY_TABLES: EmptyTables =
+        if LOCK == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed };
+
+    fn space(&self, root: Root) -> Root {
+        root
+    }
+
+    fn flush(&self, &root: &Root, change: &Change) -> (Root, Change) {
+        self.0.0.flushes.lock().push(change.clone());
+        if WHEN == AT_FLUSH {
+            self.tell(root, change);
+        }
+        (root, change.clone())
+    }
+
+    fn wait(&self, (root, change): (Root, Change)) {
+        self.0.moment();
+        let hook = self.0.0.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        if WHEN == AT_WAIT {
+            self.tell(root, &change);
+        }
+    }
+
+    fn retire(&self, &root: &Root) {
+        self.0.0.retired.fetch_add(1, Relaxed);
+        self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
+    }
+
+    #[allow(unsafe_code, reason = "the trait's; CPUs of this machine run all spaces at once")]
+    unsafe fn switch(&self, _: &Root) {}
+    fn enter_lazy(&self) {}
+    fn leave(&self) {}
+    fn interrupt(&self) {}
+}
+
+pub type Design<const LOCK: u8, const WHEN: u8> = Telling<LOCK, WHEN>;
+pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<Host, Design<LOCK, WHEN>>;
+
+/// A system on a machine.
+pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> Vm<Host, Design<LOCK, WHEN>> {
+    Vm::new(host.clone(), Telling(host.clone())).expect("there is memory for a page of zeros")
+}
+
+/// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
+/// or has written.
+pub fn access<const LOCK: u8, const WHEN: u8>(
+    space: &Space<LOCK, WHEN>,
+    cpu: usize,
+    address: u64,
+    access: Access,
+    value: u64,
+) -> Result<u64, FaultError> {
+    let host = space.vm().platform();
+    for _ in 0..1_000_000 {
+        match host.touch(cpu, space.root(), address, access, value) {
+            Ok(word) => return Ok(word),
+            Err(Refused) => space.fault(address, access)?,
+        }
+        std::hint::spin_loop();
+    }
+    panic!("the access is refused for ever");
+}
