@@ -1,0 +1,85 @@
+//! How many memory operations the simulator executes per second of one of the host's cores.
+//!
+//! Half of the operations use pages through the TLB, a quarter count in a word of the CPU's own,
+//! and a quarter in one that it shares with its neighbour. Best of five runs, in CPU time of this
+//! thread: other users of the host do not count. Nothing fails when a figure is below its aim:
+//! hosts differ.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use shootdown::Word;
+use shootdown_sim::{
+    Affinity, Machine, Purpose, RunEnd, Sim, SimWord, TagEntries, ThreadSpec, Time, Touch,
+};
+
+/// CPUs, and the aim in millions of operations per second.
+const CASES: [(usize, f64); 4] = [(4, 5.0), (64, 0.0), (192, 2.0), (4096, 0.0)];
+const OPERATIONS: u64 = 2_000_000;
+const RUNS: usize = 5;
+
+fn main() {
+    println!("{:>5}  {:>13}  {:>5}", "CPUs", "M operations/s", "aim");
+    for (cpus, aim) in CASES {
+        let best = (0..RUNS).map(|_| run(cpus)).fold(0.0, f64::max);
+        let aim_text = if aim > 0.0 { format!("{aim:.1}") } else { String::new() };
+        let verdict = if aim > 0.0 && best < aim { "  below its aim" } else { "" };
+        println!("{cpus:>5}  {best:>13.1}  {aim_text:>5}{verdict}");
+    }
+}
+
+#[repr(align(64))]
+struct Line(SimWord);
+
+/// Millions of operations per second.
+fn run(cpus: usize) -> f64 {
+    let round = include_str!("../tests/round.toml");
+    let machine = Machine::from_toml(round).and_then(|machine| machine.with_cpus(cpus));
+    let machine = machine.expect("the file is part of this crate");
+    let sim = Rc::new(Sim::new(machine, 1 << 16, cpus).expect("there is room for the stacks"));
+    let root = tables(&sim);
+    let lines: Rc<Vec<Line>> = Rc::new((0..2 * cpus).map(|_| Line(SimWord::with(0))).collect());
+    for cpu in 0..cpus {
+        let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
+        let (inside, lines) = (Rc::clone(&sim), Rc::clone(&lines));
+        let body = move || {
+            inside.load_root(root, 1, TagEntries::Discarded);
+            for turn in 0..OPERATIONS / cpus as u64 / 4 {
+                let page = (turn * 7 + cpu as u64) % 32;
+                inside.touch(page << 12, Touch::Read).expect("it is mapped");
+                inside.touch(page << 12, Touch::Write(turn)).expect("it is mapped");
+                lines[cpu].0.fetch_add(1, Relaxed);
+                lines[cpus + cpu / 2].0.fetch_add(1, Relaxed);
+            }
+        };
+        sim.spawn(spec, body).expect("there is room for the stack");
+    }
+    let start = cpu_seconds();
+    assert_eq!(sim.run_until(Time::END), RunEnd::Done);
+    OPERATIONS as f64 / (cpu_seconds() - start) / 1e6
+}
+
+/// Page tables that map the first 32 pages.
+fn tables(sim: &Sim) -> u64 {
+    let table = || sim.allocate(Purpose::Table).expect("there is memory");
+    let (top, upper, middle, leaf) = (table(), table(), table(), table());
+    for (from, to) in [(top, upper), (upper, middle), (middle, leaf)] {
+        sim.update_entry(from, 0, |_| to << 12 | 7);
+    }
+    for index in 0..32 {
+        let page = sim.allocate(Purpose::Page).expect("there is memory");
+        sim.update_entry(leaf, index, |_| page << 12 | 7);
+    }
+    top
+}
+
+/// What this thread of the host has computed so far.
+fn cpu_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to the structure that it is given.
+    #[expect(unsafe_code, reason = "the standard library has no clock of CPU time")]
+    unsafe {
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+    }
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

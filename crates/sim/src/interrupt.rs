@@ -1,0 +1,126 @@
+//! Interrupts: from one CPU to others, over the interconnect, and through a hypervisor if there is
+//! one.
+
+use crate::sim::Sim;
+use crate::time::Time;
+use crate::tlb::SpaceKey;
+
+/// What an interrupt is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vector {
+    /// The kernel's flush interrupt.
+    Flush,
+    /// There is something to run.
+    Reschedule,
+}
+
+/// An interrupt on its way to a CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) at: Time,
+    vector: Vector,
+}
+
+impl Sim {
+    /// Sends the flush interrupt to CPUs, for the flush that this CPU has
+    /// [begun](Self::flush_began). A CPU to which one is on its way already, and that has not taken
+    /// it, takes one for both.
+    pub fn send_flush_interrupt(&self, targets: impl IntoIterator<Item = usize>) {
+        let flush = self.clock.borrow().cpus[self.cpu()].flushing;
+        let mut group = None;
+        for target in targets {
+            let group_of_target = target / self.machine.interrupt.targets_per_send.max(1);
+            if group.replace(group_of_target) != Some(group_of_target) {
+                self.spend_on_sending();
+            }
+            let (to_lazy, to_absent) = self.judge_target(target, flush);
+            self.count(|counts| {
+                counts.interrupts_sent += 1;
+                counts.interrupts_to_lazy += u64::from(to_lazy);
+                counts.interrupts_to_absent += u64::from(to_absent);
+            });
+            self.deliver(target, Vector::Flush);
+        }
+    }
+
+    pub(crate) fn send_reschedule(&self, target: usize) {
+        self.spend_on_sending();
+        self.deliver(target, Vector::Reschedule);
+    }
+
+    fn spend_on_sending(&self) {
+        let virtualization = self.machine.virtualization.as_ref();
+        let exit = virtualization.map_or(Time::ZERO, |cost| cost.send_exit);
+        self.spend(self.machine.interrupt.send + exit);
+    }
+
+    /// Whether the target of a flush has the space loaded without running it, or has it not loaded,
+    /// and that since before the flush began: who has just left was right to be told.
+    fn judge_target(&self, target: usize, flush: Option<(SpaceKey, Time)>) -> (bool, bool) {
+        let scheduler = self.scheduler.borrow();
+        let Some((space, began_at)) = flush else { return (false, false) };
+        if scheduler.is_switching(target) || scheduler.switched_at(target) >= began_at {
+            return (false, false);
+        }
+        if self.tlbs.borrow()[target].space != space {
+            return (false, true);
+        }
+        (!scheduler.runs_user_thread(target), false)
+    }
+
+    /// Puts an interrupt on its way; also outside of a turn.
+    pub(crate) fn deliver(&self, target: usize, vector: Vector) {
+        let from = self.cpu();
+        let cost = &self.machine.interrupt;
+        let same_socket =
+            self.machine.topology.distance(from, target) < crate::machine::Distance::System;
+        let wire = if same_socket { cost.deliver_socket } else { cost.deliver_system };
+        let virtualization = self.machine.virtualization.as_ref();
+        let inject = virtualization.map_or(Time::ZERO, |cost| cost.inject);
+        let mut clock = self.clock.borrow_mut();
+        let at = clock.cpus[from].now + wire + inject + Time::TICK;
+        let cpu = &mut clock.cpus[target];
+        if cpu.arrivals.iter().any(|arrival| arrival.vector == vector) {
+            return;
+        }
+        let place = cpu.arrivals.partition_point(|arrival| arrival.at <= at);
+        cpu.arrivals.insert(place, Arrival { at, vector });
+        if cpu.masks == 0 {
+            clock.wake_at(target, at);
+        }
+    }
+
+    pub(crate) fn interrupt_is_due(&self) -> bool {
+        let clock = self.clock.borrow();
+        let cpu = &clock.cpus[self.cpu()];
+        cpu.masks == 0 && cpu.arrivals.front().is_some_and(|arrival| arrival.at <= cpu.now)
+    }
+
+    /// Takes the interrupt that has arrived first.
+    pub(crate) fn take_interrupt(&self) {
+        let (arrival, start) = {
+            let mut clock = self.clock.borrow_mut();
+            let cpu = &mut clock.cpus[self.cpu()];
+            let Some(arrival) = cpu.arrivals.pop_front() else { return };
+            cpu.masks += 1;
+            (arrival, cpu.now)
+        };
+        let cost = &self.machine.interrupt;
+        let virtualization = self.machine.virtualization.as_ref();
+        let exit = virtualization.map_or(Time::ZERO, |cost| cost.acknowledge_exit);
+        self.spend(cost.entry + cost.acknowledge + exit);
+        if arrival.vector == Vector::Flush
+            && let Some(kernel) = self.kernel()
+        {
+            kernel.flush_interrupt();
+        }
+        self.spend(cost.exit);
+        let mut clock = self.clock.borrow_mut();
+        let cpu = &mut clock.cpus[self.cpu()];
+        cpu.masks -= 1;
+        if arrival.vector == Vector::Flush {
+            cpu.counts.interrupts_taken += 1;
+            cpu.counts.interrupted += cpu.now - start;
+        }
+    }
+}

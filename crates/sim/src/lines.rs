@@ -1,0 +1,363 @@
+//! Cache lines: who has them, and what it costs to get one.
+//!
+//! A line is 64 bytes of simulated physical memory, or of the host's memory where that holds the
+//! shared words of the code under test: a structure's words then share lines here exactly as they
+//! would on hardware. Each line has an owner or sharers, and a queue: while it travels, whoever
+//! asks for it next waits.
+//!
+//! Not modelled: capacity (a line stays until another CPU takes it), and bandwidth.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::machine::{Cache, Distance, Topology};
+use crate::time::Time;
+
+/// A line: the host's memory and the simulated memory side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LineId(u64);
+
+impl LineId {
+    /// The line of a word of the host's memory.
+    #[inline]
+    pub(crate) fn of_host(address: usize) -> Self {
+        Self(address as u64 / 64)
+    }
+
+    /// The line of a byte of simulated memory.
+    #[inline]
+    pub(crate) const fn of_physical(address: u64) -> Self {
+        Self((address / 64) | (1 << 63))
+    }
+}
+
+/// What a CPU does with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reads it.
+    Load,
+    /// Writes it, without waiting for it.
+    Store,
+    /// Reads and writes it in one step.
+    Atomic,
+    /// Will read it soon, and does not wait for it now.
+    Prefetch,
+}
+
+impl Access {
+    const fn only_reads(self) -> bool {
+        matches!(self, Self::Load | Self::Prefetch)
+    }
+}
+
+/// What an access costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// The CPU itself is held up for so long.
+    pub(crate) busy: Time,
+    /// When a store that waits in the store buffer has its line; zero if nothing waits.
+    pub(crate) stored_at: Time,
+}
+
+/// Every line that was ever accessed.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    index: HashMap<LineId, u32, BuildHasherDefault<LineHasher>>,
+    lines: Vec<Line>,
+    /// A bit per CPU and line: who has a copy.
+    sharers: Vec<u64>,
+    words_per_line: usize,
+    free: Vec<u32>,
+    topology: Topology,
+    cost: Cache,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// The one CPU that may write it without asking.
+    owner: Option<u16>,
+    /// When it has arrived where it was last sent.
+    free_at: Time,
+    /// The CPU that has asked for it ahead of time, and has not yet read it.
+    prefetched_by: Option<u16>,
+}
+
+impl Line {
+    const NOBODYS: Self = Self { owner: None, free_at: Time::ZERO, prefetched_by: None };
+}
+
+impl Lines {
+    pub(crate) fn new(topology: Topology, cost: Cache) -> Self {
+        Self {
+            index: HashMap::default(),
+            lines: Vec::new(),
+            sharers: Vec::new(),
+            words_per_line: topology.cpu_count().div_ceil(64),
+            free: Vec::new(),
+            topology,
+            cost,
+        }
+    }
+
+    /// What it costs `cpu` to access a line now, after which it has it.
+    #[inline]
+    pub(crate) fn access(&mut self, line: LineId, cpu: usize, access: Access, now: Time) -> Cost {
+        let at = match self.index.get(&line) {
+            Some(&at) => at as usize,
+            None => self.add(line) as usize,
+        };
+        let owned = self.lines[at].owner == Some(cpu as u16);
+        let atomic = if access == Access::Atomic { self.cost.atomic } else { Time::ZERO };
+        if owned || (access.only_reads() && self.has(at, cpu)) {
+            let mut busy = match access {
+                Access::Store => self.cost.store,
+                // A CPU's own: as little as the private state of a design, which is not charged.
+                _ if owned => Time::ZERO,
+                _ => self.cost.hit,
+            };
+            if self.lines[at].prefetched_by == Some(cpu as u16) {
+                self.lines[at].prefetched_by = None;
+                busy += self.lines[at].free_at.saturating_sub(now);
+            }
+            return Cost { busy: busy + atomic, stored_at: Time::ZERO };
+        }
+        if access == Access::Prefetch {
+            self.prefetch(at, cpu, now);
+            return Cost { busy: self.cost.store, stored_at: Time::ZERO };
+        }
+        let was_nobodys = self.sharers(at).iter().all(|&word| word == 0);
+        let transfer = self.transfer(at, cpu, access);
+        let arrives = now.max(self.lines[at].free_at) + transfer;
+        self.lines[at].free_at = arrives;
+        if access == Access::Load {
+            // Whoever is the only one to have it may also write it (the E of MESI).
+            self.lines[at].owner = was_nobodys.then_some(cpu as u16);
+            self.add_sharer(at, cpu);
+            return Cost { busy: arrives - now, stored_at: Time::ZERO };
+        }
+        self.lines[at].owner = Some(cpu as u16);
+        self.lines[at].prefetched_by = None;
+        self.sharers_mut(at).fill(0);
+        self.add_sharer(at, cpu);
+        match access {
+            Access::Store => Cost { busy: self.cost.store, stored_at: arrives },
+            _ => Cost { busy: arrives - now + atomic, stored_at: Time::ZERO },
+        }
+    }
+
+    /// Sends a line on its way to a CPU that does not wait for it.
+    fn prefetch(&mut self, at: usize, cpu: usize, now: Time) {
+        let arrives = now.max(self.lines[at].free_at) + self.transfer(at, cpu, Access::Load);
+        self.lines[at] = Line { owner: None, free_at: arrives, prefetched_by: Some(cpu as u16) };
+        self.add_sharer(at, cpu);
+    }
+
+    /// The memory is used for something else, or not at all: nobody has the line.
+    pub(crate) fn forget(&mut self, line: LineId) {
+        if let Some(at) = self.index.remove(&line) {
+            self.sharers_mut(at as usize).fill(0);
+            self.lines[at as usize] = Line::NOBODYS;
+            self.free.push(at);
+        }
+    }
+
+    /// A CPU has just written all of a line, for which it has been charged otherwise: it owns it.
+    pub(crate) fn own(&mut self, line: LineId, cpu: usize) {
+        self.forget(line);
+        let at = self.add(line) as usize;
+        self.lines[at].owner = Some(cpu as u16);
+        self.add_sharer(at, cpu);
+    }
+
+    fn add(&mut self, line: LineId) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.lines.push(Line::NOBODYS);
+            self.sharers.resize(self.lines.len() * self.words_per_line, 0);
+            self.lines.len() as u32 - 1
+        });
+        self.index.insert(line, at);
+        at
+    }
+
+    /// How long the line travels. A reader gets it from whoever is nearest; a writer waits until
+    /// the farthest has let go of it.
+    fn transfer(&self, at: usize, cpu: usize, access: Access) -> Time {
+        let cost = &self.cost;
+        if self.sharers(at).iter().all(|&word| word == 0) {
+            return cost.memory;
+        }
+        let steps = [
+            (Distance::Core, cost.core),
+            (Distance::Cluster, cost.cluster),
+            (Distance::Socket, cost.socket),
+        ];
+        for (distance, time) in steps {
+            let within = self.topology.within(cpu, distance);
+            let found = if access == Access::Load {
+                self.any_sharer_within(at, within)
+            } else {
+                self.all_sharers_within(at, within)
+            };
+            if found {
+                return time;
+            }
+        }
+        cost.system
+    }
+
+    fn any_sharer_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
+        self.sharers(at).iter().enumerate().any(|(i, &word)| word & mask(i, &cpus) != 0)
+    }
+
+    fn all_sharers_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
+        self.sharers(at).iter().enumerate().all(|(i, &word)| word & !mask(i, &cpus) == 0)
+    }
+
+    #[inline]
+    fn has(&self, at: usize, cpu: usize) -> bool {
+        self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1
+    }
+
+    fn add_sharer(&mut self, at: usize, cpu: usize) {
+        self.sharers[at * self.words_per_line + cpu / 64] |= 1 << (cpu % 64);
+    }
+
+    fn sharers(&self, at: usize) -> &[u64] {
+        &self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
+    }
+
+    fn sharers_mut(&mut self, at: usize) -> &mut [u64] {
+        &mut self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
+    }
+}
+
+/// The bits of the `index`-th word of a set that stand for CPUs in `cpus`.
+fn mask(index: usize, cpus: &core::ops::Range<usize>) -> u64 {
+    let first = cpus.start.saturating_sub(index * 64).min(64);
+    let end = cpus.end.saturating_sub(index * 64).min(64);
+    let below = |bit: usize| if bit >= 64 { u64::MAX } else { (1 << bit) - 1 };
+    below(end) & !below(first)
+}
+
+/// Line numbers are distinct already; they only need to be spread.
+#[derive(Debug, Default)]
+struct LineHasher(u64);
+
+impl Hasher for LineHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> Lines {
+        let ns = Time::from_ns;
+        let cost = Cache {
+            hit: ns(1),
+            core: ns(5),
+            cluster: ns(20),
+            socket: ns(50),
+            system: ns(200),
+            memory: ns(80),
+            store: ns(2),
+            atomic: ns(8),
+            fence: ns(10),
+            pause: ns(20),
+        };
+        Lines::new(Topology::new(2, 2, 2, 2), cost)
+    }
+
+    const LINE: LineId = LineId::of_physical(0x40);
+
+    fn busy(lines: &mut Lines, cpu: usize, access: Access, now: u64) -> u64 {
+        lines.access(LINE, cpu, access, Time::from_ns(now)).busy.ns()
+    }
+
+    #[test]
+    fn a_line_comes_from_whoever_is_nearest() {
+        let mut lines = lines();
+        assert_eq!(busy(&mut lines, 0, Access::Load, 0), 80);
+        assert_eq!(busy(&mut lines, 0, Access::Load, 100), 0);
+        assert_eq!(busy(&mut lines, 0, Access::Atomic, 150), 8);
+        assert_eq!(busy(&mut lines, 1, Access::Load, 200), 5);
+        assert_eq!(busy(&mut lines, 2, Access::Load, 300), 20);
+        assert_eq!(busy(&mut lines, 4, Access::Load, 400), 50);
+        assert_eq!(busy(&mut lines, 8, Access::Load, 500), 200);
+        assert_eq!(busy(&mut lines, 9, Access::Load, 800), 5);
+    }
+
+    #[test]
+    fn a_writer_waits_for_the_farthest_sharer() {
+        let mut lines = lines();
+        busy(&mut lines, 0, Access::Load, 0);
+        busy(&mut lines, 1, Access::Load, 100);
+        assert_eq!(busy(&mut lines, 0, Access::Atomic, 200), 5 + 8);
+        busy(&mut lines, 8, Access::Load, 300);
+        assert_eq!(busy(&mut lines, 0, Access::Atomic, 600), 200 + 8);
+        assert_eq!(busy(&mut lines, 0, Access::Atomic, 900), 8);
+    }
+
+    #[test]
+    fn who_asks_while_the_line_travels_waits() {
+        let mut lines = lines();
+        busy(&mut lines, 0, Access::Atomic, 0);
+        assert_eq!(busy(&mut lines, 2, Access::Atomic, 100), 20 + 8);
+        assert_eq!(busy(&mut lines, 4, Access::Atomic, 100), 20 + 50 + 8);
+    }
+
+    #[test]
+    fn a_store_does_not_wait_but_its_line_does() {
+        let mut lines = lines();
+        busy(&mut lines, 2, Access::Load, 0);
+        let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200));
+        assert_eq!((cost.busy.ns(), cost.stored_at.ns()), (2, 220));
+    }
+
+    #[test]
+    fn lines_that_were_asked_for_ahead_travel_at_the_same_time() {
+        let mut lines = lines();
+        let all = [0x40, 0x80, 0xc0].map(LineId::of_physical);
+        for (cpu, line) in (2..).zip(all) {
+            lines.access(line, cpu, Access::Atomic, Time::ZERO);
+        }
+        let mut now = Time::from_ns(1000);
+        for access in [Access::Prefetch, Access::Load] {
+            for line in all {
+                now += lines.access(line, 0, access, now).busy;
+            }
+        }
+        // Two lines from the cluster, one from the socket: 50 ns, and not 90.
+        assert_eq!(now.ns(), 1000 + 3 * 2 - 2 + 50 + 1);
+    }
+
+    #[test]
+    fn who_has_filled_a_line_owns_it() {
+        let mut lines = lines();
+        lines.own(LINE, 2);
+        assert_eq!(busy(&mut lines, 2, Access::Atomic, 0), 8);
+        assert_eq!(busy(&mut lines, 0, Access::Load, 100), 20);
+    }
+
+    #[test]
+    fn masks_cover_exactly_their_cpus() {
+        for (first, end) in [(0, 64), (3, 7), (60, 70), (64, 128), (127, 128), (0, 200)] {
+            for cpu in 0..256 {
+                let in_mask = mask(cpu / 64, &(first..end)) >> (cpu % 64) & 1 == 1;
+                assert_eq!(in_mask, (first..end).contains(&cpu), "{cpu} of {first}..{end}");
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Physical memory: frames that are page tables, pages, or free, and know how often they have been
+//! given away.
+//!
+//! A page holds one word of content, which is enough to see whether what was written is what is
+//! read. A table holds its 512 entries, in the hardware's own format.
+
+/// A frame: its address is its number times 4096.
+pub type FrameNumber = u64;
+
+/// How many entries a page table has.
+pub(crate) const ENTRIES: usize = 512;
+
+/// What a frame is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A page table, which comes filled with zeros.
+    Table,
+    /// A page.
+    Page,
+}
+
+/// All frames.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    frames: Vec<Frame>,
+    free: Vec<FrameNumber>,
+    limit: usize,
+    in_use: usize,
+}
+
+#[derive(Debug, Default)]
+struct Frame {
+    content: Content,
+    users: u32,
+    /// How often it was given away.
+    generation: u32,
+}
+
+#[derive(Debug, Default)]
+enum Content {
+    #[default]
+    Free,
+    Page(u64),
+    Table(Box<[u64; ENTRIES]>),
+}
+
+impl Memory {
+    /// Memory of so many frames. What is never used costs the host nothing.
+    pub(crate) fn new(limit: usize) -> Self {
+        // Frame 0 stays unused, so that no entry's address is 0.
+        Self { frames: vec![Frame::default()], free: Vec::new(), limit, in_use: 0 }
+    }
+
+    pub(crate) fn allocate(&mut self, purpose: Purpose) -> Option<FrameNumber> {
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.frames.len() > self.limit => return None,
+            None => {
+                self.frames.push(Frame::default());
+                self.frames.len() as FrameNumber - 1
+            }
+        };
+        let frame = &mut self.frames[number as usize];
+        frame.users = 1;
+        frame.content = match purpose {
+            Purpose::Page => Content::Page(GARBAGE),
+            Purpose::Table => Content::Table(Box::new([0; ENTRIES])),
+        };
+        self.in_use += 1;
+        Some(number)
+    }
+
+    /// Counts one user more.
+    pub(crate) fn share(&mut self, page: FrameNumber) {
+        self.used(page).users += 1;
+    }
+
+    pub(crate) fn users(&self, page: FrameNumber) -> u64 {
+        u64::from(self.frames[page as usize].users)
+    }
+
+    /// Counts one user less. Returns whether the frame is free now.
+    pub(crate) fn release(&mut self, number: FrameNumber) -> bool {
+        let frame = self.used(number);
+        frame.users -= 1;
+        if frame.users > 0 {
+            return false;
+        }
+        frame.content = Content::Free;
+        frame.generation = frame.generation.wrapping_add(1);
+        self.free.push(number);
+        self.in_use -= 1;
+        true
+    }
+
+    /// How often the frame was given away: a translation that is older than this is dead.
+    #[inline]
+    pub(crate) fn generation(&self, frame: FrameNumber) -> u32 {
+        self.frames.get(frame as usize).map_or(u32::MAX, |frame| frame.generation)
+    }
+
+    /// How many frames are in use.
+    pub(crate) const fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// The entry of a table; 0, which maps nothing, if the frame is no table.
+    #[inline]
+    pub(crate) fn entry(&self, table: FrameNumber, index: usize) -> u64 {
+        match self.frames.get(table as usize).map(|frame| &frame.content) {
+            Some(Content::Table(entries)) => entries[index],
+            _ => 0,
+        }
+    }
+
+    /// The place of an entry, if the frame is a table.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, table: FrameNumber, index: usize) -> Option<&mut u64> {
+        match self.frames.get_mut(table as usize).map(|frame| &mut frame.content) {
+            Some(Content::Table(entries)) => Some(&mut entries[index]),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn read(&self, page: FrameNumber) -> u64 {
+        match self.frames.get(page as usize).map(|frame| &frame.content) {
+            Some(Content::Page(content)) => *content,
+            _ => GARBAGE,
+        }
+    }
+
+    /// Writes to a page. What is no page stays as it is: whoever writes there has been caught.
+    pub(crate) fn write(&mut self, page: FrameNumber, value: u64) {
+        if let Some(Frame { content: Content::Page(content), .. }) =
+            self.frames.get_mut(page as usize)
+        {
+            *content = value;
+        }
+    }
+
+    fn used(&mut self, number: FrameNumber) -> &mut Frame {
+        let frame = &mut self.frames[number as usize];
+        assert!(frame.users > 0, "frame {number} is free: the memory manager is broken");
+        frame
+    }
+}
+
+/// What is in a page that nobody has written yet.
+const GARBAGE: u64 = 0xdead_beef_dead_beef;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_reused_only_when_the_last_user_is_gone() {
+        let mut memory = Memory::new(1);
+        let page = memory.allocate(Purpose::Page).unwrap();
+        memory.share(page);
+        assert!(!memory.release(page));
+        assert_eq!(memory.allocate(Purpose::Table), None);
+        assert!(memory.release(page));
+        assert_eq!(memory.generation(page), 1);
+        assert_eq!(memory.allocate(Purpose::Table), Some(page));
+        assert_eq!(memory.entry(page, 7), 0);
+        assert_eq!(memory.in_use(), 1);
+    }
+}

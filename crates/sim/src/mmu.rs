@@ -1,0 +1,403 @@
+//! The memory management unit: translates addresses by walking x86-64 page tables in simulated
+//! memory, and does what a kernel tells it.
+//!
+//! Its decoder of page-table entries is its own, so that a memory manager that writes wrong ones is
+//! found out.
+
+use core::ops::Range;
+
+use crate::lines::{Access, LineId};
+use crate::memory::{FrameNumber, Purpose};
+use crate::oracle::{FlushRecord, Violation, Wrong};
+use crate::sim::Sim;
+use crate::tlb::{SpaceKey, Translation, Upper};
+
+/// What a thread does with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Reads its word.
+    Read,
+    /// Writes its word.
+    Write(u64),
+}
+
+/// The page tables do not allow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFault;
+
+/// What becomes of translations when a root is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagEntries {
+    /// Those under its tag stay.
+    Kept,
+    /// Those under its tag are dropped.
+    Discarded,
+}
+
+impl Sim {
+    /// Reads or writes the word of the page at a user address, through the loaded page tables.
+    /// Returns what it read or wrote.
+    ///
+    /// One instruction: interrupts are taken before or after it.
+    ///
+    /// # Errors
+    ///
+    /// If the page tables do not allow it. The caller sees to the fault and tries again.
+    pub fn touch(&self, address: u64, touch: Touch) -> Result<u64, PageFault> {
+        self.count(|counts| counts.accesses += 1);
+        let result = match self.look_up(address, touch) {
+            Some(frame) => Ok(self.use_frame(frame, touch)),
+            None => {
+                // Interrupts wait until the instruction is over, its access included: a CPU answers
+                // no flush between a walk and the use of what it found.
+                self.count(|counts| counts.walks += 1);
+                self.mask();
+                self.spend(self.machine.tlb.walk);
+                let walked = self.walk(address, touch);
+                let result = walked.map(|frame| self.use_frame(frame, touch));
+                self.unmask();
+                result
+            }
+        };
+        self.spend(self.machine.cache.hit);
+        result
+    }
+
+    fn use_frame(&self, frame: FrameNumber, touch: Touch) -> u64 {
+        let mut memory = self.memory.borrow_mut();
+        match touch {
+            Touch::Read => memory.read(frame),
+            Touch::Write(value) => {
+                memory.write(frame, value);
+                value
+            }
+        }
+    }
+
+    /// Loads a root under a tag: CR3.
+    pub fn load_root(&self, root: FrameNumber, tag: u16, entries: TagEntries) {
+        let cost = &self.machine.tlb;
+        let kept = entries == TagEntries::Kept;
+        self.spend(if kept { cost.load_root } else { cost.load_root_and_discard });
+        let space = SpaceKey::new(root, self.memory.borrow().generation(root));
+        let mut tlbs = self.tlbs.borrow_mut();
+        let tlb = &mut tlbs[self.cpu()];
+        tlb.load(space, tag);
+        if !kept {
+            tlb.invalidate_tag(tag);
+        }
+        // What was freed while its tag was not loaded can be walked from now on.
+        let memory = self.memory.borrow();
+        let freed = |upper: &&Upper| memory.generation(upper.table) != upper.table_generation;
+        let freed: Vec<FrameNumber> = tlb.uppers().filter(freed).map(|upper| upper.table).collect();
+        drop((tlbs, memory));
+        for table in freed {
+            self.report(Wrong::WalkableTableFreed, self.cpu(), table << 12);
+        }
+        self.count(|counts| {
+            counts.root_loads += 1;
+            counts.root_loads_kept += u64::from(kept);
+            counts.flushes_full += u64::from(!kept);
+        });
+    }
+
+    /// Loads the kernel's own root, under tag 0, whose entries are dropped.
+    pub fn load_kernel_root(&self) {
+        self.spend(self.machine.tlb.load_root);
+        let mut tlbs = self.tlbs.borrow_mut();
+        let tlb = &mut tlbs[self.cpu()];
+        tlb.load(SpaceKey::KERNEL, 0);
+        tlb.invalidate_tag(0);
+        drop(tlbs);
+        self.count(|counts| counts.root_loads += 1);
+    }
+
+    /// Drops translations of pages under the loaded tag, one by one: INVLPG.
+    pub fn invalidate(&self, addresses: impl Iterator<Item = u64>) {
+        let mut pages = 0;
+        for address in addresses {
+            self.spend(self.machine.tlb.invalidate_page);
+            self.tlbs.borrow_mut()[self.cpu()].invalidate(address);
+            pages += 1;
+        }
+        self.count(|counts| {
+            counts.flushes_ranged += 1;
+            counts.pages_invalidated += pages;
+        });
+    }
+
+    /// Drops all translations under the loaded tag: CR3 again.
+    pub fn invalidate_tag(&self) {
+        self.spend(self.machine.tlb.load_root_and_discard);
+        let mut tlbs = self.tlbs.borrow_mut();
+        let tlb = &mut tlbs[self.cpu()];
+        tlb.invalidate_tag(tlb.tag);
+        drop(tlbs);
+        self.count(|counts| counts.flushes_full += 1);
+    }
+
+    /// Drops everything, global translations included.
+    pub fn invalidate_all(&self) {
+        self.spend(self.machine.tlb.invalidate_all);
+        self.tlbs.borrow_mut()[self.cpu()].invalidate_all();
+        self.count(|counts| counts.flushes_full += 1);
+    }
+
+    /// The TLB loses everything, as in a deep idle state. Takes no time.
+    pub(crate) fn lose_tlb(&self) {
+        self.tlbs.borrow_mut()[self.cpu()].invalidate_all();
+    }
+
+    /// Whether the kernel's own root is loaded here.
+    #[must_use]
+    pub fn kernel_root_is_loaded(&self) -> bool {
+        self.tlbs.borrow()[self.cpu()].space == SpaceKey::KERNEL
+    }
+
+    /// Tells the oracle that a flush begins: the page tables are changed, and what they mapped
+    /// before must not be used once the flush is [done](Self::flush_ended). `None` is all of the
+    /// space.
+    pub fn flush_began(&self, root: FrameNumber, range: Option<Range<u64>>) -> FlushRecord {
+        let space = SpaceKey::new(root, self.memory.borrow().generation(root));
+        let now = self.now();
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((space, now));
+        self.oracle.borrow_mut().begin(space, range, now)
+    }
+
+    /// Says that this CPU has sent all interrupts for the flush that it began.
+    pub fn flush_sent(&self) {
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = None;
+    }
+
+    /// Tells the oracle that a flush is said to be done.
+    pub fn flush_ended(&self, flush: FlushRecord) {
+        let waited = self.now() - flush.began_at;
+        self.count(|counts| counts.flush_wait += waited);
+        self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
+    }
+
+    /// The frame of a page by a cached translation that allows the touch.
+    fn look_up(&self, address: u64, touch: Touch) -> Option<FrameNumber> {
+        let mut tlbs = self.tlbs.borrow_mut();
+        let tlb = &mut tlbs[self.cpu()];
+        let loaded = tlb.space;
+        let found = tlb.find(address)?;
+        if matches!(touch, Touch::Write(_)) && !found.writable {
+            // A fault drops the entry that caused it.
+            tlb.invalidate(address);
+            return None;
+        }
+        if matches!(touch, Touch::Write(_)) && !found.dirty {
+            return None;
+        }
+        let generation = self.memory.borrow().generation(found.frame);
+        let frame = found.frame + ((address - found.page) >> 12);
+        let wrong = self.oracle.borrow().check(found, loaded, generation);
+        drop(tlbs);
+        if let Some(wrong) = wrong {
+            self.report(wrong, self.cpu(), address);
+        }
+        Some(frame)
+    }
+
+    /// Walks the page tables, and keeps what it finds. Interrupts must be masked.
+    fn walk(&self, address: u64, touch: Touch) -> Result<FrameNumber, PageFault> {
+        let (space, cached) = {
+            let mut tlbs = self.tlbs.borrow_mut();
+            let tlb = &mut tlbs[self.cpu()];
+            (tlb.space, tlb.find_upper(address))
+        };
+        if space == SpaceKey::KERNEL {
+            return Err(PageFault);
+        }
+        let (mut table, mut generation, mut shift) = match cached {
+            Some(upper) => (upper.table, upper.table_generation, upper.shift - LEVEL_BITS),
+            None => (space.root(), space.root_generation(), TOP_SHIFT),
+        };
+        loop {
+            let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
+            self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load);
+            if self.memory.borrow().generation(table) != generation {
+                self.report(Wrong::FreedTable, self.cpu(), table << 12);
+            }
+            let entry = self.memory.borrow().entry(table, index);
+            if entry & PRESENT == 0 {
+                return Err(PageFault);
+            }
+            if shift == PAGE_SHIFT || entry & LARGE != 0 {
+                return self.finish_walk(address, touch, space, (table, index, shift));
+            }
+            (table, generation) = {
+                let next = entry_frame(entry);
+                (next, self.memory.borrow().generation(next))
+            };
+            self.tlbs.borrow_mut()[self.cpu()].insert_upper(Upper {
+                shift,
+                prefix: address >> shift,
+                table,
+                table_generation: generation,
+            });
+            shift -= LEVEL_BITS;
+        }
+    }
+
+    /// Checks the entry that maps a page, marks it, and keeps the translation, all in one moment.
+    fn finish_walk(
+        &self,
+        address: u64,
+        touch: Touch,
+        space: SpaceKey,
+        (table, index, shift): (FrameNumber, usize, u8),
+    ) -> Result<FrameNumber, PageFault> {
+        let is_write = matches!(touch, Touch::Write(_));
+        let marks = if is_write { ACCESSED | DIRTY } else { ACCESSED };
+        if self.memory.borrow().entry(table, index) & marks != marks {
+            self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic);
+        }
+        let mut memory = self.memory.borrow_mut();
+        let Some(entry) = memory.entry_mut(table, index) else { return Err(PageFault) };
+        if *entry & PRESENT == 0 || *entry & USER == 0 || is_write && *entry & WRITABLE == 0 {
+            return Err(PageFault);
+        }
+        *entry |= marks;
+        let entry = *entry;
+        let frame = entry_frame(entry) & !((1 << (shift - PAGE_SHIFT)) - 1);
+        let translation = Translation {
+            page: address & !((1 << shift) - 1),
+            shift,
+            writable: entry & WRITABLE != 0,
+            dirty: entry & DIRTY != 0,
+            frame,
+            frame_generation: memory.generation(frame),
+            space,
+            clean_since: self.oracle.borrow().now(),
+        };
+        self.tlbs.borrow_mut()[self.cpu()].insert(translation);
+        Ok(frame + ((address - translation.page) >> PAGE_SHIFT))
+    }
+
+    fn report(&self, wrong: Wrong, cpu: usize, address: u64) {
+        let violation = Violation { wrong, at: self.now(), cpu, address };
+        self.oracle.borrow_mut().report(violation);
+    }
+}
+
+/// Physical memory, as a memory manager uses it.
+impl Sim {
+    /// A frame, if there is one left.
+    #[must_use]
+    pub fn allocate(&self, purpose: Purpose) -> Option<FrameNumber> {
+        self.spend(self.machine.kernel.frame);
+        let frame = self.memory.borrow_mut().allocate(purpose)?;
+        if purpose == Purpose::Table {
+            self.spend(self.machine.kernel.clear_page);
+            let mut lines = self.lines.borrow_mut();
+            lines_of(frame).for_each(|line| lines.own(line, self.cpu()));
+        }
+        Some(frame)
+    }
+
+    /// Counts one user of a page more.
+    pub fn share(&self, page: FrameNumber) {
+        self.memory.borrow_mut().share(page);
+    }
+
+    /// How many users a page has.
+    #[must_use]
+    pub fn users(&self, page: FrameNumber) -> u64 {
+        self.memory.borrow().users(page)
+    }
+
+    /// Counts one user of a page less; without any, it is free.
+    pub fn release(&self, page: FrameNumber) {
+        if self.memory.borrow_mut().release(page) {
+            self.spend(self.machine.kernel.frame);
+        }
+    }
+
+    /// Frees a page table. If a CPU could still walk it, that is a hazard, and counted.
+    pub fn free_table(&self, table: FrameNumber) {
+        let walkers: Vec<usize> = {
+            let tlbs = self.tlbs.borrow();
+            (0..tlbs.len()).filter(|&cpu| tlbs[cpu].can_walk(table)).collect()
+        };
+        for cpu in walkers {
+            self.report(Wrong::WalkableTableFreed, cpu, table << 12);
+        }
+        {
+            let mut memory = self.memory.borrow_mut();
+            let space = SpaceKey::new(table, memory.generation(table));
+            self.oracle.borrow_mut().forget(space);
+            memory.release(table);
+        }
+        lines_of(table).for_each(|line| self.forget_line(line));
+        self.spend(self.machine.kernel.frame);
+    }
+
+    /// How many frames are in use.
+    #[must_use]
+    pub fn frames_in_use(&self) -> usize {
+        self.memory.borrow().in_use()
+    }
+
+    /// Reads a page-table entry.
+    #[must_use]
+    pub fn entry(&self, table: FrameNumber, index: usize) -> u64 {
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load);
+        self.memory.borrow().entry(table, index)
+    }
+
+    /// Changes a page-table entry in one step. Returns what it was.
+    ///
+    /// # Panics
+    ///
+    /// If the frame is no table.
+    pub fn update_entry(
+        &self,
+        table: FrameNumber,
+        index: usize,
+        update: impl FnOnce(u64) -> u64,
+    ) -> u64 {
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic);
+        let mut memory = self.memory.borrow_mut();
+        let entry = memory.entry_mut(table, index).expect("the frame is a table");
+        let before = *entry;
+        *entry = update(before);
+        before
+    }
+
+    /// Fills a page with zeros.
+    pub fn clear_page(&self, page: FrameNumber) {
+        self.spend(self.machine.kernel.clear_page);
+        self.memory.borrow_mut().write(page, 0);
+    }
+
+    /// Copies a page.
+    pub fn copy_page(&self, from: FrameNumber, to: FrameNumber) {
+        self.spend(self.machine.kernel.copy_page);
+        let mut memory = self.memory.borrow_mut();
+        let value = memory.read(from);
+        memory.write(to, value);
+    }
+}
+
+/// The cache lines of a frame.
+fn lines_of(frame: FrameNumber) -> impl Iterator<Item = LineId> {
+    (0..4096 / 64).map(move |line| LineId::of_physical((frame << 12) | (line << 6)))
+}
+
+const fn entry_frame(entry: u64) -> FrameNumber {
+    (entry & 0x000f_ffff_ffff_f000) >> PAGE_SHIFT
+}
+
+// Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 4.5.
+const PRESENT: u64 = 1 << 0;
+const WRITABLE: u64 = 1 << 1;
+const USER: u64 = 1 << 2;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const LARGE: u64 = 1 << 7;
+const PAGE_SHIFT: u8 = 12;
+const LEVEL_BITS: u8 = 9;
+const TOP_SHIFT: u8 = 39;
+const ENTRIES_PER_TABLE: usize = 512;

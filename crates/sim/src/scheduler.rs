@@ -1,0 +1,456 @@
+//! The scheduler: threads, a queue of ready ones for each CPU, and what CPUs do without any.
+//!
+//! Simple, and the same for every design: a thread stays on its CPU; one that wakes goes to an idle
+//! CPU if its own is busy, the nearest first; an idle CPU takes a thread from the longest queue; a
+//! thread whose timeslice is over goes to the end of its CPU's queue. No priorities, no preemption
+//! by who wakes.
+
+use std::collections::VecDeque;
+use std::io;
+
+use crate::context::ContextId;
+use crate::machine::{Idle, TlbInIdle};
+use crate::sim::Sim;
+use crate::time::Time;
+
+/// A thread's number, from 0 on, in the order of their creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+/// Where a thread may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affinity {
+    /// On any CPU.
+    Any,
+    /// On this one alone.
+    Cpu(usize),
+}
+
+/// What a thread is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadSpec {
+    /// Its address space, by the number that [`Kernel::switch`](crate::Kernel::switch) gets; `None`
+    /// for a kernel thread.
+    pub space: Option<u64>,
+    /// Where it may run.
+    pub affinity: Affinity,
+}
+
+#[derive(Debug)]
+struct Thread {
+    space: Option<u64>,
+    affinity: Affinity,
+    context: ContextId,
+    /// Where it runs, or ran last.
+    cpu: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Ready,
+    Running,
+    /// About to leave its CPU, and then to be what is in it: until its context is suspended, no
+    /// other CPU may execute it.
+    Leaving(Next),
+    Blocked,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Ready,
+    Blocked,
+    Done,
+}
+
+/// Threads and who runs them.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    threads: Vec<Thread>,
+    cpus: Vec<CpuQueue>,
+    unfinished: usize,
+}
+
+#[derive(Debug)]
+struct CpuQueue {
+    idle_context: Option<ContextId>,
+    current: Option<ThreadId>,
+    switching: bool,
+    /// When it last switched.
+    switched_at: Time,
+    ready: VecDeque<ThreadId>,
+    slice_ends: Time,
+}
+
+impl Scheduler {
+    pub(crate) fn new(cpus: usize) -> Self {
+        let cpu = |_| CpuQueue {
+            idle_context: None,
+            current: None,
+            switching: false,
+            switched_at: Time::ZERO,
+            ready: VecDeque::new(),
+            slice_ends: Time::ZERO,
+        };
+        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0 }
+    }
+
+    pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
+        self.cpus[cpu].current
+    }
+
+    pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
+        let idle = || self.cpus[cpu].idle_context.expect("made with the simulation");
+        self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
+    }
+
+    pub(crate) const fn unfinished(&self) -> usize {
+        self.unfinished
+    }
+
+    pub(crate) fn is_switching(&self, cpu: usize) -> bool {
+        self.cpus[cpu].switching
+    }
+
+    pub(crate) fn switched_at(&self, cpu: usize) -> Time {
+        self.cpus[cpu].switched_at
+    }
+
+    pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
+        self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
+    }
+
+    fn thread(&self, id: ThreadId) -> &Thread {
+        &self.threads[id.0 as usize]
+    }
+
+    fn thread_mut(&mut self, id: ThreadId) -> &mut Thread {
+        &mut self.threads[id.0 as usize]
+    }
+
+    /// Where a thread that becomes ready should run.
+    fn place(&self, id: ThreadId, topology: &crate::machine::Topology) -> usize {
+        let thread = self.thread(id);
+        let own = match thread.affinity {
+            Affinity::Cpu(cpu) => return cpu,
+            Affinity::Any => thread.cpu,
+        };
+        let is_idle = |cpu: &usize| {
+            let queue = &self.cpus[*cpu];
+            queue.current.is_none() && queue.ready.is_empty() && !queue.switching
+        };
+        if is_idle(&own) {
+            return own;
+        }
+        let all = 0..self.cpus.len();
+        all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
+    }
+
+    /// A thread from the longest queue that may run anywhere.
+    fn steal(&mut self, thief: usize) -> Option<ThreadId> {
+        let threads = &self.threads;
+        let movable = |id: &ThreadId| threads[id.0 as usize].affinity == Affinity::Any;
+        let longest = (0..self.cpus.len())
+            .filter(|&cpu| cpu != thief && self.cpus[cpu].ready.iter().any(movable))
+            .max_by_key(|&cpu| (self.cpus[cpu].ready.len(), core::cmp::Reverse(cpu)))?;
+        let at = self.cpus[longest].ready.iter().position(movable)?;
+        self.cpus[longest].ready.remove(at)
+    }
+
+    fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
+        self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))
+    }
+}
+
+impl Sim {
+    /// Makes a thread, ready to run `body`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for its stack.
+    pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
+        let context = self.contexts.create(move || {
+            // Whoever switched here had masked interrupts.
+            crate::word::with_running(Self::unmask);
+            body();
+            crate::word::with_running(Self::exit);
+        })?;
+        let id = {
+            let mut scheduler = self.scheduler.borrow_mut();
+            let id = ThreadId(scheduler.threads.len() as u32);
+            let cpu = match spec.affinity {
+                Affinity::Cpu(cpu) => cpu,
+                Affinity::Any => id.0 as usize % scheduler.cpus.len(),
+            };
+            scheduler.threads.push(Thread {
+                space: spec.space,
+                affinity: spec.affinity,
+                context,
+                cpu,
+                state: State::Blocked,
+            });
+            scheduler.unfinished += 1;
+            id
+        };
+        self.wake(id);
+        Ok(id)
+    }
+
+    /// Makes a blocked thread ready. One that is not blocked, nor about to be, stays as it is.
+    pub fn wake(&self, id: ThreadId) {
+        self.spend(self.machine.kernel.wake);
+        let mut scheduler = self.scheduler.borrow_mut();
+        let thread = scheduler.thread_mut(id);
+        match thread.state {
+            State::Leaving(Next::Blocked) => thread.state = State::Leaving(Next::Ready),
+            State::Blocked => {
+                drop(scheduler);
+                let target = self.enqueue(id);
+                self.poke(target);
+            }
+            _ => {}
+        }
+    }
+
+    /// Blocks the calling thread until it is [woken](Self::wake). Who wakes it must have a way to
+    /// find it before it blocks.
+    pub fn block(&self) {
+        self.leave_cpu(Next::Blocked);
+    }
+
+    /// Lets other threads of this CPU run, if there are any.
+    pub fn yield_now(&self) {
+        let alone = self.scheduler.borrow().cpus[self.cpu()].ready.is_empty();
+        if !alone {
+            self.leave_cpu(Next::Ready);
+        }
+    }
+
+    /// Where a thread returns to user mode: gives the CPU up if its timeslice is over and another
+    /// thread waits.
+    pub fn preemption_point(&self) {
+        let now = self.now();
+        let is_over = now >= self.scheduler.borrow().cpus[self.cpu()].slice_ends;
+        if is_over {
+            self.yield_now();
+            let slice_ends = self.now() + self.machine.kernel.timeslice;
+            self.scheduler.borrow_mut().cpus[self.cpu()].slice_ends = slice_ends;
+        }
+    }
+
+    /// Moves the calling thread to a CPU, for ever or until it moves again
+    /// (`sched_setaffinity`).
+    pub fn migrate(&self, cpu: usize) {
+        let Some(id) = self.current_thread() else { return };
+        self.scheduler.borrow_mut().thread_mut(id).affinity = Affinity::Cpu(cpu);
+        if cpu != self.cpu() {
+            // A kernel thread of the old CPU does it: Linux's stopper.
+            self.spend(self.machine.kernel.migrate + self.machine.kernel.context_switch);
+            self.leave_cpu(Next::Ready);
+        }
+    }
+
+    /// Changes the calling thread's address space, and loads it.
+    pub fn set_space(&self, space: Option<u64>) {
+        let Some(id) = self.current_thread() else { return };
+        self.scheduler.borrow_mut().thread_mut(id).space = space;
+        self.mask();
+        self.load_space_of(Some(id));
+        self.unmask();
+    }
+
+    fn exit(&self) {
+        self.leave_cpu(Next::Done);
+    }
+
+    /// Gives this CPU to the next thread, or to none.
+    fn leave_cpu(&self, next_state: Next) {
+        let cpu = self.cpu();
+        let Some(id) = self.current_thread() else { return };
+        self.mask();
+        let next = {
+            let mut scheduler = self.scheduler.borrow_mut();
+            scheduler.thread_mut(id).state = State::Leaving(next_state);
+            scheduler.pick(cpu)
+        };
+        self.switch_to(next);
+        if next_state != Next::Done {
+            self.suspend();
+            // Back, perhaps on another CPU, whose `switch_to` masked interrupts.
+            self.unmask();
+        }
+    }
+
+    /// Makes `next` the current thread of this CPU. Interrupts must be masked; whoever runs next
+    /// unmasks them. The caller must suspend, or end.
+    fn switch_to(&self, next: Option<ThreadId>) {
+        let cpu = self.cpu();
+        self.scheduler.borrow_mut().cpus[cpu].switching = true;
+        self.count(|counts| counts.switches += 1);
+        self.spend(self.machine.kernel.context_switch);
+        self.load_space_of(next);
+        let now = self.now();
+        let slice_ends = now + self.machine.kernel.timeslice;
+        let mut scheduler = self.scheduler.borrow_mut();
+        if let Some(id) = next {
+            let thread = scheduler.thread_mut(id);
+            thread.state = State::Running;
+            if core::mem::replace(&mut thread.cpu, cpu) != cpu {
+                drop(scheduler);
+                self.count(|counts| counts.migrations += 1);
+                scheduler = self.scheduler.borrow_mut();
+            }
+        }
+        let queue = &mut scheduler.cpus[cpu];
+        (queue.current, queue.switching, queue.slice_ends) = (next, false, slice_ends);
+        queue.switched_at = now;
+        drop(scheduler);
+        self.yield_turn();
+    }
+
+    fn load_space_of(&self, thread: Option<ThreadId>) {
+        let Some(kernel) = self.kernel() else { return };
+        let scheduler = self.scheduler.borrow();
+        let space = thread.and_then(|id| scheduler.thread(id).space);
+        drop(scheduler);
+        match space {
+            Some(space) => kernel.switch(space),
+            None => kernel.enter_lazy(),
+        }
+    }
+
+    /// After a context was suspended: if its thread left the CPU, others may have it from now on.
+    pub(crate) fn finish_switch(&self, cpu: usize, before: Option<ThreadId>) {
+        let Some(id) = before else { return };
+        let mut scheduler = self.scheduler.borrow_mut();
+        if scheduler.cpus[cpu].current == before {
+            return;
+        }
+        let thread = scheduler.thread_mut(id);
+        let State::Leaving(next) = thread.state else { return };
+        match next {
+            Next::Blocked => thread.state = State::Blocked,
+            Next::Done => {
+                thread.state = State::Done;
+                scheduler.unfinished -= 1;
+            }
+            Next::Ready => {
+                drop(scheduler);
+                let target = self.enqueue(id);
+                self.poke_at_no_cost(target);
+            }
+        }
+    }
+
+    /// Puts a thread into the queue of the CPU where it should run, and returns that.
+    fn enqueue(&self, id: ThreadId) -> usize {
+        let mut scheduler = self.scheduler.borrow_mut();
+        let target = scheduler.place(id, &self.machine.topology);
+        scheduler.thread_mut(id).state = State::Ready;
+        scheduler.cpus[target].ready.push_back(id);
+        target
+    }
+
+    /// Has an idle CPU look at its queue.
+    fn poke(&self, target: usize) {
+        let parked = self.clock.borrow().cpus[target].parked;
+        if parked && matches!(self.machine.idle, Idle::States(_)) {
+            self.send_reschedule(target);
+        } else {
+            self.poke_at_no_cost(target);
+        }
+    }
+
+    fn poke_at_no_cost(&self, target: usize) {
+        let parked = self.clock.borrow().cpus[target].parked;
+        match self.machine.idle {
+            _ if !parked || target == self.cpu() => {}
+            Idle::States(_) => self.deliver(target, crate::interrupt::Vector::Reschedule),
+            Idle::Poll => {
+                let cache = &self.machine.cache;
+                let line = match self.machine.topology.distance(self.cpu(), target) {
+                    crate::machine::Distance::Core => cache.core,
+                    crate::machine::Distance::Cluster => cache.cluster,
+                    crate::machine::Distance::Socket => cache.socket,
+                    crate::machine::Distance::System => cache.system,
+                };
+                let at = self.now() + line + Time::TICK;
+                self.clock.borrow_mut().wake_at(target, at);
+            }
+        }
+    }
+
+    /// Gives each CPU its idle loop.
+    pub(crate) fn start_idle_loops(&self) -> io::Result<()> {
+        for cpu in 0..self.machine.cpu_count() {
+            let context = self.contexts.create(|| {
+                crate::word::with_running(Self::idle_loop);
+            })?;
+            self.scheduler.borrow_mut().cpus[cpu].idle_context = Some(context);
+            self.clock.borrow_mut().wake_at(cpu, Time::ZERO);
+        }
+        Ok(())
+    }
+
+    fn idle_loop(&self) {
+        if let Some(kernel) = self.kernel() {
+            self.mask();
+            kernel.online();
+            self.unmask();
+        }
+        loop {
+            let next = self.scheduler.borrow_mut().pick(self.cpu());
+            if next.is_some() {
+                self.mask();
+                self.switch_to(next);
+                self.suspend();
+                self.unmask();
+            } else {
+                self.wait_for_work();
+            }
+        }
+    }
+
+    /// Waits in ever deeper idle states.
+    fn wait_for_work(&self) {
+        let start = self.now();
+        let mut exit = Time::ZERO;
+        if let Idle::States(states) = &self.machine.idle {
+            for (state, next) in states.iter().zip(states.iter().skip(1).map(Some).chain([None])) {
+                exit = state.exit;
+                if state.tlb == TlbInIdle::Lost {
+                    self.mask();
+                    if let Some(kernel) = self.kernel() {
+                        kernel.leave();
+                    }
+                    self.lose_tlb();
+                    self.unmask();
+                    // That took time, in which nobody poked us, for we were not yet parked.
+                    if self.has_work() {
+                        break;
+                    }
+                }
+                self.park(next.map(|next| start + next.after));
+                if self.has_work() || next.is_none_or(|next| self.now() < start + next.after) {
+                    break;
+                }
+            }
+        } else {
+            self.park(None);
+        }
+        self.count_idle(start);
+        self.spend(exit);
+    }
+
+    fn count_idle(&self, start: Time) {
+        let time = self.now() - start;
+        self.count(|counts| counts.idle += time);
+    }
+
+    fn has_work(&self) -> bool {
+        let cpu = self.cpu();
+        !self.scheduler.borrow().cpus[cpu].ready.is_empty()
+            || !self.clock.borrow().cpus[cpu].arrivals.is_empty()
+    }
+}
