@@ -1,0 +1,23 @@
+//! Ways to keep TLBs coherent, one short file each, behind the seam that the memory manager drives
+//! ([`shootdown_vm::Coherence`]): same workload, same machine, same oracle.
+//!
+//! | design | what it is |
+//! |---|---|
+//! | [`naive`] | interrupt everyone and wait |
+//! | [`linux::v4_12`] | Linux before seed 000 |
+//! | [`linux::v4_14`] | Linux with seed 000, as first merged |
+//! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
+//! | [`engine`] | Shootdown |
+//!
+//! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
+//! what ours cost, by the cache lines that Linux has them in.
+
+pub mod engine;
+pub mod linux;
+pub mod naive;
+
+pub use engine::{Engine, LinuxPolicy};
+pub use linux::v4_12::Linux412;
+pub use linux::v4_14::Linux414;
+pub use linux::v7_0::Linux70;
+pub use naive::Naive;

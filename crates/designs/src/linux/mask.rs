@@ -1,0 +1,57 @@
+//! A set of CPUs in shared memory (`mm_cpumask`): 512 CPUs to a cache line, as in Linux.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use shootdown::Word;
+use shootdown_sim::SimWord;
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Line([SimWord; 8]);
+
+/// A set of CPUs, changed by locked operations.
+#[derive(Debug)]
+pub(crate) struct CpuMask {
+    lines: Vec<Line>,
+    words: usize,
+}
+
+impl CpuMask {
+    pub(crate) fn new(cpus: usize) -> Self {
+        let words = cpus.div_ceil(64);
+        let line = |_| Line(core::array::from_fn(|_| SimWord::with(0)));
+        Self { lines: (0..words.div_ceil(8)).map(line).collect(), words }
+    }
+
+    pub(crate) fn contains(&self, cpu: usize) -> bool {
+        self.word(cpu / 64).load(Relaxed) >> (cpu % 64) & 1 == 1
+    }
+
+    pub(crate) fn insert(&self, cpu: usize) {
+        self.word(cpu / 64).fetch_or(1 << (cpu % 64), Relaxed);
+    }
+
+    pub(crate) fn remove(&self, cpu: usize) {
+        self.word(cpu / 64).fetch_and(!(1 << (cpu % 64)), Relaxed);
+    }
+
+    /// Its members but one, in order.
+    pub(crate) fn others(&self, but: usize) -> Vec<usize> {
+        let mut cpus = Vec::new();
+        for index in 0..self.words {
+            let mut word = self.word(index).load(Relaxed);
+            while word != 0 {
+                let cpu = index * 64 + word.trailing_zeros() as usize;
+                word &= word - 1;
+                if cpu != but {
+                    cpus.push(cpu);
+                }
+            }
+        }
+        cpus
+    }
+
+    fn word(&self, index: usize) -> &SimWord {
+        &self.lines[index / 8].0[index % 8]
+    }
+}

@@ -1,0 +1,71 @@
+//! What the Linux designs share: sets of CPUs, calls to other CPUs, and what a flush asks for.
+
+mod calls;
+mod mask;
+
+pub mod v4_12;
+pub mod v4_14;
+pub mod v7_0;
+
+use core::ops::Range;
+use std::rc::Rc;
+
+use shootdown_sim::Sim;
+use shootdown_vm::{Change, Freed};
+
+pub(crate) use calls::Calls;
+pub(crate) use mask::CpuMask;
+
+/// A word that has a cache line to itself.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct OwnLine<T>(pub(crate) T);
+
+/// How many pages are invalidated one by one at most; what is more is all of the space
+/// (`tlb_single_page_flush_ceiling`: about 100 ns per page, 3 µs at most).
+const SINGLE_PAGE_FLUSH_CEILING: u64 = 33;
+
+/// What is to be flushed (`flush_tlb_info`).
+#[derive(Clone, Debug)]
+pub(crate) struct FlushInfo {
+    /// `ctx_id` of the space.
+    pub(crate) mm: u64,
+    /// The space's mask, for a CPU that finds itself in it wrongly.
+    pub(crate) cpumask: Rc<CpuMask>,
+    /// `None` for all of it.
+    pub(crate) range: Option<Range<u64>>,
+    pub(crate) stride: u64,
+    pub(crate) new_tlb_gen: u64,
+    pub(crate) freed_tables: bool,
+}
+
+impl FlushInfo {
+    pub(crate) fn new(mm: u64, cpumask: &Rc<CpuMask>, new_tlb_gen: u64, change: &Change) -> Self {
+        let stride = change.page_size.bytes();
+        let few = |range: &Range<u64>| {
+            range.end.wrapping_sub(range.start) >> change.page_size.shift()
+                <= SINGLE_PAGE_FLUSH_CEILING
+        };
+        Self {
+            mm,
+            cpumask: Rc::clone(cpumask),
+            range: change.range.clone().filter(few),
+            stride,
+            new_tlb_gen,
+            freed_tables: change.freed == Freed::Tables,
+        }
+    }
+
+    /// Invalidates what is loaded on this CPU: page by page, or all of it.
+    pub(crate) fn invalidate(&self, sim: &Sim) {
+        match &self.range {
+            Some(range) => sim.invalidate(range.clone().step_by(self.stride as usize)),
+            None => sim.invalidate_tag(),
+        }
+    }
+}
+
+/// `ctx_id` of the kernel's own space, which has no user pages.
+pub(crate) const INIT_MM: u64 = 1;
+/// Between two spaces (`LOADED_MM_SWITCHING`).
+pub(crate) const SWITCHING: u64 = u64::MAX;

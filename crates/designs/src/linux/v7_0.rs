@@ -1,0 +1,288 @@
+//! Linux 7.0 on x86, without INVLPGB: `switch_mm_irqs_off`, `flush_tlb_mm_range`, `flush_tlb_func`
+//! and who is told, case by case; the names are Linux's, for who reads them side by side.
+//!
+//! Six tags per CPU, taken by turns. A lazy CPU stays in the mask, and is skipped unless page
+//! tables are freed. A CPU that has gone elsewhere stays in the mask, too, and is trimmed once a
+//! second. A CPU that has missed more than one flush flushes everything. Local and remote flushes
+//! overlap.
+//!
+//! What differs, apart from what the memory manager does for every design alike: `fork` flushes the
+//! range that it changed, where Linux flushes everything and tells lazy CPUs; there is no reference
+//! count of lazy users; page faults take the lock of the space, where Linux takes that of an area.
+//! The first two favour this design, the third does not.
+
+#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering::Relaxed;
+use std::rc::Rc;
+
+use shootdown::{PageSize, Root, Word};
+use shootdown_sim::{Sim, SimWord, TagEntries, Time};
+use shootdown_vm::{Change, Coherence, Freed, UnmapLock};
+
+use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
+
+/// The design.
+#[derive(Debug)]
+pub struct Linux70 {
+    sim: Rc<Sim>,
+    cpus: Vec<TlbState>,
+    calls: Calls,
+    last_ctx_id: Cell<u64>,
+}
+
+/// A space (`mm_struct`).
+#[derive(Debug)]
+pub struct Mm {
+    ctx_id: u64,
+    root: u64,
+    tlb_gen: OwnLine<SimWord>,
+    cpumask: Rc<CpuMask>,
+    /// When CPUs that are elsewhere are next told, too, to leave the mask.
+    next_trim_cpumask: Cell<Time>,
+}
+
+/// A CPU's state (`cpu_tlbstate`, and `cpu_tlbstate_shared` in a line of its own).
+#[derive(Debug)]
+struct TlbState {
+    /// `ctx_id` of what is loaded, or [`SWITCHING`]; others read it.
+    loaded_mm: OwnLine<SimWord>,
+    is_lazy: OwnLine<SimWord>,
+    /// What is loaded; `None` for `init_mm`.
+    mm: RefCell<Option<Rc<Mm>>>,
+    /// Private copy of `is_lazy`: a CPU reads its own for nothing.
+    lazy: Cell<bool>,
+    loaded_mm_asid: Cell<usize>,
+    next_asid: Cell<usize>,
+    ctxs: [Cell<Ctx>; TLB_NR_DYN_ASIDS],
+}
+
+/// Whose translations the TLB holds under a tag, and how old they may be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ctx {
+    ctx_id: u64,
+    tlb_gen: u64,
+}
+
+const TLB_NR_DYN_ASIDS: usize = 6;
+const TRIM_INTERVAL: Time = Time::from_ms(1000);
+
+impl Linux70 {
+    /// On this machine.
+    #[must_use]
+    pub fn new(sim: Rc<Sim>) -> Self {
+        let cpus = sim.machine().cpu_count();
+        let cpu = |_| TlbState {
+            loaded_mm: OwnLine(SimWord::with(INIT_MM)),
+            is_lazy: OwnLine(SimWord::with(0)),
+            mm: RefCell::new(None),
+            lazy: Cell::new(false),
+            loaded_mm_asid: Cell::new(0),
+            // Slot 0 is the kernel's own space, as after boot.
+            next_asid: Cell::new(1),
+            ctxs: core::array::from_fn(|slot| {
+                Cell::new(Ctx { ctx_id: u64::from(slot == 0), tlb_gen: 0 })
+            }),
+        };
+        Self {
+            cpus: (0..cpus).map(cpu).collect(),
+            calls: Calls::new(cpus),
+            last_ctx_id: Cell::new(INIT_MM),
+            sim,
+        }
+    }
+
+    fn me(&self) -> &TlbState {
+        &self.cpus[self.sim.cpu()]
+    }
+
+    fn has_pcid(&self) -> bool {
+        self.sim.machine().tlb.tags > 0
+    }
+
+    /// `switch_mm_irqs_off`. `None` is `init_mm`.
+    fn switch_mm(&self, next: Option<&Rc<Mm>>) {
+        let (me, cpu) = (self.me(), self.sim.cpu());
+        let was_lazy = me.lazy.replace(false);
+        if was_lazy {
+            me.is_lazy.0.store(0, Relaxed);
+        }
+        let next_id = next.map_or(INIT_MM, |mm| mm.ctx_id);
+        let previous_id = me.mm.borrow().as_ref().map_or(INIT_MM, |mm| mm.ctx_id);
+        let next_gen = || next.map_or(0, |mm| mm.tlb_gen.0.load(Relaxed));
+        let (asid, tlb_gen, flush);
+        if next_id == previous_id {
+            if !was_lazy {
+                return;
+            }
+            self.sim.fence();
+            tlb_gen = next_gen();
+            asid = me.loaded_mm_asid.get();
+            if me.ctxs[asid].get().tlb_gen == tlb_gen {
+                return;
+            }
+            flush = true;
+        } else {
+            me.loaded_mm.0.store(SWITCHING, Relaxed);
+            match next {
+                Some(mm) if !mm.cpumask.contains(cpu) => mm.cpumask.insert(cpu),
+                _ => self.sim.fence(),
+            }
+            tlb_gen = next_gen();
+            (asid, flush) = self.choose_new_asid(next_id, tlb_gen);
+        }
+        if flush {
+            me.ctxs[asid].set(Ctx { ctx_id: next_id, tlb_gen });
+        }
+        self.load_cr3(next, asid, flush);
+        me.mm.replace(next.cloned());
+        me.loaded_mm.0.store(next_id, Relaxed);
+        me.loaded_mm_asid.set(asid);
+    }
+
+    fn load_cr3(&self, next: Option<&Rc<Mm>>, asid: usize, flush: bool) {
+        let entries = if flush { TagEntries::Discarded } else { TagEntries::Kept };
+        let tag = if self.has_pcid() { asid as u16 + 1 } else { 0 };
+        match next {
+            Some(mm) => self.sim.load_root(mm.root, tag, entries),
+            None => self.sim.load_kernel_root(),
+        }
+    }
+
+    fn choose_new_asid(&self, ctx_id: u64, tlb_gen: u64) -> (usize, bool) {
+        if !self.has_pcid() {
+            return (0, true);
+        }
+        let me = self.me();
+        if let Some(asid) = me.ctxs.iter().position(|ctx| ctx.get().ctx_id == ctx_id) {
+            return (asid, me.ctxs[asid].get().tlb_gen < tlb_gen);
+        }
+        let mut asid = me.next_asid.get();
+        me.next_asid.set(asid + 1);
+        if asid >= TLB_NR_DYN_ASIDS {
+            asid = 0;
+            me.next_asid.set(1);
+        }
+        (asid, true)
+    }
+
+    /// Whether a CPU of the mask must be told (`should_flush_tlb`).
+    fn should_flush(&self, cpu: usize, info: &FlushInfo, trim: bool) -> bool {
+        let cpu = &self.cpus[cpu];
+        let loaded = cpu.loaded_mm.0.load(Relaxed);
+        if cpu.is_lazy.0.load(Relaxed) != 0 {
+            return false;
+        }
+        loaded == SWITCHING || loaded == info.mm || trim
+    }
+
+    /// `flush_tlb_func`: what a CPU does that is told, or that flushes.
+    fn flush_func(&self, info: &FlushInfo) {
+        let me = self.me();
+        let loaded = me.mm.borrow().clone();
+        if loaded.as_ref().map_or(INIT_MM, |mm| mm.ctx_id) != info.mm {
+            // Elsewhere for good, or for long: told once a second, to save later flushes the look.
+            return info.cpumask.remove(self.sim.cpu());
+        }
+        let Some(mm) = loaded else { return };
+        if me.lazy.get() {
+            return self.switch_mm(None);
+        }
+        let slot = &me.ctxs[me.loaded_mm_asid.get()];
+        let local = slot.get().tlb_gen;
+        if info.new_tlb_gen <= local {
+            return;
+        }
+        let current = mm.tlb_gen.0.load(Relaxed);
+        if local == current {
+            return;
+        }
+        let is_next = info.new_tlb_gen == local + 1 && info.new_tlb_gen == current;
+        if is_next {
+            info.invalidate(&self.sim);
+        } else {
+            self.sim.invalidate_tag();
+        }
+        slot.set(Ctx { tlb_gen: current, ..slot.get() });
+    }
+}
+
+impl Coherence for Linux70 {
+    type Space = Rc<Mm>;
+    type Pending = ();
+
+    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
+
+    fn space(&self, root: Root) -> Rc<Mm> {
+        self.last_ctx_id.set(self.last_ctx_id.get() + 1);
+        Rc::new(Mm {
+            ctx_id: self.last_ctx_id.get(),
+            root: root.0 >> 12,
+            tlb_gen: OwnLine(SimWord::with(0)),
+            cpumask: Rc::new(CpuMask::new(self.cpus.len())),
+            next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
+        })
+    }
+
+    fn flush(&self, space: &Rc<Mm>, change: &Change) {
+        let sim = &self.sim;
+        let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
+        let is_loaded = || self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == info.mm);
+        let flush_here = || {
+            sim.mask();
+            if is_loaded() {
+                self.flush_func(&info);
+            }
+            sim.unmask();
+        };
+        let others = space.cpumask.others(sim.cpu());
+        if others.is_empty() {
+            return flush_here();
+        }
+        let trim = sim.now() > space.next_trim_cpumask.get();
+        if trim {
+            space.next_trim_cpumask.set(sim.now() + TRIM_INTERVAL);
+        }
+        if !info.freed_tables {
+            // The loads of `should_flush` do not depend on each other: an x86 CPU overlaps them.
+            for &cpu in &others {
+                self.cpus[cpu].loaded_mm.0.prefetch();
+                self.cpus[cpu].is_lazy.0.prefetch();
+            }
+        }
+        let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
+        let targets: Vec<usize> = others.into_iter().filter(told).collect();
+        self.calls.call(sim, &targets, &info, flush_here);
+    }
+
+    fn wait(&self, (): ()) {}
+
+    fn retire(&self, space: &Rc<Mm>) {
+        // The exiting thread is lazy on its own space by now; freed tables have all lazy CPUs, and
+        // so this one, switch to `init_mm`.
+        self.enter_lazy();
+        let change = Change { range: None, page_size: PageSize::SIZE_4K, freed: Freed::Tables };
+        self.flush(space, &change);
+    }
+
+    unsafe fn switch(&self, space: &Rc<Mm>) {
+        self.switch_mm(Some(space));
+    }
+
+    fn enter_lazy(&self) {
+        let me = self.me();
+        if me.mm.borrow().is_some() && !me.lazy.replace(true) {
+            me.is_lazy.0.store(1, Relaxed);
+        }
+    }
+
+    fn leave(&self) {
+        self.switch_mm(None);
+    }
+
+    fn interrupt(&self) {
+        self.calls.serve(&self.sim, |info| self.flush_func(info));
+    }
+}
