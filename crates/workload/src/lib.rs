@@ -1,0 +1,18 @@
+//! What threads do, and who runs it.
+//!
+//! [`operation`] is the language: what a thread does, one step after the other. [`programs`] are
+//! benchmarks written in it. [`run`] has a workload done on a simulated machine, by the memory
+//! manager of [`shootdown_vm`], under one design, and says what came of it.
+
+pub mod operation;
+mod platform;
+mod process;
+pub mod programs;
+mod watched;
+mod world;
+
+pub use operation::Workload;
+pub use platform::SimPlatform;
+pub use process::StepError;
+pub use watched::Watched;
+pub use world::{Limits, Outcome, RunError, run};

@@ -1,0 +1,154 @@
+//! The language of workloads: what a thread does, one step after the other.
+//!
+//! Plain data, so that a benchmark, a recording of a real program, the simulator and a kernel that
+//! boots all speak it. Areas and threads are named by numbers that the workload chose; which
+//! addresses they get is the machine's business.
+
+use core::ops::Range;
+
+/// An area of a process's memory, by the number under which it was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AreaId(pub u32);
+
+/// A file, by number. Files are empty of all but zeros, and as large as one likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+/// A thread's program, by number; also the thread that runs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProgramId(pub u32);
+
+/// A lock of the program's own, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockId(pub u32);
+
+/// What may be done with an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Nothing.
+    None,
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// What is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Zeros of the process's own.
+    Anonymous,
+    /// A file, whose pages become the process's own when they are written.
+    PrivateFile(FileId),
+    /// A file, shared with all who map it.
+    SharedFile(FileId),
+}
+
+/// What is done with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read.
+    Read,
+    /// It is written.
+    Write,
+}
+
+/// One step of a thread, which exits when there is none left, and its process with its last thread.
+/// Pages are numbered from the beginning of their area.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Maps so many pages (`mmap`).
+    Map {
+        /// The name by which the area is known from now on.
+        area: AreaId,
+        /// Its size.
+        pages: u64,
+        /// What may be done with it.
+        permission: Permission,
+        /// What it shows.
+        mapping: Mapping,
+    },
+    /// Unmaps pages (`munmap`).
+    Unmap {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        pages: Range<u64>,
+    },
+    /// Changes what may be done with pages (`mprotect`).
+    Protect {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        pages: Range<u64>,
+        /// What may be done with them from now on.
+        permission: Permission,
+    },
+    /// Gives pages back, and keeps the area (`madvise(MADV_DONTNEED)`).
+    Discard {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        pages: Range<u64>,
+    },
+    /// Reads or writes one word of each of some pages.
+    Touch {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        pages: Range<u64>,
+        /// How.
+        access: Access,
+    },
+    /// Makes a process that is a copy of this one, and runs a program in it (`fork`).
+    Fork(ProgramId),
+    /// Makes a thread in this process (`clone`).
+    Spawn(ProgramId),
+    /// Waits until a program that was forked or spawned is done (`wait`, `pthread_join`).
+    Join(ProgramId),
+    /// Throws away all of the process's memory, and starts with none (`exec`).
+    Exec,
+    /// Moves to a CPU, and stays there (`sched_setaffinity`).
+    Migrate(usize),
+    /// Lets other threads of this CPU run (`sched_yield`).
+    Yield,
+    /// Waits for a [`Wake`](Self::Wake) that has not been waited for yet (reads from a pipe).
+    Block,
+    /// Wakes a thread, or has its next [`Block`](Self::Block) not wait (writes to a pipe).
+    Wake(ProgramId),
+    /// Takes a lock; sleeps while another thread has it (`pthread_mutex_lock`).
+    Lock(LockId),
+    /// Lets go of a lock.
+    Unlock(LockId),
+    /// Computes for so many nanoseconds.
+    Compute(u64),
+    /// What is measured begins here, if it has not begun yet.
+    Begin,
+    /// What is measured ends here, unless another thread ends it later. Counts so many iterations.
+    End {
+        /// How often the thread did what is measured.
+        iterations: u64,
+    },
+}
+
+/// A thread's program: its steps in order.
+pub type Steps = Box<dyn Iterator<Item = Operation>>;
+
+/// What programs there are, and which of them run from the beginning.
+pub trait Workload {
+    /// Its name, with its parameters.
+    fn name(&self) -> String;
+    /// The processes that run from the beginning, each with one thread.
+    fn processes(&self) -> Vec<Start>;
+    /// The steps of a program.
+    fn steps(&self, program: ProgramId) -> Steps;
+}
+
+/// A thread that runs from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// What it does.
+    pub program: ProgramId,
+    /// The CPU to which it is bound, if it is.
+    pub cpu: Option<usize>,
+}

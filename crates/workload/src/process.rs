@@ -1,0 +1,251 @@
+//! Processes: their memory, and the operations on it.
+
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use core::ops::Range;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shootdown_sim::{PageFault, Sim, Touch};
+use shootdown_vm::{
+    AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, MapError, OutOfMemory,
+    PAGE_BYTES, Place, Protection, RangeError, Sharing,
+};
+
+use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission};
+use crate::platform::SimPlatform;
+use crate::watched::Watched;
+
+type Design<C> = Rc<Watched<C>>;
+
+/// The memory manager of a simulated machine, under one design.
+pub(crate) struct Vm<C: Coherence> {
+    sim: Rc<Sim>,
+    vm: shootdown_vm::Vm<SimPlatform, Design<C>>,
+    files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
+    /// What is written next: each write is another value.
+    stamp: Cell<u64>,
+}
+
+/// A process.
+pub(crate) struct Process<C: Coherence> {
+    /// The number under which the scheduler knows its space.
+    pub(crate) number: Cell<u64>,
+    pub(crate) threads: Cell<u32>,
+    space: AddressSpace<SimPlatform, Design<C>>,
+    /// Where its areas begin.
+    areas: RefCell<HashMap<AreaId, u64>>,
+}
+
+/// What became of a step.
+pub(crate) enum Step {
+    /// It is done.
+    Done,
+    /// It does not concern memory.
+    NotOfMemory(Operation),
+}
+
+/// What a thread did that it must not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StepError {
+    /// It named an area that it had not mapped.
+    UnknownArea(AreaId),
+    /// It mapped what cannot be mapped.
+    Map(MapError),
+    /// It unmapped what cannot be.
+    Unmap(BadRange),
+    /// It changed what is not there.
+    Range(RangeError),
+    /// It used what it may not.
+    Fault(FaultError),
+    /// There is no memory left.
+    OutOfMemory,
+    /// It let go of a lock that it did not have.
+    NotHeld(LockId),
+}
+
+impl<C: Coherence> Vm<C> {
+    pub(crate) fn new(sim: Rc<Sim>, design: C) -> Result<Self, StepError> {
+        let platform = SimPlatform::new(Rc::clone(&sim));
+        let design = Rc::new(Watched::new(Rc::clone(&sim), design));
+        Ok(Self {
+            vm: shootdown_vm::Vm::new(platform, design)?,
+            sim,
+            files: RefCell::default(),
+            stamp: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn design(&self) -> &Watched<C> {
+        self.vm.coherence()
+    }
+
+    /// A process without memory.
+    pub(crate) fn process(&self) -> Result<Process<C>, StepError> {
+        Ok(Process::new(AddressSpace::new(&self.vm)?, HashMap::new()))
+    }
+
+    /// A copy of a process, without its threads.
+    pub(crate) fn fork(&self, process: &Process<C>) -> Result<Process<C>, StepError> {
+        Ok(Process::new(process.space.fork()?, process.areas.borrow().clone()))
+    }
+
+    /// Takes down the memory of a process that has no thread any more.
+    pub(crate) fn destroy(&self, process: &Process<C>) {
+        process.space.exit();
+    }
+
+    /// Makes a process's space current on this CPU.
+    pub(crate) fn switch(&self, process: &Process<C>) {
+        // SAFETY: processes are kept in place until the machine is gone, and `destroy` retires the
+        // space before its page tables are freed.
+        #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+        unsafe {
+            self.design().switch(process.space.coherent());
+        }
+    }
+
+    /// Does what concerns memory.
+    pub(crate) fn perform(
+        &self,
+        process: &Process<C>,
+        operation: Operation,
+    ) -> Result<Step, StepError> {
+        match operation {
+            Operation::Touch { area, pages, access } => {
+                for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
+                    self.touch(process, address, access)?;
+                }
+                return Ok(Step::Done);
+            }
+            Operation::Map { .. }
+            | Operation::Unmap { .. }
+            | Operation::Protect { .. }
+            | Operation::Discard { .. } => self.enter_kernel(),
+            other => return Ok(Step::NotOfMemory(other)),
+        }
+        match operation {
+            Operation::Map { area, pages, permission, mapping } => {
+                let place = Place::Anywhere { length: pages * PAGE_BYTES };
+                let (sharing, backing) = self.backing(mapping);
+                let start = process.space.map(place, protection(permission), sharing, backing)?;
+                process.areas.borrow_mut().insert(area, start);
+            }
+            Operation::Unmap { area, pages } => {
+                process.space.unmap(process.addresses(area, &pages)?)?;
+            }
+            Operation::Protect { area, pages, permission } => {
+                let range = process.addresses(area, &pages)?;
+                process.space.protect(range, protection(permission))?;
+            }
+            Operation::Discard { area, pages } => {
+                process.space.advise(process.addresses(area, &pages)?, Advice::DontNeed)?;
+            }
+            _ => {}
+        }
+        self.return_to_user(process);
+        Ok(Step::Done)
+    }
+
+    /// The calling thread makes a system call.
+    pub(crate) fn enter_kernel(&self) {
+        self.design().enter_kernel();
+        self.sim.spend(self.sim.machine().kernel.syscall);
+    }
+
+    fn touch(&self, process: &Process<C>, address: u64, access: Access) -> Result<(), StepError> {
+        let (touch, needs) = match access {
+            Access::Read => (Touch::Read, shootdown_vm::Access::Read),
+            Access::Write => {
+                self.stamp.set(self.stamp.get() + 1);
+                (Touch::Write(self.stamp.get()), shootdown_vm::Access::Write)
+            }
+        };
+        while self.sim.touch(address, touch) == Err(PageFault) {
+            self.design().enter_kernel();
+            process.space.fault(address, needs)?;
+            self.return_to_user(process);
+        }
+        Ok(())
+    }
+
+    /// The calling thread goes on in user mode.
+    pub(crate) fn return_to_user(&self, process: &Process<C>) {
+        // SAFETY: as in `switch`.
+        #[expect(unsafe_code, reason = "as for `switch`")]
+        unsafe {
+            self.design().return_to_user(process.space.coherent());
+        }
+    }
+
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    fn backing(&self, mapping: Mapping) -> (Sharing, Backing<SimPlatform>) {
+        let of = |file| {
+            let mut files = self.files.borrow_mut();
+            let new = || Arc::new(File::new(self.vm.platform().clone()));
+            let file = Arc::clone(files.entry(file).or_insert_with(new));
+            Backing::File { file, first_page: 0 }
+        };
+        match mapping {
+            Mapping::Anonymous => (Sharing::Private, Backing::Anonymous),
+            Mapping::PrivateFile(file) => (Sharing::Private, of(file)),
+            Mapping::SharedFile(file) => (Sharing::Shared, of(file)),
+        }
+    }
+}
+
+impl<C: Coherence> Process<C> {
+    fn new(space: AddressSpace<SimPlatform, Design<C>>, areas: HashMap<AreaId, u64>) -> Self {
+        Self { number: Cell::new(0), threads: Cell::new(0), space, areas: RefCell::new(areas) }
+    }
+
+    fn addresses(&self, area: AreaId, pages: &Range<u64>) -> Result<Range<u64>, StepError> {
+        let areas = self.areas.borrow();
+        let start = areas.get(&area).ok_or(StepError::UnknownArea(area))?;
+        Ok(start + pages.start * PAGE_BYTES..start + pages.end * PAGE_BYTES)
+    }
+}
+
+fn protection(permission: Permission) -> Protection {
+    match permission {
+        Permission::None => Protection::empty(),
+        Permission::Read => Protection::READ,
+        Permission::ReadWrite => Protection::READ | Protection::WRITE,
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownArea(area) => write!(f, "area {} is not mapped", area.0),
+            Self::Map(error) => write!(f, "cannot map: {error}"),
+            Self::Unmap(error) => write!(f, "cannot unmap: {error}"),
+            Self::Range(error) => error.fmt(f),
+            Self::Fault(error) => error.fmt(f),
+            Self::OutOfMemory => OutOfMemory.fmt(f),
+            Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),
+        }
+    }
+}
+
+impl core::error::Error for StepError {}
+
+macro_rules! from {
+    ($($error:ident => $variant:ident;)*) => {$(
+        impl From<$error> for StepError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )*};
+}
+
+from! { MapError => Map; BadRange => Unmap; RangeError => Range; FaultError => Fault; }
+
+impl From<OutOfMemory> for StepError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}

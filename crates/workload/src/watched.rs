@@ -1,0 +1,100 @@
+//! A design under the oracle's eyes: every flush is reported when it begins and when it is said to
+//! be done, and nothing else is changed.
+
+use std::rc::Rc;
+
+use shootdown::Root;
+use shootdown_sim::{FlushRecord, Sim};
+use shootdown_vm::{Change, Coherence, EmptyTables, UnmapLock};
+
+/// A design, watched.
+#[derive(Debug)]
+pub struct Watched<C> {
+    sim: Rc<Sim>,
+    design: C,
+}
+
+/// A space of a watched design.
+#[derive(Debug)]
+pub struct WatchedSpace<S> {
+    space: S,
+    root: u64,
+}
+
+/// A flush that was sent and may not yet be done.
+#[derive(Debug)]
+pub struct WatchedPending<P> {
+    pending: P,
+    record: FlushRecord,
+}
+
+impl<C> Watched<C> {
+    /// `design`, on this machine.
+    pub const fn new(sim: Rc<Sim>, design: C) -> Self {
+        Self { sim, design }
+    }
+}
+
+impl<C: Coherence> Coherence for Watched<C> {
+    type Space = WatchedSpace<C::Space>;
+    type Pending = WatchedPending<C::Pending>;
+
+    const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
+    const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
+
+    fn online(&self) {
+        self.design.online();
+    }
+
+    fn space(&self, root: Root) -> Self::Space {
+        WatchedSpace { space: self.design.space(root), root: root.0 >> 12 }
+    }
+
+    fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
+        let record = self.sim.flush_began(space.root, change.range.clone());
+        let pending = self.design.flush(&space.space, change);
+        self.sim.flush_sent();
+        WatchedPending { pending, record }
+    }
+
+    fn wait(&self, flush: Self::Pending) {
+        self.design.wait(flush.pending);
+        self.sim.flush_ended(flush.record);
+    }
+
+    fn retire(&self, space: &Self::Space) {
+        // Page tables and pages are freed after this: the oracle looks at that by itself.
+        let record = self.sim.flush_began(space.root, None);
+        self.design.retire(&space.space);
+        self.sim.flush_sent();
+        self.sim.flush_ended(record);
+    }
+
+    #[expect(unsafe_code, reason = "handed on")]
+    unsafe fn switch(&self, space: &Self::Space) {
+        // SAFETY: as our caller promises.
+        unsafe { self.design.switch(&space.space) };
+    }
+
+    fn enter_kernel(&self) {
+        self.design.enter_kernel();
+    }
+
+    #[expect(unsafe_code, reason = "handed on")]
+    unsafe fn return_to_user(&self, space: &Self::Space) {
+        // SAFETY: as our caller promises.
+        unsafe { self.design.return_to_user(&space.space) };
+    }
+
+    fn enter_lazy(&self) {
+        self.design.enter_lazy();
+    }
+
+    fn leave(&self) {
+        self.design.leave();
+    }
+
+    fn interrupt(&self) {
+        self.design.interrupt();
+    }
+}

@@ -1,0 +1,388 @@
+//! A workload on a simulated machine under one design: processes, their threads, and what is
+//! measured.
+
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use lock_api::RawRwLock;
+use shootdown_sim::{
+    Affinity, Counts, Kernel, Machine, RunEnd, Sim, SleepingLock, ThreadId, ThreadSpec, Time,
+    Violation,
+};
+use shootdown_vm::Coherence;
+
+use crate::operation::{LockId, Operation, ProgramId, Workload};
+use crate::process::{Process, Step, StepError, Vm};
+
+/// How large a simulation may become.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Frames of 4 KiB.
+    pub frames: usize,
+    /// Threads at any one time.
+    pub threads: usize,
+    /// Simulated time.
+    pub time: Time,
+}
+
+impl Default for Limits {
+    /// 16 GiB, 4096 threads, one hour.
+    fn default() -> Self {
+        Self { frames: 4 << 20, threads: 4096, time: Time::from_ms(3_600_000) }
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// From the first [`Operation::Begin`] to the last [`Operation::End`].
+    pub time: Time,
+    /// How often all threads together did what is measured.
+    pub iterations: u64,
+    /// What all CPUs did in that time.
+    pub counts: Counts,
+    /// Uses of what must not be used any more, in all of the run.
+    pub violations: u64,
+    /// Page tables freed that could still be walked, in all of the run.
+    pub hazards: u64,
+    /// The first of both.
+    pub first_violations: Vec<Violation>,
+}
+
+/// Why a run came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A thread did what it must not.
+    Step {
+        /// Which thread.
+        program: ProgramId,
+        /// What.
+        error: StepError,
+    },
+    /// So many threads wait for each other for ever.
+    Deadlock(usize),
+    /// It takes more simulated time than it may.
+    TimeUp,
+    /// The host has no room: its own words.
+    Host(String),
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step { program, error } => write!(f, "thread {}: {error}", program.0),
+            Self::Deadlock(threads) => write!(f, "{threads} threads wait for ever"),
+            Self::TimeUp => f.write_str("it takes more simulated time than it may"),
+            Self::Host(error) => write!(f, "the host has no room: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for RunError {}
+
+/// Runs a workload on a machine under the design that `design` makes.
+///
+/// The same arguments give the same outcome, on any host.
+///
+/// # Errors
+///
+/// If the workload is not sound, or the host has no room.
+pub fn run<C: Coherence + 'static>(
+    machine: Machine,
+    limits: Limits,
+    workload: Rc<dyn Workload>,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Result<Outcome, RunError> {
+    let sim = Sim::new(machine, limits.frames, limits.threads);
+    let sim = Rc::new(sim.map_err(|error| RunError::Host(error.to_string()))?);
+    let vm = Vm::new(Rc::clone(&sim), design(Rc::clone(&sim)));
+    let vm = vm.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
+    let world = Rc::new(World {
+        vm,
+        workload,
+        processes: RefCell::default(),
+        tasks: RefCell::default(),
+        locks: RefCell::default(),
+        measure: Cell::default(),
+        failure: RefCell::new(None),
+        sim: Rc::clone(&sim),
+    });
+    sim.install(world.clone());
+    let end = world.start().map(|()| sim.run_until(limits.time));
+    // The world holds the machine, and the machine the world.
+    sim.uninstall();
+    world.outcome(end?)
+}
+
+/// Everything that a run consists of.
+struct World<C: Coherence + 'static> {
+    sim: Rc<Sim>,
+    vm: Vm<C>,
+    workload: Rc<dyn Workload>,
+    /// By the number under which the scheduler knows their spaces.
+    processes: RefCell<Vec<Rc<Process<C>>>>,
+    tasks: RefCell<HashMap<ProgramId, Task>>,
+    locks: RefCell<HashMap<LockId, Rc<UserLock>>>,
+    measure: Cell<Measure>,
+    failure: RefCell<Option<RunError>>,
+}
+
+/// A thread, as others know it.
+#[derive(Debug, Default)]
+struct Task {
+    thread: Option<ThreadId>,
+    /// Wakes that it has not waited for yet.
+    tokens: u64,
+    done: bool,
+    joining: Vec<ThreadId>,
+}
+
+/// A lock of the program's own.
+struct UserLock {
+    lock: SleepingLock,
+    holder: Cell<Option<ProgramId>>,
+}
+
+impl Default for UserLock {
+    fn default() -> Self {
+        Self { lock: <SleepingLock as RawRwLock>::INIT, holder: Cell::new(None) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Measure {
+    begin: Option<(Time, Counts)>,
+    end: Option<(Time, Counts)>,
+    iterations: u64,
+}
+
+impl<C: Coherence + 'static> World<C> {
+    fn start(self: &Rc<Self>) -> Result<(), RunError> {
+        for start in self.workload.processes() {
+            let affinity = start.cpu.map_or(Affinity::Any, Affinity::Cpu);
+            let process = self.vm.process().map_err(|error| self.step_error(start.program, error));
+            self.start_thread(&self.add(process?), start.program, affinity)?;
+        }
+        Ok(())
+    }
+
+    fn add(&self, process: Process<C>) -> Rc<Process<C>> {
+        let mut processes = self.processes.borrow_mut();
+        process.number.set(processes.len() as u64);
+        processes.push(Rc::new(process));
+        Rc::clone(&processes[processes.len() - 1])
+    }
+
+    fn start_thread(
+        self: &Rc<Self>,
+        process: &Rc<Process<C>>,
+        program: ProgramId,
+        affinity: Affinity,
+    ) -> Result<(), RunError> {
+        process.threads.set(process.threads.get() + 1);
+        self.tasks.borrow_mut().insert(program, Task::default());
+        let spec = ThreadSpec { space: Some(process.number.get()), affinity };
+        let (world, process) = (Rc::clone(self), Rc::clone(process));
+        let thread = self.sim.spawn(spec, move || world.thread(process, program));
+        let thread = thread.map_err(|error| RunError::Host(error.to_string()))?;
+        self.task(program, |task| task.thread = Some(thread));
+        Ok(())
+    }
+
+    /// A thread, from beginning to end.
+    fn thread(self: Rc<Self>, mut process: Rc<Process<C>>, program: ProgramId) {
+        self.vm.return_to_user(&process);
+        for operation in self.workload.steps(program) {
+            if let Err(error) = self.perform(&mut process, program, operation) {
+                self.failure.borrow_mut().get_or_insert(error);
+                break;
+            }
+            self.sim.preemption_point();
+            // Where another thread ran meanwhile, this one was in the kernel.
+            self.vm.return_to_user(&process);
+        }
+        self.leave(&process);
+        let joining = self.task(program, |task| {
+            task.done = true;
+            core::mem::take(&mut task.joining)
+        });
+        for thread in joining {
+            self.sim.wake(thread);
+        }
+    }
+
+    /// The calling thread uses the process no more; the last one destroys its space.
+    fn leave(&self, process: &Process<C>) {
+        self.sim.set_space(None);
+        process.threads.set(process.threads.get() - 1);
+        if process.threads.get() == 0 {
+            self.vm.destroy(process);
+        }
+    }
+
+    fn perform(
+        self: &Rc<Self>,
+        process: &mut Rc<Process<C>>,
+        program: ProgramId,
+        operation: Operation,
+    ) -> Result<(), RunError> {
+        let step_error = |error| self.step_error(program, error);
+        let operation = match self.vm.perform(process, operation).map_err(step_error)? {
+            Step::Done => return Ok(()),
+            Step::NotOfMemory(operation) => operation,
+        };
+        let in_user_mode =
+            matches!(operation, Operation::Compute(_) | Operation::Begin | Operation::End { .. });
+        if !in_user_mode {
+            self.vm.enter_kernel();
+        }
+        match operation {
+            Operation::Fork(child) => {
+                let copy = self.vm.fork(process).map_err(step_error)?;
+                self.start_thread(&self.add(copy), child, Affinity::Any)?;
+            }
+            Operation::Spawn(thread) => self.start_thread(process, thread, Affinity::Any)?,
+            Operation::Exec => {
+                let fresh = self.add(self.vm.process().map_err(step_error)?);
+                let old = core::mem::replace(process, fresh);
+                process.threads.set(1);
+                self.sim.set_space(Some(process.number.get()));
+                old.threads.set(old.threads.get() - 1);
+                if old.threads.get() == 0 {
+                    self.vm.destroy(&old);
+                }
+            }
+            Operation::Join(other) => self.join(other),
+            Operation::Migrate(cpu) => self.sim.migrate(cpu),
+            Operation::Yield => self.sim.yield_now(),
+            Operation::Block => self.block(program),
+            Operation::Wake(other) => self.wake(other),
+            Operation::Lock(lock) => self.lock(lock, program),
+            Operation::Unlock(lock) => self.unlock(lock, program).map_err(step_error)?,
+            Operation::Compute(ns) => self.sim.spend(Time::from_ns(ns)),
+            Operation::Begin => self.begin(),
+            Operation::End { iterations } => self.end(iterations),
+            _ => {}
+        }
+        if !in_user_mode {
+            self.vm.return_to_user(process);
+        }
+        Ok(())
+    }
+
+    fn join(&self, other: ProgramId) {
+        let Some(me) = self.sim.current_thread() else { return };
+        while !self.task(other, |task| {
+            if !task.done && !task.joining.contains(&me) {
+                task.joining.push(me);
+            }
+            task.done
+        }) {
+            self.sim.block();
+        }
+    }
+
+    fn block(&self, program: ProgramId) {
+        while !self.task(program, |task| {
+            let has_token = task.tokens > 0;
+            task.tokens = task.tokens.saturating_sub(1);
+            has_token
+        }) {
+            self.sim.block();
+        }
+    }
+
+    fn wake(&self, other: ProgramId) {
+        let thread = self.task(other, |task| {
+            task.tokens += 1;
+            task.thread
+        });
+        if let Some(thread) = thread {
+            self.sim.wake(thread);
+        }
+    }
+
+    fn lock(&self, lock: LockId, program: ProgramId) {
+        let held = Rc::clone(self.locks.borrow_mut().entry(lock).or_default());
+        held.lock.lock_exclusive();
+        held.holder.set(Some(program));
+    }
+
+    fn unlock(&self, lock: LockId, program: ProgramId) -> Result<(), StepError> {
+        let held = self.locks.borrow().get(&lock).cloned();
+        let held = held.filter(|held| held.holder.get() == Some(program));
+        let held = held.ok_or(StepError::NotHeld(lock))?;
+        held.holder.set(None);
+        // SAFETY: this thread holds it.
+        #[expect(unsafe_code, reason = "a raw lock: who takes it and who lets go are two steps")]
+        unsafe {
+            held.lock.unlock_exclusive();
+        }
+        Ok(())
+    }
+
+    fn task<R>(&self, program: ProgramId, f: impl FnOnce(&mut Task) -> R) -> R {
+        f(self.tasks.borrow_mut().entry(program).or_default())
+    }
+
+    fn begin(&self) {
+        let mut measure = self.measure.get();
+        measure.begin.get_or_insert((self.sim.now(), self.sim.counts()));
+        self.measure.set(measure);
+    }
+
+    fn end(&self, iterations: u64) {
+        let mut measure = self.measure.get();
+        measure.end = Some((self.sim.now(), self.sim.counts()));
+        measure.iterations += iterations;
+        self.measure.set(measure);
+    }
+
+    fn step_error(&self, program: ProgramId, error: StepError) -> RunError {
+        RunError::Step { program, error }
+    }
+
+    fn outcome(&self, end: RunEnd) -> Result<Outcome, RunError> {
+        if let Some(failure) = self.failure.borrow_mut().take() {
+            return Err(failure);
+        }
+        match end {
+            RunEnd::Done => {}
+            RunEnd::TimeUp => return Err(RunError::TimeUp),
+            RunEnd::Deadlock(threads) => return Err(RunError::Deadlock(threads)),
+        }
+        let measure = self.measure.get();
+        let (begin, counts_before) = measure.begin.unwrap_or_default();
+        let (end, counts) = measure.end.unwrap_or((self.sim.time(), self.sim.counts()));
+        Ok(Outcome {
+            time: end - begin,
+            iterations: measure.iterations,
+            counts: counts.since(&counts_before),
+            violations: self.sim.violations(),
+            hazards: self.sim.hazards(),
+            first_violations: self.sim.first_violations(),
+        })
+    }
+}
+
+impl<C: Coherence + 'static> Kernel for World<C> {
+    fn online(&self) {
+        self.vm.design().online();
+    }
+    fn switch(&self, space: u64) {
+        let process = Rc::clone(&self.processes.borrow()[space as usize]);
+        self.vm.switch(&process);
+    }
+    fn enter_lazy(&self) {
+        self.vm.design().enter_lazy();
+    }
+    fn leave(&self) {
+        self.vm.design().leave();
+    }
+    fn flush_interrupt(&self) {
+        self.vm.design().interrupt();
+    }
+}

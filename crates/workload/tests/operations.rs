@@ -1,0 +1,123 @@
+//! Operations, one by one, on a machine with round numbers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use shootdown_designs::Linux70;
+use shootdown_sim::{Machine, Time};
+use shootdown_workload::operation::{
+    Access, AreaId, FileId, LockId, Mapping, Operation, Permission, ProgramId, Start, Steps,
+};
+use shootdown_workload::{Limits, Outcome, RunError, StepError, Workload, run};
+
+/// Programs by number; the first runs from the beginning.
+struct Programs(RefCell<HashMap<u32, Vec<Operation>>>);
+
+impl Workload for Programs {
+    fn name(&self) -> String {
+        "programs".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: ProgramId(0), cpu: None }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        Box::new(self.0.borrow_mut().remove(&program.0).unwrap_or_default().into_iter())
+    }
+}
+
+fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Outcome, RunError> {
+    let round = include_str!("../../sim/tests/round.toml");
+    let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
+    let limits = Limits { frames: 1 << 12, threads: 16, time: Time::from_ms(1000) };
+    let programs = Programs(RefCell::new((0..).zip(programs).collect()));
+    run(machine, limits, Rc::new(programs), Linux70::new)
+}
+
+const AREA: AreaId = AreaId(0);
+
+fn map(pages: u64, mapping: Mapping) -> Operation {
+    Operation::Map { area: AREA, pages, permission: Permission::ReadWrite, mapping }
+}
+
+fn touch(pages: core::ops::Range<u64>, access: Access) -> Operation {
+    Operation::Touch { area: AREA, pages, access }
+}
+
+const CHILD: ProgramId = ProgramId(1);
+
+#[test]
+fn locks_exclude_and_are_let_go_of_by_their_holder_alone() {
+    let lock = LockId(3);
+    let critical = vec![Operation::Lock(lock), Operation::Compute(50_000), Operation::Unlock(lock)];
+    let parent = [Operation::Spawn(CHILD)].into_iter().chain(critical.clone());
+    let parent = parent.chain([Operation::Join(CHILD)]).collect();
+    let outcome = run_programs([parent, critical]).unwrap();
+    assert!(outcome.time >= Time::from_ns(100_000), "{}", outcome.time);
+    let stranger = run_programs([vec![Operation::Unlock(lock)]]);
+    let error = StepError::NotHeld(lock);
+    assert_eq!(stranger.unwrap_err(), RunError::Step { program: ProgramId(0), error });
+}
+
+#[test]
+fn a_wake_is_not_lost_whichever_comes_first() {
+    for head_start in [0, 100_000] {
+        let parent = vec![
+            Operation::Spawn(CHILD),
+            Operation::Compute(head_start),
+            Operation::Block,
+            Operation::Join(CHILD),
+        ];
+        let child = vec![Operation::Compute(50_000), Operation::Wake(ProgramId(0))];
+        run_programs([parent, child]).unwrap();
+    }
+}
+
+#[test]
+fn waiting_for_nobody_is_noticed() {
+    assert_eq!(run_programs([vec![Operation::Block]]).unwrap_err(), RunError::Deadlock(1));
+}
+
+#[test]
+fn memory_is_what_the_operations_say() {
+    let fault = |steps: Vec<Operation>| match run_programs([steps]) {
+        Ok(_) => None,
+        Err(RunError::Step { error, .. }) => Some(error),
+        Err(error) => panic!("{error}"),
+    };
+    let write = || touch(0..4, Access::Write);
+    let read_only = Operation::Protect { area: AREA, pages: 0..4, permission: Permission::Read };
+    let unmap = Operation::Unmap { area: AREA, pages: 0..4 };
+    let discard = Operation::Discard { area: AREA, pages: 0..4 };
+    let files = [Mapping::PrivateFile(FileId(0)), Mapping::SharedFile(FileId(0))];
+    for mapping in [Mapping::Anonymous].into_iter().chain(files) {
+        assert_eq!(fault(vec![map(4, mapping), write(), discard.clone(), write()]), None);
+        let protected = vec![map(4, mapping), write(), read_only.clone(), write()];
+        assert!(matches!(fault(protected), Some(StepError::Fault(_))));
+        let gone = vec![map(4, mapping), write(), unmap.clone(), touch(0..1, Access::Read)];
+        assert!(matches!(fault(gone), Some(StepError::Fault(_))));
+    }
+    assert_eq!(fault(vec![write()]), Some(StepError::UnknownArea(AREA)));
+    assert_eq!(fault(vec![map(1 << 13, Mapping::Anonymous), touch(0..1 << 13, Access::Write)]), {
+        Some(StepError::Fault(shootdown_vm::FaultError::OutOfMemory))
+    });
+}
+
+#[test]
+fn forks_have_their_own_memory_and_exec_throws_it_away() {
+    let parent = vec![
+        map(4, Mapping::Anonymous),
+        touch(0..4, Access::Write),
+        Operation::Fork(CHILD),
+        touch(0..4, Access::Write),
+        Operation::Join(CHILD),
+    ];
+    let child = vec![touch(0..4, Access::Write), Operation::Exec, touch(0..1, Access::Read)];
+    let error = run_programs([parent, child]).unwrap_err();
+    let gone = StepError::Fault(shootdown_vm::FaultError::NoArea);
+    assert!(
+        matches!(error, RunError::Step { program: CHILD, error } if error == gone
+            || error == StepError::UnknownArea(AREA)),
+        "{error}"
+    );
+}
