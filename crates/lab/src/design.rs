@@ -1,0 +1,109 @@
+//! Designs by name.
+
+use std::fmt;
+use std::rc::Rc;
+use std::str::FromStr;
+
+use shootdown_designs::engine::Ours;
+use shootdown_designs::{Engine, Linux70, Linux412, Linux414, LinuxPolicy, Naive};
+use shootdown_sim::Machine;
+use shootdown_workload::{Limits, Outcome, RunError, Workload, run};
+
+/// A way to keep TLBs coherent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Design {
+    /// Interrupt everyone and wait.
+    Naive,
+    /// Linux before seed 000.
+    Linux412,
+    /// Linux with seed 000, as first merged.
+    Linux414,
+    /// Linux today.
+    Linux70,
+    /// The engine of this repository, with the memory manager doing as under Linux 7.0.
+    ShootdownAlone,
+    /// The engine of this repository.
+    Shootdown,
+}
+
+impl Design {
+    /// All of them, ours last.
+    pub const ALL: [Self; 6] = [
+        Self::Naive,
+        Self::Linux412,
+        Self::Linux414,
+        Self::Linux70,
+        Self::ShootdownAlone,
+        Self::Shootdown,
+    ];
+
+    /// Its name, as one types it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Naive => "naive",
+            Self::Linux412 => "linux-4.12",
+            Self::Linux414 => "linux-4.14",
+            Self::Linux70 => "linux-7.0",
+            Self::ShootdownAlone => "shootdown-alone",
+            Self::Shootdown => "shootdown",
+        }
+    }
+
+    /// Runs a workload on a machine under this design.
+    ///
+    /// # Errors
+    ///
+    /// As [`shootdown_workload::run`].
+    pub fn run(
+        self,
+        machine: Machine,
+        limits: Limits,
+        workload: Rc<dyn Workload>,
+    ) -> Result<Outcome, RunError> {
+        match self {
+            Self::Naive => run(machine, limits, workload, Naive::new),
+            Self::Linux412 => run(machine, limits, workload, Linux412::new),
+            Self::Linux414 => run(machine, limits, workload, Linux414::new),
+            Self::Linux70 => run(machine, limits, workload, Linux70::new),
+            // As a kernel would be built for so many CPUs.
+            Self::ShootdownAlone => match machine.cpu_count() {
+                ..=64 => run(machine, limits, workload, Engine::<1, LinuxPolicy>::new),
+                65..=256 => run(machine, limits, workload, Engine::<4, LinuxPolicy>::new),
+                _ => run(machine, limits, workload, Engine::<64, LinuxPolicy>::new),
+            },
+            Self::Shootdown => match machine.cpu_count() {
+                ..=64 => run(machine, limits, workload, Engine::<1, Ours>::new),
+                65..=256 => run(machine, limits, workload, Engine::<4, Ours>::new),
+                _ => run(machine, limits, workload, Engine::<64, Ours>::new),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// There is no design of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDesign(pub String);
+
+impl fmt::Display for UnknownDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no design `{}`", self.0.escape_debug())
+    }
+}
+
+impl std::error::Error for UnknownDesign {}
+
+impl FromStr for Design {
+    type Err = UnknownDesign;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDesign> {
+        let found = Self::ALL.into_iter().find(|design| design.name() == name);
+        found.ok_or_else(|| UnknownDesign(name.to_owned()))
+    }
+}

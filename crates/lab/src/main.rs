@@ -1,0 +1,46 @@
+//! The `shootdown` command: what published changes to TLB shootdowns did, what the simulator says
+//! that they do, and what this engine would do on the same machine.
+
+mod cli;
+mod error;
+mod experiment;
+mod machines;
+mod render;
+mod reproduce;
+mod simulate;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command};
+use error::Failure;
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Err(failure) if !failure.is_broken_pipe() => {
+            // If not even this can be said, the exit code still says it.
+            let _ = writeln!(io::stderr(), "{failure}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        None => print(cli::WELCOME),
+        Some(Command::Machines { machine: None }) => print(&machines::list()),
+        Some(Command::Machines { machine: Some(wanted) }) => {
+            print(&machines::details(&machines::find(&wanted)?))
+        }
+        Some(Command::Reproduce(options)) => reproduce::reproduce(&options),
+    }
+}
+
+/// To standard output, where a reader that has seen enough is no panic.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+}

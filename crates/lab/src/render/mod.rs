@@ -1,0 +1,55 @@
+//! Rows as text, JSON, CSV and a page with plots; and how numbers are written in all of them.
+
+pub(crate) mod csv;
+pub(crate) mod html;
+pub(crate) mod json;
+pub(crate) mod plot;
+pub(crate) mod text;
+
+/// Three significant digits, which is what the published figures have.
+pub(crate) fn significant(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let decimals = (2.0 - value.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+/// A unit as people write it.
+pub(crate) fn unit(unit: &str) -> &str {
+    if unit == "us" { "µs" } else { unit }
+}
+
+/// 1234567 as 1 234 567, with thin spaces that do not break.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.char_indices() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_significant_digits_whatever_their_size() {
+        let written = [0.0, 0.13941, 1.9, 13.4, 99.96, 118.0, 159_620.0].map(significant);
+        assert_eq!(written, ["0", "0.139", "1.90", "13.4", "100.0", "118", "159620"]);
+        assert_eq!(significant(f64::NAN), "-");
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(grouped(999), "999");
+    }
+}

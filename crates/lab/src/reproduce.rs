@@ -1,0 +1,123 @@
+//! `shootdown reproduce`: runs the experiments under their designs and prints what became of them.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use shootdown_sim::machine::Machine;
+
+use crate::cli::{Format, Reproduce};
+use crate::error::Failure;
+use crate::experiment::{
+    Conditions, EXPERIMENTS, Experiment, Outcome, Pair, Row, SHOOTDOWN, Scale, run,
+};
+use crate::render::{csv, html, json, text};
+use crate::{machines, print};
+
+/// Runs the command.
+pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
+    if let Some(path) = &options.report {
+        html::check(path).map_err(|error| Failure::unwritable(path, error))?;
+    }
+    let chosen = chosen(options)?;
+    let progress = progress(&chosen);
+    let rows = rows(&chosen, &progress);
+    progress.finish_and_clear();
+    let rows = rows?;
+    if let Some(path) = &options.report {
+        let page = html::page(
+            &rows,
+            &html::Run {
+                seed: options.seed,
+                scale: scale(options),
+                machines: &machines_of(&chosen),
+            },
+        );
+        html::write(path, &page).map_err(|error| Failure::unwritable(path, error))?;
+    }
+    print(&match options.format {
+        Format::Text => text::rows(&rows),
+        Format::Json => json::rows(&rows),
+        Format::Csv => csv::rows(&rows),
+    })?;
+    if let Some(path) = &options.report {
+        eprintln!("\nreport: {}", path.display());
+    }
+    match rows.iter().map(|row| row.shootdown.violations).sum() {
+        0 => Ok(()),
+        violations => Err(Failure::Violated { violations }),
+    }
+}
+
+/// The experiments that were asked for, each with what it runs on.
+fn chosen(options: &Reproduce) -> Result<Vec<(Experiment, Conditions)>, Failure> {
+    let wanted = |experiment: &&Experiment| {
+        options.only.as_deref().is_none_or(|seed| seed == experiment.seed)
+    };
+    let mut chosen = Vec::new();
+    for experiment in EXPERIMENTS.iter().filter(wanted) {
+        let machine = machines::find(options.machine.as_deref().unwrap_or(experiment.machine))?;
+        let conditions = Conditions { machine, seed: options.seed, scale: scale(options) };
+        // What was fitted was fitted on the experiment's own machine.
+        let fitted = experiment.calibrated_on.filter(|_| options.machine.is_none());
+        chosen.push((Experiment { calibrated_on: fitted, ..*experiment }, conditions));
+    }
+    if let (true, Some(seed)) = (chosen.is_empty(), &options.only) {
+        let mut known: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.seed).collect();
+        known.dedup();
+        return Err(Failure::UnknownSeed { seed: seed.clone(), known });
+    }
+    Ok(chosen)
+}
+
+const fn scale(options: &Reproduce) -> Scale {
+    if options.quick { Scale::Quick } else { Scale::Full }
+}
+
+/// Each machine once.
+fn machines_of(chosen: &[(Experiment, Conditions)]) -> Vec<Machine> {
+    let mut machines: Vec<Machine> = Vec::new();
+    for (_, Conditions { machine, .. }) in chosen {
+        if machines.iter().all(|known| known.name != machine.name) {
+            machines.push(machine.clone());
+        }
+    }
+    machines
+}
+
+/// On standard error, and only if someone can see it there.
+fn progress(chosen: &[(Experiment, Conditions)]) -> ProgressBar {
+    let runs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len() as u64).sum();
+    let bar = ProgressBar::with_draw_target(Some(runs), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("{pos} of {len} runs, {elapsed}: {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+fn rows(chosen: &[(Experiment, Conditions)], progress: &ProgressBar) -> Result<Vec<Row>, Failure> {
+    chosen.iter().map(|(experiment, conditions)| row(experiment, conditions, progress)).collect()
+}
+
+fn row(
+    experiment: &Experiment,
+    conditions: &Conditions,
+    progress: &ProgressBar,
+) -> Result<Row, Failure> {
+    let simulate = |design: &str| -> Result<Outcome, Failure> {
+        progress.set_message(format!("{} under {design}", experiment.workload));
+        let outcome = run(experiment, design, conditions)?;
+        progress.inc(1);
+        Ok(outcome)
+    };
+    Ok(Row {
+        experiment: *experiment,
+        machine: conditions.machine.name.clone(),
+        predicted: Pair {
+            before: simulate(experiment.designs.before)?,
+            after: simulate(experiment.designs.after)?,
+        },
+        peers: experiment.peers.iter().map(|design| simulate(design)).collect::<Result<_, _>>()?,
+        shootdown: simulate(SHOOTDOWN)?,
+    })
+}
