@@ -14,9 +14,9 @@ use std::time::Instant;
 use command::{Command, Failure, cargo};
 
 const HELP: &str = "\
-cargo xtask demo            run the engine against a TLB that never forgets, show what it saves
-cargo xtask test            all that CI runs; about ten minutes on two cores
-cargo xtask bench           count the instructions of the hot paths, check their budgets
+cargo xtask demo            reproduce the published results, and write a report
+cargo xtask test            all that CI runs; about a quarter of an hour on two cores
+cargo xtask bench           instructions of the hot paths, speed of the simulator
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress (10)
 
 Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["demo"] => demo(),
         ["test"] => test(),
-        ["bench"] => setup::instruction_counter().and_then(bench),
+        ["bench"] => setup::instruction_counter().and_then(bench).and_then(|()| throughput()),
         ["soak"] => soak(10),
         ["soak", minutes] => match minutes.parse() {
             Ok(minutes) => soak(minutes),
@@ -68,18 +68,16 @@ fn output() -> PathBuf {
 fn demo() -> Result<(), Failure> {
     let report = output().join("demo.html");
     // Commands run in the root, so this is where it says.
-    stress(5, Some(report.strip_prefix(root()).unwrap_or(&report)))
+    cargo("run --quiet --release -p shootdown-lab -- reproduce --report")
+        .arg(report.strip_prefix(root()).unwrap_or(&report))
+        .run()
 }
 
 /// The stress example, for so long.
-fn stress(seconds: u64, report: Option<&Path>) -> Result<(), Failure> {
-    let mut stress =
-        cargo("run --quiet --release -p shootdown --features soft --example stress --")
-            .arg(seconds.to_string());
-    if let Some(report) = report {
-        stress = stress.arg("--report").arg(report);
-    }
-    stress.run()
+fn stress(seconds: u64) -> Result<(), Failure> {
+    cargo("run --quiet --release -p shootdown --features soft --example stress --")
+        .arg(seconds.to_string())
+        .run()
 }
 
 fn test() -> Result<(), Failure> {
@@ -100,6 +98,7 @@ fn test() -> Result<(), Failure> {
                 .run()
         }),
         ("bare targets", bare_targets),
+        ("same bytes in debug and release", same_bytes),
         ("miri", || miri(8)),
         ("instruction counts", instruction_counts_if_possible),
         ("the README's commands", readme),
@@ -113,13 +112,32 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The engine builds where there is no operating system.
+/// The engine and the memory manager build where there is no operating system.
 fn bare_targets() -> Result<(), Failure> {
     setup::BARE_TARGETS.iter().try_for_each(|target| {
-        cargo("build --quiet --release -p shootdown --target").arg(target).run()?;
-        println!("shootdown builds for {target}");
+        cargo("build --quiet --release -p shootdown -p shootdown-vm --target").arg(target).run()?;
+        println!("shootdown and shootdown-vm build for {target}");
         Ok(())
     })
+}
+
+/// A simulation depends on its seed, and on nothing else of the host or the build.
+fn same_bytes() -> Result<(), Failure> {
+    let run = |profile| {
+        cargo("run --quiet -p shootdown-lab --profile")
+            .arg(profile)
+            .args("-- reproduce --quick --format json")
+            .output()
+    };
+    let (debug, again, release) = (run("dev")?, run("dev")?, run("release")?);
+    if debug != again || debug != release {
+        return Err(Failure::new(
+            "the same simulation gave different results",
+            "compare `shootdown reproduce --quick --format json` of both profiles",
+        ));
+    }
+    println!("{} bytes, the same each time", debug.len());
+    Ok(())
 }
 
 /// The engine's own tests under miri, which knows C++20's weak memory; those with threads with
@@ -148,6 +166,11 @@ fn bench(runner: PathBuf) -> Result<(), Failure> {
     }
     println!("budgets not enforced: they are for {BUDGETS_OF}x, and this is {}", compiler.trim());
     Ok(())
+}
+
+/// How fast the simulator is on this host. Nothing fails: hosts differ.
+fn throughput() -> Result<(), Failure> {
+    cargo("bench -p shootdown-sim --bench throughput").run()
 }
 
 /// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.
@@ -187,7 +210,7 @@ fn readme() -> Result<(), Failure> {
 
 fn soak(minutes: u64) -> Result<(), Failure> {
     setup::for_tests()?;
-    stress(minutes * 60 / 2, None)?;
+    stress(minutes * 60 / 2)?;
     cargo("test --release -p shootdown --features soft --test rules")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
