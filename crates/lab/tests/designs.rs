@@ -184,7 +184,7 @@ fn the_sound_designs_are_sound() {
 }
 
 #[test]
-fn the_bug_that_linux_shipped_with_seed_000_is_found() {
+fn the_bug_that_seed_000_had_is_found() {
     for design in Design::ALL {
         let workload: Rc<dyn Workload> = Rc::new(UnmapUnderLazy);
         let outcome = run(design, &machine("skylake", 4), &workload);
