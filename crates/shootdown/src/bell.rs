@@ -172,3 +172,45 @@ impl<M: Machine> Bell<M> {
         self.end_round(machine, Round(before + change));
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::soft::{Config, Host, Soft};
+
+    /// A waiter lets the interrupt in while it attends to its bell, and the handler leaves the bell:
+    /// who rings after that must find it as quiet as it is.
+    #[test]
+    fn a_handler_may_run_while_the_bell_is_attended() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        let bell = Bell::<Soft<Host>>::new();
+        bell.connect();
+        bell.attend();
+        assert_eq!(bell.ring(machine), Rung::Coalesced);
+        let ticket = bell.ticket(machine).unwrap();
+        let round = bell.begin_round(machine).unwrap();
+        bell.end_round(machine, round);
+        assert_eq!(bell.leave(machine), None);
+        assert!(bell.has_answered(machine, ticket));
+        assert_eq!(bell.leave(machine), None, "the waiter's own");
+        assert_eq!(bell.ticket(machine), None);
+        assert_eq!(bell.ring(machine), Rung::First);
+    }
+
+    #[test]
+    fn who_waits_for_a_cpu_that_goes_offline_and_comes_back_is_satisfied() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        let bell = Bell::<Soft<Host>>::new();
+        bell.connect();
+        assert_eq!(bell.ring(machine), Rung::First);
+        let ticket = bell.ticket(machine).unwrap();
+        bell.disconnect(machine);
+        assert_eq!(bell.ring(machine), Rung::Disconnected);
+        assert_eq!(bell.ticket(machine), None);
+        bell.connect();
+        assert!(bell.has_answered(machine, ticket));
+        assert_eq!(bell.ring(machine), Rung::First);
+    }
+}

@@ -306,3 +306,65 @@ fn a_cpu_that_never_ends_is_stopped_when_the_time_is_up() {
         assert_eq!(sim.run_until(Time::from_ms(1)), RunEnd::TimeUp);
     }
 }
+
+/// Leaving a space before a deep idle state takes time, in which the CPU is not yet parked.
+#[test]
+fn no_wake_up_is_lost_on_the_way_to_a_deep_idle_state() {
+    struct Leaver(Rc<Sim>);
+    impl Kernel for Leaver {
+        fn online(&self) {}
+        fn switch(&self, _space: u64) {}
+        fn enter_lazy(&self) {}
+        fn leave(&self) {
+            self.0.spend(Time::from_ns(300));
+        }
+        fn flush_interrupt(&self) {}
+    }
+    let idle = "\n[[idle]]\nname = \"deep\"\ntlb = \"lost\"\n\
+        after_us = { value = 0.0, source = \"made up for tests\" }\n\
+        exit_us = { value = 1.0, source = \"made up for tests\" }\n";
+    for wake_at_ns in (500..3000).step_by(50) {
+        let machine = Machine::from_toml(&format!("{ROUND}{idle}")).unwrap();
+        let sim = Rc::new(Sim::new(machine.with_cpus(2).unwrap(), 16, 8).unwrap());
+        sim.install(Rc::new(Leaver(Rc::clone(&sim))));
+        let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(0) };
+        let inside = Rc::clone(&sim);
+        let sleeper = sim.spawn(spec, move || inside.block()).unwrap();
+        on_cpu(&sim, 1, move |sim| {
+            sim.spend(Time::from_ns(2000 + wake_at_ns));
+            sim.wake(sleeper);
+        });
+        assert_eq!(sim.run_until(Time::END), RunEnd::Done, "woken at {wake_at_ns} ns");
+        sim.uninstall();
+    }
+}
+
+#[test]
+fn a_wake_up_for_another_reason_gives_nobody_a_lock() {
+    let sim = sim(3);
+    let lock = Rc::new(<SleepingLock as RawRwLock>::INIT);
+    let inside = Rc::new(Cell::new(0));
+    let spec = |cpu| ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
+    let mut threads = Vec::new();
+    for cpu in 0..2 {
+        let (sim_, lock, inside) = (Rc::clone(&sim), Rc::clone(&lock), Rc::clone(&inside));
+        let body = move || {
+            lock.lock_exclusive();
+            inside.set(inside.get() + 1);
+            sim_.spend(Time::from_ns(50_000));
+            assert_eq!(inside.get(), 1);
+            inside.set(0);
+            // SAFETY: locked above.
+            #[expect(unsafe_code, reason = "the raw interface")]
+            unsafe {
+                lock.unlock_exclusive();
+            }
+        };
+        threads.push(sim.spawn(spec(cpu), body).unwrap());
+    }
+    on_cpu(&sim, 2, move |sim| {
+        sim.spend(Time::from_ns(20_000));
+        threads.iter().for_each(|&thread| sim.wake(thread));
+    });
+    run(&sim);
+}
