@@ -178,8 +178,8 @@ mod tests {
     use super::*;
     use crate::soft::{Config, Host, Soft};
 
-    /// A waiter lets the interrupt in while it attends to its bell, and the handler leaves the bell:
-    /// who rings after that must find it as quiet as it is.
+    /// A waiter lets the interrupt in while it attends to its bell, and the handler leaves the
+    /// bell: who rings after that must find it as quiet as it is.
     #[test]
     fn a_handler_may_run_while_the_bell_is_attended() {
         let engine = Soft::<Host>::engine(Config::default());
