@@ -148,12 +148,6 @@ impl Sim {
         self.tlbs.borrow_mut()[self.cpu()].invalidate_all();
     }
 
-    /// Whether the kernel's own root is loaded here.
-    #[must_use]
-    pub fn kernel_root_is_loaded(&self) -> bool {
-        self.tlbs.borrow()[self.cpu()].space == SpaceKey::KERNEL
-    }
-
     /// Tells the oracle that a flush begins: the page tables are changed, and what they mapped
     /// before must not be used once the flush is [done](Self::flush_ended). `None` is all of the
     /// space.
