@@ -8,39 +8,60 @@ use std::rc::Rc;
 
 use shootdown::{Extent, Here, Pending, Root, Rule, Shootdown, Space};
 use shootdown_sim::{Sim, SimMachine};
-use shootdown_vm::{Change, Coherence, EmptyTables, UnmapLock};
+use shootdown_vm::{Change, Coherence, EmptyTables, FirstRead, UnmapLock};
 
-/// How many times a CPU that was interrupted, or has interrupted others, tells when it enters the
-/// kernel.
+/// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
+/// interrupt.
 ///
 /// To tell costs a store, and a locked operation at the return, some 10 ns together, and a cache
 /// miss if somebody looked meanwhile. It saves the interrupt, 1 to 4 µs, of every flush that comes
-/// while the CPU is in the kernel, where threads of a process that changes its memory often are. A
-/// CPU that nobody interrupts pays nothing; one that was interrupted once pays for as many entries
-/// as an interrupt costs.
+/// while the CPU is in the kernel, where threads of a process that changes its memory often are.
+/// Seen is that by an interrupt that comes there, or by a flush that was made up for on the way
+/// back. A CPU that is interrupted in user mode only, or not at all, pays nothing; one that was
+/// interrupted in the kernel once pays for as many entries as an interrupt costs.
 const TELLS: u32 = 128;
 
 /// The design, with room for `64 * WORDS` CPUs.
 #[derive(Debug)]
 pub struct Engine<const WORDS: usize, P = Ours> {
     sim: Rc<Sim>,
-    /// For each CPU: how many more times it tells when it enters the kernel.
-    tells: Vec<Cell<u32>>,
+    /// For each CPU.
+    tellers: Vec<Teller>,
     /// For ever: a `Pending` borrows it.
     engine: &'static Shootdown<SimMachine<WORDS>>,
     policy: PhantomData<P>,
 }
 
-/// What the memory manager does with locks and page tables: not the engine's doing, but made
+/// Whether a CPU tells when it enters the kernel.
+#[derive(Debug, Default)]
+struct Teller {
+    /// How many more times.
+    left: Cell<u32>,
+    mode: Cell<Mode>,
+}
+
+/// Where a CPU's thread is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    /// In user mode, or there is none.
+    #[default]
+    User,
+    Kernel,
+}
+
+/// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing, but made
 /// possible by it, so that it can be told apart.
 pub trait Policy {
     /// See [`Coherence::UNMAP_LOCK`].
     const UNMAP_LOCK: UnmapLock;
     /// See [`Coherence::EMPTY_TABLES`].
     const EMPTY_TABLES: EmptyTables;
+    /// See [`Coherence::FIRST_READ`].
+    const FIRST_READ: FirstRead;
 }
 
-/// Locks are let go of before the wait, and empty page tables kept.
+/// Locks are let go of before the wait, empty page tables kept, and pages that are likely to be
+/// written not shared at the first read.
 #[derive(Debug)]
 pub struct Ours;
 
@@ -51,11 +72,13 @@ pub struct LinuxPolicy;
 impl Policy for Ours {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
     const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
+    const FIRST_READ: FirstRead = FirstRead::Guessed;
 }
 
 impl Policy for LinuxPolicy {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
     const EMPTY_TABLES: EmptyTables = EmptyTables::Freed;
+    const FIRST_READ: FirstRead = FirstRead::ZeroPage;
 }
 
 impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
@@ -69,8 +92,18 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         let engine = Box::leak(Box::new(SimMachine::engine(&sim, broken)));
-        let tells = (0..sim.machine().cpu_count()).map(|_| Cell::new(0)).collect();
-        Self { sim, tells, engine, policy: PhantomData }
+        let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
+        Self { sim, tellers, engine, policy: PhantomData }
+    }
+
+    fn teller(&self) -> &Teller {
+        &self.tellers[self.sim.cpu()]
+    }
+
+    /// How often this CPU has flushed.
+    fn flushes(&self) -> u64 {
+        let counts = self.sim.counts_of(self.sim.cpu());
+        counts.flushes_full + counts.flushes_ranged
     }
 
     /// Calls `f` with the token of this CPU.
@@ -90,6 +123,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
 
     const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;
+    const FIRST_READ: FirstRead = P::FIRST_READ;
 
     fn online(&self) {
         self.here(|here| here.online());
@@ -100,12 +134,11 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
+        let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
         let pending = self.here(|here| here.flush(space, change.extent()));
         self.sim.flush_sent();
-        if !pending.waiting().is_empty() {
-            // Whose threads change its memory at the same time will be told soon, too.
-            self.tells[self.sim.cpu()].set(TELLS);
-        }
+        let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
+        self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
         pending
     }
 
@@ -129,25 +162,32 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
             // promises.
             unsafe { here.switch(space) };
             // The thread is in the kernel, and need not be told of flushes until it leaves that.
-            if self.tells[self.sim.cpu()].get() > 0 {
+            self.teller().mode.set(Mode::Kernel);
+            if self.teller().left.get() > 0 {
                 here.enter_lazy();
             }
         });
     }
 
     fn enter_kernel(&self) {
-        let tells = &self.tells[self.sim.cpu()];
-        if tells.get() > 0 {
-            tells.set(tells.get() - 1);
+        let teller = self.teller();
+        teller.mode.set(Mode::Kernel);
+        if let Some(left) = teller.left.get().checked_sub(1) {
+            teller.left.set(left);
             self.here(|here| here.enter_lazy());
         }
     }
 
     unsafe fn return_to_user(&self, space: &Self::Space) {
+        let flushes_before = self.flushes();
         self.here(|here| {
             // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
             unsafe { here.switch(space) };
+            self.teller().mode.set(Mode::User);
         });
+        if self.flushes() != flushes_before {
+            self.teller().left.set(TELLS);
+        }
     }
 
     fn enter_lazy(&self) {
@@ -159,7 +199,10 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn interrupt(&self) {
-        self.tells[self.sim.cpu()].set(TELLS);
+        let teller = self.teller();
+        if teller.mode.get() == Mode::Kernel {
+            teller.left.set(TELLS);
+        }
         self.here(|here| here.answer());
     }
 }

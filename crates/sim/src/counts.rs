@@ -29,7 +29,10 @@ macro_rules! counts {
 counts! {
     /// Flush interrupts that it sent, one for each target.
     interrupts_sent: u64,
-    /// Those among them whose target had the space loaded, but ran no thread of it.
+    /// How often another CPU was told of a flush without an interrupt of its own, because one was
+    /// on its way, or it was looking anyway.
+    interrupts_coalesced: u64,
+    /// Those among the interrupts sent whose target had the space loaded, but ran no thread of it.
     interrupts_to_lazy: u64,
     /// Those among them whose target had another space loaded, or none.
     interrupts_to_absent: u64,
@@ -37,11 +40,15 @@ counts! {
     interrupts_taken: u64,
     /// Time that it spent in them.
     interrupted: Time,
-    /// How often it dropped all of a tag, or everything.
+    /// How often it dropped all of a tag, or everything, for whatever reason.
     flushes_full: u64,
-    /// How often it dropped a range.
+    /// How often it dropped a range, for whatever reason.
     flushes_ranged: u64,
-    /// How many pages those ranges had.
+    /// How often it dropped all of a tag because it had loaded a space, or come back to one.
+    flushes_full_at_switch: u64,
+    /// How often it dropped a range then.
+    flushes_ranged_at_switch: u64,
+    /// How many pages all those ranges had.
     pages_invalidated: u64,
     /// Loads of a root.
     root_loads: u64,

@@ -1,6 +1,7 @@
 //! Interrupts: from one CPU to others, over the interconnect, and through a hypervisor if there is
 //! one.
 
+use crate::scheduler::ThreadId;
 use crate::sim::Sim;
 use crate::time::Time;
 use crate::tlb::SpaceKey;
@@ -12,6 +13,8 @@ pub(crate) enum Vector {
     Flush,
     /// There is something to run.
     Reschedule,
+    /// A thread has slept for long enough.
+    Timer(ThreadId),
 }
 
 /// An interrupt on its way to a CPU.
@@ -19,6 +22,13 @@ pub(crate) enum Vector {
 pub(crate) struct Arrival {
     pub(crate) at: Time,
     vector: Vector,
+}
+
+impl Arrival {
+    /// Whether something is on its way that did not begin long ago.
+    pub(crate) fn is_timer(&self) -> bool {
+        matches!(self.vector, Vector::Timer(_))
+    }
 }
 
 impl Sim {
@@ -41,6 +51,11 @@ impl Sim {
             });
             self.deliver(target, Vector::Flush);
         }
+    }
+
+    /// Says that so many CPUs were told of a flush without an interrupt of their own.
+    pub fn count_coalesced(&self, cpus: usize) {
+        self.count(|counts| counts.interrupts_coalesced += cpus as u64);
     }
 
     pub(crate) fn send_reschedule(&self, target: usize) {
@@ -77,8 +92,17 @@ impl Sim {
         let wire = if same_socket { cost.deliver_socket } else { cost.deliver_system };
         let virtualization = self.machine.virtualization.as_ref();
         let inject = virtualization.map_or(Time::ZERO, |cost| cost.inject);
+        let at = self.clock.borrow().cpus[from].now + wire + inject + Time::TICK;
+        self.deliver_at(target, vector, at);
+    }
+
+    /// Interrupts this CPU at the given time, to wake a thread.
+    pub(crate) fn set_timer(&self, thread: ThreadId, at: Time) {
+        self.deliver_at(self.cpu(), Vector::Timer(thread), at);
+    }
+
+    fn deliver_at(&self, target: usize, vector: Vector, at: Time) {
         let mut clock = self.clock.borrow_mut();
-        let at = clock.cpus[from].now + wire + inject + Time::TICK;
         let cpu = &mut clock.cpus[target];
         if cpu.arrivals.iter().any(|arrival| arrival.vector == vector) {
             return;
@@ -109,10 +133,14 @@ impl Sim {
         let virtualization = self.machine.virtualization.as_ref();
         let exit = virtualization.map_or(Time::ZERO, |cost| cost.acknowledge_exit);
         self.spend(cost.entry + cost.acknowledge + exit);
-        if arrival.vector == Vector::Flush
-            && let Some(kernel) = self.kernel()
-        {
-            kernel.flush_interrupt();
+        match arrival.vector {
+            Vector::Flush => {
+                if let Some(kernel) = self.kernel() {
+                    kernel.flush_interrupt();
+                }
+            }
+            Vector::Reschedule => {}
+            Vector::Timer(thread) => self.wake(thread),
         }
         self.spend(cost.exit);
         let mut clock = self.clock.borrow_mut();

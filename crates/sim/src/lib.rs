@@ -62,6 +62,7 @@ mod lock;
 mod oracle;
 mod engine;
 mod counts;
+mod waits;
 mod rng;
 
 pub use counts::Counts;
@@ -72,8 +73,9 @@ pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};
 pub use oracle::{FlushRecord, Violation, Wrong};
 pub use rng::Rng;
-pub use scheduler::{Affinity, ThreadId, ThreadSpec};
+pub use scheduler::{Affinity, Meanwhile, ThreadId, ThreadSpec};
 pub use sim::{Kernel, RunEnd, Sim};
 pub use time::Time;
 pub use tlb::SpaceKey;
+pub use waits::FlushWaits;
 pub use word::SimWord;

@@ -112,6 +112,19 @@ impl Sim {
         self.count(|counts| counts.root_loads += 1);
     }
 
+    /// Counts the flushes in `f` as those of loading a space, or of coming back to one.
+    pub fn switching<R>(&self, f: impl FnOnce() -> R) -> R {
+        let cpu = self.cpu();
+        let before = self.counts_of(cpu);
+        let result = f();
+        let done = self.counts_of(cpu).since(&before);
+        self.count(|counts| {
+            counts.flushes_full_at_switch += done.flushes_full;
+            counts.flushes_ranged_at_switch += done.flushes_ranged;
+        });
+        result
+    }
+
     /// Drops translations of pages under the loaded tag, one by one: INVLPG.
     pub fn invalidate(&self, addresses: impl Iterator<Item = u64>) {
         let mut pages = 0;
@@ -167,6 +180,7 @@ impl Sim {
     pub fn flush_ended(&self, flush: FlushRecord) {
         let waited = self.now() - flush.began_at;
         self.count(|counts| counts.flush_wait += waited);
+        self.waits.borrow_mut().record(waited);
         self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
     }
 

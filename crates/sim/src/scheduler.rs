@@ -44,6 +44,25 @@ struct Thread {
     /// Where it runs, or ran last.
     cpu: usize,
     state: State,
+    waits: Waits,
+}
+
+/// Where a thread is while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Off its CPU, which others may have.
+    OffCpu,
+    /// On its CPU: see [`Sim::hold_cpu`].
+    OnCpu,
+}
+
+/// What a CPU does while its thread [waits](Sim::wait_on_cpu).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It computes.
+    Computes,
+    /// It is idle, the deeper the longer.
+    Idles,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +73,8 @@ enum State {
     /// other CPU may execute it.
     Leaving(Next),
     Blocked,
+    /// Waits without leaving its CPU.
+    Holding,
     Done,
 }
 
@@ -189,6 +210,7 @@ impl Sim {
                 context,
                 cpu,
                 state: State::Blocked,
+                waits: Waits::OffCpu,
             });
             scheduler.unfinished += 1;
             id
@@ -203,6 +225,10 @@ impl Sim {
         let mut scheduler = self.scheduler.borrow_mut();
         let thread = scheduler.thread_mut(id);
         match thread.state {
+            State::Holding => {
+                drop(scheduler);
+                self.go_on(id);
+            }
             State::Leaving(Next::Blocked) => thread.state = State::Leaving(Next::Ready),
             State::Blocked => {
                 drop(scheduler);
@@ -216,7 +242,82 @@ impl Sim {
     /// Blocks the calling thread until it is [woken](Self::wake). Who wakes it must have a way to
     /// find it before it blocks.
     pub fn block(&self) {
-        self.leave_cpu(Next::Blocked);
+        let holds = |id| self.scheduler.borrow().thread(id).waits == Waits::OnCpu;
+        if self.current_thread().is_some_and(holds) {
+            self.wait_on_cpu(Meanwhile::Computes, None);
+        } else {
+            self.leave_cpu(Next::Blocked);
+        }
+    }
+
+    /// The calling thread never lets go of its CPU from now on, whatever it waits for. It stands
+    /// for all that the CPU does: it [switches spaces](Self::switch_space) itself, as a schedule
+    /// that it was given says.
+    pub fn hold_cpu(&self) {
+        if let Some(id) = self.current_thread() {
+            self.scheduler.borrow_mut().thread_mut(id).waits = Waits::OnCpu;
+        }
+    }
+
+    /// The calling thread, which [holds its CPU](Self::hold_cpu), waits there until it is
+    /// [woken](Self::wake) or [told to go on](Self::go_on), or until the given time, and takes the
+    /// interrupts that come meanwhile.
+    pub fn wait_on_cpu(&self, meanwhile: Meanwhile, until: Option<Time>) {
+        let Some(id) = self.current_thread() else { return };
+        self.scheduler.borrow_mut().thread_mut(id).state = State::Holding;
+        let is_time = || until.is_some_and(|until| self.now() >= until);
+        while self.scheduler.borrow().thread(id).state == State::Holding && !is_time() {
+            match meanwhile {
+                Meanwhile::Computes => self.park(until),
+                Meanwhile::Idles => self.wait_for_work(until),
+            }
+            // Takes interrupts that have arrived.
+            self.spend(Time::ZERO);
+        }
+        self.scheduler.borrow_mut().thread_mut(id).state = State::Running;
+    }
+
+    /// Has a thread that [waits on its CPU](Self::wait_on_cpu) go on, at no cost to anyone: what it
+    /// waited for is no part of the simulation.
+    pub fn go_on(&self, id: ThreadId) {
+        let at = self.now() + Time::TICK;
+        let mut scheduler = self.scheduler.borrow_mut();
+        let thread = scheduler.thread_mut(id);
+        if thread.state == State::Holding {
+            thread.state = State::Running;
+            let target = thread.cpu;
+            drop(scheduler);
+            self.clock.borrow_mut().wake_at(target, at);
+        }
+    }
+
+    /// A context switch from the calling thread's space to another, or to none, while the thread
+    /// [holds its CPU](Self::hold_cpu).
+    pub fn switch_space(&self, space: Option<u64>) {
+        let Some(id) = self.current_thread() else { return };
+        let cpu = self.cpu();
+        self.mask();
+        self.scheduler.borrow_mut().cpus[cpu].switching = true;
+        self.count(|counts| counts.switches += 1);
+        self.spend(self.machine.kernel.context_switch);
+        self.scheduler.borrow_mut().thread_mut(id).space = space;
+        self.load_space_of(Some(id));
+        let now = self.now();
+        {
+            let queue = &mut self.scheduler.borrow_mut().cpus[cpu];
+            (queue.switching, queue.switched_at) = (false, now);
+        }
+        self.unmask();
+    }
+
+    /// Blocks the calling thread for so long.
+    pub fn sleep(&self, time: Time) {
+        let Some(id) = self.current_thread() else { return };
+        let until = self.now() + time;
+        self.set_timer(id, until);
+        while self.now() < until {
+            self.block();
+        }
     }
 
     /// Lets other threads of this CPU run, if there are any.
@@ -225,6 +326,14 @@ impl Sim {
         if !alone {
             self.leave_cpu(Next::Ready);
         }
+    }
+
+    /// Lets time pass, but not beyond the end of the timeslice, and returns how much is left.
+    pub fn spend_in_slice(&self, time: Time) -> Time {
+        let slice_ends = self.scheduler.borrow().cpus[self.cpu()].slice_ends;
+        let part = time.min(slice_ends.saturating_sub(self.now()));
+        self.spend(part);
+        time - part
     }
 
     /// Where a thread returns to user mode: gives the CPU up if its timeslice is over and another
@@ -407,13 +516,13 @@ impl Sim {
                 self.suspend();
                 self.unmask();
             } else {
-                self.wait_for_work();
+                self.wait_for_work(None);
             }
         }
     }
 
-    /// Waits in ever deeper idle states.
-    fn wait_for_work(&self) {
+    /// Waits in ever deeper idle states, at most until the given time.
+    fn wait_for_work(&self, until: Option<Time>) {
         let start = self.now();
         let mut exit = Time::ZERO;
         if let Idle::States(states) = &self.machine.idle {
@@ -431,13 +540,14 @@ impl Sim {
                         break;
                     }
                 }
-                self.park(next.map(|next| start + next.after));
-                if self.has_work() || next.is_none_or(|next| self.now() < start + next.after) {
+                let deeper = next.map(|next| start + next.after);
+                self.park(deeper.into_iter().chain(until).min());
+                if self.has_work() || deeper.is_none_or(|deeper| self.now() < deeper) {
                     break;
                 }
             }
         } else {
-            self.park(None);
+            self.park(until);
         }
         self.count_idle(start);
         self.spend(exit);
@@ -450,7 +560,15 @@ impl Sim {
 
     fn has_work(&self) -> bool {
         let cpu = self.cpu();
-        !self.scheduler.borrow().cpus[cpu].ready.is_empty()
-            || !self.clock.borrow().cpus[cpu].arrivals.is_empty()
+        let scheduler = self.scheduler.borrow();
+        let holder_goes_on =
+            scheduler.current(cpu).is_some_and(|id| scheduler.thread(id).state != State::Holding);
+        let clock = self.clock.borrow();
+        let now = clock.cpus[cpu].now;
+        // A timer that was set long ago is no work before its time.
+        let mut arrivals = clock.cpus[cpu].arrivals.iter();
+        holder_goes_on
+            || !scheduler.cpus[cpu].ready.is_empty()
+            || arrivals.any(|arrival| arrival.at <= now || !arrival.is_timer())
     }
 }

@@ -28,6 +28,7 @@ use crate::queue::{EventQueue, Key};
 use crate::scheduler::{Scheduler, ThreadId};
 use crate::time::Time;
 use crate::tlb::{SpaceKey, Tlb};
+use crate::waits::FlushWaits;
 use crate::word::while_running;
 
 /// What runs on the machine: called on the CPU that the call concerns, in simulated time.
@@ -56,6 +57,7 @@ pub struct Sim {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) tlbs: RefCell<Vec<Tlb>>,
     pub(crate) oracle: RefCell<Oracle>,
+    pub(crate) waits: RefCell<FlushWaits>,
     pub(crate) contexts: Contexts,
     pub(crate) scheduler: RefCell<Scheduler>,
     /// Who waits for which sleeping lock, by the lock's address.
@@ -132,6 +134,7 @@ impl Sim {
             memory: RefCell::new(Memory::new(frames)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::default()),
+            waits: RefCell::new(FlushWaits::new()),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
             waiters: RefCell::new(HashMap::new()),
@@ -240,6 +243,12 @@ impl Sim {
             total += cpu.counts;
         }
         total
+    }
+
+    /// How long the flushes so far took.
+    #[must_use]
+    pub fn flush_waits(&self) -> FlushWaits {
+        self.waits.borrow().clone()
     }
 
     /// How often a CPU used what it must not use any more.

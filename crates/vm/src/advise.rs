@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use crate::coherence::Coherence;
 use crate::error::RangeError;
-use crate::format::Format;
+use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
@@ -14,6 +14,11 @@ use crate::space::AddressSpace;
 pub enum Advice {
     /// They are not needed: private pages are discarded, and are as at first when next used.
     DontNeed,
+    /// What was written to them is not needed, but what is written from now on is: the marks of
+    /// private anonymous pages are taken away, and the next use sets them again. A page without a
+    /// mark may be discarded; there is no reclaim here that would, so that contents stay. Of other
+    /// areas no notice is taken. (Linux: `MADV_FREE`, which refuses them.)
+    Free,
 }
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
@@ -26,17 +31,44 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If areas cannot be there; nothing is changed then. If there are holes between them; the
     /// advice is taken all the same, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
-        let Advice::DontNeed = advice;
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.areas.read();
         areas.check(&range)?;
         let is_covered = areas.cover(&range);
         let mut gather = Gather::begin(self, range.clone());
         for area in areas.overlapping(&range) {
-            let start = area.range.start.max(range.start);
-            gather.clear(&(start..area.range.end.min(range.end)));
+            let part = area.range.start.max(range.start)..area.range.end.min(range.end);
+            match advice {
+                Advice::DontNeed => gather.clear(&part),
+                Advice::Free if area.is_private_anonymous() => self.unmark(&part, &mut gather),
+                Advice::Free => {}
+            }
         }
         gather.send().wait_and_unlock(areas);
         if is_covered { Ok(()) } else { Err(RangeError::NoArea) }
+    }
+
+    /// Takes the marks from entries. A CPU that has cached one as marked would not mark it again,
+    /// so this is flushed as if the entry was taken away.
+    fn unmark(&self, range: &Range<u64>, gather: &mut Gather<'_, P, C, F>) {
+        let platform = &self.vm.platform;
+        for (address, at, mut entry) in self.tables.entries(platform, range.clone()) {
+            // Nobody has written the page of zeros. A claimed page is being written, and is marked
+            // then.
+            while let Some(leaf) = F::as_leaf(entry)
+                && leaf.frame != self.vm.zero_page
+                && !leaf.marks.is_empty()
+            {
+                let unmarked = F::leaf(Leaf { marks: Marks::empty(), ..leaf });
+                match platform.compare_exchange(at, entry, unmarked) {
+                    Ok(_) => {
+                        gather.take_leaf(address, leaf);
+                        break;
+                    }
+                    // The MMU has marked it, or another call was here.
+                    Err(found) => entry = found,
+                }
+            }
+        }
     }
 }

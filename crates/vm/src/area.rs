@@ -100,6 +100,11 @@ impl<P: Platform> Area<P> {
         above
     }
 
+    /// Whether nobody but this space has its pages, and no file.
+    pub(crate) fn is_private_anonymous(&self) -> bool {
+        self.sharing == Sharing::Private && matches!(self.backing, Backing::Anonymous)
+    }
+
     /// Whether the two, `above` beginning where this one ends, may as well be one.
     ///
     /// Areas of files are left alone: to compare them saves little, for few are mapped piecemeal.

@@ -5,7 +5,8 @@
 //! is the point of half of the designs that run here; it visits every area at each call, and never
 //! merges any.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
@@ -15,6 +16,14 @@ use crate::area::Area;
 use crate::error::BadRange;
 use crate::platform::Platform;
 
+/// Addresses without areas that have page tables.
+pub(crate) struct Vacated {
+    /// In order.
+    pub(crate) ranges: Vec<Range<u64>>,
+    /// Up to the neighbours or the ends of all addresses.
+    pub(crate) gap: Range<u64>,
+}
+
 /// The areas of a space. They do not overlap.
 pub(crate) struct Areas<P: Platform> {
     by_start: BTreeMap<u64, Area<P>>,
@@ -22,16 +31,24 @@ pub(crate) struct Areas<P: Platform> {
     limits: Range<u64>,
     /// Below this there is no room for anything.
     full_to: u64,
+    /// Where page tables were kept although areas left them: the first address of each.
+    vacated: BTreeSet<u64>,
 }
 
 impl<P: Platform> Areas<P> {
     pub(crate) const fn new(limits: Range<u64>) -> Self {
-        Self { by_start: BTreeMap::new(), full_to: limits.start, limits }
+        let vacated = BTreeSet::new();
+        Self { by_start: BTreeMap::new(), full_to: limits.start, limits, vacated }
     }
 
     /// The same areas once more, for a fork.
     pub(crate) fn duplicate(&self) -> Self {
-        Self { by_start: self.by_start.clone(), limits: self.limits.clone(), full_to: self.full_to }
+        Self {
+            by_start: self.by_start.clone(),
+            limits: self.limits.clone(),
+            full_to: self.full_to,
+            vacated: BTreeSet::new(),
+        }
     }
 
     /// Takes everything out, and lets nothing in any more. `None` if that was done before.
@@ -102,6 +119,16 @@ impl<P: Platform> Areas<P> {
         self.by_start.insert(area.range.start, area);
     }
 
+    /// Has the area that ends at `end` reach up to `new_end`; nothing may be between the two.
+    pub(crate) fn grow(&mut self, end: u64, new_end: u64) {
+        if let Some((&start, _)) = self.by_start.range(..end).next_back()
+            && let Some(mut area) = self.by_start.remove(&start)
+        {
+            area.range.end = new_end;
+            self.insert(area);
+        }
+    }
+
     /// Takes out, and returns in order, all that lies in `range`, cutting areas that reach beyond.
     pub(crate) fn remove(&mut self, range: &Range<u64>) -> Vec<Area<P>> {
         self.full_to = self.full_to.min(range.start);
@@ -142,11 +169,51 @@ impl<P: Platform> Areas<P> {
         Some(found)
     }
 
-    /// All ranges without areas, up to the neighbours or the ends of all addresses.
-    pub(crate) fn gaps(&self) -> Vec<Range<u64>> {
-        let ends = [0].into_iter().chain(self.iter().map(|area| area.range.end));
-        let starts = self.iter().map(|area| area.range.start).chain([u64::MAX]);
-        ends.zip(starts).filter(|(end, start)| end < start).map(|(end, start)| end..start).collect()
+    /// All parts of `range` without areas, each with the gap that it is in: up to the neighbours or
+    /// the ends of all addresses.
+    pub(crate) fn gaps_in(&self, range: &Range<u64>) -> Vec<[Range<u64>; 2]> {
+        let mut gaps = Vec::new();
+        let mut start = range.start;
+        let ends = self.overlapping(range).map(|area| area.range.clone());
+        for occupied in ends.chain(core::iter::once(range.end..range.end)) {
+            if start < occupied.start {
+                let part = start..occupied.start;
+                gaps.push([part.clone(), self.gap_around(&part)]);
+            }
+            start = occupied.end;
+        }
+        gaps
+    }
+
+    /// Notes page tables that are kept, by their first addresses, although areas have left them.
+    pub(crate) fn vacate(&mut self, tables: impl Iterator<Item = u64>) {
+        self.vacated.extend(tables);
+    }
+
+    /// Where page tables may be that no area needs, each table `table_bytes` long, by the gap that
+    /// they are in; and forgets them: those that an area needs still are vacated again with that.
+    pub(crate) fn take_vacated(&mut self, table_bytes: u64) -> Vec<Vacated> {
+        let mut all: Vec<Vacated> = Vec::new();
+        for start in mem::take(&mut self.vacated) {
+            let end = start.saturating_add(table_bytes);
+            for [part, gap] in self.gaps_in(&(start..end)) {
+                match all.last_mut() {
+                    Some(last) if last.gap == gap => last.ranges.push(part),
+                    _ => all.push(Vacated { ranges: vec![part], gap }),
+                }
+            }
+        }
+        all
+    }
+
+    /// Everywhere where page tables may be, in order: where areas are, and where they were.
+    pub(crate) fn with_tables(&mut self, table_bytes: u64) -> Vec<Range<u64>> {
+        let mut all: Vec<Range<u64>> = self.iter().map(|area| area.range.clone()).collect();
+        for Vacated { ranges, .. } in self.take_vacated(table_bytes) {
+            all.extend(ranges);
+        }
+        all.sort_unstable_by_key(|range| range.start);
+        all
     }
 
     fn room_above(

@@ -16,14 +16,14 @@
 //!
 //! The lock is held for reading throughout, whatever the design. Who holds it for writing never
 //! meets a claim, and so a fork, or a change of protection, never has to ask where the page is. An
-//! [`advise`](AddressSpace::advise) may meet one, and clears it: the page is discarded, which the
-//! claimant sees when it fails to put the copy there.
+//! [`advise`](AddressSpace::advise) that discards may meet one, and clears it: the page is gone,
+//! which the claimant sees when it fails to put the copy there.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::PAGE_BYTES;
 use crate::area::Protection;
-use crate::coherence::Coherence;
+use crate::coherence::{Coherence, FirstRead};
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, FrameUse, OutOfMemory, Platform};
@@ -64,6 +64,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 return Err(error);
             }
         };
+        if C::FIRST_READ == FirstRead::Guessed && leaf.frame == self.vm.zero_page {
+            self.first_reads.was_written();
+        }
         gather.page(page, leaf);
         let sent = gather.send();
         // While other CPUs are told.

@@ -27,6 +27,20 @@ pub enum RangeError {
     NoArea,
 }
 
+/// Why nothing was moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemapError {
+    /// A range is empty, or not of whole pages, or not where user areas may be; or the two overlap
+    /// and do not begin at the same address.
+    BadRange,
+    /// Part of what is to be moved is no area.
+    NoArea,
+    /// There is something where the last area would grow.
+    NoRoom,
+    /// There is no frame for the page tables at the new addresses.
+    OutOfMemory,
+}
+
 /// Why a fault was not resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultError {
@@ -68,6 +82,17 @@ impl fmt::Display for RangeError {
     }
 }
 
+impl fmt::Display for RemapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BadRange => f.write_str("not two ranges of whole pages at user addresses"),
+            Self::NoArea => RangeError::NoArea.fmt(f),
+            Self::NoRoom => f.write_str("there is no room to grow in place"),
+            Self::OutOfMemory => OutOfMemory.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for FaultError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -82,6 +107,7 @@ impl Error for OutOfMemory {}
 impl Error for BadRange {}
 impl Error for MapError {}
 impl Error for RangeError {}
+impl Error for RemapError {}
 impl Error for FaultError {}
 
 impl From<BadRange> for MapError {
@@ -93,6 +119,18 @@ impl From<BadRange> for MapError {
 impl From<BadRange> for RangeError {
     fn from(_: BadRange) -> Self {
         Self::BadRange
+    }
+}
+
+impl From<BadRange> for RemapError {
+    fn from(_: BadRange) -> Self {
+        Self::BadRange
+    }
+}
+
+impl From<OutOfMemory> for RemapError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
     }
 }
 

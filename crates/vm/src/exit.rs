@@ -4,6 +4,7 @@ use crate::coherence::Coherence;
 use crate::format::Format;
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
+use crate::table::PageTables;
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Takes the space down: no CPU has it loaded afterwards, and its pages and tables are free.
@@ -17,7 +18,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
-        let Some(areas) = self.areas.write().close() else { return };
+        let Some(mut areas) = self.areas.write().close() else { return };
         self.vm.coherence.retire(self.coherent());
         for area in areas.iter() {
             let mut page_count = 0;
@@ -31,7 +32,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
-        self.tables.unhook(platform, &areas.limits(), &(0..u64::MAX), |table, _| {
+        let ranges = areas.with_tables(PageTables::<F>::last_table_bytes());
+        self.tables.unhook(platform, &ranges, &(0..u64::MAX), |table, _| {
             platform.free_table(table);
         });
         self.tables.free_root(platform);

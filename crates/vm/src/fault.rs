@@ -2,7 +2,7 @@
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Backing, Protection, Sharing};
-use crate::coherence::Coherence;
+use crate::coherence::{Coherence, FirstRead};
 use crate::error::FaultError;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
@@ -57,8 +57,20 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         access: Access,
         at: EntryAt,
     ) -> Result<(), OutOfMemory> {
+        let access = match C::FIRST_READ {
+            FirstRead::ZeroPage => access,
+            FirstRead::Guessed => self.first_reads.expected(area, access),
+        };
+        let frame = self.first_frame(area, page, access)?;
+        self.put_first(area, frame, access, at);
+        self.map_around(area, page, access, at);
+        Ok(())
+    }
+
+    /// Maps `frame`, which is counted once for it, where nothing was, as far as `access` needs it.
+    pub(crate) fn put_first(&self, area: &Area<P>, frame: Frame, access: Access, at: EntryAt) {
         let leaf = Leaf {
-            frame: self.first_frame(area, page, access)?,
+            frame,
             protection: first_protection(area, access),
             // Spares the MMU the marking.
             marks: if access == Access::Write {
@@ -70,9 +82,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         // No flush: nobody remembers that there was nothing.
         if self.vm.platform.compare_exchange(at, EMPTY, F::leaf(leaf)).is_err() {
             // Another CPU was faster. What it has put there may do; if not, we come back.
-            self.vm.release(leaf.frame);
+            self.vm.release(frame);
         }
-        Ok(())
     }
 
     /// The page to map, counted once for the entry.

@@ -2,7 +2,9 @@
 
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
+use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use lock_api::Mutex;
 
@@ -27,6 +29,12 @@ impl<P: Platform> File<P> {
     /// How many of its pages are in memory.
     pub fn resident_pages(&self) -> usize {
         self.pages.lock().len()
+    }
+
+    /// The pages that are in memory of those with `numbers`, in order. They stay, but are not
+    /// counted for the caller.
+    pub(crate) fn cached(&self, numbers: Range<u64>) -> Vec<(u64, Frame)> {
+        self.pages.lock().range(numbers).map(|(&number, &page)| (number, page)).collect()
     }
 
     /// The page with this number, read in if need be, and counted once more for the caller.

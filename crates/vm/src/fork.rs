@@ -2,11 +2,12 @@
 
 use crate::area::{Area, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::Coherence;
+use crate::coherence::{Coherence, ExtraFlushes};
 use crate::format::{Format, Leaf};
-use crate::gather::Gather;
-use crate::platform::{EntryAt, Frame, OutOfMemory, Platform, Work};
+use crate::gather::{Extra, Gather};
+use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
+use crate::table::LastTable;
 
 impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
     /// A copy of this space.
@@ -26,6 +27,9 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         let mut gather = Gather::begin(self, areas.limits());
         let copied = self.copy_entries(&areas, &child, &mut gather);
         *child.areas.get_mut() = areas.duplicate();
+        if C::EXTRA_FLUSHES == ExtraFlushes::AsLinux {
+            gather.flush_also(Extra::Everything);
+        }
         // If it failed, too: entries have lost permissions, and the next fork, which finds them
         // without, will not flush.
         gather.send().wait_and_unlock(areas);
@@ -42,7 +46,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         child: &Self,
         gather: &mut Gather<'_, P, C, F>,
     ) -> Result<(), OutOfMemory> {
-        let mut target = Target::default();
+        let mut target = LastTable::default();
         for area in areas.iter().filter(|area| area.sharing == Sharing::Private) {
             self.copy_area(area, child, &mut target, gather)?;
         }
@@ -53,12 +57,12 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         &self,
         area: &Area<P>,
         child: &Self,
-        target: &mut Target,
+        target: &mut LastTable,
         gather: &mut Gather<'_, P, C, F>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
         for (address, at, entry) in self.tables.entries(platform, area.range.clone()) {
-            let to = target.entry(child, address)?;
+            let to = target.make(&child.tables, platform, address)?;
             // There are no claims: we hold the lock for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
             self.vm.share(leaf.frame);
@@ -91,27 +95,5 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
                 Err(found) => entry = found,
             }
         }
-    }
-}
-
-/// The table of the copy that was written last: the next entry most likely goes there, too.
-#[derive(Default)]
-struct Target {
-    last: Option<(u64, Frame)>,
-}
-
-impl Target {
-    fn entry<P: Platform, C: Coherence, F: Format>(
-        &mut self,
-        child: &AddressSpace<P, C, F>,
-        address: u64,
-    ) -> Result<EntryAt, OutOfMemory> {
-        let number = address / F::span(1);
-        let table = match self.last {
-            Some((last, table)) if last == number => table,
-            _ => child.tables.make_last(&child.vm.platform, address)?,
-        };
-        self.last = Some((number, table));
-        Ok(EntryAt { table, index: F::index(address, 0) })
     }
 }

@@ -8,7 +8,8 @@ use core::ops::Range;
 use shootdown::PageSize;
 
 use crate::PAGE_BYTES;
-use crate::coherence::{Change, Coherence, Freed, UnmapLock};
+use crate::areas::Vacated;
+use crate::coherence::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf};
 use crate::platform::{Frame, Platform, Work};
@@ -28,7 +29,17 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     requested: Range<u64>,
     /// What it has taken away from the MMU: the least range that holds it all.
     taken: Option<Range<u64>>,
+    extra: Option<Extra>,
     removed: Removed,
+}
+
+/// What a design flushes beyond need: see [`ExtraFlushes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extra {
+    /// All of the space, on idle CPUs, too.
+    Everything,
+    /// What was taken, on idle CPUs, too.
+    IdleCpus,
 }
 
 /// What is to be freed after the flush.
@@ -42,7 +53,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// To be called before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<P, C, F>, requested: Range<u64>) -> Self {
         let flight = space.flights.begin(&requested);
-        Self { space, flight, requested, taken: None, removed: Removed::default() }
+        let removed = Removed::default();
+        Self { space, flight, requested, taken: None, extra: None, removed }
     }
 
     /// Clears the entries for `range`.
@@ -58,11 +70,12 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         }
     }
 
-    /// Unhooks the tables for `range` that are of no use to areas outside of `gap`. See
+    /// Unhooks the tables for `ranges` that are of no use to areas outside of `gap`. See
     /// [`PageTables::unhook`](crate::table::PageTables::unhook).
-    pub(crate) fn unhook(&mut self, range: &Range<u64>, gap: &Range<u64>) {
+    pub(crate) fn unhook(&mut self, empty: &Vacated) {
         let space = self.space;
-        space.tables.unhook(&space.vm.platform, range, gap, |table, covered| {
+        let Vacated { ranges, gap } = empty;
+        space.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
             // CPUs may cache the way to it even where no page was mapped.
             self.take(covered);
             self.removed.tables.push(table);
@@ -73,18 +86,28 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// An entry for the page at `address` was changed or taken away; `leaf` is what it said. Its
     /// count of the page goes over to us.
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf) {
-        if !leaf.protection.is_empty() {
-            self.take_page(address);
-        }
+        self.take_leaf(address, leaf);
         if leaf.frame != self.space.vm.zero_page {
             self.removed.pages.push(leaf.frame);
             self.make_room();
         }
     }
 
+    /// An entry for the page at `address` said `leaf`, and no longer does; the page stays.
+    pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf) {
+        if !leaf.protection.is_empty() || C::EXTRA_FLUSHES == ExtraFlushes::AsLinux {
+            self.take_page(address);
+        }
+    }
+
     /// An entry for the page at `address` allows less than it did.
     pub(crate) fn take_page(&mut self, address: u64) {
         self.take(address..address + PAGE_BYTES);
+    }
+
+    /// More is flushed than was taken, and by more CPUs than could go wrong.
+    pub(crate) const fn flush_also(&mut self, extra: Extra) {
+        self.extra = Some(extra);
     }
 
     /// Sends the flush, if one is needed.
@@ -113,9 +136,14 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
             self.space.counters.count_race();
             self.take(self.requested.clone());
         }
-        let range = self.taken.take()?;
-        let freed = if self.removed.tables.is_empty() { Freed::Pages } else { Freed::Tables };
-        Some(Change { range: Some(range), page_size: PageSize::SIZE_4K, freed })
+        let range = self.taken.take();
+        if self.extra == Some(Extra::Everything) {
+            let freed = Freed::Tables;
+            return Some(Change { range: None, page_size: PageSize::SIZE_4K, freed });
+        }
+        let has_tables = !self.removed.tables.is_empty() || self.extra == Some(Extra::IdleCpus);
+        let freed = if has_tables { Freed::Tables } else { Freed::Pages };
+        range.map(|range| Change { range: Some(range), page_size: PageSize::SIZE_4K, freed })
     }
 
     fn take(&mut self, range: Range<u64>) {

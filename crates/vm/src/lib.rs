@@ -1,10 +1,10 @@
 //! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
 //!
-//! It maps, unmaps, protects, discards, faults in, forks and takes down address spaces, in page
-//! tables of the hardware's own format. It stands on a [`Platform`], which has frames, entries and
-//! locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is known here:
-//! the same source runs on a simulated machine whose MMU walks these very tables, and on bare
-//! metal.
+//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces, in
+//! page tables of the hardware's own format. It stands on a [`Platform`], which has frames, entries
+//! and locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is known
+//! here: the same source runs on a simulated machine whose MMU walks these very tables, and on
+//! bare metal.
 //!
 //! # What it promises
 //!
@@ -43,7 +43,7 @@
 //!
 //! # What it is not
 //!
-//! There is no reclaim, no swap, no huge page, no `mremap`, no write-back and no end of a file:
+//! There is no reclaim, no swap, no huge page, no write-back and no end of a file:
 //! every page of a [`File`] exists, and is zeros when it is first read. The one format is
 //! [x86-64's](X86_64). Heap allocations, for areas and lists, are not expected to fail.
 //!
@@ -54,8 +54,9 @@
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed. Then the space and
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
-//! `cow`, [`unmap`](AddressSpace::unmap), [`protect`](AddressSpace::protect),
-//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
+//! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap), [`remap`](AddressSpace::remap),
+//! [`protect`](AddressSpace::protect), [`advise`](AddressSpace::advise),
+//! [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -83,7 +84,10 @@ mod space;
 mod map;
 mod fault;
 mod cow;
+mod first_read;
+mod fault_around;
 mod unmap;
+mod remap;
 mod protect;
 mod advise;
 mod fork;
@@ -91,8 +95,8 @@ mod exit;
 
 pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
-pub use coherence::{Change, Coherence, EmptyTables, Freed, UnmapLock};
-pub use error::{BadRange, FaultError, MapError, RangeError};
+pub use coherence::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, UnmapLock};
+pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};

@@ -63,7 +63,9 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         areas.insert(Area { range, protection: protection.as_enforced(), sharing, backing });
         Ok(start)
     }
+}
 
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Room that no CPU has an old translation for.
     fn find_room(&self, areas: &mut Areas<P>, length: u64) -> Result<Range<u64>, MapError> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
@@ -86,7 +88,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
 
     /// Removes what is mapped in `range`, and what CPUs may remember of it, before any of it can
     /// be faulted in anew: under the lock. Page tables stay, for the area to come.
-    fn replace(&self, areas: &mut Areas<P>, range: &Range<u64>) {
+    pub(crate) fn replace(&self, areas: &mut Areas<P>, range: &Range<u64>) {
         let removed = areas.remove(range);
         if removed.is_empty() && self.flights.overlapping(range, None).is_none() {
             return;

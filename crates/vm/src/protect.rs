@@ -3,12 +3,12 @@
 use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::coherence::Coherence;
-use crate::error::RangeError;
+use crate::coherence::{Coherence, ExtraFlushes};
+use crate::error::{BadRange, RangeError};
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
 use crate::platform::{Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, WriteGuard};
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Changes the protection of all that is mapped in `range`.
@@ -19,15 +19,49 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// # Errors
     ///
     /// If areas cannot be there, or are not in all of it. Nothing is changed then. (Linux changes
-    /// what comes before the first hole.)
+    /// what comes before the first hole; see [`protect_existing`](Self::protect_existing).)
     pub fn protect(&self, range: Range<u64>, protection: Protection) -> Result<(), RangeError> {
-        let protection = protection.as_enforced();
-        self.vm.platform.work(Work::Areas, 1);
-        let mut areas = self.areas.write();
-        areas.check(&range)?;
+        let areas = self.areas_for_change(&range)?;
         if !areas.cover(&range) {
             return Err(RangeError::NoArea);
         }
+        self.protect_locked(areas, range, protection);
+        Ok(())
+    }
+
+    /// The same for a range in which there may be holes.
+    ///
+    /// It is for who replays what was done on another system: a range that was mapped there all
+    /// over may have holes here, where an area was not known of, and the rest is to be changed all
+    /// the same.
+    ///
+    /// # Errors
+    ///
+    /// If areas cannot be there. Nothing is changed then.
+    pub fn protect_existing(
+        &self,
+        range: Range<u64>,
+        protection: Protection,
+    ) -> Result<(), BadRange> {
+        let areas = self.areas_for_change(&range)?;
+        self.protect_locked(areas, range, protection);
+        Ok(())
+    }
+
+    fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, P>, BadRange> {
+        self.vm.platform.work(Work::Areas, 1);
+        let areas = self.areas.write();
+        areas.check(range)?;
+        Ok(areas)
+    }
+
+    fn protect_locked(
+        &self,
+        mut areas: WriteGuard<'_, P>,
+        range: Range<u64>,
+        protection: Protection,
+    ) {
+        let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone());
         for mut area in areas.cut(&range) {
             area.protection = protection;
@@ -35,7 +69,6 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             areas.insert(area);
         }
         gather.send().wait_and_unlock(areas);
-        Ok(())
     }
 
     fn protect_entries(&self, area: &Area<P>, gather: &mut Gather<'_, P, C, F>) {
@@ -48,9 +81,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                     break;
                 }
                 match platform.compare_exchange(at, entry, F::leaf(new)) {
-                    Ok(_) if new.protection.contains(old.protection) => break,
                     Ok(_) => {
-                        gather.take_page(address);
+                        let gains = new.protection.contains(old.protection);
+                        if !gains || C::EXTRA_FLUSHES == ExtraFlushes::AsLinux && was_usable(old) {
+                            gather.take_page(address);
+                        }
                         break;
                     }
                     // The MMU has marked it.
@@ -71,4 +106,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             || leaf.frame != self.vm.zero_page && self.vm.platform.user_count(leaf.frame) == 1;
         if is_ours { area.protection } else { area.protection - Protection::WRITE }
     }
+}
+
+/// Whether a CPU could have found it.
+const fn was_usable(leaf: Leaf) -> bool {
+    !leaf.protection.is_empty()
 }

@@ -2,14 +2,16 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use lock_api::RwLock;
+use lock_api::{RwLock, RwLockWriteGuard};
 use shootdown::Root;
 
-use crate::area::Area;
+use crate::area::{Area, Protection};
 use crate::areas::Areas;
 use crate::coherence::{Change, Coherence};
+use crate::first_read::FirstReads;
 use crate::flights::Flights;
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
@@ -26,6 +28,8 @@ pub struct Vm<P, C> {
     pub(crate) platform: P,
     pub(crate) coherence: C,
     pub(crate) zero_page: Frame,
+    /// In bytes; less than two pages is none.
+    pub(crate) fault_around_bytes: u64,
 }
 
 impl<P: Platform, C: Coherence> Vm<P, C> {
@@ -38,7 +42,17 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
     pub fn new(platform: P, coherence: C) -> Result<Self, OutOfMemory> {
         let zero_page = platform.allocate(FrameUse::Page)?;
         platform.clear_page(zero_page);
-        Ok(Self { platform, coherence, zero_page })
+        Ok(Self { platform, coherence, zero_page, fault_around_bytes: 0 })
+    }
+
+    /// Has a read fault in an area of a file map its neighbours, too, as far as they are in memory:
+    /// those in the same window of so many bytes, rounded down to a power of two. (Linux:
+    /// `fault_around_bytes`, which is 64 KiB.) With less than two pages, as at first, a fault maps
+    /// one page.
+    #[must_use]
+    pub fn with_fault_around(self, window_bytes: u64) -> Self {
+        let fault_around_bytes = window_bytes.checked_ilog2().map_or(0, |log| 1 << log);
+        Self { fault_around_bytes, ..self }
     }
 
     /// The platform.
@@ -88,6 +102,7 @@ pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) flights: Flights,
     /// How many entries have been claimed by faults that copy a page.
     pub(crate) claims: AtomicU64,
+    pub(crate) first_reads: FirstReads,
     pub(crate) counters: Counters,
     coherent: C::Space,
 }
@@ -106,6 +121,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             tables,
             flights: Flights::new(),
             claims: AtomicU64::new(0),
+            first_reads: FirstReads::default(),
             counters: Counters::default(),
             vm: vm.clone(),
         })
@@ -133,6 +149,28 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         self.areas.read().iter().cloned().collect()
     }
 
+    /// Whether no CPU may have an old translation for an address in `range` because a flush of it
+    /// is still under way.
+    pub fn is_settled(&self, range: &Range<u64>) -> bool {
+        self.flights.overlapping(range, None).is_none()
+    }
+
+    /// Whether there is an area at `address`.
+    pub fn is_mapped(&self, address: u64) -> bool {
+        self.areas.read().find(address).is_some()
+    }
+
+    /// What the MMU would let user code do at `address`, as the page tables are now; `None` if it
+    /// would find no page there.
+    pub fn translation(&self, address: u64) -> Option<Protection> {
+        // Only below an area do tables stay while we walk them.
+        let areas = self.areas.read();
+        areas.find(address)?;
+        let at = self.tables.find(&self.vm.platform, address)?;
+        let leaf = F::as_leaf(self.vm.platform.load(at))?;
+        (!leaf.protection.is_empty()).then_some(leaf.protection)
+    }
+
     /// What operations on this space did so far.
     pub fn stats(&self) -> Stats {
         self.counters.read()
@@ -143,6 +181,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         self.vm.coherence.flush(&self.coherent, change)
     }
 }
+
+/// The areas of a space, locked for writing.
+pub(crate) type WriteGuard<'s, P> = RwLockWriteGuard<'s, <P as Platform>::SleepingLock, Areas<P>>;
 
 /// What operations on a space did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

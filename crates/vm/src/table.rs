@@ -4,6 +4,7 @@
 //! when no area can need it ([`unhook`](PageTables::unhook)). So who holds the space's lock, for
 //! reading or writing, and looks for an address of an area, walks tables that stay.
 
+use alloc::vec::Vec;
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
@@ -46,11 +47,7 @@ impl<F: Format> PageTables<F> {
     }
 
     /// The table of level 0 for `address`, made with those above it where there are none.
-    pub(crate) fn make_last(
-        &self,
-        platform: &impl Platform,
-        address: u64,
-    ) -> Result<Frame, OutOfMemory> {
+    fn make_last(&self, platform: &impl Platform, address: u64) -> Result<Frame, OutOfMemory> {
         let mut table = self.root;
         for level in (1..F::LEVELS).rev() {
             let at = EntryAt { table, index: F::index(address, level) };
@@ -60,6 +57,12 @@ impl<F: Format> PageTables<F> {
             };
         }
         Ok(table)
+    }
+
+    /// The entry for the page of `address`, if there is a table for it.
+    pub(crate) fn find(&self, platform: &impl Platform, address: u64) -> Option<EntryAt> {
+        let table = self.find_last(platform, address).ok()?;
+        Some(EntryAt { table, index: F::index(address, 0) })
     }
 
     /// The entries for pages of `range` that are not [`EMPTY`], as they are found, in order: the
@@ -72,22 +75,48 @@ impl<F: Format> PageTables<F> {
         Entries { tables: self, platform, range, table: None, looked_at: 0 }
     }
 
-    /// Takes out of the tree every table that `range` overlaps and that covers nothing outside of
-    /// `gap`, and hands each to `unhooked`, after those below it, with the addresses of `range`
-    /// that it covers.
+    /// The first address of each table of level 0 that `range` overlaps.
+    pub(crate) fn last_tables<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u64>,
+    ) -> impl Iterator<Item = u64> {
+        let (mut address, end) = (range.start, range.end);
+        core::iter::from_fn(move || {
+            while address < end {
+                let start = address;
+                let found = self.find_last(platform, address);
+                let level = found.err().unwrap_or(1);
+                address = next_boundary(address, F::span(level));
+                if found.is_ok() {
+                    return Some(start & !(F::span(1) - 1));
+                }
+            }
+            None
+        })
+    }
+
+    /// How many bytes a table of level 0 maps.
+    pub(crate) fn last_table_bytes() -> u64 {
+        F::span(1)
+    }
+
+    /// Takes out of the tree every table that one of `ranges`, which are in order, overlaps and
+    /// that covers nothing outside of `gap`, and hands each to `unhooked`, after those below it,
+    /// with the addresses from the first to the last of `ranges` that it covers.
     ///
     /// No area may be in `gap`, and none may come there, until this returns. (Linux:
     /// `free_pgtables`, with its floor and ceiling.)
     pub(crate) fn unhook<P: Platform>(
         &self,
         platform: &P,
-        range: &Range<u64>,
+        ranges: &[Range<u64>],
         gap: &Range<u64>,
         unhooked: impl FnMut(Frame, Range<u64>),
     ) {
         let count = &self.count;
         let mut unhooking = Unhooking { platform, gap, unhooked, count, format: PhantomData::<F> };
-        unhooking.visit(self.root, F::LEVELS - 1, range, State::Hung);
+        unhooking.visit(self.root, F::LEVELS - 1, ranges, State::Hung);
         self.count_at_unhook.store(self.count.load(Relaxed), Relaxed);
     }
 
@@ -125,6 +154,30 @@ impl<F: Format> PageTables<F> {
             table = F::as_table(platform.load(at)).ok_or(level)?;
         }
         Ok(table)
+    }
+}
+
+/// The table that an entry was last made in: the next one most likely goes there, too.
+#[derive(Default)]
+pub(crate) struct LastTable {
+    number_and_table: Option<(u64, Frame)>,
+}
+
+impl LastTable {
+    /// As [`PageTables::make`], always for the same `tables`.
+    pub(crate) fn make<F: Format>(
+        &mut self,
+        tables: &PageTables<F>,
+        platform: &impl Platform,
+        address: u64,
+    ) -> Result<EntryAt, OutOfMemory> {
+        let number = address / F::span(1);
+        let table = match self.number_and_table {
+            Some((last, table)) if last == number => table,
+            _ => tables.make_last(platform, address)?,
+        };
+        self.number_and_table = Some((number, table));
+        Ok(EntryAt { table, index: F::index(address, 0) })
     }
 }
 
@@ -204,19 +257,25 @@ struct Unhooking<'t, P, U, F> {
 }
 
 impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F> {
-    /// Visits the tables below `table`, which is at `level`. Outside of `range` there are none
-    /// below a table that is unhooked: either `range` is all of the gap; or empty tables are freed
-    /// at once, so that a table exists only where an area was, and `range` holds the last ones of
-    /// the gap.
-    fn visit(&mut self, table: Frame, level: usize, range: &Range<u64>, state: State) {
-        let mut start = range.start;
-        while start < range.end {
-            let end = next_boundary(start, F::span(level)).min(range.end);
+    /// Visits the tables below `table`, which is at `level`. Outside of `ranges` there are none
+    /// below a table that is unhooked: they are where an area was, and `ranges` holds the last ones
+    /// of the gap, or all where tables were kept.
+    fn visit(&mut self, table: Frame, level: usize, ranges: &[Range<u64>], state: State) {
+        let mut start = 0;
+        let mut rest = ranges;
+        while let Some(first) = rest.first() {
+            start = first.start.max(start);
+            let end = next_boundary(start, F::span(level));
+            // As many as begin below the same entry; the last of them may reach beyond it.
+            let count = rest.partition_point(|range| range.start < end);
             let at = EntryAt { table, index: F::index(start, level) };
             if let Some(below) = F::as_table(self.platform.load(at)) {
-                self.visit_below(at, below, level, &(start..end), state);
+                let clipped = |range: &Range<u64>| range.start.max(start)..range.end.min(end);
+                let ranges: Vec<_> = rest[..count].iter().map(clipped).collect();
+                self.visit_below(at, below, level, &ranges, state);
             }
-            start = end;
+            let done = rest.partition_point(|range| range.end <= end);
+            (start, rest) = (end, &rest[done..]);
         }
     }
 
@@ -225,9 +284,11 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
         at: EntryAt,
         below: Frame,
         level: usize,
-        range: &Range<u64>,
+        ranges: &[Range<u64>],
         state: State,
     ) {
+        let [.., last] = ranges else { return };
+        let range = ranges[0].start..last.end;
         let first = range.start & !(F::span(level) - 1);
         let is_free =
             self.gap.start <= first && next_boundary(first, F::span(level)) <= self.gap.end;
@@ -242,11 +303,11 @@ impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F>
             State::Hung
         };
         if level > 1 {
-            self.visit(below, level - 1, range, state_below);
+            self.visit(below, level - 1, ranges, state_below);
         }
         if state_below == State::Unhooked {
             self.count.fetch_sub(1, Relaxed);
-            (self.unhooked)(below, range.clone());
+            (self.unhooked)(below, range);
         }
     }
 }
@@ -256,6 +317,6 @@ const fn next_boundary(address: u64, span: u64) -> u64 {
     (address & !(span - 1)).saturating_add(span)
 }
 
-/// Up to how many empty tables are kept, whatever else a space has: 2 MiB. To look for them costs
-/// about a miss each, and to free them one flush that also tells lazy CPUs.
+/// Up to how many empty tables are kept, whatever else a space has: 2 MiB. To free them costs one
+/// flush that also tells lazy CPUs.
 const KEPT_MAX: u64 = 512;

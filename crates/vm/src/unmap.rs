@@ -8,13 +8,14 @@ use core::ops::Range;
 use lock_api::RwLockWriteGuard;
 
 use crate::area::Area;
-use crate::areas::Areas;
+use crate::areas::{Areas, Vacated};
 use crate::coherence::{Coherence, EmptyTables, UnmapLock};
 use crate::error::BadRange;
 use crate::format::Format;
 use crate::gather::{Gather, Sent};
 use crate::platform::{Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, WriteGuard};
+use crate::table::PageTables;
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Removes what is mapped in `range`; parts of it may not be.
@@ -24,13 +25,19 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If areas cannot be there. Nothing is changed then.
     pub fn unmap(&self, range: Range<u64>) -> Result<(), BadRange> {
         self.vm.platform.work(Work::Areas, 1);
-        let mut areas = self.areas.write();
+        let areas = self.areas.write();
         areas.check(&range)?;
+        self.unmap_locked(areas, range);
+        Ok(())
+    }
+
+    /// The same for a good range, by who holds the lock.
+    pub(crate) fn unmap_locked(&self, mut areas: WriteGuard<'_, P>, range: Range<u64>) {
         let removed = areas.remove(&range);
         if removed.is_empty() && self.flights.overlapping(&range, None).is_none() {
-            return Ok(());
+            return;
         }
-        let empty = self.empty_tables(&areas, &removed);
+        let empty = self.empty_tables(&mut areas, &removed);
         // Begun while the lock is held for writing: who next looks for room knows of it.
         let gather = Gather::begin(self, range);
         if C::UNMAP_LOCK == UnmapLock::Exclusive {
@@ -42,25 +49,24 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         // A file of which this was the last area goes only now.
         drop(removed);
-        Ok(())
     }
 
-    /// Where page tables are to be unhooked, now that `removed` is gone: the addresses, and the gap
-    /// around them.
-    fn empty_tables(&self, areas: &Areas<P>, removed: &[Area<P>]) -> Vec<[Range<u64>; 2]> {
-        match (C::EMPTY_TABLES, removed.first(), removed.last()) {
-            (EmptyTables::Freed, Some(first), Some(last)) => {
-                let range = first.range.start..last.range.end;
-                vec![[range.clone(), areas.gap_around(&range)]]
+    /// Where page tables are to be unhooked, now that `removed` is gone.
+    pub(crate) fn empty_tables(&self, areas: &mut Areas<P>, removed: &[Area<P>]) -> Vec<Vacated> {
+        let [first, ..] = removed else { return Vec::new() };
+        let range = first.range.start..removed[removed.len() - 1].range.end;
+        match C::EMPTY_TABLES {
+            EmptyTables::Freed => {
+                vec![Vacated { gap: areas.gap_around(&range), ranges: vec![range] }]
             }
-            // They may be anywhere where areas once were.
-            (EmptyTables::Kept, ..) if self.tables.are_many() => {
-                let limits = areas.limits();
-                let within =
-                    |gap: Range<u64>| [gap.start.max(limits.start)..gap.end.min(limits.end), gap];
-                areas.gaps().into_iter().map(within).collect()
+            EmptyTables::Kept => {
+                areas.vacate(self.tables.last_tables(&self.vm.platform, &range));
+                if self.tables.are_many() {
+                    areas.take_vacated(PageTables::<F>::last_table_bytes())
+                } else {
+                    Vec::new()
+                }
             }
-            _ => Vec::new(),
         }
     }
 }
@@ -87,13 +93,13 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 fn remove<'s, P: Platform, C: Coherence, F: Format>(
     mut gather: Gather<'s, P, C, F>,
     removed: &[Area<P>],
-    empty: &[[Range<u64>; 2]],
+    empty: &[Vacated],
 ) -> Sent<'s, P, C, F> {
     for area in removed {
         gather.clear(&area.range);
     }
-    for [range, gap] in empty {
-        gather.unhook(range, gap);
+    for tables in empty {
+        gather.unhook(tables);
     }
     gather.send()
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use platform::*;
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, File, Freed, PAGE_BYTES, Place, Protection, Sharing,
+    Access, AddressSpace, Advice, Backing, File, Freed, PAGE_BYTES, Place, Protection, RangeError,
+    Sharing,
 };
 
 type OurSpace = Space<RELEASED, AT_WAIT>;
@@ -100,6 +101,66 @@ fn permissions_are_gained_without_a_flush_and_lost_with_one() {
     write(&space, 0, 8);
     assert_eq!(access(&space, 1, pages(0, 1).start, Access::Write, 9), Ok(9));
     assert_eq!(host.take_flushes(), []);
+}
+
+#[test]
+fn holes_do_not_keep_the_rest_from_being_protected() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 2, 2);
+    map(&space, 6, 2);
+    write(&space, 3, 7);
+    write(&space, 6, 8);
+    assert_eq!(space.protect(pages(0, 10), READ), Err(RangeError::NoArea));
+    write(&space, 3, 9);
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(space.protect_existing(pages(0, 10), READ), Ok(()));
+    assert_eq!(host.take_flushes()[0].range, Some(pages(3, 4)));
+    assert!(space.areas().iter().all(|area| area.protection == READ));
+    assert_eq!(space.protect_existing(pages(0, 2), READ_WRITE), Ok(()), "there is nothing");
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(space.areas().len(), 2);
+}
+
+#[test]
+fn a_page_that_may_be_freed_is_marked_by_the_next_write_and_keeps_its_content() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    write(&space, 0, 7);
+    write(&space, 1, 8);
+    let is_dirty = |page| host.is_dirty(space.root(), pages(page, 1).start);
+    space.advise(pages(0, 4), Advice::Free).unwrap();
+    assert_eq!(host.take_flushes()[0].range, Some(pages(0, 2)));
+    assert!(!is_dirty(0) && !is_dirty(1));
+    host.check_caches();
+    space.advise(pages(0, 4), Advice::Free).unwrap();
+    assert_eq!(host.take_flushes(), [], "there is no mark left");
+    assert_eq!((read(&space, 1, 0), read(&space, 1, 1)), (7, 8));
+    write(&space, 1, 9);
+    assert!(!is_dirty(0) && is_dirty(1));
+}
+
+#[test]
+fn only_what_was_written_in_private_without_a_file_may_be_freed() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    let file = Arc::new(File::new(host.clone()));
+    let backing = || Backing::File { file: Arc::clone(&file), first_page: 0 };
+    space.map(Place::Fixed(pages(0, 1)), READ_WRITE, Sharing::Shared, backing()).unwrap();
+    space.map(Place::Fixed(pages(1, 1)), READ_WRITE, Sharing::Private, backing()).unwrap();
+    map(&space, 2, 6);
+    (0..6).for_each(|page| write(&space, page, 7));
+    read(&space, 0, 6);
+    space.protect(pages(4, 1), READ).unwrap();
+    space.protect(pages(5, 1), Protection::empty()).unwrap();
+    host.take_flushes();
+    assert_eq!(space.advise(pages(0, 9), Advice::Free), Err(RangeError::NoArea));
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 1);
+    assert_eq!(flushes[0].range, Some(pages(2, 3)), "no CPU can have had the last one");
+    let dirty = (0..5).filter(|&page| host.is_dirty(space.root(), pages(page, 1).start));
+    assert_eq!(Vec::from_iter(dirty), [0, 1]);
 }
 
 #[test]
@@ -237,6 +298,7 @@ fn ranges_that_are_none_are_refused() {
         assert!(space.map(fixed, READ, Sharing::Private, Backing::Anonymous).is_err());
         assert!(space.unmap(range.clone()).is_err());
         assert!(space.protect(range.clone(), READ).is_err());
+        assert!(space.protect_existing(range.clone(), READ).is_err());
         assert!(space.advise(range, Advice::DontNeed).is_err());
     }
     let nothing = Place::Anywhere { length: 0 };

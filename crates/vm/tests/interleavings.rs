@@ -8,7 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use platform::*;
-use shootdown_vm::{Access, AddressSpace, Advice, Backing, FaultError, File, Place, Sharing};
+use shootdown_vm::{
+    Access, AddressSpace, Advice, Backing, FaultError, File, PAGE_BYTES, Place, Sharing,
+};
 
 type OurSpace<const LOCK: u8> = Space<LOCK, AT_WAIT>;
 
@@ -29,6 +31,8 @@ enum State {
     File,
     /// Of a file, and read.
     FileRead,
+    /// Of a file, in memory, and not mapped.
+    FileCached,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +40,14 @@ enum Operation {
     Read,
     Write(u64),
     Discard,
+    Free,
+    /// Of the next page, which brings this one along if it is in memory.
+    ReadNext,
     /// Of the pages right below: the page table is needed further on.
     UnmapNeighbour,
 }
 
-const STATES: [State; 7] = [
+const STATES: [State; 8] = [
     State::Untouched,
     State::Zero,
     State::Written,
@@ -48,10 +55,23 @@ const STATES: [State; 7] = [
     State::Left,
     State::File,
     State::FileRead,
+    State::FileCached,
 ];
-const FIRST: [Operation; 4] =
-    [Operation::Read, Operation::Write(1), Operation::Discard, Operation::UnmapNeighbour];
-const SECOND: [Operation; 3] = [Operation::Read, Operation::Write(2), Operation::Discard];
+const FIRST: [Operation; 6] = [
+    Operation::Read,
+    Operation::Write(1),
+    Operation::Discard,
+    Operation::Free,
+    Operation::ReadNext,
+    Operation::UnmapNeighbour,
+];
+const SECOND: [Operation; 5] = [
+    Operation::Read,
+    Operation::Write(2),
+    Operation::Discard,
+    Operation::Free,
+    Operation::ReadNext,
+];
 
 /// The page, and what is right below it.
 const PAGE: u64 = 10;
@@ -68,15 +88,16 @@ struct World<const LOCK: u8> {
 impl<const LOCK: u8> World<LOCK> {
     fn new(state: State) -> Self {
         let host = Host::new(64, 3);
-        let space = AddressSpace::new(&system(&host)).unwrap();
+        let vm = system(&host).with_fault_around(16 * PAGE_BYTES);
+        let space = AddressSpace::new(&vm).unwrap();
         let file = Arc::new(File::new(host.clone()));
         let backing = match state {
-            State::File | State::FileRead => {
+            State::File | State::FileRead | State::FileCached => {
                 Backing::File { file: Arc::clone(&file), first_page: 0 }
             }
             _ => Backing::Anonymous,
         };
-        space.map(Place::Fixed(pages(PAGE, 1)), READ_WRITE, Sharing::Private, backing).unwrap();
+        space.map(Place::Fixed(pages(PAGE, 2)), READ_WRITE, Sharing::Private, backing).unwrap();
         let mut world = Self { host, space: Arc::new(space), child: None, file };
         world.bring_to(state);
         world
@@ -91,6 +112,10 @@ impl<const LOCK: u8> World<LOCK> {
         match state {
             State::Untouched | State::File => {}
             State::Zero | State::FileRead => touch(&self.space, Access::Read),
+            State::FileCached => {
+                touch(&self.space, Access::Read);
+                self.space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap();
+            }
             State::Written => touch(&self.space, Access::Write),
             State::Shared | State::Left => {
                 touch(&self.space, Access::Write);
@@ -135,8 +160,8 @@ impl<const LOCK: u8> World<LOCK> {
 
 /// Does it once: a fault, and one more access. Whether it has got through is left open.
 fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operation) {
-    let address = pages(PAGE, 1).start;
-    let touch = |how, value| {
+    let touch = |page, how, value| {
+        let address = pages(page, 1).start;
         let host = space.vm().platform();
         if host.touch(cpu, space.root(), address, how, value).is_err() {
             assert_eq!(space.fault(address, how), Ok(()));
@@ -144,9 +169,11 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
         }
     };
     match operation {
-        Operation::Read => touch(Access::Read, 0),
-        Operation::Write(value) => touch(Access::Write, value),
+        Operation::Read => touch(PAGE, Access::Read, 0),
+        Operation::Write(value) => touch(PAGE, Access::Write, value),
         Operation::Discard => space.advise(pages(PAGE, 1), Advice::DontNeed).unwrap(),
+        Operation::Free => space.advise(pages(PAGE, 1), Advice::Free).unwrap(),
+        Operation::ReadNext => touch(PAGE + 1, Access::Read, 0),
         Operation::UnmapNeighbour => space.unmap(pages(NEIGHBOUR, 2)).unwrap(),
     }
 }

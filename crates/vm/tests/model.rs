@@ -11,7 +11,7 @@ use platform::*;
 use proptest::prelude::*;
 use shootdown_vm::{
     Access, AddressSpace, Advice, Area, Backing, FaultError, File, MapError, PAGE_BYTES, Place,
-    Protection, RangeError, Sharing,
+    Protection, RangeError, RemapError, Sharing,
 };
 
 const CPUS: usize = 3;
@@ -64,7 +64,10 @@ enum Step {
     MapFixed { first: u64, count: u64, protection: Protection, kind: Kind },
     Unmap { first: u64, count: u64 },
     Protect { first: u64, count: u64, protection: Protection },
+    ProtectExisting { first: u64, count: u64, protection: Protection },
+    Move { first: u64, count: u64, to: u64, to_count: u64 },
     Discard { first: u64, count: u64 },
+    Free { first: u64, count: u64 },
     Touch { page: u64, count: u64, cpu: usize, access: Access },
     Fork,
     Exit,
@@ -101,7 +104,12 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         3 => range().prop_map(|(first, count)| Step::Unmap { first, count }),
         3 => (range(), protections())
             .prop_map(|((first, count), protection)| Step::Protect { first, count, protection }),
+        1 => (range(), protections()).prop_map(|((first, count), protection)| {
+            Step::ProtectExisting { first, count, protection }
+        }),
+        2 => moves(),
         2 => range().prop_map(|(first, count)| Step::Discard { first, count }),
+        1 => range().prop_map(|(first, count)| Step::Free { first, count }),
         12 => (range(), 0..CPUS, accesses).prop_map(|((page, count), cpu, access)| {
             Step::Touch { page, count, cpu, access }
         }),
@@ -109,6 +117,19 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         1 => Just(Step::Exit),
     ];
     (0..4usize, step)
+}
+
+/// Mostly of a few pages, for all of them must be mapped; one in three stays where it is, and one
+/// in three keeps its length.
+fn moves() -> impl Strategy<Value = Step> {
+    (0..PAGES, 1..=8u64, 0..PAGES, 1..=8u64, 0..3, 0..3).prop_map(
+        |(first, count, to, to_count, place, length)| {
+            let to = if place == 0 { first } else { to };
+            let to_count = if length == 0 { count } else { to_count };
+            let fit = |first, count: u64| count.min(PAGES - first);
+            Step::Move { first, count: fit(first, count), to, to_count: fit(to, to_count) }
+        },
+    )
 }
 
 struct World<const LOCK: u8, const WHEN: u8> {
@@ -119,9 +140,9 @@ struct World<const LOCK: u8, const WHEN: u8> {
 }
 
 impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
-    fn new() -> Self {
+    fn new(fault_around_bytes: u64) -> Self {
         let host = Host::new(4096, CPUS);
-        let vm = system(&host);
+        let vm = system(&host).with_fault_around(fault_around_bytes);
         let space = AddressSpace::new(&vm).unwrap();
         let file = (Arc::new(File::new(host.clone())), Object::default());
         Self { file, spaces: vec![(space, Model::new())], host, next_value: 1 }
@@ -152,10 +173,18 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 let result = space.protect(pages(first, count), protection);
                 assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
                 if is_covered {
-                    for (_, page) in model.range_mut(first..first + count) {
-                        page.protection = enforced(protection);
-                    }
+                    model_protect(model, first, count, protection);
                 }
+            }
+            Step::ProtectExisting { first, count, protection } => {
+                let (space, model) = &mut self.spaces[index];
+                space.protect_existing(pages(first, count), protection).unwrap();
+                model_protect(model, first, count, protection);
+            }
+            Step::Move { first, count, to, to_count } => {
+                let (space, model) = &mut self.spaces[index];
+                let result = space.remap(pages(first, count), pages(to, to_count));
+                assert_eq!(result, model_move(model, first, count, to, to_count));
             }
             Step::Discard { first, count } => {
                 let (space, model) = &mut self.spaces[index];
@@ -165,6 +194,12 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 for (_, page) in model.range_mut(first..first + count) {
                     page.own = None;
                 }
+            }
+            Step::Free { first, count } => {
+                let (space, model) = &self.spaces[index];
+                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+                let result = space.advise(pages(first, count), Advice::Free);
+                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
             }
             Step::Touch { page, count, cpu, access } => {
                 (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
@@ -239,6 +274,10 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 Ok(page.read())
             }
         };
+        let allowed = space.translation(pages(page, 1).start);
+        if result.is_ok() {
+            assert!(allowed.is_some_and(|allowed| allowed.contains(how.needs())));
+        }
         assert_eq!(result, expected, "{how:?} of page {page} on CPU {cpu}");
     }
 
@@ -251,6 +290,13 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
             let expected: Vec<_> =
                 model.iter().map(|(&page, is)| (page, is.protection, is.sharing)).collect();
             assert_eq!(mapped, expected);
+            for page in 0..PAGES {
+                let address = pages(page, 1).start;
+                let is = model.get(&page);
+                assert_eq!(space.is_mapped(address), is.is_some());
+                let allowed = space.translation(address).unwrap_or(Protection::empty());
+                assert!(is.map_or(Protection::empty(), |is| is.protection).contains(allowed));
+            }
             if LOCK == KEEPING {
                 continue;
             }
@@ -272,6 +318,41 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 }
 
+fn model_protect(model: &mut Model, first: u64, count: u64, protection: Protection) {
+    for (_, page) in model.range_mut(first..first + count) {
+        page.protection = enforced(protection);
+    }
+}
+
+fn model_move(
+    model: &mut Model,
+    first: u64,
+    count: u64,
+    to: u64,
+    to_count: u64,
+) -> Result<(), RemapError> {
+    let (from, target) = (first..first + count, to..to + to_count);
+    if first != to && from.start < target.end && target.start < from.end {
+        return Err(RemapError::BadRange);
+    }
+    if !from.clone().all(|page| model.contains_key(&page)) {
+        return Err(RemapError::NoArea);
+    }
+    if first == to && target.clone().any(|page| page >= from.end && model.contains_key(&page)) {
+        return Err(RemapError::NoRoom);
+    }
+    let mut moving: Vec<_> = from.filter_map(|page| model.remove(&page)).collect();
+    while moving.len() < to_count as usize {
+        let mut next = moving[moving.len() - 1].clone();
+        next.own = None;
+        next.object = next.object.map(|(object, page)| (object, page + 1));
+        moving.push(next);
+    }
+    model.retain(|page, _| !target.contains(page));
+    model.extend(target.zip(moving));
+    Ok(())
+}
+
 fn enforced(protection: Protection) -> Protection {
     if protection.is_empty() { protection } else { protection | READ }
 }
@@ -284,7 +365,11 @@ fn pages_of(area: &Area<Host>) -> impl Iterator<Item = (u64, Protection, Sharing
 }
 
 fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
-    let mut world = World::<LOCK, WHEN>::new();
+    run_with_fault_around::<LOCK, WHEN>(0, steps);
+}
+
+fn run_with_fault_around<const LOCK: u8, const WHEN: u8>(bytes: u64, steps: &[(usize, Step)]) {
+    let mut world = World::<LOCK, WHEN>::new(bytes);
     for (which, step) in steps {
         world.step(*which, step);
     }
@@ -326,6 +411,14 @@ proptest! {
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run::<KEEPING, AT_WAIT>(&steps);
+    }
+
+    /// The same, with pages of files that come with their neighbours.
+    #[test]
+    fn programs_do_as_the_model_says_with_fault_around(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_fault_around::<RELEASED, AT_WAIT>(8 * PAGE_BYTES, &steps);
     }
 
     /// A coherence that is done at once must do as well: whoever flushes before it has changed the

@@ -28,8 +28,9 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
             let range = pages(first, count.min(PAGES - first));
             match self.below(40) {
                 0 | 1 => drop(self.space.unmap(range)),
-                2 | 3 => drop(self.space.advise(range, Advice::DontNeed)),
-                4 => drop(self.space.protect(range, READ)),
+                2 => drop(self.space.advise(range, Advice::DontNeed)),
+                3 => drop(self.space.advise(range, Advice::Free)),
+                4 => drop(self.space.protect_existing(range, READ)),
                 5 => drop(self.space.protect(range, READ_WRITE)),
                 6 => self.map(Place::Fixed(range)),
                 7 | 8 => self.map(Place::Anywhere { length: count * PAGE_BYTES }),
@@ -81,7 +82,7 @@ impl<const LOCK: u8> Worker<'_, LOCK> {
 
 fn threads_use_no_freed_page<const LOCK: u8>() {
     let host = Host::new(4096, THREADS);
-    let vm = system(&host);
+    let vm = system(&host).with_fault_around(4 * PAGE_BYTES);
     let space: Space<LOCK, AT_WAIT> = AddressSpace::new(&vm).unwrap();
     let file = Arc::new(File::new(host.clone()));
     thread::scope(|scope| {
@@ -153,6 +154,59 @@ fn a_write_is_seen_by_who_reads_after_it() {
             });
         }
     });
+    space.exit();
+    assert_eq!(host.frames_in_use(), 1);
+}
+
+/// One thread writes to a page that another moves: what was written last is what all find, wherever
+/// the page is by then, and whatever the CPU remembered.
+#[test]
+fn no_write_is_lost_while_its_page_moves() {
+    let host = Host::new(64, THREADS);
+    let space: Space<RELEASED, AT_WAIT> = AddressSpace::new(&system(&host)).unwrap();
+    // In two page tables.
+    let places = [pages(0, 1), pages(PAGES - 1, 1)];
+    let place = Place::Fixed(places[0].clone());
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+    // The page is at one of the two, unless it moves as we look.
+    let anywhere = |cpu, how, value| loop {
+        let found =
+            |place: &std::ops::Range<u64>| access(&space, cpu, place.start, how, value).ok();
+        if let Some(word) = places.iter().find_map(found) {
+            return word;
+        }
+    };
+    let rounds = ROUNDS as u64 / 4;
+    let last = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _failure = EndsTurns(&last);
+            for value in 1..=rounds {
+                anywhere(0, Access::Write, value);
+                assert_eq!(anywhere(0, Access::Read, 0), value);
+                last.store(value, Release);
+            }
+        });
+        scope.spawn(|| {
+            for round in 0.. {
+                let [from, to] = [0, 1].map(|n| places[(round + n) % 2].clone());
+                space.remap(from, to).unwrap();
+                if last.load(Acquire) >= rounds {
+                    break;
+                }
+            }
+        });
+        for cpu in 2..THREADS {
+            let (anywhere, last) = (&anywhere, &last);
+            scope.spawn(move || {
+                while last.load(Acquire) < rounds {
+                    let before = last.load(Acquire);
+                    assert!(anywhere(cpu, Access::Read, 0) >= before);
+                }
+            });
+        }
+    });
+    host.check_caches();
     space.exit();
     assert_eq!(host.frames_in_use(), 1);
 }

@@ -5,9 +5,12 @@
 //! manager of [`shootdown_vm`], under one design, and says what came of it.
 
 pub mod operation;
+mod by_address;
 mod platform;
 mod process;
 pub mod programs;
+pub mod recording;
+pub mod replay;
 mod watched;
 mod world;
 

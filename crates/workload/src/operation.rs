@@ -100,6 +100,8 @@ pub enum Operation {
         /// How.
         access: Access,
     },
+    /// Changes or uses memory that is named by its address.
+    ByAddress(ByAddress),
     /// Makes a process that is a copy of this one, and runs a program in it (`fork`).
     Fork(ProgramId),
     /// Makes a thread in this process (`clone`).
@@ -114,6 +116,8 @@ pub enum Operation {
     Yield,
     /// Waits for a [`Wake`](Self::Wake) that has not been waited for yet (reads from a pipe).
     Block,
+    /// Sleeps for so many nanoseconds (`nanosleep`; or a device that takes its time).
+    Sleep(u64),
     /// Wakes a thread, or has its next [`Block`](Self::Block) not wait (writes to a pipe).
     Wake(ProgramId),
     /// Takes a lock; sleeps while another thread has it (`pthread_mutex_lock`).
@@ -129,6 +133,75 @@ pub enum Operation {
         /// How often the thread did what is measured.
         iterations: u64,
     },
+}
+
+/// Memory by address, as recordings of real programs have it.
+///
+/// A recording knows what a program asked for, and not all that the kernel did: it does not show
+/// what `exec` maps, for one thing. So these operations take memory as they find it. What is not
+/// mapped is passed over where it is changed, and mapped where it is used. Addresses are given as
+/// numbers of pages, from address 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ByAddress {
+    /// Maps these pages, instead of what is there.
+    Map {
+        /// Which.
+        pages: Range<u64>,
+        /// What may be done with them.
+        permission: Permission,
+        /// What they show.
+        mapping: Mapping,
+        /// Whether they are there from the beginning.
+        filling: Filling,
+    },
+    /// Unmaps pages (`munmap`).
+    Unmap(Range<u64>),
+    /// Changes what may be done with pages (`mprotect`).
+    Protect {
+        /// Which.
+        pages: Range<u64>,
+        /// What may be done with them from now on.
+        permission: Permission,
+    },
+    /// Gives pages back (`madvise(MADV_DONTNEED)`).
+    Discard(Range<u64>),
+    /// Offers pages, to be taken when memory is short (`madvise(MADV_FREE)`).
+    Offer(Range<u64>),
+    /// Moves, grows or shrinks what is mapped (`mremap`).
+    Move {
+        /// From where.
+        from: Range<u64>,
+        /// To where.
+        to: Range<u64>,
+    },
+    /// Uses a page as a recorded page fault says.
+    Fault {
+        /// Which.
+        page: u64,
+        /// How.
+        access: Access,
+        /// What the page table had for it.
+        entry: Entry,
+    },
+}
+
+/// When mapped pages get their contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// Each when it is first used.
+    OnDemand,
+    /// All at once (`MAP_POPULATE`).
+    AtOnce,
+}
+
+/// What a page table had for a page whose access was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing.
+    Absent,
+    /// An entry that did not allow the access. If there is none in the simulation, the kernel had
+    /// mapped the page along with a neighbour, and it is read first.
+    Refusing,
 }
 
 /// A thread's program: its steps in order.

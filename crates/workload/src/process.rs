@@ -82,6 +82,14 @@ impl<C: Coherence> Vm<C> {
         self.vm.coherence()
     }
 
+    pub(crate) fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    pub(crate) fn platform(&self) -> &SimPlatform {
+        self.vm.platform()
+    }
+
     /// A process without memory.
     pub(crate) fn process(&self) -> Result<Process<C>, StepError> {
         Ok(Process::new(AddressSpace::new(&self.vm)?, HashMap::new()))
@@ -124,6 +132,10 @@ impl<C: Coherence> Vm<C> {
             | Operation::Unmap { .. }
             | Operation::Protect { .. }
             | Operation::Discard { .. } => self.enter_kernel(),
+            Operation::ByAddress(operation) => {
+                self.perform_by_address(process, operation)?;
+                return Ok(Step::Done);
+            }
             other => return Ok(Step::NotOfMemory(other)),
         }
         match operation {
@@ -155,7 +167,12 @@ impl<C: Coherence> Vm<C> {
         self.sim.spend(self.sim.machine().kernel.syscall);
     }
 
-    fn touch(&self, process: &Process<C>, address: u64, access: Access) -> Result<(), StepError> {
+    pub(crate) fn touch(
+        &self,
+        process: &Process<C>,
+        address: u64,
+        access: Access,
+    ) -> Result<(), StepError> {
         let (touch, needs) = match access {
             Access::Read => (Touch::Read, shootdown_vm::Access::Read),
             Access::Write => {
@@ -165,8 +182,9 @@ impl<C: Coherence> Vm<C> {
         };
         while self.sim.touch(address, touch) == Err(PageFault) {
             self.design().enter_kernel();
-            process.space.fault(address, needs)?;
+            let fault = process.space.fault(address, needs);
             self.return_to_user(process);
+            fault?;
         }
         Ok(())
     }
@@ -201,6 +219,10 @@ impl<C: Coherence> Process<C> {
         Self { number: Cell::new(0), threads: Cell::new(0), space, areas: RefCell::new(areas) }
     }
 
+    pub(crate) const fn space(&self) -> &AddressSpace<SimPlatform, Design<C>> {
+        &self.space
+    }
+
     fn addresses(&self, area: AreaId, pages: &Range<u64>) -> Result<Range<u64>, StepError> {
         let areas = self.areas.borrow();
         let start = areas.get(&area).ok_or(StepError::UnknownArea(area))?;
@@ -208,7 +230,7 @@ impl<C: Coherence> Process<C> {
     }
 }
 
-fn protection(permission: Permission) -> Protection {
+pub(crate) fn protection(permission: Permission) -> Protection {
     match permission {
         Permission::None => Protection::empty(),
         Permission::Read => Protection::READ,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shootdown::Root;
 use shootdown_sim::{FlushRecord, Sim};
-use shootdown_vm::{Change, Coherence, EmptyTables, UnmapLock};
+use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, UnmapLock};
 
 /// A design, watched.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ impl<C: Coherence> Coherence for Watched<C> {
 
     const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
+    const FIRST_READ: FirstRead = C::FIRST_READ;
+    const EXTRA_FLUSHES: ExtraFlushes = C::EXTRA_FLUSHES;
 
     fn online(&self) {
         self.design.online();
@@ -73,7 +75,7 @@ impl<C: Coherence> Coherence for Watched<C> {
     #[expect(unsafe_code, reason = "handed on")]
     unsafe fn switch(&self, space: &Self::Space) {
         // SAFETY: as our caller promises.
-        unsafe { self.design.switch(&space.space) };
+        self.sim.switching(|| unsafe { self.design.switch(&space.space) });
     }
 
     fn enter_kernel(&self) {
@@ -83,7 +85,7 @@ impl<C: Coherence> Coherence for Watched<C> {
     #[expect(unsafe_code, reason = "handed on")]
     unsafe fn return_to_user(&self, space: &Self::Space) {
         // SAFETY: as our caller promises.
-        unsafe { self.design.return_to_user(&space.space) };
+        self.sim.switching(|| unsafe { self.design.return_to_user(&space.space) });
     }
 
     fn enter_lazy(&self) {

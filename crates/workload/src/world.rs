@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use lock_api::RawRwLock;
 use shootdown_sim::{
-    Affinity, Counts, Kernel, Machine, RunEnd, Sim, SleepingLock, ThreadId, ThreadSpec, Time,
-    Violation,
+    Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, ThreadId, ThreadSpec,
+    Time, Violation,
 };
 use shootdown_vm::Coherence;
 
@@ -43,12 +43,29 @@ pub struct Outcome {
     pub iterations: u64,
     /// What all CPUs did in that time.
     pub counts: Counts,
+    /// How long flushes took, in all of the run.
+    pub waits: FlushWaits,
     /// Uses of what must not be used any more, in all of the run.
     pub violations: u64,
     /// Page tables freed that could still be walked, in all of the run.
     pub hazards: u64,
     /// The first of both.
     pub first_violations: Vec<Violation>,
+}
+
+impl Outcome {
+    /// Of all that happened on a machine.
+    pub(crate) fn of(sim: &Sim) -> Self {
+        Self {
+            time: sim.time(),
+            iterations: 0,
+            counts: sim.counts(),
+            waits: sim.flush_waits(),
+            violations: sim.violations(),
+            hazards: sim.hazards(),
+            first_violations: sim.first_violations(),
+        }
+    }
 }
 
 /// Why a run came to nothing.
@@ -183,7 +200,8 @@ impl<C: Coherence + 'static> World<C> {
         affinity: Affinity,
     ) -> Result<(), RunError> {
         process.threads.set(process.threads.get() + 1);
-        self.tasks.borrow_mut().insert(program, Task::default());
+        // Others may have woken it before it was made, and may have gone on since.
+        self.task(program, |task| task.done = false);
         let spec = ThreadSpec { space: Some(process.number.get()), affinity };
         let (world, process) = (Rc::clone(self), Rc::clone(process));
         let thread = self.sim.spawn(spec, move || world.thread(process, program));
@@ -259,10 +277,11 @@ impl<C: Coherence + 'static> World<C> {
             Operation::Migrate(cpu) => self.sim.migrate(cpu),
             Operation::Yield => self.sim.yield_now(),
             Operation::Block => self.block(program),
+            Operation::Sleep(ns) => self.sim.sleep(Time::from_ns(ns)),
             Operation::Wake(other) => self.wake(other),
             Operation::Lock(lock) => self.lock(lock, program),
             Operation::Unlock(lock) => self.unlock(lock, program).map_err(step_error)?,
-            Operation::Compute(ns) => self.sim.spend(Time::from_ns(ns)),
+            Operation::Compute(ns) => self.compute(process, Time::from_ns(ns)),
             Operation::Begin => self.begin(),
             Operation::End { iterations } => self.end(iterations),
             _ => {}
@@ -271,6 +290,18 @@ impl<C: Coherence + 'static> World<C> {
             self.vm.return_to_user(process);
         }
         Ok(())
+    }
+
+    /// Computes, and gives the CPU up at the end of each timeslice.
+    fn compute(&self, process: &Process<C>, mut left: Time) {
+        loop {
+            left = self.sim.spend_in_slice(left);
+            if left == Time::ZERO {
+                return;
+            }
+            self.sim.preemption_point();
+            self.vm.return_to_user(process);
+        }
     }
 
     fn join(&self, other: ProgramId) {
@@ -361,9 +392,7 @@ impl<C: Coherence + 'static> World<C> {
             time: end - begin,
             iterations: measure.iterations,
             counts: counts.since(&counts_before),
-            violations: self.sim.violations(),
-            hazards: self.sim.hazards(),
-            first_violations: self.sim.first_violations(),
+            ..Outcome::of(&self.sim)
         })
     }
 }

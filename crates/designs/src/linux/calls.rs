@@ -69,6 +69,7 @@ impl Calls {
                 quiet.push(target);
             }
         }
+        sim.count_coalesced(targets.len() - quiet.len());
         sim.send_flush_interrupt(quiet);
         sim.flush_sent();
         meanwhile();

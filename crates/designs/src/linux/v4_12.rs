@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use shootdown::Root;
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{Change, Coherence, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM};
 
@@ -59,6 +59,10 @@ impl Linux412 {
         &self.cpus[self.sim.cpu()]
     }
 
+    fn has_loaded(&self, ctx_id: u64) -> bool {
+        self.me().loaded_mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == ctx_id)
+    }
+
     fn switch_mm(&self, next: Option<&Rc<Mm>>) {
         let (me, cpu) = (self.me(), self.sim.cpu());
         let previous = me.loaded_mm.borrow().clone();
@@ -84,8 +88,7 @@ impl Linux412 {
     /// `flush_tlb_func_common`: what a CPU does that is told.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
-        let is_loaded = me.loaded_mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == info.mm);
-        if !is_loaded {
+        if !self.has_loaded(info.mm) {
             return;
         }
         if me.is_lazy.get() {
@@ -101,6 +104,7 @@ impl Coherence for Linux412 {
     type Pending = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
+    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -122,9 +126,12 @@ impl Coherence for Linux412 {
     fn wait(&self, (): ()) {}
 
     fn retire(&self, space: &Rc<Mm>) {
-        // The exiting thread has become lazy on its own space, and the flush has all of them leave.
+        // An exiting thread has become lazy on its own space, and the flush has all of them leave.
+        // One that executes another program is elsewhere by now.
         self.sim.mask();
-        self.me().is_lazy.set(true);
+        if self.has_loaded(space.ctx_id) {
+            self.me().is_lazy.set(true);
+        }
         self.sim.unmask();
         let whole = Change {
             range: None,

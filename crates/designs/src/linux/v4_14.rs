@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use shootdown::{PageSize, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
-use shootdown_vm::{Change, Coherence, Freed, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine};
 
@@ -135,6 +135,7 @@ impl Coherence for Linux414 {
     type Pending = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
+    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);

@@ -6,10 +6,9 @@
 //! second. A CPU that has missed more than one flush flushes everything. Local and remote flushes
 //! overlap.
 //!
-//! What differs, apart from what the memory manager does for every design alike: `fork` flushes the
-//! range that it changed, where Linux flushes everything and tells lazy CPUs; there is no reference
-//! count of lazy users; page faults take the lock of the space, where Linux takes that of an area.
-//! The first two favour this design, the third does not.
+//! What differs, apart from what the memory manager does for every design alike: there is no
+//! reference count of lazy users; page faults take the lock of the space, where Linux takes that of
+//! an area. The first favours this design, the second does not.
 
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
@@ -19,7 +18,7 @@ use std::rc::Rc;
 
 use shootdown::{PageSize, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Change, Coherence, Freed, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
 
@@ -95,6 +94,10 @@ impl Linux70 {
 
     fn me(&self) -> &TlbState {
         &self.cpus[self.sim.cpu()]
+    }
+
+    fn has_loaded(&self, space: &Mm) -> bool {
+        self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == space.ctx_id)
     }
 
     fn has_pcid(&self) -> bool {
@@ -213,6 +216,7 @@ impl Coherence for Linux70 {
     type Pending = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
+    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -229,10 +233,9 @@ impl Coherence for Linux70 {
         let sim = &self.sim;
         let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
-        let is_loaded = || self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == info.mm);
         let flush_here = || {
             sim.mask();
-            if is_loaded() {
+            if self.has_loaded(space) {
                 self.flush_func(&info);
             }
             sim.unmask();
@@ -260,9 +263,12 @@ impl Coherence for Linux70 {
     fn wait(&self, (): ()) {}
 
     fn retire(&self, space: &Rc<Mm>) {
-        // The exiting thread is lazy on its own space by now; freed tables have all lazy CPUs, and
-        // so this one, switch to `init_mm`.
-        self.enter_lazy();
+        // An exiting thread is lazy on its own space by now, and one that executes another program
+        // is elsewhere; freed tables have all lazy CPUs, and so perhaps this one, switch to
+        // `init_mm`.
+        if self.has_loaded(space) {
+            self.enter_lazy();
+        }
         let change = Change { range: None, page_size: PageSize::SIZE_4K, freed: Freed::Tables };
         self.flush(space, &change);
     }

@@ -108,11 +108,18 @@ impl Host {
                 assert_eq!(cached.frame, now.frame, "{page:#x} is cached, and elsewhere now");
                 assert!(now.writable || !cached.writable, "{page:#x} is still writable");
                 assert!(now.executable || !cached.executable, "{page:#x} is still executable");
+                assert!(now.dirty || !cached.dirty, "{page:#x} is not marked when written");
             }
             for (&(root, start), &table) in &tlb.ways {
                 assert_eq!(self.last_table(Root(root), start), Some(table), "a freed way");
             }
         }
+    }
+
+    /// Whether the entry for `address` is marked as written through.
+    pub fn is_dirty(&self, root: Root, address: u64) -> bool {
+        let table = self.last_table(root, address).expect("there is a table for it");
+        self.read_entry(entry_at(table, address, 12)) & 0x40 != 0
     }
 
     /// The addresses that each table of a space covers, but for the root's.

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use parking_lot::Mutex;
 use shootdown::Root;
 use shootdown_vm::{
-    Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, FaultError, Frame, FrameUse,
-    OutOfMemory, PAGE_BYTES, Platform, Protection, UnmapLock, Vm, Work,
+    Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes, FaultError,
+    FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, UnmapLock, Vm, Work,
 };
 
 pub use mmu::Refused;
@@ -324,6 +324,10 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     };
     const EMPTY_TABLES: EmptyTables =
         if LOCK == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed };
+    const FIRST_READ: FirstRead =
+        if LOCK == KEEPING { FirstRead::Guessed } else { FirstRead::ZeroPage };
+    const EXTRA_FLUSHES: ExtraFlushes =
+        if LOCK == SHARED { ExtraFlushes::AsLinux } else { ExtraFlushes::None };
 
     fn space(&self, root: Root) -> Root {
         root

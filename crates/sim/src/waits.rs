@@ -1,0 +1,61 @@
+//! How long flushes take, as a distribution: from the beginning of each to the end of waiting for
+//! it.
+
+use core::fmt;
+
+use hdrhistogram::Histogram;
+
+use crate::time::Time;
+
+/// The durations of flushes, to three digits.
+#[derive(Clone)]
+pub struct FlushWaits(Histogram<u64>);
+
+impl FlushWaits {
+    /// None so far.
+    ///
+    /// # Panics
+    ///
+    /// Never: three digits are possible.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut all = Histogram::new(3).expect("three digits are possible");
+        all.auto(true);
+        Self(all)
+    }
+
+    pub(crate) fn record(&mut self, wait: Time) {
+        // Resizes itself, and can so only fail without memory.
+        self.0.saturating_record(wait.ns());
+    }
+
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.0 += &other.0;
+    }
+
+    /// The duration that the given share of all flushes, from 0 to 1, does not exceed; zero if
+    /// there was none.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Time {
+        Time::from_ns(self.0.value_at_quantile(share).min(self.0.max()))
+    }
+
+    /// The longest.
+    #[must_use]
+    pub fn max(&self) -> Time {
+        Time::from_ns(self.0.max())
+    }
+}
+
+impl Default for FlushWaits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for FlushWaits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlushWaits").field("flushes", &self.0.len()).finish_non_exhaustive()
+    }
+}

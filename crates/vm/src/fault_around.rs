@@ -1,0 +1,42 @@
+//! Fault-around: a page of a file that is read comes with its neighbours. (Linux:
+//! `do_fault_around`, `filemap_map_pages`.)
+//!
+//! Files are read in order more often than not, and a page that is in memory costs only an entry,
+//! where a fault of its own would cost a hundred times that.
+
+use crate::PAGE_BYTES;
+use crate::area::{Access, Area, Backing};
+use crate::coherence::Coherence;
+use crate::format::{EMPTY, Format};
+use crate::platform::{EntryAt, Platform, Work};
+use crate::space::AddressSpace;
+
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+    /// Maps what is in memory around `page`, whose entry is `at` and was read first: in the same
+    /// window, of the same area, in the same page table. Nothing is read in, so nothing can fail.
+    pub(crate) fn map_around(&self, area: &Area<P>, page: u64, access: Access, at: EntryAt) {
+        let window_bytes = self.vm.fault_around_bytes.min(F::span(1));
+        let Backing::File { file, first_page } = &area.backing else { return };
+        if access == Access::Write || window_bytes <= PAGE_BYTES {
+            return;
+        }
+        // A power of two, so that it lies in one page table.
+        let window = page & !(window_bytes - 1);
+        let start = window.max(area.range.start);
+        let end = (window + window_bytes).min(area.range.end);
+        let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
+        let cached = file.cached(number(start)..number(end));
+        if cached.is_empty() {
+            return;
+        }
+        self.vm.platform.work(Work::Entry, cached.len());
+        for (cached_number, frame) in cached {
+            let address = start + (cached_number - number(start)) * PAGE_BYTES;
+            let neighbour = EntryAt { index: F::index(address, 0), ..at };
+            if self.vm.platform.load(neighbour) == EMPTY {
+                self.vm.platform.share(frame);
+                self.put_first(area, frame, access, neighbour);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Operations on memory that is named by its address, which take it as they find it.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use shootdown_vm::{
+    Advice, Backing, Coherence, FaultError, File, PAGE_BYTES, Place, Protection, RemapError,
+    Sharing,
+};
+
+use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
+use crate::platform::SimPlatform;
+use crate::process::{Process, StepError, Vm, protection};
+
+/// Below this nothing is mapped on demand, as nothing may be mapped under Linux: an access there is
+/// a program's null pointer.
+const LOWEST_PAGE: u64 = 16;
+
+impl<C: Coherence> Vm<C> {
+    /// Does what can be done of an operation. The calling thread is in user mode.
+    pub(crate) fn perform_by_address(
+        &self,
+        process: &Process<C>,
+        operation: ByAddress,
+    ) -> Result<(), StepError> {
+        if let ByAddress::Fault { page, access, entry } = operation {
+            return self.use_page(process, page, access, entry);
+        }
+        self.enter_kernel();
+        let fill = self.change(process, operation)?;
+        self.return_to_user(process);
+        for page in fill {
+            self.use_page(process, page, Access::Write, Entry::Absent)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the pages that must be there at once.
+    fn change(&self, process: &Process<C>, operation: ByAddress) -> Result<Range<u64>, StepError> {
+        let space = process.space();
+        // What is no range of user addresses is nothing that can be changed, here as there.
+        match operation {
+            ByAddress::Map { pages, permission, mapping, filling } => {
+                let (sharing, backing) = self.fresh_backing(mapping);
+                // The kernel that is simulated would have found another place, had the program
+                // left it that choice.
+                while !space.is_settled(&addresses(&pages)) {
+                    self.sim().relax();
+                }
+                let place = Place::Fixed(addresses(&pages));
+                let mapped = space.map(place, protection(permission), sharing, backing).is_ok();
+                if mapped && filling == Filling::AtOnce && permission == Permission::ReadWrite {
+                    return Ok(pages);
+                }
+            }
+            ByAddress::Unmap(pages) => {
+                let _ = space.unmap(addresses(&pages));
+            }
+            ByAddress::Protect { pages, permission } => {
+                let _ = space.protect_existing(addresses(&pages), protection(permission));
+            }
+            ByAddress::Discard(pages) => {
+                let _ = space.advise(addresses(&pages), Advice::DontNeed);
+            }
+            ByAddress::Offer(pages) => {
+                let _ = space.advise(addresses(&pages), Advice::Free);
+            }
+            ByAddress::Move { from, to } => {
+                match space.remap(addresses(&from), addresses(&to)) {
+                    Err(RemapError::OutOfMemory) => return Err(StepError::OutOfMemory),
+                    // Part of it was mapped by nobody whom the recording shows.
+                    Err(_) => self.move_what_is_there(process, &from, &to),
+                    Ok(()) => {}
+                }
+            }
+            ByAddress::Fault { .. } => {}
+        }
+        Ok(0..0)
+    }
+
+    /// As if the contents had been moved: the pages fault in again.
+    fn move_what_is_there(&self, process: &Process<C>, from: &Range<u64>, to: &Range<u64>) {
+        let space = process.space();
+        let _ = space.unmap(addresses(from));
+        let (sharing, backing) = self.fresh_backing(Mapping::Anonymous);
+        let place = Place::Fixed(addresses(to));
+        let _ = space.map(place, protection(Permission::ReadWrite), sharing, backing);
+    }
+
+    fn use_page(
+        &self,
+        process: &Process<C>,
+        page: u64,
+        access: Access,
+        entry: Entry,
+    ) -> Result<(), StepError> {
+        let space = process.space();
+        let address = page * PAGE_BYTES;
+        if entry == Entry::Refusing && space.translation(address).is_none() {
+            self.use_address(process, address, Access::Read)?;
+        }
+        self.use_address(process, address, access)
+    }
+
+    fn use_address(
+        &self,
+        process: &Process<C>,
+        address: u64,
+        access: Access,
+    ) -> Result<(), StepError> {
+        loop {
+            match self.touch(process, address, access) {
+                Err(StepError::Fault(FaultError::NoArea)) => {
+                    let (sharing, backing) = self.fresh_backing(Mapping::Anonymous);
+                    let page = address..address + PAGE_BYTES;
+                    let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
+                    let mapped = address >= LOWEST_PAGE * PAGE_BYTES
+                        && process.space().map(Place::Fixed(page), all, sharing, backing).is_ok();
+                    if !mapped {
+                        return Ok(());
+                    }
+                }
+                // The program got a signal, then as now.
+                Err(StepError::Fault(FaultError::NotPermitted)) => return Ok(()),
+                other => return other,
+            }
+        }
+    }
+
+    /// Every file is one of its own: who else maps it, a recording does not say.
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    fn fresh_backing(&self, mapping: Mapping) -> (Sharing, Backing<SimPlatform>) {
+        let file = || {
+            let file = Arc::new(File::new(self.platform().clone()));
+            Backing::File { file, first_page: 0 }
+        };
+        match mapping {
+            Mapping::Anonymous => (Sharing::Private, Backing::Anonymous),
+            Mapping::PrivateFile(_) => (Sharing::Private, file()),
+            Mapping::SharedFile(_) => (Sharing::Shared, file()),
+        }
+    }
+}
+
+fn addresses(pages: &Range<u64>) -> Range<u64> {
+    pages.start.saturating_mul(PAGE_BYTES)..pages.end.saturating_mul(PAGE_BYTES)
+}
