@@ -9,7 +9,7 @@ mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use command::{Command, Failure, cargo};
 
@@ -17,7 +17,8 @@ const HELP: &str = "\
 cargo xtask demo            reproduce the published results, and write a report
 cargo xtask test            all that CI runs; about a quarter of an hour on two cores
 cargo xtask bench           instructions of the hot paths, speed of the simulator
-cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress (10)
+cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
+                            damaged recordings (10)
 
 Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
 
@@ -80,6 +81,16 @@ fn stress(seconds: u64) -> Result<(), Failure> {
         .run()
 }
 
+/// Reads damaged recordings and imports damaged texts, for so long. Not in release, where
+/// arithmetic that overflows is not seen.
+fn fuzz(seconds: u64, seed: u64) -> Result<(), Failure> {
+    cargo("run --quiet -p shootdown-workload --example fuzz_recordings -- --seconds")
+        .arg(seconds.to_string())
+        .arg("--seed")
+        .arg(seed.to_string())
+        .run()
+}
+
 fn test() -> Result<(), Failure> {
     type Step = fn() -> Result<(), Failure>;
     let steps: &[(&str, Step)] = &[
@@ -90,8 +101,10 @@ fn test() -> Result<(), Failure> {
             cargo("clippy --workspace --all-targets --features shootdown/soft -- -D warnings").run()
         }),
         ("tests: unit, property, loom, shuttle, host threads, documentation", || {
+            setup::say_whether_recording_is_tested();
             cargo("test --workspace --features shootdown/soft").run()
         }),
+        ("damaged recordings and texts, for a minute", || fuzz(60, 1)),
         ("documentation", || {
             cargo("doc --workspace --no-deps --features shootdown/soft")
                 .env("RUSTDOCFLAGS", "-D warnings")
@@ -214,6 +227,9 @@ fn soak(minutes: u64) -> Result<(), Failure> {
     cargo("test --release -p shootdown --features soft --test rules")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
+    // Others each time: if one finds something, it says which.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    fuzz(minutes * 60, since.as_secs() & u64::from(u32::MAX))?;
     // About 16 seeds in two minutes.
     miri(u32::try_from(minutes * 4).unwrap_or(u32::MAX))
 }

@@ -1,6 +1,6 @@
 //! What the commands need beyond a stable toolchain, installed where it is missing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure, cargo};
 
@@ -40,6 +40,19 @@ pub(crate) fn for_tests() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Tests of recording skip themselves where the kernel does not let them trace. Nothing is mounted
+/// for them: that is for whoever's machine it is.
+pub(crate) fn say_whether_recording_is_tested() {
+    let has_tracefs = Path::new("/sys/kernel/tracing/instances").is_dir();
+    match (is_root(), has_tracefs) {
+        (true, true) => println!("recording is tested with this kernel"),
+        (false, _) => println!("note: recording is not tested; try:   sudo cargo xtask test"),
+        (true, false) => println!(
+            "note: recording is not tested; try:   mount -t tracefs nodev /sys/kernel/tracing"
+        ),
+    }
+}
+
 /// Valgrind, and the runner of the library that drives it. Returns the runner's path.
 pub(crate) fn instruction_counter() -> Result<PathBuf, Failure> {
     if Command::new("valgrind").args("--version").output().is_err() {
@@ -66,12 +79,18 @@ fn install_from_distribution(package: &str) -> Result<(), Failure> {
             format!("sudo apt-get install {package}, or your system's way to install it"),
         )
     };
-    let is_root = Command::new("id").args("-u").output().is_ok_and(|id| id.trim() == "0");
     let apt = |words: &str| {
-        let apt =
-            if is_root { Command::new("apt-get") } else { Command::new("sudo").args("-n apt-get") };
+        let apt = if is_root() {
+            Command::new("apt-get")
+        } else {
+            Command::new("sudo").args("-n apt-get")
+        };
         apt.args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
     };
     apt("update -qq").map_err(|_| by_hand())?;
     apt(&format!("install -y -qq {package}")).map_err(|_| by_hand())
+}
+
+fn is_root() -> bool {
+    Command::new("id").args("-u").output().is_ok_and(|id| id.trim() == "0")
 }

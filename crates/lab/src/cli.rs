@@ -4,26 +4,35 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::import::Import;
+use crate::record::{Helper, Record};
+use crate::replay::Replay;
+use crate::report::Report;
+
 /// What `shootdown` alone says.
 pub(crate) const WELCOME: &str = "\
-shootdown compares ways to keep TLBs coherent, on described machines, against published results.
+shootdown compares ways to keep TLBs coherent: on what real programs do, and against published
+results, on described machines.
 
-  shootdown machines                         the machines that it knows
-  shootdown machines skylake-laptop-kvm      every number of one, and where it is from
-  shootdown machines my-server.toml          the same for a machine of your own
-  shootdown reproduce                        published results, predicted, and this engine's
-  shootdown reproduce --quick                the same in seconds, less exactly
-  shootdown reproduce --report report.html   the same as a page with plots
-  shootdown reproduce --format json          the same for a program
+  shootdown record -- sort --parallel=2 words.txt        what a program does on this Linux, as root
+  shootdown import trace.txt --pid 7 -o sort.shootdown   the same from what trace-cmd or perf says
+  shootdown replay sort.shootdown                        what it costs by Linux, and by this engine
+  shootdown report sort.shootdown                        the same as a page with plots
+
+  shootdown machines                                     the machines that it knows
+  shootdown machines my-server.toml                      every number of one, such as your own
+  shootdown reproduce                                    published results, predicted, and ours
+  shootdown reproduce --quick                            the same in seconds, less exactly
 
 `shootdown help COMMAND` explains a command's options.
 ";
 
 const EXAMPLES: &str = "\
 Examples:
-  shootdown machines
+  shootdown record -- sort --parallel=2 words.txt
+  shootdown replay sort.shootdown
+  shootdown report sort.shootdown
   shootdown machines xeon-2s
-  shootdown reproduce --quick
   shootdown reproduce --only 000 --report report.html";
 
 const MACHINES_EXAMPLES: &str = "\
@@ -31,6 +40,43 @@ Examples:
   shootdown machines
   shootdown machines power8-16s
   shootdown machines ./my-server.toml";
+
+const RECORD_EXAMPLES: &str = "\
+Examples:
+  shootdown record -- sort --parallel=2 words.txt
+  shootdown record --output gc.shootdown -- node allocate.js
+  shootdown record --buffer-kib 65536 -- ./loop-that-unmaps
+
+Needs root and tracefs. The program runs as it would, its threads and children are recorded with it,
+and tracing is left as it was found.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  shootdown import trace.txt --command sort --output sort.shootdown
+  shootdown import perf.txt --source perf --pid 4711 --output node.shootdown
+
+For where `shootdown record` cannot run. To be traced, on all CPUs and with the clock `mono`:
+sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
+page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. What is missing is not replayed.";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  shootdown replay traces/sort.shootdown
+  shootdown replay sort.shootdown --designs linux-7.0,shootdown --format json
+  shootdown replay sort.shootdown --schedule simulated --machine xeon-2s
+
+By the recorded schedule, every step is on its recorded CPU and in its recorded order; linux-7.0 can
+then be held against what the recorded kernel really did. By a simulated one, the machine decides.";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  shootdown report traces/sort.shootdown traces/node.shootdown
+  shootdown report mine.shootdown --output mine.html --machine xeon-2s --quick
+  shootdown report
+
+The page needs nothing else, neither files nor network. Without a recording, it has the published
+results alone.";
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
@@ -41,7 +87,7 @@ Examples:
 
 The same seed gives the same bytes.";
 
-/// Compares ways to keep TLBs coherent, on described machines, against published results.
+/// Compares ways to keep TLBs coherent: on what real programs do, and against published results
 #[derive(Debug, Parser)]
 #[command(name = "shootdown", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -57,6 +103,20 @@ pub(crate) enum Command {
         /// A machine's name, or a file that ends in .toml
         machine: Option<String>,
     },
+    /// Record a real program that runs under this Linux
+    #[command(after_help = RECORD_EXAMPLES)]
+    Record(Record),
+    #[command(name = Helper::COMMAND, subcommand, hide = true)]
+    RecordHelper(Helper),
+    /// Make a recording of the text of trace-cmd, perf or the kernel
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(Import),
+    /// Replay a recording of a real program under several designs
+    #[command(after_help = REPLAY_EXAMPLES)]
+    Replay(Replay),
+    /// Write a page with plots: recordings under several designs, and published results
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(Report),
     /// Compare published results with what the simulator predicts, and with this engine
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(Reproduce),
@@ -106,7 +166,16 @@ mod tests {
 
     #[test]
     fn every_example_is_a_command_that_parses() {
-        let examples = [WELCOME, EXAMPLES, MACHINES_EXAMPLES, REPRODUCE_EXAMPLES];
+        let examples = [
+            WELCOME,
+            EXAMPLES,
+            MACHINES_EXAMPLES,
+            RECORD_EXAMPLES,
+            IMPORT_EXAMPLES,
+            REPLAY_EXAMPLES,
+            REPORT_EXAMPLES,
+            REPRODUCE_EXAMPLES,
+        ];
         let lines = examples.iter().flat_map(|text| text.lines());
         let commands = lines.filter_map(|line| line.strip_prefix("  shootdown "));
         let mut count = 0;
@@ -118,6 +187,6 @@ mod tests {
             assert!(Cli::try_parse_from(words).is_ok(), "{command}");
             count += 1;
         }
-        assert!(count > 10, "{count}");
+        assert!(count > 20, "{count}");
     }
 }

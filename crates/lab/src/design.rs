@@ -1,12 +1,16 @@
 //! Designs by name.
 
 use std::fmt;
+use std::io::Read;
 use std::rc::Rc;
 use std::str::FromStr;
 
 use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70, Linux412, Linux414, LinuxPolicy, Naive};
-use shootdown_sim::Machine;
+use shootdown_sim::{Machine, Sim};
+use shootdown_vm::Coherence;
+use shootdown_workload::recording::Reader;
+use shootdown_workload::replay::{ReplayError, Survey, replay};
 use shootdown_workload::{Limits, Outcome, RunError, Workload, run};
 
 /// A way to keep TLBs coherent.
@@ -61,23 +65,89 @@ impl Design {
         limits: Limits,
         workload: Rc<dyn Workload>,
     ) -> Result<Outcome, RunError> {
+        self.perform(machine, Run { limits, workload })
+    }
+
+    /// Replays a recording by its own schedule under this design.
+    ///
+    /// # Errors
+    ///
+    /// As [`shootdown_workload::replay::replay`].
+    pub fn replay<R: Read + 'static>(
+        self,
+        machine: Machine,
+        reader: Reader<R>,
+        survey: &Survey,
+        progress: impl Fn(u64) + 'static,
+    ) -> Result<Outcome, ReplayError> {
+        self.perform(machine, Replay { reader, survey, progress })
+    }
+
+    fn perform<J: Job>(self, machine: Machine, job: J) -> J::Output {
         match self {
-            Self::Naive => run(machine, limits, workload, Naive::new),
-            Self::Linux412 => run(machine, limits, workload, Linux412::new),
-            Self::Linux414 => run(machine, limits, workload, Linux414::new),
-            Self::Linux70 => run(machine, limits, workload, Linux70::new),
+            Self::Naive => job.perform(machine, Naive::new),
+            Self::Linux412 => job.perform(machine, Linux412::new),
+            Self::Linux414 => job.perform(machine, Linux414::new),
+            Self::Linux70 => job.perform(machine, Linux70::new),
             // As a kernel would be built for so many CPUs.
             Self::ShootdownAlone => match machine.cpu_count() {
-                ..=64 => run(machine, limits, workload, Engine::<1, LinuxPolicy>::new),
-                65..=256 => run(machine, limits, workload, Engine::<4, LinuxPolicy>::new),
-                _ => run(machine, limits, workload, Engine::<64, LinuxPolicy>::new),
+                ..=64 => job.perform(machine, Engine::<1, LinuxPolicy>::new),
+                65..=256 => job.perform(machine, Engine::<4, LinuxPolicy>::new),
+                _ => job.perform(machine, Engine::<64, LinuxPolicy>::new),
             },
             Self::Shootdown => match machine.cpu_count() {
-                ..=64 => run(machine, limits, workload, Engine::<1, Ours>::new),
-                65..=256 => run(machine, limits, workload, Engine::<4, Ours>::new),
-                _ => run(machine, limits, workload, Engine::<64, Ours>::new),
+                ..=64 => job.perform(machine, Engine::<1, Ours>::new),
+                65..=256 => job.perform(machine, Engine::<4, Ours>::new),
+                _ => job.perform(machine, Engine::<64, Ours>::new),
             },
         }
+    }
+}
+
+/// What can be done under any design.
+trait Job {
+    type Output;
+
+    fn perform<C: Coherence + 'static>(
+        self,
+        machine: Machine,
+        design: impl FnOnce(Rc<Sim>) -> C,
+    ) -> Self::Output;
+}
+
+struct Run {
+    limits: Limits,
+    workload: Rc<dyn Workload>,
+}
+
+impl Job for Run {
+    type Output = Result<Outcome, RunError>;
+
+    fn perform<C: Coherence + 'static>(
+        self,
+        machine: Machine,
+        design: impl FnOnce(Rc<Sim>) -> C,
+    ) -> Self::Output {
+        run(machine, self.limits, self.workload, design)
+    }
+}
+
+struct Replay<'s, R, P> {
+    reader: Reader<R>,
+    survey: &'s Survey,
+    progress: P,
+}
+
+impl<R: Read + 'static, P: Fn(u64) + 'static> Job for Replay<'_, R, P> {
+    type Output = Result<Outcome, ReplayError>;
+
+    fn perform<C: Coherence + 'static>(
+        self,
+        machine: Machine,
+        design: impl FnOnce(Rc<Sim>) -> C,
+    ) -> Self::Output {
+        let frames = Limits::default().frames;
+        replay(machine, frames, self.reader, self.survey, self.progress, design)
     }
 }
 

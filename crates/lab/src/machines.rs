@@ -10,7 +10,8 @@ use crate::error::Failure;
 use crate::render::text::{Align, Table};
 
 /// The files of `machines/`, so that the command works wherever it is.
-const EMBEDDED: [(&str, &str); 4] = [
+const EMBEDDED: [(&str, &str); 5] = [
+    ("emerald-rapids-kvm", include_str!("../../../machines/emerald-rapids-kvm.toml")),
     ("haswell-desktop", include_str!("../../../machines/haswell-desktop.toml")),
     ("power8-16s", include_str!("../../../machines/power8-16s.toml")),
     ("skylake-laptop-kvm", include_str!("../../../machines/skylake-laptop-kvm.toml")),
@@ -30,6 +31,13 @@ pub(crate) fn find(wanted: &str) -> Result<Machine, Failure> {
     };
     Machine::from_toml(text)
         .map_err(|error| Failure::bad_machine(&Path::new("machines").join(name), error))
+}
+
+/// The machines that have at least so many CPUs.
+pub(crate) fn with_cpus(cpus: usize) -> Vec<&'static str> {
+    let has_cpus =
+        |text| Machine::from_toml(text).is_ok_and(|machine| machine.cpu_count() >= cpus);
+    EMBEDDED.iter().filter(|(_, text)| has_cpus(text)).map(|(name, _)| *name).collect()
 }
 
 /// The numbers of a machine that were fitted to a published measurement.

@@ -4,8 +4,13 @@
 mod cli;
 mod error;
 mod experiment;
+mod import;
 mod machines;
+mod output;
+mod record;
 mod render;
+mod replay;
+mod report;
 mod reproduce;
 mod simulate;
 
@@ -22,7 +27,7 @@ fn main() -> ExitCode {
         Err(failure) if !failure.is_broken_pipe() => {
             // If not even this can be said, the exit code still says it.
             let _ = writeln!(io::stderr(), "{failure}");
-            ExitCode::FAILURE
+            ExitCode::from(failure.exit_status())
         }
         _ => ExitCode::SUCCESS,
     }
@@ -35,6 +40,21 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Command::Machines { machine: Some(wanted) }) => {
             print(&machines::details(&machines::find(&wanted)?))
         }
+        Some(Command::Record(options)) => {
+            let recorded = record::record(&options).map_err(Failure::Record)?;
+            // Standard output is the recorded program's.
+            let _ = write!(io::stderr(), "{recorded}");
+            Ok(())
+        }
+        Some(Command::RecordHelper(helper)) => {
+            helper.run();
+            Ok(())
+        }
+        Some(Command::Import(options)) => {
+            print(&import::import(&options).map_err(Failure::Import)?.to_string())
+        }
+        Some(Command::Replay(options)) => replay::replay(&options),
+        Some(Command::Report(options)) => report::report(&options),
         Some(Command::Reproduce(options)) => reproduce::reproduce(&options),
     }
 }

@@ -6,42 +6,49 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use shootdown_sim::machine::Machine;
 
 use crate::cli::{Format, Reproduce};
-use crate::error::Failure;
+use crate::error::{Failure, shown};
 use crate::experiment::{
     Conditions, EXPERIMENTS, Experiment, Outcome, Pair, Row, SHOOTDOWN, Scale, run,
 };
-use crate::render::{csv, html, json, text};
-use crate::{machines, print};
+use crate::render::html::Results;
+use crate::render::{csv, json, text};
+use crate::{machines, print, report};
 
 /// Runs the command.
 pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
-    if let Some(path) = &options.report {
-        html::check(path).map_err(|error| Failure::unwritable(path, error))?;
+    let page = options.report.as_ref().map(|path| report::output(path, &[])).transpose()?;
+    let results = results(options)?;
+    if let Some(page) = &page {
+        report::write(page, &[], &results)?;
     }
+    let rows = &results.rows;
+    print(&match options.format {
+        Format::Text => text::rows(rows),
+        Format::Json => json::rows(rows),
+        Format::Csv => csv::rows(rows),
+    })?;
+    if let Some(page) = &page {
+        eprintln!("\nreport: {}", shown(page.path()));
+    }
+    violated(rows)
+}
+
+/// Runs the experiments that were asked for, and shows progress meanwhile.
+pub(crate) fn results(options: &Reproduce) -> Result<Results, Failure> {
     let chosen = chosen(options)?;
     let progress = progress(&chosen);
     let rows = rows(&chosen, &progress);
     progress.finish_and_clear();
-    let rows = rows?;
-    if let Some(path) = &options.report {
-        let page = html::page(
-            &rows,
-            &html::Run {
-                seed: options.seed,
-                scale: scale(options),
-                machines: &machines_of(&chosen),
-            },
-        );
-        html::write(path, &page).map_err(|error| Failure::unwritable(path, error))?;
-    }
-    print(&match options.format {
-        Format::Text => text::rows(&rows),
-        Format::Json => json::rows(&rows),
-        Format::Csv => csv::rows(&rows),
-    })?;
-    if let Some(path) = &options.report {
-        eprintln!("\nreport: {}", path.display());
-    }
+    Ok(Results {
+        rows: rows?,
+        seed: options.seed,
+        scale: scale(options),
+        machines: machines_of(&chosen),
+    })
+}
+
+/// The engine must not let a dead translation be used, whatever else.
+pub(crate) fn violated(rows: &[Row]) -> Result<(), Failure> {
     match rows.iter().map(|row| row.shootdown.violations).sum() {
         0 => Ok(()),
         violations => Err(Failure::Violated { violations }),

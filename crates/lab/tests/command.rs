@@ -1,33 +1,23 @@
 //! The command as its users meet it: what it prints where, and with which exit code.
 
+mod common;
+
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-fn command() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_shootdown"))
-}
+use common::{assert_error, command, files, text};
 
 fn run(arguments: &[&str]) -> Output {
     command().args(arguments).output().expect("the command runs")
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-/// Fails with one line of cause and one of remedy on standard error, and nothing on the other.
+/// It fails, and leaves nothing where it runs.
 fn assert_fails(arguments: &[&str], words: &[&str]) {
-    let output = run(arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-    assert!(output.stdout.is_empty(), "{arguments:?}");
-    let lines: Vec<_> = error.lines().collect();
-    assert_eq!(lines.len(), 2, "{arguments:?}: {error}");
-    assert!(lines[0].starts_with("error: ") && lines[1].starts_with("try:   "), "{error}");
-    for word in words {
-        assert!(error.contains(word), "{arguments:?} should say `{word}`: {error}");
-    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = command().args(arguments).current_dir(directory.path()).output();
+    assert_error(&output.expect("the command runs"), words);
+    assert_eq!(files(&directory), [""; 0], "{arguments:?}");
 }
 
 #[test]
@@ -77,8 +67,10 @@ fn wrong_usage_is_another_exit_code() {
 
 #[test]
 fn help_has_examples() {
-    for arguments in [&["--help"][..], &["help", "machines"], &["reproduce", "--help"]] {
-        let output = run(arguments);
+    let commands = ["machines", "record", "import", "replay", "report", "reproduce"];
+    let helps = commands.map(|command| vec!["help", command]);
+    for arguments in helps.into_iter().chain([vec!["--help"]]) {
+        let output = run(&arguments);
         assert!(output.status.success());
         assert!(text(&output.stdout).contains("Examples:\n  shootdown "), "{arguments:?}");
     }

@@ -45,7 +45,7 @@ pub(crate) fn rows(rows: &[Row]) -> String {
 }
 
 /// In quotes if it has to be (RFC 4180).
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

@@ -3,6 +3,7 @@
 pub(crate) mod csv;
 pub(crate) mod html;
 pub(crate) mod json;
+pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod text;
 
@@ -21,6 +22,17 @@ pub(crate) fn significant(value: f64) -> String {
 /// A unit as people write it.
 pub(crate) fn unit(unit: &str) -> &str {
     if unit == "us" { "µs" } else { unit }
+}
+
+/// A duration in the unit that suits it.
+pub(crate) fn duration(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    format!("{} {unit}", significant(value))
 }
 
 /// 1234567 as 1 234 567, with thin spaces that do not break.

@@ -1,67 +1,129 @@
-//! A row as bars: published, predicted, and this engine.
+//! Labelled bars, one below the other.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{significant, unit};
-use crate::experiment::Row;
+use super::page::escaped;
 
-const WIDTH: u32 = 720;
-const BAR_HEIGHT: i32 = 24;
-const LINE_HEIGHT: i32 = 32;
-const LABELS_WIDTH: i32 = 230;
-const VALUES_WIDTH: i32 = 90;
+/// A bar with a label to its left and its value, in words, to its right.
+#[derive(Clone, Debug)]
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) of: Of,
+    /// Where its parts end, in ascending order, each paler than the one before.
+    pub(crate) ends: Vec<f64>,
+    pub(crate) value: String,
+}
+
+/// Whose bar it is, which decides its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The real world: published, or recorded.
+    Reality,
+    /// A design that others made, simulated.
+    Design,
+    /// This engine, simulated.
+    Ours,
+}
+
+/// How wide a plot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// Alone in its line.
+    Full,
+    /// Beside another.
+    Half,
+}
+
+impl Of {
+    /// As a design's name says.
+    pub(crate) fn design(name: &str) -> Self {
+        if name == crate::experiment::SHOOTDOWN { Self::Ours } else { Self::Design }
+    }
+
+    const fn colour(self) -> RGBColor {
+        match self {
+            Self::Reality => RGBColor(138, 143, 152),
+            Self::Design => RGBColor(59, 125, 179),
+            Self::Ours => RGBColor(47, 155, 98),
+        }
+    }
+}
+
+impl Width {
+    const fn pixels(self) -> u32 {
+        match self {
+            Self::Full => 600,
+            Self::Half => 430,
+        }
+    }
+}
+
+const BAR_HEIGHT: i32 = 20;
+const LINE_HEIGHT: i32 = 27;
+/// A little more than the mean, at [`FONT_SIZE`].
+const LETTER_WIDTH: f64 = 7.3;
+const FONT_SIZE: i32 = 17;
+/// As room for short labels, too, so that plots above each other begin at the same place.
+const LABEL_LETTERS: usize = 15;
+/// Between a bar and what is said of it.
+const GAP: i32 = 8;
+/// Of a bar's first part, its second, and so on.
+pub(crate) const OPACITIES: [f64; 3] = [1.0, 0.55, 0.25];
 
 /// Stands for the page's own text colour, so that dark pages have light text.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
-const PUBLISHED: RGBColor = RGBColor(138, 143, 152);
-const PREDICTED: RGBColor = RGBColor(59, 125, 179);
-const OURS: RGBColor = RGBColor(47, 155, 98);
-
-/// The plot as an SVG element.
-pub(crate) fn bars(row: &Row) -> String {
+/// The plot as an SVG element; `name` is for those who do not see it.
+pub(crate) fn bars(name: &str, width: Width, bars: &[Bar]) -> String {
     let mut svg = String::new();
     // Drawing into a string does not fail; if it did, the page would say so instead of a plot.
-    let drawn = draw(row, &mut svg).map_err(|error| error.to_string());
+    let drawn = draw(bars, width, &mut svg).map_err(|error| error.to_string());
     match drawn {
-        Ok(()) => for_page(&svg, row),
-        Err(error) => format!("<p>not drawn: {error}</p>"),
+        Ok(()) => for_page(&svg, name, width),
+        Err(error) => format!("<p>not drawn: {}</p>\n", escaped(&error)),
     }
 }
 
-fn draw(row: &Row, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-    let bars = lines(row);
-    let height = LINE_HEIGHT * i32::try_from(bars.len())?;
-    let area = SVGBackend::with_string(svg, (WIDTH, height.unsigned_abs())).into_drawing_area();
-    let longest = bars.iter().map(|(_, value, _)| *value).fold(f64::MIN_POSITIVE, f64::max);
-    let room = f64::from(WIDTH as i32 - LABELS_WIDTH - VALUES_WIDTH);
-    for (top, (label, value, colour)) in (0..).step_by(LINE_HEIGHT as usize).zip(&bars) {
-        let length = if value.is_finite() { (room * value / longest).max(1.0) as i32 } else { 1 };
+fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+    let size = (width.pixels(), (LINE_HEIGHT * i32::try_from(bars.len())?).unsigned_abs());
+    let area = SVGBackend::with_string(svg, size).into_drawing_area();
+    let longest =
+        bars.iter().filter_map(|bar| bar.ends.last()).copied().filter(|end| end.is_finite());
+    let longest = longest.fold(f64::MIN_POSITIVE, f64::max);
+    let start = room(bars.iter().map(|bar| &bar.label), LABEL_LETTERS);
+    let end = i32::try_from(width.pixels())? - room(bars.iter().map(|bar| &bar.value), 0);
+    let space = f64::from((end - start).max(1));
+    let at = |value: f64| {
+        if value.is_finite() { start + (space * value / longest) as i32 } else { start }
+    };
+    for (top, bar) in (0..).step_by(LINE_HEIGHT as usize).zip(bars) {
         let middle = top + LINE_HEIGHT / 2;
-        let (left, right) = (LABELS_WIDTH, LABELS_WIDTH + length);
-        let corners = [(left, middle - BAR_HEIGHT / 2), (right, middle + BAR_HEIGHT / 2)];
-        area.draw(&Rectangle::new(corners, colour.filled()))?;
-        write(&area, label, (left - 10, middle), HPos::Right)?;
-        let value = format!("{} {}", significant(*value), unit(row.experiment.unit));
-        write(&area, &value, (right + 8, middle), HPos::Left)?;
+        let (above, below) = (middle - BAR_HEIGHT / 2, middle + BAR_HEIGHT / 2);
+        // However short, it is there.
+        let mut left = start + 1;
+        area.draw(&Rectangle::new([(start, above), (left, below)], bar.of.colour().filled()))?;
+        for (&end, opacity) in bar.ends.iter().zip(OPACITIES) {
+            let right = at(end).max(left);
+            if right > left {
+                let colour = bar.of.colour().mix(opacity).filled();
+                area.draw(&Rectangle::new([(left, above), (right, below)], colour))?;
+            }
+            left = right;
+        }
+        write(&area, &bar.label, (start - GAP, middle), HPos::Right)?;
+        write(&area, &bar.value, (left + GAP, middle), HPos::Left)?;
     }
     area.present()?;
     Ok(())
 }
 
-fn lines(row: &Row) -> [(String, f64, RGBColor); 5] {
-    let (published, predicted) = (row.experiment.published, &row.predicted);
-    let designs = row.experiment.designs;
-    [
-        (format!("published, {}", designs.before), published.before, PUBLISHED),
-        (format!("predicted, {}", designs.before), predicted.before.value, PREDICTED),
-        (format!("published, {}", designs.after), published.after, PUBLISHED),
-        (format!("predicted, {}", designs.after), predicted.after.value, PREDICTED),
-        ("predicted, shootdown".to_owned(), row.shootdown.value, OURS),
-    ]
+/// How wide the widest of these texts is, or so many letters, with its gap.
+fn room<'a>(texts: impl Iterator<Item = &'a String>, least: usize) -> i32 {
+    let longest = texts.map(|text| text.chars().count()).max().unwrap_or(0).max(least);
+    (longest as f64 * LETTER_WIDTH) as i32 + 2 * GAP
 }
 
 fn write(
@@ -70,38 +132,71 @@ fn write(
     at: (i32, i32),
     align: HPos,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let style = TextStyle::from(("sans-serif", 15).into_font())
+    let style = TextStyle::from(("system-ui, sans-serif", FONT_SIZE).into_font())
         .color(&INK)
         .pos(Pos::new(align, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))?;
     Ok(())
 }
 
-/// As wide as the page, in its colours, and named for those who do not see it.
-fn for_page(svg: &str, row: &Row) -> String {
+/// No wider than the page, in its colours, and named.
+fn for_page(svg: &str, name: &str, width: Width) -> String {
     let size = svg.find("<svg ").and_then(|start| Some((start, svg[start..].find("viewBox")?)));
     let Some((start, length)) = size else { return svg.to_owned() };
-    let rest = &svg[start + length..];
-    let name = super::html::escaped(row.experiment.workload);
-    format!("<svg role=\"img\" aria-label=\"{name}\" {}", rest.replace(INK_IN_SVG, "currentColor"))
+    let rest = svg[start + length..].replace(INK_IN_SVG, "currentColor");
+    let (name, width) = (escaped(name), width.pixels());
+    format!("<svg role=\"img\" aria-label=\"{name}\" width=\"{width}\" {rest}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::example;
 
-    #[test]
-    fn a_plot_has_five_bars_as_long_as_their_values_and_takes_the_page_s_colours() {
-        let svg = bars(&example::rows()[0]);
-        let widths: Vec<f64> = svg
-            .split("<rect ")
+    fn bar(ends: &[f64]) -> Bar {
+        let (label, value) = ("linux-7.0".to_owned(), "some".to_owned());
+        Bar { label, of: Of::Design, ends: ends.to_vec(), value }
+    }
+
+    /// Of the rectangles, without those that mark where bars begin.
+    fn widths(svg: &str) -> Vec<f64> {
+        svg.split("<rect ")
             .skip(1)
             .map(|bar| bar.split("width=\"").nth(1).unwrap().split('"').next().unwrap())
             .map(|width| width.parse().unwrap())
-            .collect();
-        assert_eq!(widths.len(), 5);
-        assert!((widths[2] / widths[0] - 13.4 / 21.6).abs() < 0.01, "{widths:?}");
+            .filter(|&width| width > 1.0)
+            .collect()
+    }
+
+    #[test]
+    fn bars_are_as_long_as_their_values() {
+        let widths = widths(&bars("", Width::Full, &[bar(&[21.6]), bar(&[13.4])]));
+        assert_eq!(widths.len(), 2);
+        assert!((widths[1] / widths[0] - 13.4 / 21.6).abs() < 0.01, "{widths:?}");
+    }
+
+    #[test]
+    fn parts_begin_where_the_part_before_ends() {
+        let widths = widths(&bars("", Width::Half, &[bar(&[25.0, 100.0]), bar(&[100.0])]));
+        assert_eq!(widths.len(), 3);
+        assert!((widths[0] + widths[1] - widths[2]).abs() < 1.0, "{widths:?}");
+        assert!((widths[0] / widths[2] - 0.25).abs() < 0.01, "{widths:?}");
+    }
+
+    #[test]
+    fn nothing_and_what_is_no_number_are_drawn_as_nothing() {
+        for ends in [&[0.0][..], &[0.0, 0.0], &[f64::NAN], &[f64::INFINITY], &[]] {
+            let svg = bars("", Width::Half, &[bar(ends)]);
+            assert!(widths(&svg).is_empty(), "{ends:?}: {svg}");
+            assert_eq!(svg.matches("<text ").count(), 2, "{ends:?}: {svg}");
+        }
+    }
+
+    #[test]
+    fn a_plot_has_the_page_s_colours_and_a_name() {
+        let svg = bars("<interrupts>", Width::Half, &[bar(&[1.0])]);
         assert!(svg.contains("currentColor") && !svg.contains(INK_IN_SVG));
+        assert!(
+            svg.starts_with("<svg role=\"img\" aria-label=\"&lt;interrupts&gt;\" width=\"430\"")
+        );
     }
 }

@@ -48,6 +48,13 @@ pub enum RawKind {
         /// Which thread is woken.
         tid: Tid,
     },
+    /// `sched_wakeup`: a thread was put into a CPU's queue.
+    Queued {
+        /// Which thread.
+        tid: Tid,
+        /// Whose queue.
+        target: u32,
+    },
     /// `task_newtask`; or `sched_process_fork`, which does not say the flags.
     NewTask {
         /// The new thread.

@@ -104,6 +104,8 @@ struct Surveyor {
     spaces: HashSet<SpaceId>,
     outcomes: Vec<Outcome>,
     moved_to: Vec<Option<u64>>,
+    /// The CPUs that were last interrupted by others than the program, and have not flushed since.
+    by_others: HashSet<u32>,
     /// The calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
 }
@@ -125,6 +127,7 @@ impl Surveyor {
             spaces: HashSet::new(),
             outcomes: Vec::new(),
             moved_to: Vec::new(),
+            by_others: HashSet::new(),
             open: HashMap::new(),
         }
     }
@@ -161,7 +164,10 @@ impl Surveyor {
         let is_ours = match reason {
             FlushReason::LocalSpace | FlushReason::Request => by.is_some(),
             // On this CPU, for whoever has changed the space that it has loaded.
-            FlushReason::Remote => self.tracker.has_recorded_space(cpu),
+            FlushReason::Remote => {
+                let is_by_others = self.by_others.remove(&cpu);
+                self.tracker.has_recorded_space(cpu) && !is_by_others
+            }
             FlushReason::TaskSwitch | FlushReason::Local | FlushReason::WrongCpu => false,
         };
         if !is_ours {
@@ -180,6 +186,13 @@ impl Surveyor {
     }
 
     fn interrupts(&mut self, by: Option<TaskId>, targets: &[u32]) {
+        for cpu in targets {
+            if by.is_some() {
+                self.by_others.remove(cpu);
+            } else {
+                self.by_others.insert(*cpu);
+            }
+        }
         if by.is_some() {
             self.kernel.interrupts_sent += targets.len() as u64;
         } else {

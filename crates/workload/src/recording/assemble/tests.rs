@@ -276,6 +276,33 @@ fn a_task_is_woken_by_the_program_or_by_whatever_else() {
 }
 
 #[test]
+fn an_idle_cpu_switches_to_what_is_put_into_its_queue_though_nobody_says_so() {
+    let queued = |tid| RawKind::Queued { tid: Tid(tid), target: 1 };
+    let start = [(0, 0, 10, new_task(11, THREAD)), (1, 1, 0, queued(11))];
+    let switches = |rest: &[Told]| -> Vec<_> {
+        let told = told(start.iter().chain(rest).cloned());
+        let is_switch = |record: &Record| matches!(record.event, Event::Switch { .. });
+        let switches = told.into_iter().filter(is_switch).filter(|record| record.cpu == 1);
+        switches.map(|record| (record.time_ns, record.event)).collect()
+    };
+    let fault = || RawKind::Fault { address: 4096, code: FaultCode(6) };
+    // It is seen there long after, or leaves again.
+    let inferred = (1501, switched(2, Left::Runnable));
+    assert_eq!(switches(&[(90_000, 1, 11, fault())]), [inferred.clone()]);
+    let left = (90_000, switched(0, Left::Blocked));
+    let leaves = [(90_000, 1, 11, switch(0, Left::Blocked))];
+    assert_eq!(switches(&leaves), [inferred.clone(), left]);
+    // The switch is traced after all, sooner or later, perhaps to another thread.
+    let traced = |at, to| [(at, 1, 0, switch(to, Left::Runnable)), (90_000, 0, 10, fault())];
+    assert_eq!(switches(&traced(900, 11)), [(900, switched(2, Left::Runnable))]);
+    assert_eq!(switches(&traced(5000, 11)), [inferred.clone()]);
+    assert_eq!(switches(&traced(5000, 0)), [inferred, (5000, switched(0, Left::Runnable))]);
+    // Into another CPU's queue, or into that of a busy one.
+    let elsewhere = [(0, 1, 0, RawKind::Queued { tid: Tid(10), target: 0 })];
+    assert!(!events(elsewhere.to_vec()).contains(&switched(1, Left::Runnable)));
+}
+
+#[test]
 fn interrupts_that_flush_are_kept_whoever_sends_them_in_ascending_order() {
     let ipi =
         |targets: &[u32]| RawKind::Ipi { targets: targets.to_vec(), site: CallSite::CallFunction };

@@ -76,6 +76,7 @@ fn event(name: &str, text: &str) -> Result<Said, Unclear> {
         "sched_waking" => {
             word(text, " pid=").and_then(decimal).map(|tid| RawKind::Waking { tid: Tid(tid) })
         }
+        "sched_wakeup" => queued(text),
         "task_newtask" => new_task(text),
         "sched_process_fork" => fork(text),
         "sched_process_exec" => exec(text),
@@ -141,6 +142,11 @@ fn left(state: &str) -> Left {
 }
 
 /// `pid=2 comm=b clone_flags=3d0f00 oom_score_adj=0`
+fn queued(text: &str) -> Option<RawKind> {
+    let tid = Tid(decimal(word(text, " pid=")?)?);
+    Some(RawKind::Queued { tid, target: decimal(word(text, " target_cpu=")?)? })
+}
+
 fn new_task(text: &str) -> Option<RawKind> {
     let tid = Tid(decimal(word(text, "pid=")?)?);
     let (_, text) = text.split_once(" comm=")?;
@@ -326,6 +332,8 @@ mod tests {
         assert_eq!(event(trace_cmd), next("b [1] R:2"));
         let waking = "sched:sched_waking: comm=a pid=5 pid=7 prio=120 target_cpu=000";
         assert_eq!(event(waking), RawKind::Waking { tid: Tid(7) });
+        let queued = "sched_wakeup: comm=a pid=7 prio=120 target_cpu=001";
+        assert_eq!(event(queued), RawKind::Queued { tid: Tid(7), target: 1 });
         let made = "task_newtask: pid=7 comm=a clone_flags=9 clone_flags=3d0f00 oom_score_adj=0";
         let name = "a clone_flags=9".to_owned();
         let expected = RawKind::NewTask { tid: Tid(7), clone_flags: Some(0x3d_0f00), name };

@@ -2,7 +2,7 @@
 //! and `perf script`.
 //!
 //! All three print the same events in much the same words. What a recording needs of them, on all
-//! CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `task:task_newtask`,
+//! CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `sched:sched_wakeup`, `task:task_newtask`,
 //! `sched:sched_process_exec`, `sched:sched_process_exit`, `exceptions:page_fault_user`,
 //! `exceptions:page_fault_kernel`, `tlb:tlb_flush`, `csd:csd_queue_cpu`, `ipi:ipi_send_cpu`,
 //! `ipi:ipi_send_cpumask`, and `syscalls:sys_enter_*` and `sys_exit_*` of `mmap`, `munmap`,

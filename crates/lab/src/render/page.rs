@@ -1,0 +1,147 @@
+//! What every page is made of: one file that needs nothing else, neither scripts nor network.
+
+use std::fmt::Write as _;
+
+use super::grouped;
+use crate::error::shown;
+
+/// A table with its first column to the left and all others to the right. Cells are HTML.
+#[derive(Debug)]
+pub(crate) struct Table {
+    html: String,
+    columns: usize,
+}
+
+impl Table {
+    pub(crate) fn new(columns: &[&str]) -> Self {
+        let mut table = Self { html: "<div class=\"wide\"><table>\n".to_owned(), columns: 0 };
+        table.names(columns);
+        table
+    }
+
+    /// With names over groups of columns; each group says how many it spans.
+    pub(crate) fn grouped(groups: &[(&str, usize)], columns: &[&str]) -> Self {
+        let mut html = "<div class=\"wide\"><table>\n<tr class=\"groups\"><td>".to_owned();
+        for (name, columns) in groups {
+            let name = if name.is_empty() { "" } else { &format!("<span>{name}</span>") };
+            let _ = write!(html, "<th colspan=\"{columns}\">{name}");
+        }
+        html.push('\n');
+        let mut table = Self { html, columns: 0 };
+        table.names(columns);
+        table
+    }
+
+    /// A name over the rows that follow.
+    pub(crate) fn part(&mut self, name: &str) {
+        let _ = writeln!(self.html, "<tr class=\"part\"><th colspan=\"{}\">{name}", self.columns);
+    }
+
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.html += "<tr>";
+        for cell in cells {
+            let _ = write!(self.html, "<td>{cell}");
+        }
+        self.html.push('\n');
+    }
+
+    pub(crate) fn html(self) -> String {
+        self.html + "</table></div>\n"
+    }
+
+    fn names(&mut self, columns: &[&str]) {
+        self.columns = columns.len();
+        self.html += "<tr>";
+        for name in columns {
+            let _ = write!(self.html, "<th>{name}");
+        }
+        self.html.push('\n');
+    }
+}
+
+/// The page with this title and body, both of them HTML.
+pub(crate) fn page(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n<h1>{title}</h1>\n{body}</html>\n"
+    )
+}
+
+/// A count of what must not happen.
+pub(crate) fn alarming(count: u64) -> String {
+    let text = grouped(count);
+    if count > 0 { format!("<b class=\"bad\">{text}</b>") } else { text }
+}
+
+/// Text that is nothing but text to a browser.
+pub(crate) fn escaped(text: &str) -> String {
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#39;")
+}
+
+/// Text from elsewhere: what cannot be seen is written out, and nothing is markup.
+pub(crate) fn visible(text: &str) -> String {
+    escaped(&shown(text))
+}
+
+pub(crate) fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
+}
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 18%,transparent)}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:58rem;margin:2.5rem auto;padding:0 1rem}\
+h1{font-size:1.6rem;line-height:1.2}\
+h2{font-size:1.25rem;margin-top:3rem;padding-top:1rem;border-top:1px solid var(--line)}\
+h3{font-size:1.05rem;margin-top:2rem}\
+h1,h2,dd,code,li{overflow-wrap:anywhere}\
+table{border-collapse:collapse;width:100%;margin:1rem 0;font-variant-numeric:tabular-nums}\
+.wide{overflow-x:auto}\
+th,td{padding:.3rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}\
+th{font-weight:600}th:first-child,td:first-child{text-align:left;padding-left:0}\
+td:first-child{max-width:20rem;overflow:hidden;text-overflow:ellipsis}\
+.groups td,.groups th{border:0;padding-bottom:0}\
+.groups th{text-align:center;padding-left:1.2rem}\
+.groups span{display:block;border-bottom:1px solid var(--line)}\
+.part th{padding-top:.9rem}.part~tr:not(.part) td:first-child{padding-left:1rem}\
+small{opacity:.75}.bad{color:#d0323c;font-weight:700}\
+.verdict{border-left:4px solid #2f9b62;padding:.2rem 0 .2rem .9rem;margin:.7rem 0}\
+.verdict.bad{border-color:#d0323c;font-weight:400}\
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem}\
+dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr));gap:0 2rem}\
+figure{margin:.8rem 0}figcaption{margin-bottom:.3rem}figcaption span{white-space:nowrap}\
+figcaption i{display:inline-block;width:.75em;height:.75em;background:currentColor}\
+svg{display:block;max-width:100%;height:auto}code{font-size:.9em}li{margin:.4rem 0}\
+@media(max-width:36rem){table{font-size:.85em}th,td{padding:.25rem .3rem}\
+.groups th{padding-left:.6rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_is_text_and_what_cannot_be_seen_is_written_out() {
+        assert_eq!(escaped("<a b='&'>\""), "&lt;a b=&#39;&amp;&#39;&gt;&quot;");
+        let hostile = "<script>\u{1b}[2J\n\u{202e}\u{0}\u{85}\u{200b}\\é";
+        let shown = "&lt;script&gt;\\u{1b}[2J\\n\\u{202e}\\0\\u{85}\\u{200b}\\é";
+        assert_eq!(visible(hostile), shown);
+    }
+
+    #[test]
+    fn only_what_happened_is_alarming() {
+        assert_eq!(alarming(0), "0");
+        assert_eq!(alarming(2), "<b class=\"bad\">2</b>");
+    }
+
+    #[test]
+    fn a_table_s_parts_span_all_its_columns() {
+        let mut table = Table::grouped(&[("both", 2)], &["", "one", "two"]);
+        table.part("values");
+        table.row(["name", "1", "2"].map(str::to_owned));
+        insta::assert_snapshot!(table.html());
+    }
+}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Makes the recordings in this directory again, with `shootdown` from the path. Needs root, tracefs,
+# sort, xz, go, node, and PostgreSQL with its tools in the path and a user `postgres`.
+set -e
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp "$here"/programs/* "$work"
+cd "$work"
+
+record() {
+    name=$1
+    shift
+    shootdown record --force --quiet --output "$here/$name.shootdown" -- "$@" > /dev/null
+}
+
+awk 'BEGIN { srand(1); for (i = 0; i < 8000000; i++) printf "%d\n", rand() * 1e9 }' > numbers
+record sort sort --parallel=2 -S 100M -o /dev/null numbers
+
+head -c 20000000 numbers > part
+record xz xz -T2 -1 -k -f part
+
+go build -o maps maps.go
+record go ./maps
+
+record node node allocate.js
+
+export LC_ALL=C PGDATA="$work/data" PGHOST="$work"
+chown -R postgres "$work"
+as_postgres="setpriv --reuid=postgres --regid=postgres --init-groups"
+$as_postgres initdb > /dev/null
+$as_postgres pg_ctl -w -s -o "-k $PGHOST -h ''" -l log start
+$as_postgres createdb bench
+$as_postgres pgbench -i -s 1 bench > /dev/null 2>&1
+$as_postgres pg_ctl -w -s stop
+record postgres $as_postgres sh postgres.sh
