@@ -7,6 +7,7 @@ mod command;
 mod setup;
 mod tidy;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +15,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use command::{Command, Failure, cargo};
 
 const HELP: &str = "\
-cargo xtask demo            reproduce the published results, and write a report
+cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            all that CI runs; about a quarter of an hour on two cores
 cargo xtask bench           instructions of the hot paths, speed of the simulator
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
@@ -69,9 +70,21 @@ fn output() -> PathBuf {
 fn demo() -> Result<(), Failure> {
     let report = output().join("demo.html");
     // Commands run in the root, so this is where it says.
-    cargo("run --quiet --release -p shootdown-lab -- reproduce --report")
-        .arg(report.strip_prefix(root()).unwrap_or(&report))
-        .run()
+    let command = cargo("run --quiet --release -p shootdown-lab -- report --output")
+        .arg(report.strip_prefix(root()).unwrap_or(&report));
+    recordings()?.into_iter().fold(command, Command::arg).run()
+}
+
+/// What ships in `traces/`.
+fn recordings() -> Result<Vec<PathBuf>, Failure> {
+    let entries = fs::read_dir(root().join("traces"))
+        .map_err(|error| Failure::new(format!("traces: {error}"), "git checkout traces"))?;
+    let mut files: Vec<_> = entries
+        .filter_map(|entry| Some(Path::new("traces").join(entry.ok()?.file_name())))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "shootdown"))
+        .collect();
+    files.sort();
+    Ok(files)
 }
 
 /// The stress example, for so long.

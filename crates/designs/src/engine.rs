@@ -49,8 +49,8 @@ enum Mode {
     Kernel,
 }
 
-/// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing, but made
-/// possible by it, so that it can be told apart.
+/// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing,
+/// but made possible by it, so that it can be told apart.
 pub trait Policy {
     /// See [`Coherence::UNMAP_LOCK`].
     const UNMAP_LOCK: UnmapLock;

@@ -35,8 +35,7 @@ pub(crate) fn find(wanted: &str) -> Result<Machine, Failure> {
 
 /// The machines that have at least so many CPUs.
 pub(crate) fn with_cpus(cpus: usize) -> Vec<&'static str> {
-    let has_cpus =
-        |text| Machine::from_toml(text).is_ok_and(|machine| machine.cpu_count() >= cpus);
+    let has_cpus = |text| Machine::from_toml(text).is_ok_and(|machine| machine.cpu_count() >= cpus);
     EMBEDDED.iter().filter(|(_, text)| has_cpus(text)).map(|(name, _)| *name).collect()
 }
 

@@ -15,9 +15,10 @@ use crate::error::{Failure, shown};
 use crate::output::{Existing, Output, OutputError};
 use crate::render::html::{self, Results};
 use crate::render::page::page as shell;
+use crate::render::text;
 use crate::replay::DEFAULT_MACHINE;
 use crate::replay::html::{Comparison, comparisons};
-use crate::{machines, print, reproduce};
+use crate::{machines, print, replay, reproduce};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -57,7 +58,11 @@ pub(crate) fn report(options: &Report) -> Result<(), Failure> {
         add(&mut results.machines, machine);
     }
     write(&output, &replayed, &results)?;
-    print(&format!("report: {}\n", shown(output.path())))?;
+    if !replayed.is_empty() {
+        let verdicts = replayed.iter().flat_map(Comparison::verdicts);
+        print(&format!("{}\n", replay::text::overview(verdicts)))?;
+    }
+    print(&format!("{}\nreport: {}\n", text::summary(&results.rows), shown(output.path())))?;
     replayed.iter().try_for_each(Comparison::violated)?;
     reproduce::violated(&results.rows)
 }

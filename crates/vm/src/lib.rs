@@ -54,9 +54,9 @@
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed. Then the space and
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
-//! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap), [`remap`](AddressSpace::remap),
-//! [`protect`](AddressSpace::protect), [`advise`](AddressSpace::advise),
-//! [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
+//! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap),
+//! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
+//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
 
 #![no_std]
 #![warn(clippy::pedantic)]

@@ -197,8 +197,8 @@ fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
     for by in [Waker::Running, Waker::Interrupt] {
         let file = blocked(by).write();
         let outcome = by_simulated_schedule(&file);
-        // Whoever woke it computed for that long, or a timer ran.
-        assert!((3_000_000..3_200_000).contains(&outcome.time.ns()), "{by:?} {:?}", outcome.time);
+        // Whoever woke it computed for about that long, or a timer ran.
+        assert!((2_900_000..3_200_000).contains(&outcome.time.ns()), "{by:?} {:?}", outcome.time);
         assert_eq!(outcome.violations, 0);
     }
 }

@@ -63,10 +63,7 @@ impl fmt::Display for Table {
 
 /// The rows: what was published and what is predicted, then the designs side by side.
 pub(crate) fn rows(rows: &[Row]) -> String {
-    let mut text = summary(rows).to_string();
-    for measurement in rows.iter().filter_map(|row| row.experiment.calibrated_on) {
-        text += &format!("* fitted to this figure: {measurement}\n");
-    }
+    let mut text = summary(rows);
     for row in rows {
         let Row { experiment, machine, .. } = row;
         text += &format!(
@@ -81,7 +78,8 @@ pub(crate) fn rows(rows: &[Row]) -> String {
     text
 }
 
-fn summary(rows: &[Row]) -> Table {
+/// What was published and what is predicted, and what was fitted to what.
+pub(crate) fn summary(rows: &[Row]) -> String {
     let mut table = Table::new([("seed", Align::Left), ("workload", Align::Left)])
         .column("unit", Align::Left)
         .column("published", Align::Right)
@@ -108,7 +106,11 @@ fn summary(rows: &[Row]) -> Table {
             row.violations().to_string(),
         ]);
     }
-    table
+    let mut text = table.to_string();
+    for measurement in rows.iter().filter_map(|row| row.experiment.calibrated_on) {
+        text += &format!("* fitted to this figure: {measurement}\n");
+    }
+    text
 }
 
 fn change(before: f64, mark: &str, after: f64, gained: f64) -> String {

@@ -26,6 +26,11 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
+    /// What came of each schedule.
+    pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter()
+    }
+
     /// Replays a recording under the usual designs, and shows progress meanwhile.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 mod csv;
 pub(crate) mod html;
 mod run;
-mod text;
+pub(crate) mod text;
 pub(crate) mod verdict;
 
 use std::path::PathBuf;
@@ -25,7 +25,8 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE)]
     pub(crate) machine: String,
     /// The designs, with commas between them
-    #[arg(long, value_name = "A,B", value_delimiter = ',', default_values_t = DEFAULT_DESIGNS.map(str::to_owned))]
+    #[arg(long, value_name = "A,B", value_delimiter = ',',
+          default_values_t = DEFAULT_DESIGNS.map(str::to_owned))]
     pub(crate) designs: Vec<String>,
     /// Whose decision it is which thread runs where
     #[arg(long, value_enum, default_value_t = Schedule::Recorded)]

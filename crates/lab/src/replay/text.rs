@@ -1,6 +1,6 @@
 //! A verdict for people.
 
-use super::verdict::{Fidelity, Recording, Verdict, sentence};
+use super::verdict::{Fidelity, Recording, Verdict, chance_ns, percent, sentence};
 use crate::error::shown;
 use crate::render::text::{Align, Table};
 use crate::render::{duration, grouped, significant};
@@ -29,6 +29,40 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
     text
 }
 
+/// A line for each replay: the recorded kernel, today's Linux, and this engine.
+pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> String {
+    let mut table = Table::new([("recording", Align::Left), ("schedule", Align::Left)])
+        .column("kernel sent", Align::Right)
+        .column("linux-7.0", Align::Right)
+        .column("shootdown", Align::Right)
+        .column("time saved", Align::Right)
+        .column("violations", Align::Right);
+    for verdict in verdicts {
+        let Some((ours, linux)) = verdict.ours_and_linux() else { continue };
+        let kernel = match verdict.fidelity.ipis_ratio {
+            Some(_) => grouped(verdict.kernel.ipis_sent),
+            None => String::new(),
+        };
+        let chance_ns = chance_ns(ours, linux);
+        let saved = match ours.time_ns.abs_diff(linux.time_ns) {
+            difference_ns if chance_ns > 0 && difference_ns <= chance_ns => {
+                format!("± {:.2} %", percent(linux.time_ns, linux.time_ns + chance_ns))
+            }
+            _ => format!("{:.2} %", -percent(linux.time_ns, ours.time_ns)),
+        };
+        table.row([
+            shown(&verdict.trace),
+            verdict.schedule.to_owned(),
+            kernel,
+            grouped(linux.ipis_sent),
+            grouped(ours.ipis_sent),
+            saved,
+            grouped(ours.violations),
+        ]);
+    }
+    table.to_string()
+}
+
 /// What was recorded, in two lines.
 fn about(trace: &str, recording: &Recording) -> String {
     let command: Vec<_> = recording.command.iter().map(shown).collect();
@@ -51,8 +85,8 @@ fn about(trace: &str, recording: &Recording) -> String {
     }
     if recording.ipis_by_others > 0 {
         text += &format!(
-            "{} interrupts more came from outside of the program (reclaim, write-back), and are not \
-             replayed\n",
+            "{} interrupts more came from outside of the program (reclaim, write-back), and are \
+             not replayed\n",
             grouped(recording.ipis_by_others)
         );
     }
@@ -98,7 +132,8 @@ fn fidelity(fidelity: &Fidelity) -> String {
         return String::new();
     };
     format!(
-        "linux-7.0 sent {} times the interrupts that the kernel did, and flushed {} times as often\n",
+        "linux-7.0 sent {} times the interrupts that the kernel did, and flushed {} times as \
+         often\n",
         significant(ipis),
         significant(flushes),
     )

@@ -225,16 +225,21 @@ fn time(ours: &DesignRow, linux: &DesignRow) -> String {
     let change = percent(linux.time_ns, ours.time_ns);
     let difference_ns = ours.time_ns.abs_diff(linux.time_ns);
     let difference = duration(difference_ns);
-    let error_ns = (ours.time_error_ns as f64).hypot(linux.time_error_ns as f64);
-    // Two standard errors: one difference in twenty is taken for one that is none.
-    if difference_ns as f64 <= 2.0 * error_ns {
-        return format!("takes the same time (± {})", duration(2 * error_ns as u64));
+    let chance_ns = chance_ns(ours, linux);
+    if chance_ns > 0 && difference_ns <= chance_ns {
+        return format!("takes the same time (± {})", duration(chance_ns));
     }
     match change {
         -0.005..0.005 => format!("takes the same time (within {difference})"),
         ..0.0 => format!("takes {difference} less ({:.2} %)", -change),
         _ => format!("takes {difference} longer ({change:.2} %)"),
     }
+}
+
+/// Up to how much two times differ by chance: two standard errors, so that one difference in twenty
+/// is taken for one that is none. Zero if nothing was left to chance.
+pub(crate) fn chance_ns(ours: &DesignRow, linux: &DesignRow) -> u64 {
+    (2.0 * (ours.time_error_ns as f64).hypot(linux.time_error_ns as f64)) as u64
 }
 
 /// From one to the other; all of it if there was nothing.

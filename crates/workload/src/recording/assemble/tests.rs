@@ -1,5 +1,7 @@
 //! What becomes of events.
 
+use std::slice::from_ref;
+
 use super::*;
 use crate::recording::format::{Header, Reader, Source};
 use crate::recording::raw::{CallSite, Function};
@@ -288,14 +290,14 @@ fn an_idle_cpu_switches_to_what_is_put_into_its_queue_though_nobody_says_so() {
     let fault = || RawKind::Fault { address: 4096, code: FaultCode(6) };
     // It is seen there long after, or leaves again.
     let inferred = (1501, switched(2, Left::Runnable));
-    assert_eq!(switches(&[(90_000, 1, 11, fault())]), [inferred.clone()]);
+    assert_eq!(switches(&[(90_000, 1, 11, fault())]), from_ref(&inferred));
     let left = (90_000, switched(0, Left::Blocked));
     let leaves = [(90_000, 1, 11, switch(0, Left::Blocked))];
     assert_eq!(switches(&leaves), [inferred.clone(), left]);
     // The switch is traced after all, sooner or later, perhaps to another thread.
     let traced = |at, to| [(at, 1, 0, switch(to, Left::Runnable)), (90_000, 0, 10, fault())];
     assert_eq!(switches(&traced(900, 11)), [(900, switched(2, Left::Runnable))]);
-    assert_eq!(switches(&traced(5000, 11)), [inferred.clone()]);
+    assert_eq!(switches(&traced(5000, 11)), from_ref(&inferred));
     assert_eq!(switches(&traced(5000, 0)), [inferred, (5000, switched(0, Left::Runnable))]);
     // Into another CPU's queue, or into that of a busy one.
     let elsewhere = [(0, 1, 0, RawKind::Queued { tid: Tid(10), target: 0 })];

@@ -2,11 +2,12 @@
 //! and `perf script`.
 //!
 //! All three print the same events in much the same words. What a recording needs of them, on all
-//! CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `sched:sched_wakeup`, `task:task_newtask`,
-//! `sched:sched_process_exec`, `sched:sched_process_exit`, `exceptions:page_fault_user`,
-//! `exceptions:page_fault_kernel`, `tlb:tlb_flush`, `csd:csd_queue_cpu`, `ipi:ipi_send_cpu`,
-//! `ipi:ipi_send_cpumask`, and `syscalls:sys_enter_*` and `sys_exit_*` of `mmap`, `munmap`,
-//! `mprotect`, `madvise`, `mremap` and `brk`. What is missing is not there for a replay either.
+//! CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `sched:sched_wakeup`,
+//! `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`,
+//! `exceptions:page_fault_user`, `exceptions:page_fault_kernel`, `tlb:tlb_flush`,
+//! `csd:csd_queue_cpu`, `ipi:ipi_send_cpu`, `ipi:ipi_send_cpumask`, and `syscalls:sys_enter_*` and
+//! `sys_exit_*` of `mmap`, `munmap`, `mprotect`, `madvise`, `mremap` and `brk`. What is missing is
+//! not there for a replay either.
 //!
 //! The text of perf needs `--ns`, or times are rounded to microseconds, as trace-cmd rounds them
 //! without `-t`. It does not say what happened in an interrupt; neither do older versions of
