@@ -17,7 +17,7 @@ use command::{Command, Failure, cargo};
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            all that CI runs; about a quarter of an hour on two cores
-cargo xtask bench           instructions of the hot paths, speed of the simulator
+cargo xtask bench           instructions of the hot paths, speed of the simulator and of replays
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings (10)
 
@@ -196,7 +196,8 @@ fn bench(runner: PathBuf) -> Result<(), Failure> {
 
 /// How fast the simulator is on this host. Nothing fails: hosts differ.
 fn throughput() -> Result<(), Failure> {
-    cargo("bench -p shootdown-sim --bench throughput").run()
+    cargo("bench -p shootdown-sim --bench throughput").run()?;
+    cargo("bench -p shootdown-workload --bench recordings").run()
 }
 
 /// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.

@@ -6,7 +6,7 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use std::rc::Rc;
 
-use shootdown::{Extent, Here, Pending, Root, Rule, Shootdown, Space};
+use shootdown::{Extent, Here, Pending, Presence, Root, Rule, Shootdown, Space};
 use shootdown_sim::{Sim, SimMachine};
 use shootdown_vm::{Change, Coherence, EmptyTables, FirstRead, UnmapLock};
 
@@ -150,8 +150,14 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn retire(&self, space: &Self::Space) {
-        // The procedure that `Here::switch` asks for.
-        self.here(|here| here.leave());
+        // The procedure that `Here::switch` asks for. A CPU that executes another program has
+        // switched away already.
+        self.here(|here| {
+            let presence = self.engine.cpu(here.id()).presence(self.engine.machine());
+            if matches!(presence, Presence::Active(id) | Presence::Lazy(id) if id == space.id()) {
+                here.leave();
+            }
+        });
         let pending = self.here(|here| here.flush(space, Extent::whole().freeing_tables()));
         self.wait(pending);
     }

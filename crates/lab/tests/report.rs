@@ -34,7 +34,10 @@ fn text(bytes: &[u8]) -> String {
 fn page(folder: &Path, arguments: &[&str]) -> String {
     let output = report(folder, arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "report: report.html\n");
+    let said = text(&output.stdout);
+    assert!(said.ends_with("\n\nreport: report.html\n"), "{said}");
+    // What a recording says must not act on a terminal either.
+    assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
     fs::read_to_string(folder.join("report.html")).expect("the page")
 }
 

@@ -36,6 +36,10 @@ pub(crate) enum RecordError {
     Interrupted,
     /// The recording was kept, but lacks events.
     Incomplete(Box<Recorded>),
+    /// The recording was kept, and ends where the command was killed.
+    Killed { signal: i32, recorded: Box<Recorded> },
+    /// The recording was kept, and ends where someone asked us to stop, before the command did.
+    Stopped(Box<Recorded>),
     /// The recording was kept, but instances of tracing could not be removed.
     InstancesLeft { paths: Vec<PathBuf> },
 }
@@ -49,10 +53,11 @@ impl RecordError {
         move |error| Self::System { what, error }
     }
 
-    /// With which status the command ends: as a shell has it if it was interrupted.
+    /// With which status the command ends: as a shell has it for what a signal has ended.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::Stopped(_) => 130,
+            Self::Killed { signal, .. } => 128 + (signal & 0x7f) as u8,
             _ => 1,
         }
     }
@@ -80,6 +85,15 @@ impl RecordError {
             Self::Incomplete(recorded) => {
                 let Recorded { lost, output, .. } = &**recorded;
                 format!("{lost} events were lost: {} was kept, but lacks them", shown(output))
+            }
+            Self::Killed { signal, recorded } => {
+                let Recorded { program, output, .. } = &**recorded;
+                let (program, output) = (shown(program), shown(output));
+                format!("{program} was killed by signal {signal}: {output} ends there")
+            }
+            Self::Stopped(recorded) => {
+                let Recorded { program, output, .. } = &**recorded;
+                format!("stopped before {} ended: {} ends there", shown(program), shown(output))
             }
             Self::InstancesLeft { paths } => {
                 let paths: Vec<_> = paths.iter().map(shown).collect();
@@ -110,6 +124,9 @@ impl RecordError {
             Self::Incomplete(recorded) => {
                 let larger = recorded.buffer_kib.saturating_mul(4).min(BUFFER_KIB_MAX);
                 format!("the same with --force --buffer-kib {larger}")
+            }
+            Self::Killed { recorded, .. } | Self::Stopped(recorded) => {
+                format!("shootdown replay {}, for what it did until then", shown(&recorded.output))
             }
             Self::InstancesLeft { paths } => {
                 let paths: Vec<_> = paths.iter().map(shown).collect();

@@ -110,8 +110,8 @@ pub(crate) struct Recorded {
 /// # Errors
 ///
 /// Each of [`RecordError`]. Whichever it is, tracing is as it was, but after
-/// [`RecordError::InstancesLeft`]; and there is no file, but after that one and
-/// [`RecordError::Incomplete`].
+/// [`RecordError::InstancesLeft`]; and there is no file, but after that one and after
+/// [`RecordError::Incomplete`], [`RecordError::Killed`] and [`RecordError::Stopped`].
 pub(crate) fn record(options: &Record) -> Result<Recorded, RecordError> {
     if !geteuid().is_root() {
         return Err(RecordError::NotRoot);
@@ -154,8 +154,12 @@ pub(crate) fn record(options: &Record) -> Result<Recorded, RecordError> {
         left,
         loudness,
     };
-    match recorded.lost {
-        0 => Ok(recorded),
+    match (recorded.lost, recorded.ended) {
+        (0, Ended::Exited(_)) => Ok(recorded),
+        (0, Ended::Signalled(signal)) => {
+            Err(RecordError::Killed { signal, recorded: Box::new(recorded) })
+        }
+        (0, Ended::Interrupted) => Err(RecordError::Stopped(Box::new(recorded))),
         _ => Err(RecordError::Incomplete(Box::new(recorded))),
     }
 }
@@ -208,15 +212,13 @@ impl fmt::Display for Recorded {
         }
         let (program, output) = (shown(&self.program), shown(&self.output));
         match self.ended {
-            Ended::Exited(0) | Ended::Interrupted => {}
-            Ended::Exited(code) => {
+            Ended::Exited(code) if code != 0 => {
                 writeln!(f, "note: {program} ended with status {code}")?;
             }
-            Ended::Signalled(signal) => {
-                writeln!(f, "note: {program} was killed by signal {signal}")?;
-            }
+            // The others are errors.
+            _ => {}
         }
-        if self.left > 0 && self.ended != Ended::Interrupted {
+        if self.left > 0 {
             writeln!(f, "note: {} of its tasks still run, no longer recorded", self.left)?;
         }
         writeln!(
