@@ -19,6 +19,9 @@ pub enum Purpose {
     Page,
 }
 
+/// So many page tables there may be, however little memory there is.
+const TABLES_LIMIT_MIN: usize = 4096;
+
 /// All frames.
 #[derive(Debug)]
 pub(crate) struct Memory {
@@ -26,6 +29,8 @@ pub(crate) struct Memory {
     free: Vec<FrameNumber>,
     limit: usize,
     in_use: usize,
+    tables: usize,
+    tables_limit: usize,
 }
 
 #[derive(Debug, Default)]
@@ -45,13 +50,19 @@ enum Content {
 }
 
 impl Memory {
-    /// Memory of so many frames. What is never used costs the host nothing.
+    /// Memory of so many frames. What is never used costs the host nothing; a page costs it some
+    /// bytes, and a page table 4 KiB, so that no more than one frame in 32 may be one.
     pub(crate) fn new(limit: usize) -> Self {
         // Frame 0 stays unused, so that no entry's address is 0.
-        Self { frames: vec![Frame::default()], free: Vec::new(), limit, in_use: 0 }
+        let tables_limit = limit.div_ceil(32).max(TABLES_LIMIT_MIN);
+        let frames = vec![Frame::default()];
+        Self { frames, free: Vec::new(), limit, in_use: 0, tables: 0, tables_limit }
     }
 
     pub(crate) fn allocate(&mut self, purpose: Purpose) -> Option<FrameNumber> {
+        if purpose == Purpose::Table && self.tables == self.tables_limit {
+            return None;
+        }
         let number = match self.free.pop() {
             Some(number) => number,
             None if self.frames.len() > self.limit => return None,
@@ -67,6 +78,7 @@ impl Memory {
             Purpose::Table => Content::Table(Box::new([0; ENTRIES])),
         };
         self.in_use += 1;
+        self.tables += usize::from(purpose == Purpose::Table);
         Some(number)
     }
 
@@ -86,10 +98,12 @@ impl Memory {
         if frame.users > 0 {
             return false;
         }
+        let was_table = matches!(frame.content, Content::Table(_));
         frame.content = Content::Free;
         frame.generation = frame.generation.wrapping_add(1);
         self.free.push(number);
         self.in_use -= 1;
+        self.tables -= usize::from(was_table);
         true
     }
 

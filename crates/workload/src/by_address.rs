@@ -12,6 +12,9 @@ use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
 use crate::platform::SimPlatform;
 use crate::process::{Process, StepError, Vm, protection};
 
+/// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
+const FILLED_MAX: u64 = 1 << 18;
+
 /// Below this nothing is mapped on demand, as nothing may be mapped under Linux: an access there is
 /// a program's null pointer.
 const LOWEST_PAGE: u64 = 16;
@@ -49,7 +52,8 @@ impl<C: Coherence> Vm<C> {
                 }
                 let place = Place::Fixed(addresses(&pages));
                 let mapped = space.map(place, protection(permission), sharing, backing).is_ok();
-                if mapped && filling == Filling::AtOnce && permission == Permission::ReadWrite {
+                let is_filled = filling == Filling::AtOnce && pages.end - pages.start <= FILLED_MAX;
+                if mapped && is_filled && permission == Permission::ReadWrite {
                     return Ok(pages);
                 }
             }
@@ -112,7 +116,7 @@ impl<C: Coherence> Vm<C> {
             match self.touch(process, address, access) {
                 Err(StepError::Fault(FaultError::NoArea)) => {
                     let (sharing, backing) = self.fresh_backing(Mapping::Anonymous);
-                    let page = address..address + PAGE_BYTES;
+                    let page = address..address.saturating_add(PAGE_BYTES);
                     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
                     let mapped = address >= LOWEST_PAGE * PAGE_BYTES
                         && process.space().map(Place::Fixed(page), all, sharing, backing).is_ok();

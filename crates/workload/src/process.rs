@@ -17,6 +17,10 @@ use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permi
 use crate::platform::SimPlatform;
 use crate::watched::Watched;
 
+/// So often an access is tried again before it is given up: far more often than a page is ever
+/// taken away, or claimed by another CPU, between a fault and the next try.
+const FAULTS_MAX: u32 = 100_000;
+
 type Design<C> = Rc<Watched<C>>;
 
 /// The memory manager of a simulated machine, under one design.
@@ -62,6 +66,8 @@ pub enum StepError {
     Fault(FaultError),
     /// There is no memory left.
     OutOfMemory,
+    /// An access faults for ever, though every fault is resolved.
+    Stuck,
     /// It let go of a lock that it did not have.
     NotHeld(LockId),
 }
@@ -180,7 +186,12 @@ impl<C: Coherence> Vm<C> {
                 (Touch::Write(self.stamp.get()), shootdown_vm::Access::Write)
             }
         };
+        let mut faults = 0;
         while self.sim.touch(address, touch) == Err(PageFault) {
+            faults += 1;
+            if faults > FAULTS_MAX {
+                return Err(StepError::Stuck);
+            }
             self.design().enter_kernel();
             let fault = process.space.fault(address, needs);
             self.return_to_user(process);
@@ -247,6 +258,7 @@ impl fmt::Display for StepError {
             Self::Range(error) => error.fmt(f),
             Self::Fault(error) => error.fmt(f),
             Self::OutOfMemory => OutOfMemory.fmt(f),
+            Self::Stuck => f.write_str("an access faults for ever"),
             Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),
         }
     }

@@ -82,6 +82,7 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
         }),
         spaces: RefCell::default(),
         tasks: RefCell::default(),
+        on_cpus: RefCell::new(vec![None; cpus]),
         holders: RefCell::default(),
         before: Cell::default(),
         under_way: Cell::new(0),
@@ -104,6 +105,8 @@ struct Replay<C: Coherence + 'static, R> {
     spaces: RefCell<Vec<Option<Rc<Process<C>>>>>,
     /// By their numbers, too: which space each runs in.
     tasks: RefCell<Vec<Option<InSpace>>>,
+    /// The space that each CPU's task runs in.
+    on_cpus: RefCell<Vec<Option<SpaceId>>>,
     /// The thread that holds each CPU.
     holders: RefCell<Vec<ThreadId>>,
     /// When the last step was recorded, and when it began now.
@@ -290,7 +293,8 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     }
 
     fn switch(&self, next: TaskId, held: &mut Held) {
-        held.running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
+        let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
+        self.run(running, held);
         let process = held.running.and_then(|running| self.process(running.space));
         self.sim.switch_space(process.as_ref().map(|process| process.number.get()));
         if let Some(process) = process {
@@ -312,12 +316,15 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     }
 
     fn exec(&self, task: TaskId, space: SpaceId, held: &mut Held) -> Result<(), StepError> {
-        let Some(running) = &mut held.running else { return Ok(()) };
+        let Some(running) = held.running.filter(|_| self.process(space).is_none()) else {
+            return Ok(());
+        };
         self.vm.enter_kernel();
         let old = self.process(running.space);
         let fresh = self.add(space, self.vm.process()?);
-        running.space = space;
-        self.let_run(task, &fresh, *running);
+        let running = InSpace { space, ..running };
+        self.run(Some(running), held);
+        self.let_run(task, &fresh, running);
         self.sim.set_space(Some(fresh.number.get()));
         if let Some(old) = old {
             self.leave(&old);
@@ -327,17 +334,28 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     }
 
     fn exit(&self, held: &mut Held) {
-        let Some(running) = held.running.take() else { return };
+        let Some(running) = held.running else { return };
+        self.run(None, held);
         self.sim.set_space(None);
         if let Some(process) = self.process(running.space) {
             self.leave(&process);
         }
     }
 
-    /// A task uses the process no more; after the last one its memory is taken down.
+    /// This CPU goes on with a task, or with none.
+    fn run(&self, running: Option<InSpace>, held: &mut Held) {
+        held.running = running;
+        self.on_cpus.borrow_mut()[self.sim.cpu()] = running.map(|running| running.space);
+    }
+
+    /// A task uses the process no more; after the last one its memory is taken down. If another CPU
+    /// is still said to run the process, something is missing in the recording, and it stays.
     fn leave(&self, process: &Process<C>) {
         process.threads.set(process.threads.get().saturating_sub(1));
-        if process.threads.get() == 0 {
+        let runs_there = |space: &Option<SpaceId>| {
+            space.is_some_and(|space| u64::from(space.0) == process.number.get())
+        };
+        if process.threads.get() == 0 && !self.on_cpus.borrow().iter().any(runs_there) {
             self.vm.destroy(process);
         }
     }
