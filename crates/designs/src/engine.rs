@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use shootdown::{Extent, Here, Pending, Presence, Root, Rule, Shootdown, Space};
 use shootdown_sim::{Sim, SimMachine};
-use shootdown_vm::{Change, Coherence, EmptyTables, FirstRead, UnmapLock};
+use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, UnmapLock};
 
 /// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
 /// interrupt.
@@ -58,6 +58,8 @@ pub trait Policy {
     const EMPTY_TABLES: EmptyTables;
     /// See [`Coherence::FIRST_READ`].
     const FIRST_READ: FirstRead;
+    /// See [`Coherence::EXTRA_FLUSHES`].
+    const EXTRA_FLUSHES: ExtraFlushes;
 }
 
 /// Locks are let go of before the wait, empty page tables kept, and pages that are likely to be
@@ -73,12 +75,14 @@ impl Policy for Ours {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
     const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
     const FIRST_READ: FirstRead = FirstRead::Guessed;
+    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
 }
 
 impl Policy for LinuxPolicy {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
     const EMPTY_TABLES: EmptyTables = EmptyTables::Freed;
     const FIRST_READ: FirstRead = FirstRead::ZeroPage;
+    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 }
 
 impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
@@ -124,6 +128,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;
     const FIRST_READ: FirstRead = P::FIRST_READ;
+    const EXTRA_FLUSHES: ExtraFlushes = P::EXTRA_FLUSHES;
 
     fn online(&self) {
         self.here(|here| here.online());

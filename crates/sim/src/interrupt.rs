@@ -25,7 +25,7 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Whether something is on its way that did not begin long ago.
+    /// Whether it was set by this CPU, perhaps for much later, and is not on its way.
     pub(crate) fn is_timer(&self) -> bool {
         matches!(self.vector, Vector::Timer(_))
     }

@@ -51,10 +51,10 @@ enum Content {
 
 impl Memory {
     /// Memory of so many frames. What is never used costs the host nothing; a page costs it some
-    /// bytes, and a page table 4 KiB, so that no more than one frame in 32 may be one.
+    /// bytes, and a page table 4 KiB, so that no more than one frame in 64 may be one.
     pub(crate) fn new(limit: usize) -> Self {
         // Frame 0 stays unused, so that no entry's address is 0.
-        let tables_limit = limit.div_ceil(32).max(TABLES_LIMIT_MIN);
+        let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
         Self { frames, free: Vec::new(), limit, in_use: 0, tables: 0, tables_limit }
     }

@@ -192,8 +192,8 @@ impl Sim {
     #[inline]
     pub fn spend(&self, time: Time) {
         if self.in_context.get() {
-            let target = self.now() + time;
-            self.advance(target);
+            // Beyond the end there is nothing to come to.
+            self.advance((self.now() + time).min(Time::END));
         }
     }
 
@@ -433,7 +433,7 @@ impl Clock {
     /// Has a CPU that waits, or that is not as far, act at `at` already.
     pub(crate) fn wake_at(&mut self, number: usize, at: Time) {
         let cpu = &mut self.cpus[number];
-        let key = Key::new(at.max(cpu.now), number);
+        let key = Key::new(at.max(cpu.now).min(Time::END), number);
         if key < cpu.key {
             cpu.key = key;
             self.queue.push(key);

@@ -26,10 +26,10 @@ impl Time {
         Self(ps)
     }
 
-    /// So many nanoseconds.
+    /// So many nanoseconds; [`NEVER`](Self::NEVER) if that is more than there are.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
-        Self(ns * 1000)
+        Self(ns.saturating_mul(1000))
     }
 
     /// So many milliseconds.

@@ -1,10 +1,10 @@
 //! The first read of a page that nobody has written: does a write follow?
 //!
 //! If the page of zeros is mapped for the read, a write that follows has to take it away again, and
-//! every CPU that runs the space must be told, though hardly ever has one of them read there. In
-//! recorded Go and Java programs that is what most interrupts are for: their allocators look at a
-//! page, and write to it microseconds later. A page of its own at the first read makes the write
-//! free, and costs nothing but memory if no write comes.
+//! every CPU that runs the space must be told, though hardly ever has one of them read there. That
+//! is what nearly all interrupts of a recorded compressor are for, and many of those of Go and Java
+//! programs: they look at a page, and write to it microseconds later. A page of its own at the
+//! first read makes the write free, and costs nothing but memory if no write comes.
 //!
 //! So whether it comes is guessed. A write to a page that had been read first teaches the space to
 //! expect the same of the next [`GUESSES`] first reads; then one is mapped as ever, and so either

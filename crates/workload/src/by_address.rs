@@ -4,8 +4,8 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use shootdown_vm::{
-    Advice, Backing, Coherence, FaultError, File, PAGE_BYTES, Place, Protection, RemapError,
-    Sharing,
+    Advice, Backing, Coherence, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection,
+    RemapError, Sharing,
 };
 
 use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
@@ -99,7 +99,10 @@ impl<C: Coherence> Vm<C> {
         entry: Entry,
     ) -> Result<(), StepError> {
         let space = process.space();
-        let address = page * PAGE_BYTES;
+        let address = page.saturating_mul(PAGE_BYTES);
+        if !self.platform().user_addresses().contains(&address) {
+            return Ok(());
+        }
         if entry == Entry::Refusing && space.translation(address).is_none() {
             self.use_address(process, address, Access::Read)?;
         }

@@ -133,6 +133,53 @@ fn by_recorded_schedule<C: Coherence + 'static>(
     let _ = replay(machine, 1 << 14, reader(file), survey, |_| {}, design);
 }
 
+fn ends(events: &[(u32, u64, Event)]) {
+    let file = write(events);
+    let survey = Survey::of(reader(&file), |_| {}).unwrap();
+    by_recorded_schedule(&file, &survey, Linux70::new);
+    by_recorded_schedule(&file, &survey, Engine::<1, Ours>::new);
+    let threads = Threads::of(reader(&file), &survey, 1, |_| {}).unwrap();
+    let machine = Machine::from_toml(MACHINE).unwrap();
+    let limits = Limits { frames: 1 << 14, threads: 8, ..Limits::default() };
+    let _ = run(machine, limits, Rc::new(threads), Engine::<1, Ours>::new);
+}
+
+fn start() -> Vec<(u32, u64, Event)> {
+    let (owner, space, name) = (Owner::Recorded, SpaceId(0), String::new());
+    vec![
+        (0, 0, Event::Task { task: TaskId(0), owner, space, name: name.clone() }),
+        (0, 0, Event::Running { task: TaskId(1) }),
+        (0, 0, Event::Spawn { task: TaskId(0), space, name }),
+        (1, 0, Event::Running { task: TaskId(2) }),
+    ]
+}
+
+#[test]
+fn addresses_that_mean_the_same_to_a_walk_are_no_violation() {
+    let fault = |cpu, address| (cpu, 1000, Event::Fault { address, code: FaultCode(6) });
+    let (page, alias) = (0x7f00_0000_0000, 0x7f00_0000_0000 | 1 << 48);
+    let mut events = start();
+    let unmap = Event::Call(Call::Unmap { address: page, length: 4096 });
+    events.extend([fault(0, page), fault(1, alias), (0, 1000, unmap)]);
+    events.extend([(0, 1000, Event::Return { value: 0 }), fault(1, alias)]);
+    let file = write(&events);
+    let survey = Survey::of(reader(&file), |_| {}).unwrap();
+    let machine = Machine::from_toml(MACHINE).unwrap();
+    let outcome = replay(machine, 1 << 14, reader(&file), &survey, |_| {}, Linux70::new).unwrap();
+    assert_eq!(outcome.violations, 0);
+}
+
+#[test]
+fn times_beyond_all_times_end_a_replay() {
+    for gap_ns in [1 << 51, 1 << 53, 1 << 62, u64::MAX / 2] {
+        let mut events = start();
+        events.push((1, 10, Event::Switch { next: TaskId(0), left: Left::Blocked }));
+        events.push((0, gap_ns, Event::Wake { task: TaskId(2), by: Waker::Interrupt }));
+        events.push((0, 10, Event::Fault { address: 1 << 30, code: FaultCode(6) }));
+        ends(&events);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 

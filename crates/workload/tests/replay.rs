@@ -249,6 +249,11 @@ fn processes_are_made_and_end_by_either_schedule() {
         by_simulated_schedule(&file),
     ] {
         assert_eq!(outcome.violations, 0);
+        // The fork takes a permission, and the child's write a page.
+        let flushes = outcome.counts.flushes_full + outcome.counts.flushes_ranged;
+        assert!(flushes >= 2, "{flushes}");
+        // Of three spaces, two are left for others.
+        assert!(outcome.counts.root_loads >= 4, "{}", outcome.counts.root_loads);
     }
 }
 

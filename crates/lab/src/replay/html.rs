@@ -130,7 +130,6 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
     part
 }
 
-/// This engine and the Linux of today, if both were asked.
 /// What was recorded.
 fn facts(comparison: &Comparison) -> String {
     let verdict = comparison.main();

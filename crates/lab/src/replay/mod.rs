@@ -26,7 +26,7 @@ pub(crate) struct Replay {
     pub(crate) machine: String,
     /// The designs, with commas between them
     #[arg(long, value_name = "A,B", value_delimiter = ',',
-          default_values_t = DEFAULT_DESIGNS.map(str::to_owned))]
+          default_values_t = SIDE_BY_SIDE.map(str::to_owned))]
     pub(crate) designs: Vec<String>,
     /// Whose decision it is which thread runs where
     #[arg(long, value_enum, default_value_t = Schedule::Recorded)]
@@ -49,6 +49,10 @@ pub(crate) const DEFAULT_MACHINE: &str = "emerald-rapids-kvm";
 /// Which of two threads was first is often chance, and decides who waits for a timeslice: a single
 /// run says little about a difference of a few tenths of a percent.
 pub(crate) const DEFAULT_RUNS: u32 = 16;
+
+/// Those of a report, and this engine with the memory manager doing as under Linux 7.0.
+pub(crate) const SIDE_BY_SIDE: [&str; 4] =
+    ["linux-4.12", "linux-7.0", "shootdown-alone", "shootdown"];
 
 /// Before seed 000, Linux of today, and this engine.
 pub(crate) const DEFAULT_DESIGNS: [&str; 3] = ["linux-4.12", "linux-7.0", "shootdown"];

@@ -84,7 +84,7 @@ fn all(
 ) -> Result<Vec<DesignRow>, Failure> {
     let runs = request.runs() as usize;
     let row = |(number, &design): (usize, &Design)| {
-        let seed = request.seed + (number % runs) as u64;
+        let seed = request.seed.wrapping_add((number % runs) as u64);
         one(request, design, seed, survey, bar)
     };
     let designs: Vec<_> =

@@ -81,6 +81,7 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
             progress: Box::new(progress),
         }),
         spaces: RefCell::default(),
+        dead: RefCell::default(),
         tasks: RefCell::default(),
         on_cpus: RefCell::new(vec![None; cpus]),
         holders: RefCell::default(),
@@ -103,6 +104,8 @@ struct Replay<C: Coherence + 'static, R> {
     cursor: RefCell<Cursor<R>>,
     /// By their numbers in the recording.
     spaces: RefCell<Vec<Option<Rc<Process<C>>>>>,
+    /// Those that were destroyed.
+    dead: RefCell<Vec<Rc<Process<C>>>>,
     /// By their numbers, too: which space each runs in.
     tasks: RefCell<Vec<Option<InSpace>>>,
     /// The space that each CPU's task runs in.
@@ -146,9 +149,14 @@ struct Held {
 impl Held {
     fn meanwhile(&self) -> Meanwhile {
         match self.running {
-            Some(InSpace { owner: Owner::Recorded, .. }) => Meanwhile::Computes,
-            _ => Meanwhile::Idles,
+            Some(_) => Meanwhile::Computes,
+            None => Meanwhile::Idles,
         }
+    }
+
+    /// Whether the program runs on it, whose times are known.
+    fn is_recorded(&self) -> bool {
+        self.running.is_some_and(|running| running.owner == Owner::Recorded)
     }
 }
 
@@ -205,23 +213,16 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     }
 
     fn wait_for_time(&self, turn: &Turn, held: &Held) {
-        let due = match held.meanwhile() {
-            Meanwhile::Computes => {
-                let stolen = self.interrupted() - held.interrupted;
-                held.done_at + Time::from_ns(turn.computed_ns) + stolen
-            }
-            Meanwhile::Idles => {
-                let (at_ns, began_at) = self.before.get();
-                began_at + Time::from_ns(turn.at_ns - at_ns)
-            }
-        };
-        match held.meanwhile() {
+        if held.is_recorded() {
+            let stolen = self.interrupted() - held.interrupted;
+            let due = held.done_at + Time::from_ns(turn.computed_ns) + stolen;
             // Interrupts that come now are added by themselves.
-            Meanwhile::Computes => self.sim.spend(due.saturating_sub(self.sim.now())),
-            Meanwhile::Idles if due > self.sim.now() => {
-                self.sim.wait_on_cpu(Meanwhile::Idles, Some(due));
-            }
-            Meanwhile::Idles => {}
+            return self.sim.spend(due.saturating_sub(self.sim.now()));
+        }
+        let (at_ns, began_at) = self.before.get();
+        let due = began_at + Time::from_ns(turn.at_ns - at_ns);
+        if due > self.sim.now() {
+            self.sim.wait_on_cpu(held.meanwhile(), Some(due));
         }
     }
 
@@ -267,7 +268,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     fn perform(&self, step: &Step, held: &mut Held) -> Result<(), StepError> {
         match &step.action {
             Action::Meet { task, owner, space } => self.meet(*task, *owner, *space)?,
-            Action::Switch { next, .. } => self.switch(*next, held),
+            Action::Switch { next, .. } => self.switch(*next, held)?,
             Action::Memory(operation) => {
                 let process = held.running.and_then(|running| self.process(running.space));
                 if let Some(process) = process {
@@ -284,22 +285,33 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     }
 
     fn meet(&self, task: TaskId, owner: Owner, space: SpaceId) -> Result<(), StepError> {
-        let process = match self.process(space) {
-            Some(process) => process,
-            None => self.add(space, self.vm.process()?),
-        };
-        self.let_run(task, &process, InSpace { owner, space });
+        let at = InSpace { owner, space };
+        // Of other programs' spaces, most are never seen again.
+        if owner == Owner::Recorded {
+            let process = self.process_for(space)?;
+            self.let_run(task, &process, at);
+        } else {
+            *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
+        }
         Ok(())
     }
 
-    fn switch(&self, next: TaskId, held: &mut Held) {
+    fn process_for(&self, space: SpaceId) -> Result<Rc<Process<C>>, StepError> {
+        match self.process(space) {
+            Some(process) => Ok(process),
+            None => Ok(self.add(space, self.vm.process()?)),
+        }
+    }
+
+    fn switch(&self, next: TaskId, held: &mut Held) -> Result<(), StepError> {
         let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
         self.run(running, held);
-        let process = held.running.and_then(|running| self.process(running.space));
+        let process = running.map(|running| self.process_for(running.space)).transpose()?;
         self.sim.switch_space(process.as_ref().map(|process| process.number.get()));
         if let Some(process) = process {
             self.vm.return_to_user(&process);
         }
+        Ok(())
     }
 
     fn spawn(&self, task: TaskId, space: SpaceId, held: &Held) -> Result<(), StepError> {
@@ -357,6 +369,10 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         };
         if process.threads.get() == 0 && !self.on_cpus.borrow().iter().any(runs_there) {
             self.vm.destroy(process);
+            // CPUs may remember it for as long as there are any; nobody else may find it.
+            let number = process.number.get() as u32;
+            let dead = slot(&mut self.spaces.borrow_mut(), number).take();
+            self.dead.borrow_mut().extend(dead);
         }
     }
 

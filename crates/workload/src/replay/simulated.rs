@@ -32,9 +32,10 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Of a recording, of which `survey` was made. Threads begin, and sleepers wake, up to a
-    /// microsecond later, by random numbers from `seed`: which of two was first is often chance.
-    /// `progress` is told now and then how many records were read.
+    /// Of a recording, of which `survey` was made. Threads begin up to a microsecond later, and
+    /// what they compute and sleep takes up to 1.6 % more or less, by random numbers from `seed`:
+    /// which of two was first is often chance. `progress` is told now and then how many records
+    /// were read.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Workload for Threads {
 /// One part in so many is by how much times vary.
 const VARIATION: u64 = 64;
 
-/// By how much threads begin and wake later than recorded.
+/// By how much threads begin later than recorded, at most.
 const LATE_NS_MAX: u64 = 1000;
 
 /// Sorts steps by thread.
@@ -185,7 +186,7 @@ impl Sorter {
     /// A time, more or less.
     fn varied(&mut self, ns: u64) -> u64 {
         let most = ns / VARIATION;
-        ns - most + self.rng.below(2 * most + 1)
+        (ns - most).saturating_add(self.rng.below(2 * most + 1)).min(VALUE_MAX)
     }
 
     fn push(&mut self, task: TaskId, operation: Operation) {
@@ -222,6 +223,8 @@ const OFFER: u64 = 12;
 const MOVE: u64 = 13;
 
 const VALUE_SHIFT: u32 = 12;
+/// What fits above, and two months in nanoseconds.
+const VALUE_MAX: u64 = u64::MAX >> VALUE_SHIFT;
 const HOW_SHIFT: u32 = 4;
 const HOW_MASK: u64 = 0xff;
 const KIND_MASK: u64 = 0xf;

@@ -3,8 +3,9 @@
 //! When does a system call take effect? Its beginning and its end are recorded; what it does lies
 //! between, and on other CPUs the world goes on. If it flushed, the flush says when. If not, it
 //! changed nothing that a TLB could have held, and the order matters only where addresses change
-//! hands: whoever gives memory back does so when the call begins, and whoever gets some has it when
-//! the call returns, so that nobody gets what another has not yet given.
+//! hands: what gives memory back and does nothing else (`munmap`, `madvise`) does so when the call
+//! begins, and whoever may get some has it when the call returns, so that nobody gets what another
+//! has not yet given.
 //!
 //! What of the recorded time did a thread compute? All of it that it was on its CPU and not in one
 //! of these calls. Of a page fault only the beginning is recorded, and so the rest of its time, a
