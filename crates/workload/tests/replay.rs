@@ -182,25 +182,32 @@ fn computing_takes_as_long_as_it_did_and_so_does_idling() {
 
 #[test]
 fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
-    let blocked = |by: Waker| {
-        let (waker_cpu, during) = (0, by);
-        Script::two_threads()
+    let time_ns = |by: Waker| {
+        let mut script = Script::two_threads()
             .fault(1, PAGE, WRITE_ABSENT)
-            .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
-            .after_ns(3_000_000)
-            .on(waker_cpu, Event::Wake { task: B, by: during })
-            .on(1, Event::Switch { next: B, left: Left::Blocked })
-            .fault(1, PAGE + 4096, WRITE_ABSENT)
-            .on(1, Event::Exit)
+            .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
+        // Here faults count twice, so that whoever wakes it comes to it later than it did.
+        for page in 1..=1000 {
+            script = script.fault(0, PAGE + page * 4096, WRITE_ABSENT);
+        }
+        let script = script
+            .after_ns(2_000_000)
+            .on(0, Event::Wake { task: B, by })
             .on(0, Event::Exit)
-    };
-    for by in [Waker::Running, Waker::Interrupt] {
-        let file = blocked(by).write();
-        let outcome = by_simulated_schedule(&file);
-        // Whoever woke it computed for about that long, or a timer ran.
-        assert!((2_900_000..3_200_000).contains(&outcome.time.ns()), "{by:?} {:?}", outcome.time);
+            .on(0, Event::Switch { next: TaskId::KERNEL, left: Left::Dead })
+            .on(1, Event::Switch { next: B, left: Left::Blocked })
+            .after_ns(2_000_000)
+            .fault(1, PAGE, WRITE_ABSENT)
+            .on(1, Event::Exit);
+        let outcome = by_simulated_schedule(&script.write());
         assert_eq!(outcome.violations, 0);
-    }
+        outcome.time.ns()
+    };
+    // It slept for 3 ms, and computed for 2.
+    let after_a_timer_ns = time_ns(Waker::Interrupt);
+    assert!((4_900_000..5_150_000).contains(&after_a_timer_ns), "{after_a_timer_ns}");
+    let after_the_other_ns = time_ns(Waker::Running);
+    assert!(after_the_other_ns > after_a_timer_ns + 200_000, "{after_the_other_ns}");
 }
 
 #[test]
