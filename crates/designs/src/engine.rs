@@ -6,9 +6,9 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 use std::rc::Rc;
 
-use shootdown::{Extent, Here, Pending, Presence, Root, Rule, Shootdown, Space};
+use shootdown::{Extent, Here, Horizon, Pending, Presence, Root, Rule, Shootdown, Space};
 use shootdown_sim::{Sim, SimMachine};
-use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, UnmapLock};
+use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
 
 /// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
 /// interrupt.
@@ -140,21 +140,22 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
-        let pending = self.here(|here| here.flush(space, change.extent()));
+        let pending = self.here(|here| here.flush(space, change.extents.as_slice()[0]));
         self.sim.flush_sent();
         let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
         pending
     }
 
-    fn wait(&self, pending: Self::Pending) {
+    fn wait(&self, pending: Self::Pending) -> Horizon {
         // Masked, it answers its own bell meanwhile, and is sent no interrupt.
         self.sim.mask();
         pending.wait();
         self.sim.unmask();
+        Horizon::CLEAR
     }
 
-    fn retire(&self, space: &Self::Space) {
+    fn retire(&self, space: &Self::Space) -> Retired {
         // The procedure that `Here::switch` asks for. A CPU that executes another program has
         // switched away already.
         self.here(|here| {
@@ -165,6 +166,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         });
         let pending = self.here(|here| here.flush(space, Extent::whole().freeing_tables()));
         self.wait(pending);
+        Retired::Free
     }
 
     unsafe fn switch(&self, space: &Self::Space) {

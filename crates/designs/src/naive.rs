@@ -9,9 +9,9 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Extent, Root, Word};
+use shootdown::{Extents, Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
-use shootdown_vm::{Change, Coherence, UnmapLock};
+use shootdown_vm::{Change, Coherence, Freed, Retired, UnmapLock};
 
 use crate::linux::OwnLine;
 
@@ -41,7 +41,7 @@ struct Loaded(RefCell<Option<Rc<Space>>>);
 #[derive(Clone, Debug)]
 struct Request {
     root: u64,
-    extent: Extent,
+    extents: Extents,
 }
 
 impl Naive {
@@ -69,10 +69,11 @@ impl Naive {
         }
         if space.dead.get() {
             self.leave();
-        } else if request.extent.is_whole() {
+        } else if request.extents.is_whole() {
             self.sim.invalidate_tag();
         } else {
-            self.sim.invalidate(request.extent.addresses());
+            let extents = request.extents.as_slice().iter();
+            self.sim.invalidate(extents.flat_map(|extent| extent.addresses()));
         }
     }
 }
@@ -89,7 +90,7 @@ impl Coherence for Naive {
 
     fn flush(&self, space: &Rc<Space>, change: &Change) {
         let sim = &self.sim;
-        let request = Request { root: space.root, extent: change.extent() };
+        let request = Request { root: space.root, extents: change.extents };
         lock_api::RawMutex::lock(&self.lock);
         self.request.replace(Some(request.clone()));
         self.request_line.0.store(space.root, Relaxed);
@@ -107,16 +108,14 @@ impl Coherence for Naive {
         unsafe { lock_api::RawMutex::unlock(&self.lock) };
     }
 
-    fn wait(&self, (): ()) {}
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
 
-    fn retire(&self, space: &Rc<Space>) {
+    fn retire(&self, space: &Rc<Space>) -> Retired {
         space.dead.set(true);
-        let whole = Change {
-            range: None,
-            page_size: shootdown::PageSize::SIZE_4K,
-            freed: shootdown_vm::Freed::Tables,
-        };
-        self.flush(space, &whole);
+        self.flush(space, &Change::whole(Freed::Tables));
+        Retired::Free
     }
 
     unsafe fn switch(&self, space: &Rc<Space>) {

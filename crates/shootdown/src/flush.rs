@@ -31,7 +31,7 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
         let machine = self.machine();
         machine.publish();
-        let generation = space.journal.bump(machine);
+        let generation = space.journal.bump(machine, 1);
         if extent.is_whole() {
             space.counters.flushes_full.add(1);
         }
@@ -59,7 +59,7 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
         let (machine, kernel) = (self.machine(), self.engine.kernel());
         machine.publish();
-        let generation = kernel.bump(machine);
+        let generation = kernel.bump(machine, 1);
         kernel.log(machine, generation, extent);
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);

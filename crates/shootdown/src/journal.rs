@@ -95,19 +95,19 @@ impl<M: Machine> Journal<M> {
         self.generation.load(order(machine, Rule::GenerationAcquire))
     }
 
-    /// Counts a flush, then fences: whatever the caller reads next, it reads after the bump.
-    /// Returns the flush's generation.
+    /// Counts so many flushes, then fences: whatever the caller reads next, it reads after the
+    /// bump. Returns the generation of the last of them.
     ///
     /// The page tables must have been [published](Machine::publish). See [`Rule::FlushFence`].
     #[inline]
-    pub(crate) fn bump(&self, machine: &M) -> u64 {
+    pub(crate) fn bump(&self, machine: &M, count: u64) -> u64 {
         let release = order(machine, Rule::BumpRelease);
         let before = if machine.breaks(Rule::FlushFence) {
-            self.generation.fetch_add(1, release)
+            self.generation.fetch_add(count, release)
         } else {
-            machine.fetch_add_then_fence(&self.generation, 1, release)
+            machine.fetch_add_then_fence(&self.generation, count, release)
         };
-        before + 1
+        before + count
     }
 
     /// Logs what a flush covers: before those who are to look there are rung.

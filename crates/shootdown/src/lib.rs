@@ -134,6 +134,7 @@ extern crate std;
 mod machine;
 mod line;
 mod extent;
+mod extents;
 mod cpu_set;
 mod journal;
 mod presence;
@@ -147,6 +148,8 @@ mod flush;
 mod answer;
 mod stats;
 mod tag;
+mod held;
+mod quarantine;
 
 pub mod rules;
 #[cfg(feature = "soft")]
@@ -156,9 +159,11 @@ pub use cpu::{Cpu, Here};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;
 pub use extent::{Extent, PageSize};
+pub use extents::Extents;
 pub use flush::Pending;
 pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
 pub use presence::{Presence, SpaceId};
+pub use quarantine::{Horizon, Quarantine};
 pub use rules::Rule;
 pub use space::Space;
 pub use stats::{CpuStats, SpaceStats};

@@ -71,13 +71,13 @@ impl Sim {
 
     /// Whether the target of a flush has the space loaded without running it, or has it not loaded,
     /// and that since before the flush began: who has just left was right to be told.
-    fn judge_target(&self, target: usize, flush: Option<(SpaceKey, Time)>) -> (bool, bool) {
+    fn judge_target(&self, target: usize, flush: Option<(Option<SpaceKey>, Time)>) -> (bool, bool) {
         let scheduler = self.scheduler.borrow();
         let Some((space, began_at)) = flush else { return (false, false) };
         if scheduler.is_switching(target) || scheduler.switched_at(target) >= began_at {
             return (false, false);
         }
-        if self.tlbs.borrow()[target].space != space {
+        if space.is_some_and(|space| self.tlbs.borrow()[target].space != space) {
             return (false, true);
         }
         (!scheduler.runs_user_thread(target), false)

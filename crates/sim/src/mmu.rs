@@ -167,8 +167,16 @@ impl Sim {
     pub fn flush_began(&self, root: FrameNumber, range: Option<Range<u64>>) -> FlushRecord {
         let space = SpaceKey::new(root, self.memory.borrow().generation(root));
         let now = self.now();
-        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((space, now));
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((Some(space), now));
         self.oracle.borrow_mut().begin(space, range, now)
+    }
+
+    /// Says that this CPU is about to interrupt others so that they let go of page tables: of the
+    /// space with this root, or of whichever they hold. No translation need be forgotten.
+    pub fn expelling(&self, root: Option<FrameNumber>) {
+        let memory = self.memory.borrow();
+        let space = root.map(|root| SpaceKey::new(root, memory.generation(root)));
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((space, self.now()));
     }
 
     /// Says that this CPU has sent all interrupts for the flush that it began.

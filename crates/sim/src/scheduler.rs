@@ -193,7 +193,7 @@ impl Sim {
     pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
         let context = self.contexts.create(move || {
             // Whoever switched here had masked interrupts.
-            crate::word::with_running(Self::unmask);
+            crate::word::with_running(Self::end_switch);
             body();
             crate::word::with_running(Self::exit);
         })?;
@@ -307,7 +307,7 @@ impl Sim {
             let queue = &mut self.scheduler.borrow_mut().cpus[cpu];
             (queue.switching, queue.switched_at) = (false, now);
         }
-        self.unmask();
+        self.end_switch();
     }
 
     /// Blocks the calling thread for so long.
@@ -366,7 +366,7 @@ impl Sim {
         self.scheduler.borrow_mut().thread_mut(id).space = space;
         self.mask();
         self.load_space_of(Some(id));
-        self.unmask();
+        self.end_switch();
     }
 
     fn exit(&self) {
@@ -387,7 +387,7 @@ impl Sim {
         if next_state != Next::Done {
             self.suspend();
             // Back, perhaps on another CPU, whose `switch_to` masked interrupts.
-            self.unmask();
+            self.end_switch();
         }
     }
 
@@ -426,6 +426,14 @@ impl Sim {
         match space {
             Some(space) => kernel.switch(space),
             None => kernel.enter_lazy(),
+        }
+    }
+
+    /// Lets interrupts in again, on the other side of a switch.
+    fn end_switch(&self) {
+        self.unmask();
+        if let Some(kernel) = self.kernel() {
+            kernel.after_switch();
         }
     }
 
@@ -514,7 +522,7 @@ impl Sim {
                 self.mask();
                 self.switch_to(next);
                 self.suspend();
-                self.unmask();
+                self.end_switch();
             } else {
                 self.wait_for_work(None);
             }
@@ -534,7 +542,7 @@ impl Sim {
                         kernel.leave();
                     }
                     self.lose_tlb();
-                    self.unmask();
+                    self.end_switch();
                     // That took time, in which nobody poked us, for we were not yet parked.
                     if self.has_work() {
                         break;

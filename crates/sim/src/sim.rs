@@ -42,6 +42,9 @@ pub trait Kernel {
     fn enter_lazy(&self);
     /// This CPU is about to lose its TLB in a deep idle state.
     fn leave(&self);
+    /// A switch is over, or the CPU has let go of what it had loaded, and interrupts are let in
+    /// again: time for what could not be done in the middle of it.
+    fn after_switch(&self) {}
     /// The flush interrupt.
     fn flush_interrupt(&self);
 }
@@ -88,7 +91,7 @@ pub(crate) struct CpuClock {
     /// Waiting for something to do.
     pub(crate) parked: bool,
     /// The space that it is sending a flush for, whose interrupts it sends, and since when.
-    pub(crate) flushing: Option<(SpaceKey, Time)>,
+    pub(crate) flushing: Option<(Option<SpaceKey>, Time)>,
     pub(crate) counts: Counts,
 }
 

@@ -5,13 +5,15 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use shootdown::{Extent, PageSize, Root};
+use shootdown::{Extent, Extents, Horizon, PageSize, Root};
 
 /// What was changed in a space's page tables, and must not be used by any CPU any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The addresses; `None` for all of the space.
+    /// The addresses from the first to the last; `None` for all of the space.
     pub range: Option<Range<u64>>,
+    /// Those of them that were changed, as the engine has it.
+    pub extents: Extents,
     /// The size of the smallest page that was changed.
     pub page_size: PageSize,
     /// What, besides the translations themselves, is about to be freed.
@@ -28,15 +30,36 @@ pub enum Freed {
 }
 
 impl Change {
-    /// As the engine has it.
+    /// Every small page of a range.
     #[must_use]
-    pub fn extent(&self) -> Extent {
-        let extent = match &self.range {
-            Some(range) => Extent::range(range.clone(), self.page_size),
-            None => Extent::whole(),
-        };
-        if self.freed == Freed::Tables { extent.freeing_tables() } else { extent }
+    pub fn range(range: Range<u64>, freed: Freed) -> Self {
+        let page_size = PageSize::SIZE_4K;
+        let extents = one(Extent::range(range.clone(), page_size), freed);
+        Self { range: Some(range), extents, page_size, freed }
     }
+
+    /// All of the space.
+    #[must_use]
+    pub fn whole(freed: Freed) -> Self {
+        let extents = one(Extent::whole(), freed);
+        Self { range: None, extents, page_size: PageSize::SIZE_4K, freed }
+    }
+}
+
+fn one(extent: Extent, freed: Freed) -> Extents {
+    let mut extents = Extents::new();
+    extents.add(if freed == Freed::Tables { extent.freeing_tables() } else { extent });
+    extents
+}
+
+/// What became of a space that was retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retired {
+    /// No CPU can walk its page tables: they can be freed.
+    Free,
+    /// CPUs still have it loaded. Its root will be [handed out](Coherence::take_dead) by the last
+    /// of them.
+    Held,
 }
 
 /// Which lock of the space is held while `munmap` flushes.
@@ -115,20 +138,40 @@ pub trait Coherence {
     /// Called after page tables were changed, and before what they mapped is reused.
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending;
 
-    /// Returns when no CPU can use a translation that the flush covered.
-    fn wait(&self, pending: Self::Pending);
+    /// Returns when no CPU can use a translation that the flush covered, and says which of the
+    /// space's unhooked page tables a CPU can still walk.
+    fn wait(&self, pending: Self::Pending) -> Horizon;
+
+    /// When this returns, no CPU can walk page tables of the space that were unhooked before.
+    ///
+    /// Called when more of them are held back than is wanted; never by a design that does not hold
+    /// any.
+    fn expel(&self, space: &Self::Space) {
+        let _ = space;
+    }
 
     /// The space has no user left and is never switched to again; this CPU may still have it
-    /// loaded. When this returns, no CPU has it loaded or can walk its tables.
-    fn retire(&self, space: &Self::Space);
+    /// loaded, and so may others that are lazy on it.
+    fn retire(&self, space: &Self::Space) -> Retired;
+
+    /// A root whose space was retired, and whose tables no CPU can walk any more: for this CPU to
+    /// free. Asked for after every switch, and after whatever else may have let go of a space.
+    fn take_dead(&self) -> Option<Root> {
+        None
+    }
+
+    /// Has every CPU let go of spaces that are dead. When it returns, those that were dead before
+    /// have been handed out.
+    fn reap(&self) {}
 
     /// Makes a space current on this CPU: a thread of it is about to run, in the kernel to begin
     /// with.
     ///
     /// # Safety
     ///
-    /// The space must neither move nor be dropped before [`retire`](Self::retire) has returned for
-    /// it, and its root must be a valid page table until then.
+    /// Until [`retire`](Self::retire) says that it is free, or its root is
+    /// [handed out](Self::take_dead), the space must neither move nor be dropped, and its root must
+    /// be a valid page table.
     #[expect(unsafe_code, reason = "the root must be a page table, which no type can prove")]
     unsafe fn switch(&self, space: &Self::Space);
 
@@ -182,11 +225,20 @@ macro_rules! forward {
             fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
                 (**self).flush(space, change)
             }
-            fn wait(&self, pending: Self::Pending) {
-                (**self).wait(pending);
+            fn wait(&self, pending: Self::Pending) -> Horizon {
+                (**self).wait(pending)
             }
-            fn retire(&self, space: &Self::Space) {
-                (**self).retire(space);
+            fn expel(&self, space: &Self::Space) {
+                (**self).expel(space);
+            }
+            fn retire(&self, space: &Self::Space) -> Retired {
+                (**self).retire(space)
+            }
+            fn take_dead(&self) -> Option<Root> {
+                (**self).take_dead()
+            }
+            fn reap(&self) {
+                (**self).reap();
             }
             #[expect(unsafe_code, reason = "hands on what it is called with")]
             unsafe fn switch(&self, space: &Self::Space) {

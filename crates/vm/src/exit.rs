@@ -1,25 +1,27 @@
 //! The end of a space.
 
-use crate::coherence::Coherence;
+use crate::coherence::{Coherence, Retired};
 use crate::format::Format;
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::table::PageTables;
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
-    /// Takes the space down: no CPU has it loaded afterwards, and its pages and tables are free.
+    /// Takes the space down: its pages are free afterwards, and its tables are when no CPU can walk
+    /// them any more; see [`Vm::bury`](crate::Vm::bury).
     ///
     /// Nobody may be using the space any more, nor be about to: no thread of it is left but the
     /// caller's, which runs in the kernel, and no other call is on its way. Calls that come later
     /// find a space without room for anything.
     ///
-    /// There is one [`retire`](Coherence::retire), and no flush. It comes before anything else, so
-    /// that what follows is bookkeeping: entries are not cleared, nor pages gathered.
+    /// There is one [`retire`](Coherence::retire), and no flush: nobody uses a page of it, nor ever
+    /// will. So entries are not cleared, nor pages gathered. CPUs that are lazy on the space may
+    /// walk its tables, which therefore stay as they are, and lead to pages that are not its own
+    /// any more: what speculation finds there, nobody uses.
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
         let Some(mut areas) = self.areas.write().close() else { return };
-        self.vm.coherence.retire(self.coherent());
         for area in areas.iter() {
             let mut page_count = 0;
             for (_, _, entry) in self.tables.entries(platform, area.range.clone()) {
@@ -33,9 +35,17 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             }
         }
         let ranges = areas.with_tables(PageTables::<F>::last_table_bytes());
-        self.tables.unhook(platform, &ranges, &(0..u64::MAX), |table, _| {
-            platform.free_table(table);
-        });
-        self.tables.free_root(platform);
+        let mut tables = self.take_quarantined();
+        let quarantined = tables.len();
+        self.tables.unhook(platform, &ranges, &(0..u64::MAX), |table, _| tables.push(table));
+        tables.push(self.tables.root_frame());
+
+        // Before it is retired: another CPU may be told a moment later that it is dead.
+        self.vm.held.keep_dead(self.root(), tables, quarantined);
+        if self.vm.coherence.retire(self.coherent()) == Retired::Free {
+            self.vm.free_dead(self.root());
+        }
+        self.vm.bury();
+        self.vm.bound_held();
     }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 
-use shootdown::PageSize;
+use shootdown::{Extent, Extents, Horizon, PageSize};
 
 use crate::PAGE_BYTES;
 use crate::areas::Vacated;
@@ -13,7 +13,7 @@ use crate::coherence::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf};
 use crate::platform::{Frame, Platform, Work};
-use crate::space::{AddressSpace, Vm};
+use crate::space::AddressSpace;
 
 /// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
@@ -27,8 +27,9 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     flight: Flight,
     /// What the operation was asked to change.
     requested: Range<u64>,
-    /// What it has taken away from the MMU: the least range that holds it all.
+    /// What it has taken away from the MMU: the least range that holds it all, and piece by piece.
     taken: Option<Range<u64>>,
+    extents: Extents,
     extra: Option<Extra>,
     removed: Removed,
 }
@@ -54,7 +55,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     pub(crate) fn begin(space: &'s AddressSpace<P, C, F>, requested: Range<u64>) -> Self {
         let flight = space.flights.begin(&requested);
         let removed = Removed::default();
-        Self { space, flight, requested, taken: None, extra: None, removed }
+        let (taken, extents) = (None, Extents::new());
+        Self { space, flight, requested, taken, extents, extra: None, removed }
     }
 
     /// Clears the entries for `range`.
@@ -76,8 +78,10 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
         space.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
-            // CPUs may cache the way to it even where no page was mapped.
-            self.take(covered);
+            // CPUs may cache the way to it even where no page was mapped. That is forgotten along
+            // with any page below.
+            self.extents.add(Extent::page(covered.start).freeing_tables());
+            self.take_range(covered);
             self.removed.tables.push(table);
             self.make_room();
         });
@@ -102,7 +106,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// An entry for the page at `address` allows less than it did.
     pub(crate) fn take_page(&mut self, address: u64) {
-        self.take(address..address + PAGE_BYTES);
+        self.extents.add(Extent::page(address));
+        self.take_range(address..address + PAGE_BYTES);
     }
 
     /// More is flushed than was taken, and by more CPUs than could go wrong.
@@ -134,19 +139,20 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let raced = self.space.flights.overlapping(&self.requested, Some(&self.flight)).is_some();
         if raced {
             self.space.counters.count_race();
-            self.take(self.requested.clone());
+            self.extents.add(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
+            self.take_range(self.requested.clone());
         }
-        let range = self.taken.take();
+        let (range, extents) = (self.taken.take(), mem::take(&mut self.extents));
         if self.extra == Some(Extra::Everything) {
-            let freed = Freed::Tables;
-            return Some(Change { range: None, page_size: PageSize::SIZE_4K, freed });
+            return Some(Change::whole(Freed::Tables));
         }
         let has_tables = !self.removed.tables.is_empty() || self.extra == Some(Extra::IdleCpus);
         let freed = if has_tables { Freed::Tables } else { Freed::Pages };
-        range.map(|range| Change { range: Some(range), page_size: PageSize::SIZE_4K, freed })
+        let page_size = PageSize::SIZE_4K;
+        range.map(|range| Change { range: Some(range), extents, page_size, freed })
     }
 
-    fn take(&mut self, range: Range<u64>) {
+    fn take_range(&mut self, range: Range<u64>) {
         self.taken = Some(match &self.taken {
             None => range,
             Some(taken) => taken.start.min(range.start)..taken.end.max(range.end),
@@ -158,12 +164,9 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         if self.removed.pages.len() < PAGES_MAX && self.removed.tables.len() < TABLES_MAX {
             return;
         }
-        if let Some(change) = self.change() {
-            let pending = self.space.flush(&change);
-            self.space.vm.coherence.wait(pending);
-        }
-        let removed = mem::take(&mut self.removed);
-        removed.free(&self.space.vm);
+        let pending = self.change().map(|change| self.space.flush(&change));
+        let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
+        mem::take(&mut self.removed).free(self.space, horizon);
     }
 }
 
@@ -179,11 +182,9 @@ pub(crate) struct Sent<'s, P: Platform, C: Coherence, F: Format> {
 impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
     /// Waits until the flush is done, and frees what was gathered.
     pub(crate) fn wait(self) {
-        if let Some(pending) = self.pending {
-            self.space.vm.coherence.wait(pending);
-        }
+        let horizon = self.pending.map(|pending| self.space.vm.coherence.wait(pending));
         self.space.flights.end(self.flight);
-        self.removed.free(&self.space.vm);
+        self.removed.free(self.space, horizon);
     }
 
     /// The same, and lets go of the lock: before, where the design can have it so.
@@ -199,15 +200,19 @@ impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
 }
 
 impl Removed {
-    fn free<P: Platform, C: Coherence>(self, vm: &Vm<P, C>) {
+    /// Frees what nobody can use or walk after a flush, if there was one.
+    fn free<P: Platform, C: Coherence, F: Format>(
+        self,
+        space: &AddressSpace<P, C, F>,
+        horizon: Option<Horizon>,
+    ) {
+        let vm = &space.vm;
         if !self.pages.is_empty() {
             vm.platform.work(Work::UnmapPage, self.pages.len());
         }
         for page in self.pages {
             vm.platform.release(page);
         }
-        for table in self.tables {
-            vm.platform.free_table(table);
-        }
+        space.free_tables(self.tables, horizon.unwrap_or(Horizon::CLEAR));
     }
 }

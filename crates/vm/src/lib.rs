@@ -92,14 +92,18 @@ mod protect;
 mod advise;
 mod fork;
 mod exit;
+mod held;
 
 pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
-pub use coherence::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, UnmapLock};
+pub use coherence::{
+    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, UnmapLock,
+};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};
+pub use held::HeldStats;
 pub use map::Place;
 pub use platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use space::{AddressSpace, Stats, Vm};

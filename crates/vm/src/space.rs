@@ -1,12 +1,13 @@
 //! An address space, and what all of them have in common.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use lock_api::{RwLock, RwLockWriteGuard};
-use shootdown::Root;
+use lock_api::{Mutex, RwLock, RwLockWriteGuard};
+use shootdown::{Quarantine, Root};
 
 use crate::area::{Area, Protection};
 use crate::areas::Areas;
@@ -15,6 +16,7 @@ use crate::first_read::FirstReads;
 use crate::flights::Flights;
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
+use crate::held::{HELD_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::table::PageTables;
 
@@ -24,10 +26,12 @@ use crate::table::PageTables;
 /// Platform and coherence are handles: something small that can be cloned, such as a reference, an
 /// `Rc`, or a unit type for a kernel that has but one of them.
 #[derive(Clone)]
-pub struct Vm<P, C> {
+pub struct Vm<P: Platform, C> {
     pub(crate) platform: P,
     pub(crate) coherence: C,
     pub(crate) zero_page: Frame,
+    pub(crate) held: Arc<HeldTables<P>>,
+    pub(crate) held_tables_max: u64,
     /// In bytes; less than two pages is none.
     pub(crate) fault_around_bytes: u64,
 }
@@ -42,7 +46,14 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
     pub fn new(platform: P, coherence: C) -> Result<Self, OutOfMemory> {
         let zero_page = platform.allocate(FrameUse::Page)?;
         platform.clear_page(zero_page);
-        Ok(Self { platform, coherence, zero_page, fault_around_bytes: 0 })
+        Ok(Self {
+            platform,
+            coherence,
+            zero_page,
+            held: Arc::new(HeldTables::new()),
+            held_tables_max: HELD_MAX,
+            fault_around_bytes: 0,
+        })
     }
 
     /// Has a read fault in an area of a file map its neighbours, too, as far as they are in memory:
@@ -53,6 +64,13 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
     pub fn with_fault_around(self, window_bytes: u64) -> Self {
         let fault_around_bytes = window_bytes.checked_ilog2().map_or(0, |log| 1 << log);
         Self { fault_around_bytes, ..self }
+    }
+
+    /// Has lazy CPUs interrupted when more page tables than that are held back because they could
+    /// walk them. A CPU holds those of one dead space at most.
+    #[must_use]
+    pub fn with_held_tables_max(self, held_tables_max: u64) -> Self {
+        Self { held_tables_max, ..self }
     }
 
     /// The platform.
@@ -104,7 +122,10 @@ pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) claims: AtomicU64,
     pub(crate) first_reads: FirstReads,
     pub(crate) counters: Counters,
-    coherent: C::Space,
+    /// Unhooked tables that CPUs may still walk, and whether there are any.
+    pub(crate) quarantine: Quarantined<P>,
+    pub(crate) has_quarantined: AtomicBool,
+    pub(crate) coherent: C::Space,
 }
 
 impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
@@ -123,6 +144,8 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             claims: AtomicU64::new(0),
             first_reads: FirstReads::default(),
             counters: Counters::default(),
+            quarantine: Mutex::new(Quarantine::new(QUARANTINED_MAX)),
+            has_quarantined: AtomicBool::new(false),
             vm: vm.clone(),
         })
     }
@@ -221,7 +244,7 @@ impl Counters {
     }
 }
 
-impl<P, C> fmt::Debug for Vm<P, C> {
+impl<P: Platform, C> fmt::Debug for Vm<P, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vm").field("zero_page", &self.zero_page).finish_non_exhaustive()
     }

@@ -126,9 +126,9 @@ impl<F: Format> PageTables<F> {
         self.count.load(Relaxed) > (2 * needed_then).max(KEPT_MAX)
     }
 
-    /// Frees the root, when nothing else is left.
-    pub(crate) fn free_root(&self, platform: &impl Platform) {
-        platform.free_table(self.root);
+    /// The table of the highest level.
+    pub(crate) const fn root_frame(&self) -> Frame {
+        self.root
     }
 
     /// Hangs a new table into an entry that was empty, or finds what another CPU hung there.

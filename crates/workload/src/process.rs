@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Sim, Touch};
 use shootdown_vm::{
-    AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, MapError, OutOfMemory,
-    PAGE_BYTES, Place, Protection, RangeError, Sharing,
+    AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, HeldStats, MapError,
+    OutOfMemory, PAGE_BYTES, Place, Protection, RangeError, Sharing,
 };
 
 use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission};
@@ -109,6 +109,16 @@ impl<C: Coherence> Vm<C> {
     /// Takes down the memory of a process that has no thread any more.
     pub(crate) fn destroy(&self, process: &Process<C>) {
         process.space.exit();
+    }
+
+    /// Frees the page tables of dead spaces that this CPU was the last to hold.
+    pub(crate) fn bury(&self) {
+        self.vm.bury();
+    }
+
+    /// How many page tables were held back because a CPU could still walk them.
+    pub(crate) fn held_tables(&self) -> HeldStats {
+        self.vm.held_tables()
     }
 
     /// Makes a process's space current on this CPU.

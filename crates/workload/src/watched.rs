@@ -3,9 +3,9 @@
 
 use std::rc::Rc;
 
-use shootdown::Root;
+use shootdown::{Horizon, Root};
 use shootdown_sim::{FlushRecord, Sim};
-use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, UnmapLock};
+use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
 
 /// A design, watched.
 #[derive(Debug)]
@@ -59,17 +59,35 @@ impl<C: Coherence> Coherence for Watched<C> {
         WatchedPending { pending, record }
     }
 
-    fn wait(&self, flush: Self::Pending) {
-        self.design.wait(flush.pending);
+    fn wait(&self, flush: Self::Pending) -> Horizon {
+        let horizon = self.design.wait(flush.pending);
         self.sim.flush_ended(flush.record);
+        horizon
     }
 
-    fn retire(&self, space: &Self::Space) {
-        // Page tables and pages are freed after this: the oracle looks at that by itself.
+    fn expel(&self, space: &Self::Space) {
+        self.sim.expelling(Some(space.root));
+        self.design.expel(&space.space);
+        self.sim.flush_sent();
+    }
+
+    fn retire(&self, space: &Self::Space) -> Retired {
+        // Nobody uses the space any more. When its tables are freed, the oracle looks by itself.
         let record = self.sim.flush_began(space.root, None);
-        self.design.retire(&space.space);
+        let retired = self.design.retire(&space.space);
         self.sim.flush_sent();
         self.sim.flush_ended(record);
+        retired
+    }
+
+    fn take_dead(&self) -> Option<Root> {
+        self.design.take_dead()
+    }
+
+    fn reap(&self) {
+        self.sim.expelling(None);
+        self.design.reap();
+        self.sim.flush_sent();
     }
 
     #[expect(unsafe_code, reason = "handed on")]

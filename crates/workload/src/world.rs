@@ -11,7 +11,7 @@ use shootdown_sim::{
     Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, ThreadId, ThreadSpec,
     Time, Violation,
 };
-use shootdown_vm::Coherence;
+use shootdown_vm::{Coherence, HeldStats};
 
 use crate::operation::{LockId, Operation, ProgramId, Workload};
 use crate::process::{Process, Step, StepError, Vm};
@@ -51,11 +51,14 @@ pub struct Outcome {
     pub hazards: u64,
     /// The first of both.
     pub first_violations: Vec<Violation>,
+    /// Page tables that were held back because a CPU could still walk them, in all of the run.
+    pub held_tables: HeldStats,
 }
 
 impl Outcome {
-    /// Of all that happened on a machine.
-    pub(crate) fn of(sim: &Sim) -> Self {
+    /// Of all that happened.
+    pub(crate) fn of<C: Coherence>(vm: &Vm<C>) -> Self {
+        let sim = vm.sim();
         Self {
             time: sim.time(),
             iterations: 0,
@@ -64,6 +67,7 @@ impl Outcome {
             violations: sim.violations(),
             hazards: sim.hazards(),
             first_violations: sim.first_violations(),
+            held_tables: vm.held_tables(),
         }
     }
 }
@@ -392,7 +396,7 @@ impl<C: Coherence + 'static> World<C> {
             time: end - begin,
             iterations: measure.iterations,
             counts: counts.since(&counts_before),
-            ..Outcome::of(&self.sim)
+            ..Outcome::of(&self.vm)
         })
     }
 }
@@ -410,6 +414,9 @@ impl<C: Coherence + 'static> Kernel for World<C> {
     }
     fn leave(&self) {
         self.vm.design().leave();
+    }
+    fn after_switch(&self) {
+        self.vm.bury();
     }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();

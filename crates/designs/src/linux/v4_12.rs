@@ -10,9 +10,9 @@
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use shootdown::Root;
+use shootdown::{Horizon, Root};
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM};
 
@@ -123,9 +123,11 @@ impl Coherence for Linux412 {
         }
     }
 
-    fn wait(&self, (): ()) {}
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
 
-    fn retire(&self, space: &Rc<Mm>) {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
         // An exiting thread has become lazy on its own space, and the flush has all of them leave.
         // One that executes another program is elsewhere by now.
         self.sim.mask();
@@ -133,12 +135,8 @@ impl Coherence for Linux412 {
             self.me().is_lazy.set(true);
         }
         self.sim.unmask();
-        let whole = Change {
-            range: None,
-            page_size: shootdown::PageSize::SIZE_4K,
-            freed: shootdown_vm::Freed::Tables,
-        };
-        self.flush(space, &whole);
+        self.flush(space, &Change::whole(Freed::Tables));
+        Retired::Free
     }
 
     unsafe fn switch(&self, space: &Rc<Mm>) {

@@ -13,9 +13,9 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{PageSize, Root, Word};
+use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine};
 
@@ -162,9 +162,11 @@ impl Coherence for Linux414 {
         }
     }
 
-    fn wait(&self, (): ()) {}
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
 
-    fn retire(&self, space: &Rc<Mm>) {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
         // Linux counts references, and the last CPU that lets go frees the root. Here all that have
         // it loaded are told instead, once: what else is freed is as unsafe as it was.
         space.dead.set(true);
@@ -179,9 +181,10 @@ impl Coherence for Linux414 {
             self.switch_mm(None);
         }
         self.sim.unmask();
-        let change = Change { range: None, page_size: PageSize::SIZE_4K, freed: Freed::Tables };
+        let change = Change::whole(Freed::Tables);
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, u64::MAX, &change));
         self.calls.call(&self.sim, &targets, &info, || {});
+        Retired::Free
     }
 
     unsafe fn switch(&self, space: &Rc<Mm>) {

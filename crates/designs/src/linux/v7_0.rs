@@ -16,9 +16,9 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{PageSize, Root, Word};
+use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
 
@@ -260,17 +260,19 @@ impl Coherence for Linux70 {
         self.calls.call(sim, &targets, &info, flush_here);
     }
 
-    fn wait(&self, (): ()) {}
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
 
-    fn retire(&self, space: &Rc<Mm>) {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
         // An exiting thread is lazy on its own space by now, and one that executes another program
         // is elsewhere; freed tables have all lazy CPUs, and so perhaps this one, switch to
         // `init_mm`.
         if self.has_loaded(space) {
             self.enter_lazy();
         }
-        let change = Change { range: None, page_size: PageSize::SIZE_4K, freed: Freed::Tables };
-        self.flush(space, &change);
+        self.flush(space, &Change::whole(Freed::Tables));
+        Retired::Free
     }
 
     unsafe fn switch(&self, space: &Rc<Mm>) {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use shootdown::{PageSize, Root};
+use shootdown::Root;
 use shootdown_sim::{Affinity, Kernel, Machine, Purpose, RunEnd, Sim, ThreadSpec, Time, Touch};
 use shootdown_vm::{Change, Coherence, Freed};
 
@@ -83,7 +83,7 @@ impl<C: Coherence + 'static> Rig<C> {
         let range = pages.start << 12..pages.end << 12;
         let (space, root) = &self.spaces[space as usize];
         let record = self.sim.flush_began(*root, Some(range.clone()));
-        let change = Change { range: Some(range), page_size: PageSize::SIZE_4K, freed };
+        let change = Change::range(range, freed);
         let pending = self.design.flush(space, &change);
         self.sim.flush_sent();
         self.design.wait(pending);

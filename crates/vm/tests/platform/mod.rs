@@ -17,10 +17,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
-use shootdown::Root;
+use shootdown::{Horizon, Root};
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes, FaultError,
-    FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, UnmapLock, Vm, Work,
+    FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, Retired, UnmapLock,
+    Vm, Work,
 };
 
 pub use mmu::Refused;
@@ -341,7 +342,7 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
         (root, change.clone())
     }
 
-    fn wait(&self, (root, change): (Root, Change)) {
+    fn wait(&self, (root, change): (Root, Change)) -> Horizon {
         self.0.moment();
         let hook = self.0.0.hook.lock().take();
         if let Some(hook) = hook {
@@ -350,11 +351,13 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
         if WHEN == AT_WAIT {
             self.tell(root, &change);
         }
+        Horizon::CLEAR
     }
 
-    fn retire(&self, &root: &Root) {
+    fn retire(&self, &root: &Root) -> Retired {
         self.0.0.retired.fetch_add(1, Relaxed);
         self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
+        Retired::Free
     }
 
     #[allow(unsafe_code, reason = "the trait's; CPUs of this machine run all spaces at once")]

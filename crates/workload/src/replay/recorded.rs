@@ -401,7 +401,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
             return Err(failure);
         }
         match end {
-            RunEnd::Done => Ok(Outcome::of(&self.sim)),
+            RunEnd::Done => Ok(Outcome::of(&self.vm)),
             RunEnd::TimeUp => Err(ReplayError::Run(RunError::TimeUp)),
             RunEnd::Deadlock(threads) => Err(ReplayError::Run(RunError::Deadlock(threads))),
         }
@@ -429,6 +429,9 @@ impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
     }
     fn leave(&self) {
         self.vm.design().leave();
+    }
+    fn after_switch(&self) {
+        self.vm.bury();
     }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();

@@ -1,0 +1,223 @@
+//! What one operation takes away: a few [extents](Extent), as few as it can be told in.
+//!
+//! `munmap` of a large area with three pages in it takes three pages away, and a CPU that drops
+//! those three keeps the rest of its translations. Linux gathers one range from the first page to
+//! the last (`mmu_gather`'s `start` and `end`), which is soon too long, and then all is dropped.
+
+use core::fmt;
+
+use crate::extent::Extent;
+
+/// How many extents are kept apart. Each is a generation of its own, of which a log keeps 16.
+const EXTENTS_MAX: usize = 4;
+
+/// A set of extents; empty to begin with.
+///
+/// No more than [`Extent::MAX_PAGES`] pages together: what is more is the whole space, for no CPU
+/// would drop so many one by one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Extents {
+    /// The first `count` of them, none of them whole; or one that is.
+    extents: [Extent; EXTENTS_MAX],
+    count: usize,
+}
+
+impl Extents {
+    /// Nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { extents: [Extent::whole(); EXTENTS_MAX], count: 0 }
+    }
+
+    /// Whether nothing was taken away: then nothing need be flushed.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The extents, none of them twice.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Extent] {
+        &self.extents[..self.count]
+    }
+
+    /// Whether it is the whole space.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.count == 1 && self.extents[0].is_whole()
+    }
+
+    /// Whether page tables are among what was taken away.
+    #[must_use]
+    pub fn free_tables(&self) -> bool {
+        self.as_slice().iter().any(|extent| extent.frees_tables())
+    }
+
+    /// The pages of all extents; 0 for the whole space.
+    #[must_use]
+    pub fn page_count(&self) -> usize {
+        self.as_slice().iter().map(|extent| extent.page_count()).sum()
+    }
+
+    /// Adds an extent. It may make another one longer, or, where there are too many, be joined to
+    /// the one that grows least by it; what is covered in the end is at least what was added.
+    pub fn add(&mut self, extent: Extent) {
+        if extent.is_whole() || self.is_whole() {
+            return self.widen(extent);
+        }
+        // Most are added in order, next to the one before.
+        for known in self.extents[..self.count].iter_mut().rev() {
+            if let Some(joined) = known.joined_with(extent)
+                && joined.page_count() <= known.page_count() + extent.page_count()
+            {
+                *known = joined;
+                return self.check_page_count();
+            }
+        }
+        if self.count < EXTENTS_MAX {
+            self.extents[self.count] = extent;
+            self.count += 1;
+            return self.check_page_count();
+        }
+        let growths = self.extents.iter().enumerate().filter_map(|(index, known)| {
+            let joined = known.joined_with(extent)?;
+            Some((joined.page_count() - known.page_count(), index, joined))
+        });
+        match growths.min_by_key(|&(growth, ..)| growth) {
+            Some((_, index, joined)) => {
+                self.extents[index] = joined;
+                self.check_page_count();
+            }
+            None => self.widen(extent),
+        }
+    }
+
+    fn check_page_count(&mut self) {
+        if self.page_count() > Extent::MAX_PAGES {
+            self.widen(Extent::whole());
+        }
+    }
+
+    /// The whole space from now on.
+    fn widen(&mut self, extent: Extent) {
+        let whole = if self.free_tables() || extent.frees_tables() {
+            Extent::whole().freeing_tables()
+        } else {
+            Extent::whole()
+        };
+        (self.extents[0], self.count) = (whole, 1);
+    }
+}
+
+impl Default for Extents {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Extents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+impl Extent {
+    /// The shortest extent that covers both, if they have pages of one size and it is not whole.
+    fn joined_with(self, other: Self) -> Option<Self> {
+        let size = self.page_size();
+        if size != other.page_size() {
+            return None;
+        }
+        let first = self.start().min(other.start());
+        let last = self.last_page().max(other.last_page());
+        let count = usize::try_from(((last - first) >> size.shift()) + 1).ok()?;
+        let joined = Self::pages(first, count, size);
+        let tables = self.frees_tables() || other.frees_tables();
+        let joined = if tables { joined.freeing_tables() } else { joined };
+        (!joined.is_whole()).then_some(joined)
+    }
+
+    /// The address of the last page of an extent that is not whole.
+    fn last_page(self) -> u64 {
+        let after_first = (self.page_count() as u64 - 1) << self.page_size().shift();
+        self.start().saturating_add(after_first) & !(self.page_size().bytes() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extent::PageSize;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn page(number: u64) -> Extent {
+        Extent::page(number << 12)
+    }
+
+    #[test]
+    fn neighbours_become_one_and_strangers_stay_apart() {
+        let mut extents = Extents::new();
+        assert!(extents.is_empty());
+        [3, 4, 5, 100, 101, 2, 4].into_iter().for_each(|number| extents.add(page(number)));
+        let expected = [
+            Extent::pages(2 << 12, 4, PageSize::SIZE_4K),
+            Extent::pages(100 << 12, 2, PageSize::SIZE_4K),
+        ];
+        assert_eq!(extents.as_slice(), expected);
+    }
+
+    #[test]
+    fn the_fifth_joins_the_one_that_grows_least() {
+        let mut extents = Extents::new();
+        [0, 1000, 2000, 3000, 2010].into_iter().for_each(|number| extents.add(page(number)));
+        assert_eq!(extents.as_slice().len(), 4);
+        assert_eq!(extents.as_slice()[2], Extent::pages(2000 << 12, 11, PageSize::SIZE_4K));
+    }
+
+    #[test]
+    fn too_far_apart_or_too_many_is_the_whole_space() {
+        let mut far = Extents::new();
+        [0, 1000, 2000, 3000, 4000].into_iter().for_each(|number| far.add(page(number)));
+        assert_eq!(far.as_slice(), [Extent::whole()]);
+        let mut many = Extents::new();
+        many.add(Extent::pages(0, 40, PageSize::SIZE_4K).freeing_tables());
+        many.add(Extent::pages(1 << 20, 24, PageSize::SIZE_4K));
+        assert_eq!(many.as_slice(), [Extent::whole().freeing_tables()]);
+        assert!(many.free_tables());
+    }
+
+    #[test]
+    fn sizes_are_not_mixed() {
+        let mut extents = Extents::new();
+        extents.add(page(0));
+        extents.add(Extent::pages(0, 1, PageSize::SIZE_2M));
+        assert_eq!(extents.as_slice().len(), 2);
+    }
+
+    proptest! {
+        /// Whatever is added is covered; and tables, where they were freed.
+        #[test]
+        fn nothing_is_forgotten(
+            pages in prop::collection::vec((0u64..300, 1usize..9, 0u8..2, any::<bool>()), 1..40)
+        ) {
+            let mut extents = Extents::new();
+            let mut added = Vec::new();
+            for (number, count, size, tables) in pages {
+                let size = PageSize::from_shift(12 + 9 * size);
+                let extent = Extent::pages(number << size.shift(), count, size);
+                let extent = if tables { extent.freeing_tables() } else { extent };
+                extents.add(extent);
+                added.push(extent);
+            }
+            for extent in added {
+                let covers = |known: &Extent| {
+                    known.is_whole() && (known.frees_tables() || !extent.frees_tables())
+                        || known.contains(extent)
+                };
+                prop_assert!(extents.as_slice().iter().any(covers));
+            }
+            prop_assert!(extents.page_count() <= Extent::MAX_PAGES);
+        }
+    }
+}

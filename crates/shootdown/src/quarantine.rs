@@ -1,0 +1,147 @@
+//! *Quarantine*: page tables that are out of the tree, and that a lazy CPU may still walk.
+//!
+//! A lazy CPU touches no page, but its speculation may walk the tables of the space that it has
+//! loaded, by way of the upper levels that it caches. So a table that is taken out must not be
+//! freed before such a CPU has forgotten the way to it. Linux interrupts lazy CPUs whenever tables
+//! are freed. Here the tables wait instead: the CPU forgets when it comes back, which it does by
+//! itself, or lets go of the space. What it has caught up with, it says when it next goes lazy, and
+//! the flushes of the space look there anyway.
+
+use core::fmt;
+
+/// Which of a space's unhooked page tables a CPU may still walk, once a flush is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Horizon {
+    pub(crate) flush: u64,
+    pub(crate) cleared: u64,
+}
+
+impl Horizon {
+    /// None, of any flush: everybody was told.
+    pub const CLEAR: Self = Self { flush: 0, cleared: u64::MAX };
+
+    /// The flush's own number, among those of its space.
+    #[must_use]
+    pub const fn flush(self) -> u64 {
+        self.flush
+    }
+
+    /// No CPU can walk a table that was unhooked by the flush of this number, or by an earlier one.
+    #[must_use]
+    pub const fn cleared(self) -> u64 {
+        self.cleared
+    }
+
+    /// Whether that goes for the tables of this flush, too: then they can be freed at once.
+    #[must_use]
+    pub const fn is_clear(self) -> bool {
+        self.cleared >= self.flush
+    }
+}
+
+/// The unhooked page tables of one space that CPUs may still walk: up to `BATCHES` lots of them, in
+/// the order of their flushes. `T` is whatever the kernel keeps tables in.
+///
+/// Guarded by a lock of the space's, or by whoever owns it. When the space is retired, what is left
+/// here is freed along with it.
+pub struct Quarantine<T, const BATCHES: usize = 8> {
+    batches: [Option<Batch<T>>; BATCHES],
+    table_count: usize,
+    table_count_max: usize,
+}
+
+struct Batch<T> {
+    flush: u64,
+    table_count: usize,
+    tables: T,
+}
+
+impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
+    /// An empty one, for up to so many tables.
+    #[must_use]
+    pub const fn new(table_count_max: usize) -> Self {
+        Self { batches: [const { None }; BATCHES], table_count: 0, table_count_max }
+    }
+
+    /// How many tables are held.
+    #[must_use]
+    pub const fn table_count(&self) -> usize {
+        self.table_count
+    }
+
+    /// Holds so many tables of the flush with this horizon, which is done.
+    ///
+    /// # Errors
+    ///
+    /// Gives them back if there is no room. The kernel then has lazy CPUs
+    /// [told](crate::Here::expel), and frees these and all that were here before.
+    pub fn hold(&mut self, horizon: Horizon, table_count: usize, tables: T) -> Result<(), T> {
+        if self.table_count + table_count > self.table_count_max {
+            return Err(tables);
+        }
+        let Some(room) = self.batches.iter_mut().find(|batch| batch.is_none()) else {
+            return Err(tables);
+        };
+        *room = Some(Batch { flush: horizon.flush, table_count, tables });
+        self.table_count += table_count;
+        Ok(())
+    }
+
+    /// Takes out a lot that nobody can walk any more, and how many tables that are.
+    pub fn take_cleared(&mut self, horizon: Horizon) -> Option<(usize, T)> {
+        self.take(|batch| batch.flush <= horizon.cleared)
+    }
+
+    /// Takes out a lot, if there is one left: after lazy CPUs were [told](crate::Here::expel), or
+    /// when the space is dead and nobody holds it any more.
+    pub fn take_any(&mut self) -> Option<(usize, T)> {
+        self.take(|_| true)
+    }
+
+    fn take(&mut self, is_wanted: impl Fn(&Batch<T>) -> bool) -> Option<(usize, T)> {
+        let is_wanted = |batch: &&mut Option<Batch<T>>| batch.as_ref().is_some_and(&is_wanted);
+        let Batch { table_count, tables, .. } = self.batches.iter_mut().find(is_wanted)?.take()?;
+        self.table_count -= table_count;
+        Some((table_count, tables))
+    }
+}
+
+impl<T, const BATCHES: usize> fmt::Debug for Quarantine<T, BATCHES> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flushes = self.batches.iter().flatten().map(|batch| (batch.flush, batch.table_count));
+        f.debug_map().entries(flushes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn horizon(flush: u64, cleared: u64) -> Horizon {
+        Horizon { flush, cleared }
+    }
+
+    #[test]
+    fn a_lot_is_held_until_its_flush_is_cleared() {
+        let mut quarantine: Quarantine<&str> = Quarantine::new(10);
+        assert_eq!(quarantine.hold(horizon(5, 3), 2, "five"), Ok(()));
+        assert_eq!(quarantine.hold(horizon(7, 3), 4, "seven"), Ok(()));
+        assert_eq!(quarantine.take_cleared(horizon(8, 4)), None);
+        assert_eq!(quarantine.take_cleared(horizon(9, 6)), Some((2, "five")));
+        assert_eq!(quarantine.take_cleared(horizon(9, 6)), None);
+        assert_eq!(quarantine.table_count(), 4);
+        assert_eq!(quarantine.take_any(), Some((4, "seven")));
+        assert_eq!(quarantine.take_any(), None);
+    }
+
+    #[test]
+    fn what_is_too_much_comes_back() {
+        let mut few: Quarantine<u8> = Quarantine::new(3);
+        assert_eq!(few.hold(horizon(1, 0), 3, 1), Ok(()));
+        assert_eq!(few.hold(horizon(2, 0), 1, 2), Err(2));
+        let mut many: Quarantine<u8, 1> = Quarantine::new(100);
+        assert_eq!(many.hold(horizon(1, 0), 3, 1), Ok(()));
+        assert_eq!(many.hold(horizon(2, 0), 1, 2), Err(2));
+        assert_eq!(many.table_count(), 3);
+    }
+}

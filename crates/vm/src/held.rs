@@ -1,0 +1,192 @@
+//! Page tables that are out of use, and that a CPU may still walk: where they are until none can.
+//!
+//! There are two kinds. Those of a space that lives are in the space's quarantine, by the flush
+//! that they were unhooked with. Those of a dead space are here, all together, by its root.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lock_api::Mutex;
+use shootdown::{Horizon, Quarantine, Root};
+
+use crate::coherence::Coherence;
+use crate::format::Format;
+use crate::platform::{Frame, Platform};
+use crate::space::{AddressSpace, Vm};
+
+/// More than so many are not held back, of one space that lives: 256 KiB. Beyond that, CPUs that
+/// are lazy on it are interrupted.
+pub(crate) const QUARANTINED_MAX: usize = 64;
+
+/// More than so many are not held back, of all spaces together, unless the kernel says
+/// [otherwise](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are interrupted.
+pub(crate) const HELD_MAX: u64 = 1024;
+
+/// The tables of dead spaces, and how many are held back in all.
+pub(crate) struct HeldTables<P: Platform> {
+    dead: Mutex<P::SpinLock, BTreeMap<u64, Vec<Frame>>>,
+    count: AtomicU64,
+    peak: AtomicU64,
+    interrupted: AtomicU64,
+}
+
+/// How many page tables were held back because a CPU could still walk them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldStats {
+    /// Now.
+    pub now: u64,
+    /// At most, at any time.
+    pub peak: u64,
+    /// How often there were too many, and lazy CPUs were interrupted for it.
+    pub overflows: u64,
+}
+
+impl<P: Platform> HeldTables<P> {
+    pub(crate) fn new() -> Self {
+        Self {
+            dead: Mutex::new(BTreeMap::new()),
+            count: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            interrupted: AtomicU64::new(0),
+        }
+    }
+
+    /// So many more are held back.
+    pub(crate) fn add(&self, count: usize) {
+        let held = self.count.fetch_add(count as u64, Relaxed) + count as u64;
+        self.peak.fetch_max(held, Relaxed);
+    }
+
+    /// So many less.
+    pub(crate) fn remove(&self, count: usize) {
+        self.count.fetch_sub(count as u64, Relaxed);
+    }
+
+    pub(crate) fn count_overflow(&self) {
+        self.interrupted.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> HeldStats {
+        HeldStats {
+            now: self.count.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+            overflows: self.interrupted.load(Relaxed),
+        }
+    }
+
+    /// Keeps the tables of a space that is about to be retired. `counted` of them are counted
+    /// already.
+    pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
+        self.add(tables.len() - counted);
+        self.dead.lock().insert(root.0, tables);
+    }
+
+    /// Takes out the tables of a dead space that nobody can walk any more.
+    pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
+        let tables = self.dead.lock().remove(&root.0).unwrap_or_default();
+        self.remove(tables.len());
+        tables
+    }
+}
+
+impl<P: Platform, C: Coherence> Vm<P, C> {
+    /// Frees the page tables of dead spaces that this CPU was the last to hold.
+    ///
+    /// To be called where memory can be freed, soon after each switch of address spaces and
+    /// whatever else [lets go](Coherence::leave) of one. Costs next to nothing if there are none.
+    pub fn bury(&self) {
+        while let Some(root) = self.coherence.take_dead() {
+            self.free_dead(root);
+        }
+    }
+
+    /// How many page tables are held back because a CPU could still walk them.
+    pub fn held_tables(&self) -> HeldStats {
+        self.held.stats()
+    }
+
+    pub(crate) fn free_dead(&self, root: Root) {
+        for table in self.held.take_dead(root) {
+            self.platform.free_table(table);
+        }
+    }
+
+    /// Has lazy CPUs let go of dead spaces, if too many tables are held back.
+    pub(crate) fn bound_held(&self) {
+        if self.held.stats().now > self.held_tables_max {
+            self.held.count_overflow();
+            self.coherence.reap();
+            self.bury();
+        }
+    }
+}
+
+impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+    /// Frees tables that were unhooked, now or as soon as nobody can walk them any more; and those
+    /// that were held back until now.
+    pub(crate) fn free_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+        if !tables.is_empty() && !horizon.is_clear() {
+            self.hold_tables(tables, horizon);
+        } else {
+            self.free_all(tables);
+        }
+        if self.has_quarantined.load(Relaxed) {
+            self.free_cleared(horizon);
+        }
+    }
+
+    fn hold_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+        let count = tables.len();
+        self.has_quarantined.store(true, Relaxed);
+        self.vm.held.add(count);
+        let Err(tables) = self.quarantine.lock().hold(horizon, count, tables) else { return };
+        self.vm.held.count_overflow();
+        // Taken out first: what is unhooked and held meanwhile is not covered.
+        let before = self.take_quarantined();
+        self.vm.coherence.expel(&self.coherent);
+        for tables in [before, tables] {
+            self.vm.held.remove(tables.len());
+            self.free_all(tables);
+        }
+    }
+
+    fn free_cleared(&self, horizon: Horizon) {
+        loop {
+            let mut quarantine = self.quarantine.lock();
+            let Some((count, tables)) = quarantine.take_cleared(horizon) else {
+                self.has_quarantined.store(quarantine.table_count() != 0, Relaxed);
+                return;
+            };
+            drop(quarantine);
+            self.vm.held.remove(count);
+            self.free_all(tables);
+        }
+    }
+
+    /// All tables that are held back for this space.
+    pub(crate) fn take_quarantined(&self) -> Vec<Frame> {
+        let mut quarantine = self.quarantine.lock();
+        let mut all = Vec::new();
+        while let Some((_, tables)) = quarantine.take_any() {
+            all.extend(tables);
+        }
+        all
+    }
+
+    fn free_all(&self, tables: Vec<Frame>) {
+        for table in tables {
+            self.vm.platform.free_table(table);
+        }
+    }
+}
+
+/// The tables of one space that lives.
+pub(crate) type Quarantined<P> = Mutex<<P as Platform>::SpinLock, Quarantine<Vec<Frame>>>;
+
+impl<P: Platform> fmt::Debug for HeldTables<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
