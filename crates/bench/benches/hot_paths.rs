@@ -78,14 +78,14 @@ macro_rules! count {
 // What there is to do, whoever does it, is about 10 of each count: the call, the return, the
 // look-up of the space in the benchmark's own vector.
 count!(nothing, active(), 0, 20, |ready, here, space| black_box((&here, space)));
-count!(enter_lazy, active(), 0, 19, |ready, here, _space| here.enter_lazy());
+count!(enter_lazy, active(), 0, 22, |ready, here, _space| here.enter_lazy());
 count!(leave_lazy, lazy(), 0, 34, |ready, here, space| switch(&here, space));
-count!(switch_current_tag, active(), 1, 84, |ready, here, space| switch(&here, space));
-count!(switch_new_tag, tags_taken(), 6, 163, |ready, here, space| switch(&here, space));
+count!(switch_current_tag, active(), 1, 91, |ready, here, space| switch(&here, space));
+count!(switch_new_tag, tags_taken(), 6, 170, |ready, here, space| switch(&here, space));
 count!(flush_alone, active(), 0, 96, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
-count!(answer, rung(), 0, 148, |ready, here, _space| here.answer());
+count!(answer, rung(), 0, 142, |ready, here, _space| here.answer());
 
 library_benchmark_group!(
     name = hot_paths;

@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`, and switches")]
 
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -73,6 +74,8 @@ unsafe impl Machine for Plain {
     fn ring(&self, _cpus: &CpuSet<Self>) {}
     #[inline]
     fn relax(&self, _waiting: &CpuSet<Self>) {}
+    #[inline]
+    fn reclaim(&self, _space: NonNull<Space<Self>>) {}
 }
 
 /// An engine with two CPUs online and a few spaces, on CPU 0.

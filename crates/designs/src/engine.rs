@@ -3,11 +3,11 @@
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
 use core::cell::Cell;
-use core::marker::PhantomData;
+use core::ptr::NonNull;
 use std::rc::Rc;
 
-use shootdown::{Extent, Here, Horizon, Pending, Presence, Root, Rule, Shootdown, Space};
-use shootdown_sim::{Sim, SimMachine};
+use shootdown::{Here, Horizon, Lifetime, Pending, Presence, Root, Rule, Shootdown, Space};
+use shootdown_sim::{EngineOptions, Sim, SimMachine};
 use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
 
 /// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
@@ -23,13 +23,12 @@ const TELLS: u32 = 128;
 
 /// The design, with room for `64 * WORDS` CPUs.
 #[derive(Debug)]
-pub struct Engine<const WORDS: usize, P = Ours> {
+pub struct Engine<const WORDS: usize, P: Policy = Ours> {
     sim: Rc<Sim>,
     /// For each CPU.
     tellers: Vec<Teller>,
     /// For ever: a `Pending` borrows it.
-    engine: &'static Shootdown<SimMachine<WORDS>>,
-    policy: PhantomData<P>,
+    engine: &'static Shootdown<SimMachine<WORDS, P>>,
 }
 
 /// Whether a CPU tells when it enters the kernel.
@@ -51,7 +50,7 @@ enum Mode {
 
 /// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing,
 /// but made possible by it, so that it can be told apart.
-pub trait Policy {
+pub trait Policy: EngineOptions {
     /// See [`Coherence::UNMAP_LOCK`].
     const UNMAP_LOCK: UnmapLock;
     /// See [`Coherence::EMPTY_TABLES`].
@@ -67,16 +66,40 @@ pub trait Policy {
 #[derive(Debug)]
 pub struct Ours;
 
+/// The same, and who exits interrupts those who are lazy on the space, instead of leaving it to
+/// the last of them to free it.
+#[derive(Debug)]
+pub struct Shooting;
+
+/// The same, and who goes lazy on a space counts itself there.
+#[derive(Debug)]
+pub struct Counting;
+
 /// As under Linux 7.0.
 #[derive(Debug)]
 pub struct LinuxPolicy;
 
-impl Policy for Ours {
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
-    const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
-    const FIRST_READ: FirstRead = FirstRead::Guessed;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
+impl EngineOptions for Ours {}
+impl EngineOptions for LinuxPolicy {}
+impl EngineOptions for Shooting {
+    const LIFETIME: Lifetime = Lifetime::Shoot;
 }
+impl EngineOptions for Counting {
+    const LIFETIME: Lifetime = Lifetime::Counted;
+}
+
+macro_rules! ours {
+    ($($policy:ident),*) => {$(
+        impl Policy for $policy {
+            const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
+            const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
+            const FIRST_READ: FirstRead = FirstRead::Guessed;
+            const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
+        }
+    )*};
+}
+
+ours!(Ours, Shooting, Counting);
 
 impl Policy for LinuxPolicy {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
@@ -97,7 +120,7 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         let engine = Box::leak(Box::new(SimMachine::engine(&sim, broken)));
         let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
-        Self { sim, tellers, engine, policy: PhantomData }
+        Self { sim, tellers, engine }
     }
 
     fn teller(&self) -> &Teller {
@@ -110,8 +133,15 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
         counts.flushes_full + counts.flushes_ranged
     }
 
+    /// Waits with interrupts masked: the CPU answers its own bell meanwhile, and is sent none.
+    fn masked(&self, wait: impl FnOnce()) {
+        self.sim.mask();
+        wait();
+        self.sim.unmask();
+    }
+
     /// Calls `f` with the token of this CPU.
-    fn here<R>(&self, f: impl FnOnce(Here<'static, SimMachine<WORDS>>) -> R) -> R {
+    fn here<R>(&self, f: impl FnOnce(Here<'static, SimMachine<WORDS, P>>) -> R) -> R {
         self.sim.mask();
         // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks them,
         // and the handler does not interrupt it.
@@ -122,8 +152,8 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
 }
 
 impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
-    type Space = Rc<Space<SimMachine<WORDS>>>;
-    type Pending = Pending<'static, SimMachine<WORDS>>;
+    type Space = Rc<Space<SimMachine<WORDS, P>>>;
+    type Pending = (Pending<'static, SimMachine<WORDS, P>>, Horizon);
 
     const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;
@@ -140,33 +170,46 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
-        let pending = self.here(|here| here.flush(space, change.extents.as_slice()[0]));
+        let (pending, horizon) = self.here(|here| here.flush_gathered(space, &change.extents));
         self.sim.flush_sent();
         let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
-        pending
+        (pending, horizon)
     }
 
-    fn wait(&self, pending: Self::Pending) -> Horizon {
-        // Masked, it answers its own bell meanwhile, and is sent no interrupt.
-        self.sim.mask();
-        pending.wait();
-        self.sim.unmask();
-        Horizon::CLEAR
+    fn wait(&self, (pending, horizon): Self::Pending) -> Horizon {
+        self.masked(|| pending.wait());
+        horizon
+    }
+
+    fn expel(&self, space: &Self::Space) {
+        let pending = self.here(|here| here.expel(space));
+        self.masked(|| pending.wait());
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {
-        // The procedure that `Here::switch` asks for. A CPU that executes another program has
-        // switched away already.
-        self.here(|here| {
+        let retiring = self.here(|here| {
+            // The caller's thread was the last one of the space, or has left it for another.
             let presence = self.engine.cpu(here.id()).presence(self.engine.machine());
-            if matches!(presence, Presence::Active(id) | Presence::Lazy(id) if id == space.id()) {
-                here.leave();
+            if presence == Presence::Active(space.id()) {
+                here.enter_lazy();
             }
+            // SAFETY: our caller promises that nobody uses the space, and keeps it until its root
+            // was handed out.
+            unsafe { here.retire(NonNull::from(&**space)) }
         });
-        let pending = self.here(|here| here.flush(space, Extent::whole().freeing_tables()));
-        self.wait(pending);
-        Retired::Free
+        self.masked(|| retiring.wait());
+        // By `take_dead`: on this CPU, if nobody held it.
+        Retired::Held
+    }
+
+    fn take_dead(&self) -> Option<Root> {
+        self.engine.machine().take_dead()
+    }
+
+    fn reap(&self) {
+        let reaping = self.here(|here| here.reap());
+        self.masked(|| reaping.wait());
     }
 
     unsafe fn switch(&self, space: &Self::Space) {

@@ -5,6 +5,7 @@ use crate::cpu::Here;
 use crate::journal::{LOG_ENTRIES, Missed};
 use crate::machine::Machine;
 use crate::presence::Presence;
+use crate::rules::Rule;
 use crate::space::Space;
 
 impl<M: Machine> Here<'_, M> {
@@ -69,6 +70,7 @@ impl<M: Machine> Here<'_, M> {
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
+            Presence::Lazy(_) if self.is_on_dead_space() => self.leave_in_handler(),
             Presence::Lazy(_) => self.leave_freed_tables(space, loaded.generation),
             Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
             Presence::Out => {}
@@ -82,8 +84,14 @@ impl<M: Machine> Here<'_, M> {
         let missed = space.journal.missed(machine, seen, generation, usize::MAX);
         let tables_stand = matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables());
         if !tables_stand {
-            self.leave();
+            self.leave_in_handler();
         }
+    }
+
+    /// Whether the space that this CPU is lazy on is dead: now that it is awake, it can as well let
+    /// go of it. Who [reaps](Self::reap) relies on that.
+    fn is_on_dead_space(&self) -> bool {
+        self.held().is_owing() && !self.machine().breaks(Rule::LeaveDeadSpace)
     }
 
     #[inline]

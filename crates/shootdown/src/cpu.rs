@@ -13,6 +13,7 @@ use core::ptr;
 
 use crate::bell::Bell;
 use crate::engine::Shootdown;
+use crate::held::Held;
 use crate::machine::{CpuId, Machine, Tag, Word};
 use crate::presence::Presence;
 use crate::rules::{Rule, fence, order, store_then_fence};
@@ -27,12 +28,17 @@ use crate::tag::slots::{TagSlot, TagSlots, vacate};
 /// # Size
 ///
 /// 512 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
-/// read and write: presence, which changes when the CPU switches and is looked at by flushes; who
-/// has rung; and what was answered. Apart, so that where many flush at once, looks and waiters read
+/// read and write: what it could use or walk, which changes when the CPU switches and is looked at
+/// by flushes; who has rung; and what was answered. Apart, so that where many flush at once, looks and waiters read
 /// lines that rings do not take away. Nobody else touches the other lines.
 #[repr(C, align(64))]
 pub struct Cpu<M: Machine> {
     presence: M::Word,
+    /// Whose page tables the CPU can walk. See [`Held`].
+    held: M::Word,
+    /// Up to which generation of the space that it holds it has caught up, or an earlier one: as it
+    /// was when the CPU last went lazy or loaded a space.
+    seen: M::Word,
     /// In lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
@@ -72,6 +78,8 @@ impl<M: Machine> Cpu<M> {
     pub fn new() -> Self {
         Self {
             presence: M::Word::new(Presence::Out.to_word()),
+            held: M::Word::new(Held::NOTHING.0),
+            seen: M::Word::new(0),
             bell: Bell::new(),
             local: Local {
                 loaded: Cell::new(Loaded::KERNEL),
@@ -87,6 +95,33 @@ impl<M: Machine> Cpu<M> {
     #[inline]
     pub fn presence(&self, machine: &M) -> Presence {
         Presence::from_word(self.presence.load(order(machine, Rule::PresenceAcquire)))
+    }
+
+    /// Whose page tables the CPU can walk. See [`Rule::HeldAcquire`].
+    #[inline]
+    pub(crate) fn held(&self, machine: &M) -> Held {
+        Held(self.held.load(order(machine, Rule::HeldAcquire)))
+    }
+
+    /// Up to which generation the CPU has caught up with the space that it holds, at least. To be
+    /// asked after that. See [`Rule::SeenAcquire`].
+    #[inline]
+    pub(crate) fn seen(&self, machine: &M) -> u64 {
+        self.seen.load(order(machine, Rule::SeenAcquire))
+    }
+
+    /// Changes what the CPU holds, if that has not changed meanwhile: for others than itself.
+    #[inline]
+    pub(crate) fn change_held(&self, machine: &M, from: Held, to: Held) -> bool {
+        let acquire = order(machine, Rule::HeldAcquire);
+        self.held.compare_exchange(from.0, to.0, acquire, acquire).is_ok()
+    }
+
+    /// The CPU itself lets go of what it holds, unless that is marked by now.
+    pub(crate) fn let_go_if_unmarked(&self, machine: &M, held: Held) -> bool {
+        let release = order(machine, Rule::HeldRelease);
+        let relaxed = core::sync::atomic::Ordering::Relaxed;
+        self.held.compare_exchange(held.0, Held::NOTHING.0, release, relaxed).is_ok()
     }
 
     /// Hints that [`presence`](Self::presence) will be asked for soon.
@@ -182,6 +217,7 @@ impl<'e, M: Machine> Here<'e, M> {
         if !self.local().online.get() {
             return;
         }
+        // Also of a space that died under it: whoever lets go of it last reclaims it.
         self.leave();
         self.local().online.set(false);
         self.engine.online().remove(self.id);
@@ -221,6 +257,31 @@ impl<'e, M: Machine> Here<'e, M> {
     pub(crate) fn set_presence(&self, presence: Presence) {
         let release = order(self.machine(), Rule::LeaveRelease);
         self.cpu.presence.store(presence.to_word(), release);
+    }
+
+    /// Says what this CPU can walk from now on, and returns what it could until now. The new root
+    /// must be loaded. See [`Rule::HeldRelease`].
+    #[inline]
+    pub(crate) fn hold(&self, now: Held) -> Held {
+        Held(self.cpu.held.swap(now.0, order(self.machine(), Rule::HeldRelease)))
+    }
+
+    /// What this CPU can walk.
+    #[inline]
+    pub(crate) fn held(&self) -> Held {
+        Held(self.cpu.held.load(core::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// What this CPU has let go of, and could not reclaim. See [`Rule::BequestRelease`].
+    pub(crate) fn bequeath(&self, held: Held) {
+        let space = Held(held.pointer::<M>().addr() as u64);
+        self.cpu.held.store(space.bequeathed().0, order(self.machine(), Rule::BequestRelease));
+    }
+
+    /// Says up to which generation this CPU has caught up. See [`Rule::SeenRelease`].
+    #[inline]
+    pub(crate) fn set_seen(&self, generation: u64) {
+        self.cpu.seen.store(generation, order(self.machine(), Rule::SeenRelease));
     }
 
     /// The same, and then the full barrier that `rule` asks for.

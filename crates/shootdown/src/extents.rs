@@ -159,7 +159,9 @@ mod tests {
     fn neighbours_become_one_and_strangers_stay_apart() {
         let mut extents = Extents::new();
         assert!(extents.is_empty());
-        [3, 4, 5, 100, 101, 2, 4].into_iter().for_each(|number| extents.add(page(number)));
+        for number in [3, 4, 5, 100, 101, 2, 4] {
+            extents.add(page(number));
+        }
         let expected = [
             Extent::pages(2 << 12, 4, PageSize::SIZE_4K),
             Extent::pages(100 << 12, 2, PageSize::SIZE_4K),
@@ -170,7 +172,9 @@ mod tests {
     #[test]
     fn the_fifth_joins_the_one_that_grows_least() {
         let mut extents = Extents::new();
-        [0, 1000, 2000, 3000, 2010].into_iter().for_each(|number| extents.add(page(number)));
+        for number in [0, 1000, 2000, 3000, 2010] {
+            extents.add(page(number));
+        }
         assert_eq!(extents.as_slice().len(), 4);
         assert_eq!(extents.as_slice()[2], Extent::pages(2000 << 12, 11, PageSize::SIZE_4K));
     }
@@ -178,7 +182,9 @@ mod tests {
     #[test]
     fn too_far_apart_or_too_many_is_the_whole_space() {
         let mut far = Extents::new();
-        [0, 1000, 2000, 3000, 4000].into_iter().for_each(|number| far.add(page(number)));
+        for number in [0, 1000, 2000, 3000, 4000] {
+            far.add(page(number));
+        }
         assert_eq!(far.as_slice(), [Extent::whole()]);
         let mut many = Extents::new();
         many.add(Extent::pages(0, 40, PageSize::SIZE_4K).freeing_tables());

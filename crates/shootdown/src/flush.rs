@@ -1,18 +1,16 @@
-//! *Pending*: a flush in two steps, send and wait.
-//!
-//! Between the two the caller may drop its locks, send other flushes, and join them. The CPUs that
-//! were rung invalidate meanwhile, as this one does.
+//! *Flush*: tells those who could be using what was changed, and leaves it to all others to find
+//! out. Who waits for it, and how, is in [`pending`](Pending).
 
-use core::fmt;
-
-use crate::bell::{Rung, Ticket};
+use crate::bell::Rung;
 use crate::cpu::{Here, Loaded};
 use crate::cpu_set::CpuSet;
-use crate::engine::Shootdown;
 use crate::extent::Extent;
+use crate::extents::Extents;
 use crate::machine::{CpuId, Machine};
+use crate::pending::Pending;
 use crate::presence::Presence;
-use crate::roster::{Roster, must_ring};
+use crate::quarantine::Horizon;
+use crate::roster::Roster;
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -27,29 +25,107 @@ impl<'e, M: Machine> Here<'e, M> {
     ///
     /// Not needed where an entry was not valid before, or only gained permissions: a CPU that
     /// holds the old one takes a fault and looks again.
+    ///
+    /// Where it [frees tables](Extent::freeing_tables), CPUs that have the space loaded lazily are
+    /// rung, too; [`flush_gathered`](Self::flush_gathered) has the tables wait instead.
     #[inline]
     pub fn flush(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
         let machine = self.machine();
-        machine.publish();
-        let generation = space.journal.bump(machine, 1);
-        if extent.is_whole() {
-            space.counters.flushes_full.add(1);
-        }
-
-        let mut members = space.roster.members(machine);
-        members.remove(self.id);
+        let generation = self.begin_flush(space, &[extent]);
+        let members = self.other_members(space);
         let pending = if members.is_empty() {
             // Nobody who was here lately will want to know what this one covered. Who comes all the
             // same finds no entry, and drops its tag.
             Pending::done(self.engine)
         } else {
             space.journal.log(machine, generation, extent);
-            self.ring_present(space, extent, &members)
+            let walkers = if extent.frees_tables() { Walkers::Told } else { Walkers::Ignored };
+            self.ring_present(space, generation, walkers, &members).0
         };
         if !machine.breaks(Rule::FlushLocally) {
-            self.flush_here(space, extent, generation);
+            self.flush_here(space, &[extent], generation);
         }
         pending
+    }
+
+    /// Flushes all that an operation has taken away, in one go.
+    ///
+    /// As [`flush`](Self::flush), except where tables were freed: CPUs that have the space loaded
+    /// lazily are not rung for them. They may go on walking those tables when the [`Pending`] is
+    /// done; the [`Horizon`] says which of the space's tables that goes for, and these belong in
+    /// [`Quarantine`](crate::Quarantine).
+    ///
+    /// If nothing was taken away, nothing is flushed.
+    #[inline]
+    pub fn flush_gathered(&self, space: &Space<M>, extents: &Extents) -> (Pending<'e, M>, Horizon) {
+        if extents.is_empty() {
+            return (Pending::done(self.engine), Horizon::UNKNOWN);
+        }
+        let (machine, extents) = (self.machine(), extents.as_slice());
+        let generation = self.begin_flush(space, extents);
+        let members = self.other_members(space);
+        let (pending, cleared) = if members.is_empty() {
+            (Pending::done(self.engine), generation)
+        } else {
+            for (&extent, before_last) in extents.iter().zip((0..extents.len() as u64).rev()) {
+                space.journal.log(machine, generation - before_last, extent);
+            }
+            // Also if these are pages only: earlier tables may be free by now, and we look anyway.
+            self.ring_present(space, generation, Walkers::HeldBack, &members)
+        };
+        if !machine.breaks(Rule::FlushLocally) {
+            self.flush_here(space, extents, generation);
+        }
+        (pending, Horizon { flush: generation, cleared })
+    }
+
+    /// Has every CPU that could still walk unhooked page tables of `space` forget the way to them:
+    /// when the returned [`Pending`] is done, all tables can be freed that were unhooked by flushes
+    /// which were done before the call.
+    ///
+    /// Interrupts CPUs that are lazy on the space. For a kernel that has no room left to hold
+    /// tables back.
+    pub fn expel(&self, space: &Space<M>) -> Pending<'e, M> {
+        let machine = self.machine();
+        let generation = space.journal.generation(machine);
+        let mut walkers = CpuSet::new();
+        for cpu in space.roster.members(machine).iter() {
+            if machine.breaks(Rule::ExpelWalkers) {
+                continue;
+            }
+            // Also one that is active: it may be on its way back, and not have caught up yet.
+            let state = machine.state(cpu);
+            if cpu != self.id && state.held(machine).is(space) && state.seen(machine) < generation {
+                walkers.insert(cpu);
+            }
+        }
+        let (pending, tally) = self.ring_all(&walkers);
+        space.counters.interrupts_sent.add(tally.interrupts);
+        space.counters.rings_coalesced.add(tally.coalesced);
+        if core::ptr::eq(self.local().loaded.get().space, space) {
+            self.catch_up(space, machine.flush_ceiling());
+        }
+        pending
+    }
+
+    /// Counts a flush of these extents, and returns the generation of the last of them.
+    #[inline]
+    fn begin_flush(&self, space: &Space<M>, extents: &[Extent]) -> u64 {
+        let machine = self.machine();
+        machine.publish();
+        let generation = space.journal.bump(machine, extents.len() as u64);
+        if extents[0].is_whole() {
+            space.counters.flushes_full.add(1);
+        }
+        generation
+    }
+
+    /// Who may be present on the space, apart from this CPU.
+    #[inline]
+    fn other_members(&self, space: &Space<M>) -> CpuSet<M> {
+        let mut members = space.roster.members(self.machine());
+        members.remove(self.id);
+        members
     }
 
     /// Flushes `extent` of the kernel's own translations, global ones included, on every CPU that
@@ -78,7 +154,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// For a kernel that knows better: a process has become single-threaded, or has moved to
     /// another node. Returns `false` if another CPU is at it.
     pub fn trim_roster(&self, space: &Space<M>) -> bool {
-        let moved = space.roster.move_on(self.machine(), space.id());
+        let moved = space.roster.move_on(self.machine(), space);
         if moved {
             space.counters.roster_moves.add(1);
             space.looks_at_move.set(space.counters.skipped_elsewhere.read());
@@ -86,23 +162,38 @@ impl<'e, M: Machine> Here<'e, M> {
         moved
     }
 
-    /// Rings those of `members` whose presence asks for it.
+    /// Rings those of `members` whose presence asks for it. Returns also up to which generation
+    /// nobody can walk unhooked tables any more.
     #[inline(never)]
     fn ring_present(
         &self,
         space: &Space<M>,
-        extent: Extent,
+        generation: u64,
+        walkers: Walkers,
         members: &CpuSet<M>,
-    ) -> Pending<'e, M> {
+    ) -> (Pending<'e, M>, u64) {
         let machine = self.machine();
         members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         let mut present = CpuSet::new();
         let (mut lazy, mut elsewhere) = (0, 0);
+        let mut cleared = generation;
         for cpu in members.iter() {
             let presence = machine.state(cpu).presence(machine);
-            if must_ring(machine, presence, space.id(), extent.frees_tables()) {
+            if presence.uses(machine, space.id()) {
                 present.insert(cpu);
-            } else if presence == Presence::Lazy(space.id()) {
+                continue;
+            }
+            if walkers != Walkers::Ignored {
+                match self.look_at_walker(space, cpu, presence, walkers) {
+                    Walker::No => {}
+                    Walker::MustBeTold => {
+                        present.insert(cpu);
+                        continue;
+                    }
+                    Walker::HasSeen(seen) => cleared = cleared.min(seen),
+                }
+            }
+            if presence == Presence::Lazy(space.id()) {
                 lazy += 1;
             } else {
                 elsewhere += 1;
@@ -120,11 +211,36 @@ impl<'e, M: Machine> Here<'e, M> {
         if in_vain != 0 {
             self.note_looks_in_vain(space, in_vain, members.len());
         }
-        pending
+        (pending, cleared)
+    }
+
+    /// Whether a CPU that does not use the space can walk its tables. To be asked after its
+    /// presence, for what it held and had seen when that was written is known then.
+    fn look_at_walker(
+        &self,
+        space: &Space<M>,
+        cpu: CpuId,
+        presence: Presence,
+        walkers: Walkers,
+    ) -> Walker {
+        let machine = self.machine();
+        let state = machine.state(cpu);
+        let step = match (walkers, presence) {
+            (Walkers::HeldBack, _) => Rule::HoldBackTables,
+            (_, Presence::Lazy(_)) => Rule::RingLazy,
+            _ => Rule::RingLeaving,
+        };
+        if machine.breaks(step) || !state.held(machine).is(space) {
+            Walker::No
+        } else if walkers == Walkers::HeldBack {
+            Walker::HasSeen(state.seen(machine))
+        } else {
+            Walker::MustBeTold
+        }
     }
 
     /// Rings every CPU of a set, and sends interrupts to those whose bell was quiet.
-    fn ring_all(&self, cpus: &CpuSet<M>) -> (Pending<'e, M>, Tally) {
+    pub(crate) fn ring_all(&self, cpus: &CpuSet<M>) -> (Pending<'e, M>, Tally) {
         let machine = self.machine();
         let mut pending = Pending::done(self.engine);
         let mut quiet = CpuSet::new();
@@ -164,157 +280,54 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// The flush's own CPU's part.
     #[inline]
-    fn flush_here(&self, space: &Space<M>, extent: Extent, generation: u64) {
-        let loaded = self.local().loaded.get();
+    fn flush_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
+        let (machine, loaded) = (self.machine(), self.local().loaded.get());
         if !core::ptr::eq(loaded.space, space) {
             return;
         }
         // The common case, without a look at the log: this flush is all that we have missed.
-        if loaded.generation + 1 == generation
-            && !extent.is_whole()
-            && extent.page_count() <= self.machine().flush_ceiling()
+        let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
+        if loaded.generation + extents.len() as u64 == generation
+            && !extents[0].is_whole()
+            && page_count <= machine.flush_ceiling()
         {
-            self.machine().invalidate(loaded.tag, extent);
+            for &extent in extents {
+                machine.invalidate(loaded.tag, extent);
+            }
             self.local().loaded.set(Loaded { generation, ..loaded });
-            self.counters().flushes_ranged.add_alone(1);
-            self.counters().pages_invalidated.add_alone(extent.page_count() as u64);
+            self.counters().flushes_ranged.add_alone(extents.len() as u64);
+            self.counters().pages_invalidated.add_alone(page_count as u64);
         } else {
-            self.catch_up(space, self.machine().flush_ceiling());
+            self.catch_up(space, machine.flush_ceiling());
         }
     }
+}
+
+/// What a flush does about CPUs that do not use the space, and could walk its tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Walkers {
+    /// Nothing: no table is freed, and nobody asks.
+    Ignored,
+    /// They are rung.
+    Told,
+    /// The tables are held back until they have caught up.
+    HeldBack,
+}
+
+/// What a CPU that does not use the space is to its tables.
+enum Walker {
+    /// It cannot walk them.
+    No,
+    /// It can.
+    MustBeTold,
+    /// It can walk those that were unhooked after this generation.
+    HasSeen(u64),
 }
 
 /// What became of a round of rings.
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     interrupts: u64,
     coalesced: u64,
     disconnected: u64,
-}
-
-/// A flush that was sent and may not yet be done.
-///
-/// What the flush covered must not be reused before [`wait`](Self::wait) returns or
-/// [`poll`](Self::poll) says so. Dropping it waits. It holds four words and a bit per CPU: 40 bytes
-/// up to 64 CPUs, 544 at 4096.
-#[must_use = "nothing that the flush covered may be reused before this is done"]
-pub struct Pending<'e, M: Machine> {
-    engine: &'e Shootdown<M>,
-    /// The CPUs that were rung and have not been seen to answer.
-    waiting: CpuSet<M>,
-    /// What the first of them must have served; taken when its turn comes.
-    ticket: Option<Ticket>,
-}
-
-impl<'e, M: Machine> Pending<'e, M> {
-    /// A flush that has nobody to wait for: a start for [`join`](Self::join).
-    #[inline]
-    pub const fn done(engine: &'e Shootdown<M>) -> Self {
-        Self { engine, waiting: CpuSet::new(), ticket: None }
-    }
-
-    /// Returns when every CPU that was rung has answered.
-    ///
-    /// May be called with the flush interrupt masked or not, on any CPU. Where it is masked, this
-    /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other; and since it
-    /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
-    /// wait, if other interrupts can bear to. The caller
-    /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
-    /// calls [`Here::answer`] as it spins.
-    ///
-    /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
-    /// holder of a [`Here`]: see [`Shootdown::here`].
-    ///
-    /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
-    /// without its answer would be the bug that this crate exists to prevent.
-    #[inline]
-    pub fn wait(self) {
-        // If the machine's `relax` unwinds, which it must not, the wait is not begun again.
-        let mut this = core::mem::ManuallyDrop::new(self);
-        if !this.waiting.is_empty() {
-            this.wait_here();
-        }
-    }
-
-    /// Whether the flush is done, without waiting. Answers nobody.
-    #[inline]
-    pub fn poll(&mut self) -> bool {
-        while let Some(cpu) = self.waiting.first() {
-            if !self.has_answered(cpu) {
-                return false;
-            }
-            self.waiting.remove(cpu);
-            self.ticket = None;
-        }
-        true
-    }
-
-    /// Makes this one wait for the other, too.
-    pub fn join(&mut self, mut other: Self) {
-        self.waiting.insert_all(&other.waiting);
-        // The first CPU may now be another one; a later ticket is as good.
-        self.ticket = None;
-        other.waiting = CpuSet::new();
-    }
-
-    /// The CPUs that have not yet been seen to answer.
-    pub const fn waiting(&self) -> &CpuSet<M> {
-        &self.waiting
-    }
-
-    #[inline(never)]
-    fn wait_here(&mut self) {
-        let engine = self.engine;
-        let machine = &engine.machine;
-        self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
-        let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
-        // SAFETY: only called where the flush interrupt is masked, so that this thread stays on its
-        // CPU. No holder of a token here can be in the middle of something: it would have called
-        // us, which nothing in this crate does, or have been interrupted by us, which it promised
-        // to prevent. Whoever interrupts us, in `relax` or because its interrupt is not masked,
-        // finds no token in use: each of ours is gone when its method returns, and its promise is
-        // that of `here`.
-        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
-        let here = || unsafe { engine.here() };
-        if attends {
-            here().attend();
-        }
-        while !self.poll() {
-            if attends {
-                here().answer_attended();
-            }
-            machine.relax(&self.waiting);
-        }
-        if attends {
-            here().cease_to_attend();
-        }
-    }
-
-    /// Whether `cpu`, the first that we wait for, has answered.
-    ///
-    /// The ticket is taken once. To take a new one at each look might never end: others may keep
-    /// on ringing.
-    fn has_answered(&mut self, cpu: CpuId) -> bool {
-        let machine = &self.engine.machine;
-        let bell = &machine.state(cpu).bell;
-        if self.ticket.is_none() {
-            self.ticket = bell.ticket(machine);
-        }
-        self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
-    }
-}
-
-impl<M: Machine> Drop for Pending<'_, M> {
-    #[inline]
-    fn drop(&mut self) {
-        if !self.waiting.is_empty() {
-            self.wait_here();
-        }
-    }
-}
-
-impl<M: Machine> fmt::Debug for Pending<'_, M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pending").field(&self.waiting).finish()
-    }
 }

@@ -11,12 +11,15 @@
     reason = "the contract that all of the engine's safety rests on is stated here"
 )]
 
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cpu::Cpu;
 use crate::cpu_set::{CpuBits, CpuSet};
 use crate::extent::Extent;
+use crate::retire::Lifetime;
 use crate::rules::Rule;
+use crate::space::Space;
 use crate::tag::slots::TagSlots;
 
 /// Soundness rests on the traits for sizes, so they have no implementations but ours.
@@ -203,6 +206,9 @@ pub unsafe trait Machine: Sync + Sized {
     /// A full barrier: no load passes an earlier store (`mfence`, `dmb ish`, `fence rw,rw`).
     fn fence(&self);
 
+    /// How the memory of address spaces is kept from being freed under CPUs that are lazy on them.
+    const LIFETIME: Lifetime = Lifetime::Handoff;
+
     /// Stores, then a full barrier. For x86 to override with one `xchg`.
     #[inline]
     fn store_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) {
@@ -297,6 +303,17 @@ pub unsafe trait Machine: Sync + Sized {
 
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
+
+    /// A space that was [retired](crate::Here::retire) is the caller's again, with its page tables:
+    /// no CPU can walk them any more, and the engine will not touch the space again.
+    ///
+    /// Called once for each space that was retired, on the CPU that let go of it last, at the end
+    /// of that CPU's [`switch`](crate::Here::switch), [`leave`](crate::Here::leave) or
+    /// [`offline`](crate::Here::offline), where the flush interrupt is masked and the scheduler may
+    /// be in the middle of a switch; or by `retire` or [`reap`](crate::Here::reap), or who waits for
+    /// these; never by [`answer`](crate::Here::answer). Where memory cannot be freed, put the space
+    /// on a list, and free it when the switch is over. It must not call the engine.
+    fn reclaim(&self, space: NonNull<Space<Self>>);
 
     /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a
     /// virtual CPU; a place to count, to report, or to send the interrupt again if one may get

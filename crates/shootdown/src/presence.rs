@@ -6,6 +6,9 @@
 
 use core::fmt;
 
+use crate::machine::Machine;
+use crate::rules::Rule;
+
 /// The id of a [`Space`](crate::Space): never 0, and no other space of the same engine ever has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub(crate) u64);
@@ -54,6 +57,16 @@ impl Presence {
             1 => Self::Lazy(space),
             2 => Self::Switching(space),
             _ => Self::Active(space),
+        }
+    }
+
+    /// Whether the CPU could be using pages of `space`: then a flush must ring it.
+    #[inline]
+    pub(crate) fn uses<M: Machine>(self, machine: &M, space: SpaceId) -> bool {
+        match self {
+            Self::Active(on) => on == space && !machine.breaks(Rule::RingPresent),
+            Self::Switching(on) => on == space && !machine.breaks(Rule::RingSwitching),
+            Self::Lazy(_) | Self::Out => false,
         }
     }
 

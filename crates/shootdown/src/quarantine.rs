@@ -19,6 +19,8 @@ pub struct Horizon {
 impl Horizon {
     /// None, of any flush: everybody was told.
     pub const CLEAR: Self = Self { flush: 0, cleared: u64::MAX };
+    /// Of a flush that was not needed: it unhooked none itself, and nothing is known of others.
+    pub const UNKNOWN: Self = Self { flush: 0, cleared: 0 };
 
     /// The flush's own number, among those of its space.
     #[must_use]

@@ -17,8 +17,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpu_set::{CpuSet, SharedCpuSet};
 use crate::machine::{CpuId, Machine, Word};
-use crate::presence::{Presence, SpaceId};
 use crate::rules::{Rule, fence, order};
+use crate::space::Space;
 
 /// How many times in vain each CPU in the roster may be looked at before the roster moves.
 ///
@@ -125,7 +125,7 @@ impl<M: Machine> Roster<M> {
     ///
     /// Returns whether the roster has moved.
     #[cold]
-    pub(crate) fn move_on(&self, machine: &M, space: SpaceId) -> bool {
+    pub(crate) fn move_on(&self, machine: &M, space: &Space<M>) -> bool {
         let stable = self.phase(machine);
         if stable.state() != Phase::STABLE {
             return false;
@@ -146,12 +146,12 @@ impl<M: Machine> Roster<M> {
         let mut old = CpuSet::new();
         self.set(epoch).read_into(machine, &mut old);
         for cpu in old.iter() {
-            let keep = match machine.state(cpu).presence(machine) {
-                // It may be on its way out, and still walk the tables.
-                Presence::Switching(to) if to != space => !machine.breaks(Rule::KeepLeaving),
-                presence => presence.is_on(space) && !machine.breaks(Rule::KeepPresent),
-            };
-            if keep {
+            let state = machine.state(cpu);
+            let is_present =
+                state.presence(machine).is_on(space.id()) && !machine.breaks(Rule::KeepPresent);
+            // On its way out it walks the tables until another root is loaded.
+            let holds = || state.held(machine).is(space) && !machine.breaks(Rule::KeepHolders);
+            if is_present || holds() {
                 self.set(epoch + 1).insert(cpu);
             }
         }
@@ -173,27 +173,5 @@ impl<M: Machine> Roster<M> {
 impl<M: Machine> fmt::Debug for Roster<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.sets).finish()
-    }
-}
-
-/// Whether a flush must ring a CPU with this presence.
-///
-/// Freed tables reach further than freed pages. A stale translation does no harm to a CPU that
-/// does not use the space; a freed table does, as soon as speculation walks it. So then also CPUs
-/// that have the space loaded lazily are told, and CPUs in the middle of any switch, which may be
-/// the one away from this space.
-#[inline]
-pub(crate) fn must_ring<M: Machine>(
-    machine: &M,
-    presence: Presence,
-    space: SpaceId,
-    frees_tables: bool,
-) -> bool {
-    match presence {
-        Presence::Out => false,
-        Presence::Active(on) => on == space && !machine.breaks(Rule::RingPresent),
-        Presence::Switching(on) if on == space => !machine.breaks(Rule::RingSwitching),
-        Presence::Switching(_) => frees_tables && !machine.breaks(Rule::RingLeaving),
-        Presence::Lazy(on) => on == space && frees_tables && !machine.breaks(Rule::RingLazy),
     }
 }

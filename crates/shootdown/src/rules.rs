@@ -85,6 +85,46 @@
 //! A flush reads the sets that the phase names, and then the phase again: a set is cleared only in
 //! a later phase than those in which it is read ([`ScanAcquire`](Rule::ScanAcquire),
 //! [`RecheckScan`](Rule::RecheckScan)).
+//!
+//! # Tables that are held back
+//!
+//! A flush that unhooks tables does not ring a CPU that is lazy. It looks which generation that CPU
+//! has seen, and up to that one, tables can be freed. It looks at presence first; whatever it finds
+//! there, what the CPU held and had seen when it wrote that is known:
+//!
+//! ```text
+//!   flush                                        lazy, and away
+//!   ─────                                        ──────────────
+//!   unhook table                                 catch up with the space
+//!   generation += 1; full fence (FlushFence)     seen := generation     (SeenRelease)
+//!   read presence: in use → ring                 presence := Lazy
+//!   else held is the space? (HeldAcquire)        …
+//!        up to seen: free   (SeenAcquire)        load another root; seen := its generation
+//!        beyond: hold back  (HoldBackTables)     held := another space  (HeldRelease)
+//! ```
+//!
+//! # The hand-off
+//!
+//! A space that is retired is freed by whoever gives up the last stake in it. Marks and the letting
+//! go meet in one word per CPU by read-modify-writes, and so do the stakes: each CPU that is marked
+//! pays once, and one of all those who pay is the last.
+//!
+//! ```text
+//!   retire                                       let go (switch, leave)
+//!   ──────                                       ──────────────────────
+//!   stakes: ALIVE since the beginning            load another root
+//!   for all in the roster:       (MarkHolders)   held: swap for the next (HeldRelease)
+//!     held: space → space, owing (HeldAcquire)   it was owing?           (LookForDebt)
+//!   stakes += marked − ALIVE     (SettleOrder)     stakes −= 1           (PayOrder)
+//!   0 → reclaim                                    0 → reclaim
+//!
+//!   reap                                         answer, lazy on what is dead
+//!   ────                                         ────────────────────────────
+//!   held is owing → ring; wait                   load the kernel's root  (LeaveDeadSpace)
+//!   held is bequeathed → nothing                 held: swap for nothing; stakes −= 1
+//!                            (HeldAcquire)       0 → held := bequeathed  (BequestRelease)
+//!     by compare-and-swap, and reclaim
+//! ```
 
 use core::sync::atomic::Ordering;
 
@@ -211,6 +251,28 @@ rules! {
     /// The other end of [`ClearRelease`](Self::ClearRelease).
     ScanAcquire: Kind::Ordering(Acquire),
 
+    /// A CPU's last walk of a space's tables comes before it says that it holds another. Pairs with
+    /// [`HeldAcquire`](Self::HeldAcquire). Without: a table is given away while it is walked.
+    HeldRelease: Kind::Ordering(Release),
+    /// The other end of [`HeldRelease`](Self::HeldRelease), and of
+    /// [`BequestRelease`](Self::BequestRelease).
+    HeldAcquire: Kind::Ordering(Acquire),
+    /// A CPU's last walk of tables that it has caught up with comes before it says so. Pairs with
+    /// [`SeenAcquire`](Self::SeenAcquire).
+    SeenRelease: Kind::Ordering(Release),
+    /// The other end of [`SeenRelease`](Self::SeenRelease).
+    SeenAcquire: Kind::Ordering(Acquire),
+    /// Who takes the last stake in a space has all others' walks behind it, and its own are before
+    /// that of who takes the last one. Pairs with itself, and with
+    /// [`SettleOrder`](Self::SettleOrder).
+    PayOrder: Kind::Ordering(AcqRel),
+    /// The same for who retires the space: it may be the last; and else, what it did to the space
+    /// comes before the last one's freeing.
+    SettleOrder: Kind::Ordering(AcqRel),
+    /// What the last one did comes before it leaves the space to whoever finds it. Pairs with
+    /// [`HeldAcquire`](Self::HeldAcquire).
+    BequestRelease: Kind::Ordering(Release),
+
     /// A flush rings those who are present.
     RingPresent: Step,
     /// A CPU on its way in counts as present.
@@ -219,6 +281,8 @@ rules! {
     RingLeaving: Step,
     /// When tables are freed, lazy CPUs count as present.
     RingLazy: Step,
+    /// Unless the tables are held back for as long as such a CPU may walk them.
+    HoldBackTables: Step,
     /// A flush invalidates on its own CPU.
     FlushLocally: Step,
     /// A flush is done only when those it rang have answered.
@@ -243,10 +307,18 @@ rules! {
     RecheckPhase: Step,
     /// A roster on the move takes along who is present.
     KeepPresent: Step,
-    /// It also takes along who is in the middle of any switch, which may be the one away.
-    KeepLeaving: Step,
+    /// It also takes along who has said that it is elsewhere, and still holds the space.
+    KeepHolders: Step,
     /// A reader of the roster looks whether it has moved meanwhile.
     RecheckScan: Step,
+    /// Where there is no room to hold tables back, CPUs that could walk them are rung after all.
+    ExpelWalkers: Step,
+    /// Who retires a space marks every CPU that holds it.
+    MarkHolders: Step,
+    /// Who lets go of a space looks whether it was marked. Without: it is never freed.
+    LookForDebt: Step,
+    /// Who answers its bell, and is lazy on a dead space, lets go of it.
+    LeaveDeadSpace: Step,
     /// A CPU coming online drops whatever its TLB holds from before.
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.

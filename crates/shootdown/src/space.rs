@@ -3,8 +3,9 @@
 use core::fmt;
 
 use crate::journal::Journal;
-use crate::machine::{Machine, Root};
+use crate::machine::{Machine, Root, Word};
 use crate::presence::SpaceId;
+use crate::retire::ALIVE;
 use crate::roster::Roster;
 use crate::stats::{Counter, SpaceCounters, SpaceStats};
 
@@ -27,6 +28,9 @@ pub struct Space<M: Machine> {
     pub(crate) journal: Journal<M>,
     id: SpaceId,
     root: Root,
+    /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
+    /// and one for each CPU that has yet to let go of it. Written when it dies, and not before.
+    pub(crate) stakes: M::Word,
     pub(crate) counters: SpaceCounters,
     /// How many looks at CPUs had been in vain when the roster last moved.
     pub(crate) looks_at_move: Counter,
@@ -39,6 +43,7 @@ impl<M: Machine> Space<M> {
             journal: Journal::new(),
             id,
             root,
+            stakes: M::Word::new(ALIVE),
             counters: SpaceCounters::default(),
             looks_at_move: Counter::default(),
             roster: Roster::new(),

@@ -103,6 +103,8 @@ stats! {
         switches,
         /// Those of them that kept the tag's translations.
         switches_without_flush,
+        /// Dead spaces that this CPU reclaimed, as the last to let go of them.
+        spaces_reclaimed,
     }
 }
 

@@ -3,9 +3,11 @@
 #![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
 
 use crate::cpu::{Here, Loaded};
+use crate::held::Held;
 use crate::journal::Missed;
 use crate::machine::{Entries, Machine, Tag};
 use crate::presence::Presence;
+use crate::retire::{Lifetime, give_stake_back, take_stake};
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::tag::slots::{choose, note_clean};
@@ -23,13 +25,8 @@ impl<M: Machine> Here<'_, M> {
     /// This CPU must be [online](Self::online).
     ///
     /// The space must neither move nor be dropped, and its root must stay a valid page table, until
-    /// no CPU has it loaded any more. To bring that about: see to it that nobody switches to it
-    /// again and that nobody uses it any more, that is, every CPU that did has since entered lazy,
-    /// left, or switched away; and *then* send a flush of
-    /// [`Extent::whole().freeing_tables()`](crate::Extent::freeing_tables) from a CPU that has
-    /// itself [left](Self::leave). When it is done, those who had the space loaded lazily have left
-    /// it, too. (A CPU that was still active would merely have invalidated, and could be lazy on it
-    /// for ever after.)
+    /// no CPU has it loaded any more, lazily included. [`retire`](Self::retire) is how to find out:
+    /// until the space is reclaimed, it must stay; after it was retired, nobody may switch to it.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
         if core::ptr::eq(self.local().loaded.get().space, space) {
@@ -48,10 +45,10 @@ impl<M: Machine> Here<'_, M> {
     #[inline(never)]
     unsafe fn switch_to(&self, space: &Space<M>) {
         debug_assert!(self.local().online.get(), "an offline CPU is not rung");
-        let machine = self.machine();
-        // From here on, flushes of the new space ring us, and so does the freeing of tables of the
-        // old one, which we may walk until the new root is loaded. Other flushes of the old space
-        // do not: its tag stays behind, and we catch up when we come back.
+        let (machine, before) = (self.machine(), self.presence());
+        // From here on, flushes of the new space ring us, and those of the old one do not: its tag
+        // stays behind, and we catch up when we come back. That we walk its tables until the new
+        // root is loaded is what `held` says.
         self.set_presence_then_fence(Presence::Switching(space.id()), Rule::SwitchFence);
         space.roster.register(machine, self.id);
         // Pairs with FlushFence: a flush whose generation this is not, sees us in the roster, and
@@ -61,34 +58,72 @@ impl<M: Machine> Here<'_, M> {
 
         // SAFETY: our caller promises what `load` asks for.
         unsafe { self.load(space, generation) };
+        self.set_seen(generation);
+        let held = self.let_go(Held::space(space), before);
         self.set_presence(Presence::Active(space.id()));
+        if held.is_marked() {
+            self.settle_held(held);
+        }
     }
 
     /// Says that this CPU goes on with the space loaded, but without touching user memory: it
     /// idles, or runs a kernel thread.
     ///
-    /// One store to this CPU's own line. Flushes sent from now on do not ring it, unless page
-    /// tables are freed. Does nothing if no space is loaded.
+    /// Two stores to this CPU's own line. Flushes sent from now on do not ring it, unless page
+    /// tables are freed and not held back. Does nothing if no space is loaded.
     #[inline]
     pub fn enter_lazy(&self) {
-        if let Presence::Active(space) = self.presence() {
-            self.set_presence(Presence::Lazy(space));
+        if let Presence::Active(id) = self.presence() {
+            let loaded = self.local().loaded.get();
+            // Before presence says so, for whoever sees that looks here next.
+            self.set_seen(loaded.generation);
+            if M::LIFETIME == Lifetime::Counted
+                && let Some(space) = loaded.space()
+            {
+                take_stake(space);
+            }
+            self.set_presence(Presence::Lazy(id));
         }
     }
 
     /// Loads the kernel's own page table: this CPU can then neither use nor walk any space.
     ///
-    /// For a CPU that goes into a deep idle state, that runs kernel threads for long, or whose
-    /// space is about to die.
+    /// For a CPU that goes into a deep idle state, or that runs kernel threads for long: a space
+    /// that [died](Self::retire) meanwhile is reclaimed, if this CPU is the last to let go of it.
     pub fn leave(&self) {
+        if self.load_kernel() {
+            let held = self.let_go(Held::NOTHING, self.presence());
+            self.set_presence(Presence::Out);
+            if held.is_marked() {
+                self.settle_held(held);
+            }
+        } else if self.held() != Held::NOTHING {
+            // We have left it in the handler, and could not reclaim it there.
+            let held = self.hold(Held::NOTHING);
+            if held.is_marked() {
+                self.settle_held(held);
+            }
+        }
+    }
+
+    /// The same in the handler of the flush interrupt, which reclaims nothing.
+    pub(crate) fn leave_in_handler(&self) {
+        if self.load_kernel() {
+            self.let_go_in_handler(self.presence());
+            self.set_presence(Presence::Out);
+        }
+    }
+
+    /// Loads the kernel's own page table, unless it is loaded. Until then, the old tables could be
+    /// walked; so only then may the caller say what it holds, and where it is.
+    fn load_kernel(&self) -> bool {
         let loaded = self.local().loaded.replace(Loaded::KERNEL);
         if loaded.space.is_null() {
-            return;
+            return false;
         }
         note_clean(self.tags(), loaded.tag, loaded.generation);
         self.machine().load_kernel();
-        // Only now: until the kernel's root was loaded, the old tables could be walked.
-        self.set_presence(Presence::Out);
+        true
     }
 
     /// Comes back to the space that is loaded, if that was only lazily.
@@ -100,6 +135,9 @@ impl<M: Machine> Here<'_, M> {
             if !self.machine().breaks(Rule::CatchUpOnResume) {
                 let behind = self.catch_up(space, self.machine().catch_up_ceiling());
                 self.counters().caught_up_from_log.add_alone(behind);
+            }
+            if M::LIFETIME == Lifetime::Counted {
+                give_stake_back(self.machine(), space);
             }
         }
     }

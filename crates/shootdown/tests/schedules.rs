@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use platform::Shuttle;
-use shootdown::soft::{Churn, Config, Soft};
+use shootdown::soft::{Churn, Config, Lives, LivesReport, Soft};
 use shootdown::{CpuId, Rule};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
@@ -34,6 +34,30 @@ fn churn(broken: Option<Rule>) {
     assert_eq!(engine.machine().freed_table_walks(), 0);
 }
 
+/// Four CPUs with two tags, two spaces at a time of six page tables, 240 steps. Every space must
+/// be freed once, when nobody can walk its tables any more.
+fn lives(broken: Option<Rule>) {
+    let config = Config { cpus: 4, tables: 6, pages: 2, tags: 2, broken };
+    let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
+    let lives = Arc::new(Lives::new(&engine, 2));
+    let threads: Vec<_> = (0..config.cpus)
+        .map(|cpu| {
+            let (engine, lives) = (Arc::clone(&engine), Arc::clone(&lives));
+            shuttle::thread::spawn(move || {
+                let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
+                lives.run(&engine, CpuId(cpu), seed, 60)
+            })
+        })
+        .collect();
+    let mut report = LivesReport::default();
+    for thread in threads {
+        report += thread.join().unwrap();
+    }
+    report += lives.end(&engine, CpuId(0));
+    assert_eq!((report.stale, engine.machine().freed_table_walks()), (0, 0));
+    assert_eq!(report.born, report.freed);
+}
+
 fn config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     // Waiting spins, and a fair share of the schedules starves the one who is waited for.
@@ -45,6 +69,8 @@ fn config() -> shuttle::Config {
 fn random_schedules_are_right() {
     let scheduler = RandomScheduler::new_from_seed(1, 400);
     shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+    let scheduler = RandomScheduler::new_from_seed(1, 400);
+    shuttle::Runner::new(scheduler, config()).run(|| lives(None));
 }
 
 /// Priorities rather than dice: finds what takes few, well-placed preemptions.
@@ -52,6 +78,8 @@ fn random_schedules_are_right() {
 fn priority_schedules_are_right() {
     let scheduler = PctScheduler::new_from_seed(1, 3, 100);
     shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+    let scheduler = PctScheduler::new_from_seed(1, 3, 100);
+    shuttle::Runner::new(scheduler, config()).run(|| lives(None));
 }
 
 /// The workload is worth its time only if it notices what is missing.
@@ -59,8 +87,14 @@ fn priority_schedules_are_right() {
 fn steps_left_out_are_noticed() {
     // Each of the many expected failures would print its schedule.
     std::panic::set_hook(Box::new(|_| ()));
-    let mut survivors = Vec::new();
-    for rule in [
+    let of_lives = [
+        Rule::MarkHolders,
+        Rule::LookForDebt,
+        Rule::HoldBackTables,
+        Rule::ExpelWalkers,
+        Rule::DiscardFreedTables,
+    ];
+    let of_churn = [
         Rule::RingPresent,
         Rule::RingSwitching,
         Rule::RingLazy,
@@ -72,10 +106,14 @@ fn steps_left_out_are_noticed() {
         Rule::DiscardReusedTag,
         Rule::DiscardFreedTables,
         Rule::KeepPresent,
-    ] {
+    ];
+    let of_lives = of_lives.map(|rule| (rule, lives as fn(Option<Rule>)));
+    let of_churn = of_churn.map(|rule| (rule, churn as fn(Option<Rule>)));
+    let mut survivors = Vec::new();
+    for (rule, workload) in of_lives.into_iter().chain(of_churn) {
         let scheduler = RandomScheduler::new_from_seed(1, 10_000);
         let noticed = catch_unwind(AssertUnwindSafe(|| {
-            shuttle::Runner::new(scheduler, config()).run(move || churn(Some(rule)));
+            shuttle::Runner::new(scheduler, config()).run(move || workload(Some(rule)));
         }));
         if noticed.is_ok() {
             survivors.push(rule);

@@ -1,10 +1,15 @@
-//! How many memory operations the simulator executes per second of one of the host's cores.
+//! How many memory operations the simulator executes per second of one of the host's cores, and how
+//! much of the host's memory it takes.
 //!
 //! Half of the operations use pages through the TLB, a quarter count in a word of the CPU's own,
 //! and a quarter in one that it shares with its neighbour. Best of five runs, in CPU time of this
 //! thread: other users of the host do not count. Nothing fails when a figure is below its aim:
 //! hosts differ.
+//!
+//! Memory is the most that was ever resident, of a process that does nothing else, and less what
+//! one takes that simulates a single CPU. It is linear in CPUs if it is the same per CPU.
 
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,11 +19,22 @@ use shootdown_sim::{
 };
 
 /// CPUs, and the aim in millions of operations per second.
-const CASES: [(usize, f64); 4] = [(4, 5.0), (64, 0.0), (192, 2.0), (4096, 0.0)];
+const CASES: [(usize, f64); 4] = [(4, 5.0), (64, 0.0), (192, 2.0), (4096, 1.5)];
+const MEMORY_CASES: [usize; 4] = [8, 64, 512, 4096];
 const OPERATIONS: u64 = 2_000_000;
 const RUNS: usize = 5;
 
+/// The argument of a process whose memory is looked at, before its number of CPUs.
+const MEMORY: &str = "memory-of";
+
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, memory, cpus] = &arguments[..]
+        && memory == MEMORY
+    {
+        run(cpus.parse().expect("a number of CPUs"));
+        return println!("{}", resident_max_kib());
+    }
     println!("{:>5}  {:>13}  {:>5}", "CPUs", "M operations/s", "aim");
     for (cpus, aim) in CASES {
         let best = (0..RUNS).map(|_| run(cpus)).fold(0.0, f64::max);
@@ -26,6 +42,29 @@ fn main() {
         let verdict = if aim > 0.0 && best < aim { "  below its aim" } else { "" };
         println!("{cpus:>5}  {best:>13.1}  {aim_text:>5}{verdict}");
     }
+    println!("\n{:>5}  {:>10}  {:>11}", "CPUs", "KiB in all", "KiB per CPU");
+    let alone = memory_kib(1);
+    for cpus in MEMORY_CASES {
+        let all = memory_kib(cpus);
+        let each = all.saturating_sub(alone) as f64 / (cpus - 1) as f64;
+        println!("{cpus:>5}  {all:>10}  {each:>11.0}");
+    }
+}
+
+/// The most that a process of its own takes to simulate so many CPUs.
+fn memory_kib(cpus: usize) -> u64 {
+    let this = std::env::current_exe().expect("the path of this program");
+    let output = Command::new(this).args([MEMORY, &cpus.to_string()]).output();
+    let output = output.expect("this program runs again");
+    let text = String::from_utf8(output.stdout).expect("text");
+    text.trim().parse().expect("a number of KiB")
+}
+
+/// The most that was ever resident of this process (Linux alone says so; elsewhere 0).
+fn resident_max_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 #[repr(align(64))]

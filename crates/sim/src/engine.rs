@@ -3,26 +3,41 @@
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
 use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, Machine, Root, Rule, Shootdown, Tag, TagSlot, Word,
+    Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Root, Rule, Shootdown, Space, Tag,
+    TagSlot, Word,
 };
 
 use crate::mmu::TagEntries;
 use crate::sim::Sim;
 use crate::word::{SimWord, with_running};
 
+/// What an embedder of the engine decides when it is compiled.
+pub trait EngineOptions: Sync + 'static {
+    /// See [`Machine::LIFETIME`].
+    const LIFETIME: Lifetime = Lifetime::Handoff;
+}
+
 /// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
 /// simulation that runs on this thread of the host.
-pub struct SimMachine<const WORDS: usize> {
+pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     cpus: Vec<Cpu<Self>>,
+    /// For each CPU, the roots of dead spaces that it let go of last.
+    dead: Vec<Mutex<Vec<Root>>>,
+    dead_count: AtomicUsize,
+    options: PhantomData<fn() -> O>,
     tags: usize,
     flush_ceiling: usize,
     broken: Option<Rule>,
 }
 
-impl<const WORDS: usize> SimMachine<WORDS> {
+impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
     /// The engine on the machine of `sim`. `broken` is a rule that it shall break, for tests that
     /// expect it to be caught.
     ///
@@ -36,10 +51,28 @@ impl<const WORDS: usize> SimMachine<WORDS> {
         let tlb = &sim.machine().tlb;
         Shootdown::new(Self {
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
+            dead: (0..cpus).map(|_| Mutex::default()).collect(),
+            dead_count: AtomicUsize::new(0),
+            options: PhantomData,
             tags: tlb.tags,
             flush_ceiling: tlb.flush_ceiling,
             broken,
         })
+    }
+
+    /// The root of a dead space that this CPU let go of last, and whose tables it may free.
+    #[must_use]
+    pub fn take_dead(&self) -> Option<Root> {
+        if self.dead_count.load(Relaxed) == 0 {
+            return None;
+        }
+        let root = self.dead_here().pop()?;
+        self.dead_count.fetch_sub(1, Relaxed);
+        Some(root)
+    }
+
+    fn dead_here(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
+        self.dead[self.cpu().index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,10 +87,12 @@ fn on_machine(f: impl FnOnce(&Sim)) {
 // simulation forgets at once what it is told to forget, INVLPG including what is cached of upper
 // levels; interrupts arrive after finite time; `breaks` is only ever true in tests that expect the
 // oracle to notice.
-unsafe impl<const WORDS: usize> Machine for SimMachine<WORDS> {
+unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, O> {
     type Word = SimWord;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
+
+    const LIFETIME: Lifetime = O::LIFETIME;
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
         &self.cpus[cpu.index()]
@@ -116,6 +151,12 @@ unsafe impl<const WORDS: usize> Machine for SimMachine<WORDS> {
     fn ring(&self, cpus: &CpuSet<Self>) {
         on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
+    fn reclaim(&self, space: NonNull<Space<Self>>) {
+        // SAFETY: whoever made the space keeps it until its root was taken from the list.
+        let root = unsafe { space.as_ref() }.root();
+        self.dead_here().push(root);
+        self.dead_count.fetch_add(1, Relaxed);
+    }
     fn relax(&self, _waiting: &CpuSet<Self>) {
         on_machine(Sim::relax);
     }
@@ -124,7 +165,7 @@ unsafe impl<const WORDS: usize> Machine for SimMachine<WORDS> {
     }
 }
 
-impl<const WORDS: usize> fmt::Debug for SimMachine<WORDS> {
+impl<const WORDS: usize, O: EngineOptions> fmt::Debug for SimMachine<WORDS, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimMachine").field("cpus", &self.cpus.len()).finish_non_exhaustive()
     }

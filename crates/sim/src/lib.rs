@@ -66,7 +66,7 @@ mod waits;
 mod rng;
 
 pub use counts::Counts;
-pub use engine::SimMachine;
+pub use engine::{EngineOptions, SimMachine};
 pub use lock::{SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};

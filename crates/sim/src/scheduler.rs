@@ -91,6 +91,8 @@ pub(crate) struct Scheduler {
     threads: Vec<Thread>,
     cpus: Vec<CpuQueue>,
     unfinished: usize,
+    /// Ready threads that may run anywhere: without any, no queue need be looked through for one.
+    movable: usize,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,7 @@ impl Scheduler {
             ready: VecDeque::new(),
             slice_ends: Time::ZERO,
         };
-        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0 }
+        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0, movable: 0 }
     }
 
     pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
@@ -168,10 +170,17 @@ impl Scheduler {
         all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
     }
 
+    /// Whether a thread may run anywhere, which does not change while it is in a queue.
+    fn is_movable(&self, id: ThreadId) -> bool {
+        self.thread(id).affinity == Affinity::Any
+    }
+
     /// A thread from the longest queue that may run anywhere.
     fn steal(&mut self, thief: usize) -> Option<ThreadId> {
-        let threads = &self.threads;
-        let movable = |id: &ThreadId| threads[id.0 as usize].affinity == Affinity::Any;
+        if self.movable == 0 {
+            return None;
+        }
+        let movable = |id: &ThreadId| self.is_movable(*id);
         let longest = (0..self.cpus.len())
             .filter(|&cpu| cpu != thief && self.cpus[cpu].ready.iter().any(movable))
             .max_by_key(|&cpu| (self.cpus[cpu].ready.len(), core::cmp::Reverse(cpu)))?;
@@ -180,7 +189,9 @@ impl Scheduler {
     }
 
     fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
-        self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))
+        let id = self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))?;
+        self.movable -= usize::from(self.is_movable(id));
+        Some(id)
     }
 }
 
@@ -465,6 +476,7 @@ impl Sim {
         let mut scheduler = self.scheduler.borrow_mut();
         let target = scheduler.place(id, &self.machine.topology);
         scheduler.thread_mut(id).state = State::Ready;
+        scheduler.movable += usize::from(scheduler.is_movable(id));
         scheduler.cpus[target].ready.push_back(id);
         target
     }

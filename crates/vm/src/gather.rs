@@ -213,6 +213,6 @@ impl Removed {
         for page in self.pages {
             vm.platform.release(page);
         }
-        space.free_tables(self.tables, horizon.unwrap_or(Horizon::CLEAR));
+        space.free_tables(self.tables, horizon.unwrap_or(Horizon::UNKNOWN));
     }
 }

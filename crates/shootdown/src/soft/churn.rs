@@ -6,8 +6,8 @@ use std::vec::Vec;
 use super::{OnCpu, Platform, Soft, Touch};
 use crate::engine::Shootdown;
 use crate::extent::{Extent, PageSize};
-use crate::flush::Pending;
 use crate::machine::{CpuId, Root, Word};
+use crate::pending::Pending;
 use crate::space::Space;
 
 /// Spaces that all CPUs map, unmap, switch to and flush as chance has it.
@@ -81,7 +81,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         seed: u64,
         mut go_on: impl FnMut(&ChurnReport) -> bool,
     ) -> ChurnReport {
-        let mut random = Random(seed ^ (u64::from(cpu.0) << 32) ^ 0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(seed, cpu);
         let cpu = engine.enter(cpu);
         cpu.here().online();
         let mut report = ChurnReport::default();
@@ -185,7 +185,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
 }
 
 /// Waits with interrupts masked, or taking them, as chance has it.
-fn finish<P: Platform, const WORDS: usize>(
+pub(super) fn finish<P: Platform, const WORDS: usize>(
     cpu: &OnCpu<'_, P, WORDS>,
     mut pending: Pending<'_, Soft<P, WORDS>>,
     random: &mut Random,
@@ -199,29 +199,34 @@ fn finish<P: Platform, const WORDS: usize>(
     }
 }
 
-fn lock<P: Platform, const WORDS: usize>(cpu: &OnCpu<'_, P, WORDS>, lock: &P::Word) {
+pub(super) fn lock<P: Platform, const WORDS: usize>(cpu: &OnCpu<'_, P, WORDS>, lock: &P::Word) {
     while lock.swap(1, Acquire) != 0 {
         cpu.interrupt_point();
         P::relax();
     }
 }
 
-fn unlock<W: Word>(lock: &W) {
+pub(super) fn unlock<W: Word>(lock: &W) {
     lock.store(0, Release);
 }
 
 /// xorshift64*: the same numbers everywhere for the same seed.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    /// Another one for each CPU and seed.
+    pub(super) fn new(seed: u64, cpu: CpuId) -> Self {
+        Self(seed ^ (u64::from(cpu.0) << 32) ^ 0x9e37_79b9_7f4a_7c15)
+    }
+
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
     }
 
-    fn index(&mut self, bound: usize) -> usize {
+    pub(super) fn index(&mut self, bound: usize) -> usize {
         self.below(bound as u64) as usize
     }
 }

@@ -16,10 +16,12 @@
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
 mod churn;
+mod lives;
 mod tlb;
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +32,7 @@ use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
 use crate::machine::{CpuId, Entries, Machine, Root, Tag, Word};
+use crate::retire::Lifetime;
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
@@ -37,6 +40,7 @@ use crate::tag::slots::TagSlot;
 use tlb::{Table, Tlb};
 
 pub use churn::{Churn, ChurnReport};
+pub use lives::{Lives, LivesReport};
 pub use tlb::Touch;
 
 /// What threads and words are.
@@ -53,6 +57,8 @@ pub trait Platform: Send + Sync + Sized + 'static {
     fn cpu() -> CpuId;
     /// Says which CPU this thread is from now on.
     fn set_cpu(cpu: CpuId);
+    /// See [`Machine::LIFETIME`].
+    const LIFETIME: Lifetime = Lifetime::Handoff;
 }
 
 /// A frame of memory, which knows how often it has been given away.
@@ -134,7 +140,14 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     tables: Vec<Table<P>>,
     kernel: Table<P>,
     freed_table_walks: AtomicU64,
+    reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
 }
+
+/// A space that nobody holds any more.
+struct Reclaimed<P: Platform, const WORDS: usize>(NonNull<Space<Soft<P, WORDS>>>);
+
+// SAFETY: a pointer, which whoever takes it may follow: no CPU does so any more.
+unsafe impl<P: Platform, const WORDS: usize> Send for Reclaimed<P, WORDS> {}
 
 struct SoftCpu<P: Platform, const WORDS: usize> {
     state: Cpu<Soft<P, WORDS>>,
@@ -165,12 +178,22 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),
             kernel: Table::new(config.pages),
             freed_table_walks: AtomicU64::new(0),
+            reclaimed: Mutex::default(),
         })
     }
 
     /// How often speculation walked page tables that had been freed.
     pub fn freed_table_walks(&self) -> u64 {
         self.freed_table_walks.load(Relaxed)
+    }
+
+    /// The spaces that the engine gave back, each with its page tables, in that order.
+    pub fn take_reclaimed(&self) -> Vec<NonNull<Space<Self>>> {
+        self.reclaimed().drain(..).map(|Reclaimed(space)| space).collect()
+    }
+
+    fn reclaimed(&self) -> MutexGuard<'_, Vec<Reclaimed<P, WORDS>>> {
+        self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Maps a page to its frame. It must not be mapped already.
@@ -233,9 +256,12 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     }
 
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
-        if self.tlb().load(&self.tables, root, tag, entries) {
-            self.freed_table_walks.fetch_add(1, Relaxed);
-        }
+        self.note_walk(self.tlb().load(&self.tables, root, tag, entries));
+    }
+
+    /// Speculation has walked page tables, freed ones or not.
+    fn note_walk(&self, were_freed: bool) {
+        self.freed_table_walks.fetch_add(u64::from(were_freed), Relaxed);
     }
 }
 
@@ -247,6 +273,8 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type Word = P::Word;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
+
+    const LIFETIME: Lifetime = P::LIFETIME;
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
         &self.cpus[cpu.index()].state
@@ -275,10 +303,10 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.load_root(None, Tag::KERNEL, Entries::Keep);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        self.tlb().invalidate(tag, extent);
+        self.note_walk(self.tlb().invalidate(&self.tables, tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        self.tlb().invalidate_tag(tag);
+        self.note_walk(self.tlb().invalidate_tag(&self.tables, tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
         self.tlb().invalidate_kernel(extent);
@@ -290,6 +318,11 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         for cpu in cpus.iter() {
             self.cpus[cpu.index()].interrupt.store(1, Release);
         }
+    }
+    fn reclaim(&self, space: NonNull<Space<Self>>) {
+        // SAFETY: nobody has been told yet that it is free.
+        self.free_tables(unsafe { space.as_ref() });
+        self.reclaimed().push(Reclaimed(space));
     }
     fn relax(&self, _waiting: &CpuSet<Self>) {
         P::relax();
@@ -354,9 +387,7 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
     pub fn speculate(&self) {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        if machine.tlb().speculate(&machine.tables) {
-            machine.freed_table_walks.fetch_add(1, Relaxed);
-        }
+        machine.note_walk(machine.tlb().speculate(&machine.tables));
     }
 
     /// Takes the flush interrupt, if it was sent.

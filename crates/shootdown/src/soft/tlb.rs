@@ -118,7 +118,7 @@ impl Tlb {
         let walked_freed = self.speculate(tables);
         (self.root, self.tag) = (root, tag);
         if entries == Entries::Discard {
-            self.invalidate_tag(tag);
+            self.discard(tag);
         }
         self.speculate(tables) || walked_freed
     }
@@ -153,16 +153,32 @@ impl Tlb {
         if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
     }
 
-    pub(super) fn invalidate(&mut self, tag: Tag, extent: Extent) {
+    /// Drops pages, after one last speculative walk. Returns whether that walked freed tables.
+    pub(super) fn invalidate<P: Platform>(
+        &mut self,
+        tables: &[Table<P>],
+        tag: Tag,
+        extent: Extent,
+    ) -> bool {
         assert!(tag == self.tag && self.root.is_some(), "only the loaded tag can be named");
         assert!(!extent.is_whole(), "a whole extent is for invalidate_tag");
+        let walked_freed = self.speculate(tables);
         self.pages.retain(|&(of, page), _| of != tag || !extent.covers((page as u64) << 12));
         if extent.frees_tables() {
             self.upper.remove(&tag);
         }
+        walked_freed
     }
 
-    pub(super) fn invalidate_tag(&mut self, tag: Tag) {
+    /// Drops all of a tag, after one last speculative walk. Returns whether that walked freed
+    /// tables.
+    pub(super) fn invalidate_tag<P: Platform>(&mut self, tables: &[Table<P>], tag: Tag) -> bool {
+        let walked_freed = self.speculate(tables);
+        self.discard(tag);
+        walked_freed
+    }
+
+    fn discard(&mut self, tag: Tag) {
         self.pages.retain(|&(of, _), _| of != tag);
         self.upper.remove(&tag);
     }

@@ -13,8 +13,12 @@
 #![expect(unsafe_code, reason = "switching is unsafe, and loom's cells are")]
 
 mod casts;
+mod ends;
+#[path = "../platforms/lifetimes.rs"]
+mod lifetimes;
 #[path = "../platforms/loom.rs"]
 mod platform;
+mod policies;
 mod programs;
 mod system;
 
@@ -24,6 +28,7 @@ use std::sync::{Arc, Once};
 use std::time::Instant;
 
 use casts::Part;
+use ends::*;
 use programs::*;
 use shootdown::Rule;
 use shootdown::soft::Config;
@@ -51,6 +56,16 @@ fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
         Rule::MoveRelease | Rule::PhaseAcquire => move_roster_once::<W>,
         Rule::MovingRelease => move_roster_to_a_used_set::<W>,
         Rule::ClearRelease | Rule::ScanAcquire => move_roster_twice::<W>,
+        Rule::HeldRelease | Rule::HeldAcquire => retire_while_leaving::<W>,
+        Rule::SeenRelease | Rule::SeenAcquire => free_what_was_seen::<W>,
+        Rule::PayOrder => two_let_go::<W>,
+        Rule::SettleOrder => retire_while_leaving::<W>,
+        Rule::BequestRelease => reap_what_was_left::<W>,
+        Rule::HoldBackTables => hold_back_under_lazy::<W>,
+        Rule::ExpelWalkers => expel_lazy::<W>,
+        Rule::MarkHolders => retire_under_lazy::<W>,
+        Rule::LookForDebt => retire_under_lazy::<W>,
+        Rule::LeaveDeadSpace => reap_idle::<W>,
         Rule::RingPresent => flush_active::<W>,
         Rule::RingSwitching => switch_with_kept_tag::<W>,
         Rule::RingLeaving => switch_away_from_freed_tables::<W>,
@@ -65,8 +80,8 @@ fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
         Rule::DiscardReusedTag => share_a_tag::<W>,
         Rule::DiscardFreedTables => return_to_freed_tables::<W>,
         Rule::RecheckPhase => move_roster_while_registering::<W>,
-        Rule::KeepPresent => move_roster_once::<W>,
-        Rule::KeepLeaving => switch_away_from_moved_roster::<W>,
+        Rule::KeepPresent => move_roster_while_switching::<W>,
+        Rule::KeepHolders => switch_away_from_moved_roster::<W>,
         Rule::RecheckScan => move_roster_twice::<W>,
         Rule::FlushOnOnline => come_online::<W>,
         Rule::RingOnline => flush_kernel::<W>,
@@ -116,13 +131,32 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
     Ok(runs.load(Relaxed))
 }
 
+/// Programs that no single rule needs: each looks at a meeting of two CPUs that several rules get
+/// right together.
+fn meetings<const W: usize>() -> [(&'static str, Program); 9] {
+    [
+        ("two let go", two_let_go::<W>),
+        ("come back while retired", come_back_while_retired::<W>),
+        ("retire own", retire_own::<W>),
+        ("retire while going offline", retire_while_going_offline::<W>),
+        ("retire after the roster moved", retire_after_roster_moved::<W>),
+        ("reap", reap::<W>),
+        ("leave what was left", leave_what_was_left::<W>),
+        ("hold back while leaving", hold_back_while_leaving::<W>),
+        ("expel", expel::<W>),
+    ]
+}
+
 /// The programs, each once, with the first rule that needs it.
-fn programs<const W: usize>() -> Vec<(Rule, Program)> {
-    let mut programs: Vec<(Rule, Program)> = Vec::new();
-    for &rule in Rule::ALL {
-        let Some(program) = program_against::<W>(rule) else { continue };
+fn programs<const W: usize>() -> Vec<(String, Program)> {
+    let mut programs: Vec<(String, Program)> = Vec::new();
+    let against_rules = Rule::ALL
+        .iter()
+        .filter_map(|&rule| Some((format!("{rule:?}"), program_against::<W>(rule)?)));
+    let meetings = meetings::<W>().into_iter().map(|(name, program)| (name.to_owned(), program));
+    for (name, program) in against_rules.chain(meetings) {
         if programs.iter().all(|&(_, known)| known as usize != program as usize) {
-            programs.push((rule, program));
+            programs.push((name, program));
         }
     }
     programs
@@ -131,11 +165,11 @@ fn programs<const W: usize>() -> Vec<(Rule, Program)> {
 /// Runs all programs intact.
 fn all_right<const W: usize>(search: impl Fn(Program) -> Search) {
     let mut wrong = Vec::new();
-    for (rule, program) in programs::<W>() {
+    for (name, program) in programs::<W>() {
         let (start, search) = (Instant::now(), search(program));
         match explore(search, move || program(Config::default())) {
-            Ok(runs) => println!("{runs:>8} runs {:>9.2?}  {rule:?}, {search:?}", start.elapsed()),
-            Err(cause) => wrong.push((rule, cause)),
+            Ok(runs) => println!("{runs:>8} runs {:>9.2?}  {name}, {search:?}", start.elapsed()),
+            Err(cause) => wrong.push((name, cause)),
         }
     }
     // The hook that keeps loom quiet keeps an assertion's message, too.

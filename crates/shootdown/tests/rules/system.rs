@@ -17,13 +17,14 @@ pub(crate) struct System<const W: usize> {
     pub(crate) engine: Shootdown<Machine<W>>,
     pub(crate) a: Space<Machine<W>>,
     pub(crate) b: Space<Machine<W>>,
+    cpus: u32,
 }
 
 impl<const W: usize> System<W> {
     pub(crate) fn new(config: Config) -> Arc<Self> {
         let engine = Machine::<W>::engine(config);
         let (a, b) = (engine.space(Root(0)), engine.space(Root(1)));
-        let system = Self { engine, a, b };
+        let system = Self { engine, a, b, cpus: config.cpus };
         for page in 0..config.pages {
             system.machine().map(&system.a, page);
             system.machine().map(&system.b, page);
@@ -47,6 +48,10 @@ impl<const W: usize> System<W> {
 
     pub(crate) fn machine(&self) -> &Machine<W> {
         self.engine.machine()
+    }
+
+    pub(crate) const fn cpu_count(&self) -> u32 {
+        self.cpus
     }
 
     pub(crate) fn cpu(&self, cpu: u32) -> Cpu<'_, W> {

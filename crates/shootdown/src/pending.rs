@@ -1,0 +1,143 @@
+//! *Pending*: a flush that was sent and may not yet be done.
+//!
+//! Between sending and waiting the caller may drop its locks, send other flushes, and join them.
+//! The CPUs that were rung invalidate meanwhile, as this one does.
+
+use core::fmt;
+
+use crate::bell::Ticket;
+use crate::cpu_set::CpuSet;
+use crate::engine::Shootdown;
+use crate::machine::{CpuId, Machine};
+use crate::rules::Rule;
+
+/// A flush that was sent and may not yet be done.
+///
+/// What the flush covered must not be reused before [`wait`](Self::wait) returns or
+/// [`poll`](Self::poll) says so. Dropping it waits. It holds four words and a bit per CPU: 40 bytes
+/// up to 64 CPUs, 544 at 4096.
+#[must_use = "nothing that the flush covered may be reused before this is done"]
+pub struct Pending<'e, M: Machine> {
+    pub(crate) engine: &'e Shootdown<M>,
+    /// The CPUs that were rung and have not been seen to answer.
+    pub(crate) waiting: CpuSet<M>,
+    /// What the first of them must have served; taken when its turn comes.
+    ticket: Option<Ticket>,
+}
+
+impl<'e, M: Machine> Pending<'e, M> {
+    /// A flush that has nobody to wait for: a start for [`join`](Self::join).
+    #[inline]
+    pub const fn done(engine: &'e Shootdown<M>) -> Self {
+        Self { engine, waiting: CpuSet::new(), ticket: None }
+    }
+
+    /// Returns when every CPU that was rung has answered.
+    ///
+    /// May be called with the flush interrupt masked or not, on any CPU. Where it is masked, this
+    /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other; and since it
+    /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
+    /// wait, if other interrupts can bear to. The caller
+    /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
+    /// calls [`Here::answer`] as it spins.
+    ///
+    /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
+    /// holder of a [`Here`]: see [`Shootdown::here`].
+    ///
+    /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
+    /// without its answer would be the bug that this crate exists to prevent.
+    #[inline]
+    pub fn wait(self) {
+        // If the machine's `relax` unwinds, which it must not, the wait is not begun again.
+        let mut this = core::mem::ManuallyDrop::new(self);
+        this.finish();
+    }
+
+    /// The same, for who is not done with it.
+    #[inline]
+    pub(crate) fn finish(&mut self) {
+        if !self.waiting.is_empty() {
+            self.wait_here();
+        }
+    }
+
+    /// Whether the flush is done, without waiting. Answers nobody.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        while let Some(cpu) = self.waiting.first() {
+            if !self.has_answered(cpu) {
+                return false;
+            }
+            self.waiting.remove(cpu);
+            self.ticket = None;
+        }
+        true
+    }
+
+    /// Makes this one wait for the other, too.
+    pub fn join(&mut self, mut other: Self) {
+        self.waiting.insert_all(&other.waiting);
+        // The first CPU may now be another one; a later ticket is as good.
+        self.ticket = None;
+        other.waiting = CpuSet::new();
+    }
+
+    /// The CPUs that have not yet been seen to answer.
+    pub const fn waiting(&self) -> &CpuSet<M> {
+        &self.waiting
+    }
+
+    #[inline(never)]
+    fn wait_here(&mut self) {
+        let engine = self.engine;
+        let machine = &engine.machine;
+        self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
+        let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
+        // SAFETY: only called where the flush interrupt is masked, so that this thread stays on its
+        // CPU. No holder of a token here can be in the middle of something: it would have called
+        // us, which nothing in this crate does, or have been interrupted by us, which it promised
+        // to prevent. Whoever interrupts us, in `relax` or because its interrupt is not masked,
+        // finds no token in use: each of ours is gone when its method returns, and its promise is
+        // that of `here`.
+        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
+        let here = || unsafe { engine.here() };
+        if attends {
+            here().attend();
+        }
+        while !self.poll() {
+            if attends {
+                here().answer_attended();
+            }
+            machine.relax(&self.waiting);
+        }
+        if attends {
+            here().cease_to_attend();
+        }
+    }
+
+    /// Whether `cpu`, the first that we wait for, has answered.
+    ///
+    /// The ticket is taken once. To take a new one at each look might never end: others may keep
+    /// on ringing.
+    fn has_answered(&mut self, cpu: CpuId) -> bool {
+        let machine = &self.engine.machine;
+        let bell = &machine.state(cpu).bell;
+        if self.ticket.is_none() {
+            self.ticket = bell.ticket(machine);
+        }
+        self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
+    }
+}
+
+impl<M: Machine> Drop for Pending<'_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl<M: Machine> fmt::Debug for Pending<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pending").field(&self.waiting).finish()
+    }
+}

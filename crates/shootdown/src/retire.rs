@@ -1,0 +1,325 @@
+//! *Retire*: the end of a space, while CPUs that are lazy on it still have it loaded.
+//!
+//! A kernel thread, or the idle loop, borrows whatever user space was loaded before. Who frees it
+//! must know that nobody does so any more. Most kernels count the borrowers, in one word per space:
+//! two locked operations on one cache line for each trip through idle, which limits a machine of
+//! 192 CPUs to a million context switches per second. There are two ways out ([`Lifetime`]): to
+//! interrupt the borrowers when the space dies; or to have the last of them free it. The second was
+//! proposed in the same discussion and not built. It costs nothing until a space dies, and then
+//! neither an interrupt nor a wait:
+//!
+//! Each CPU says whose tables it can walk, in a word of its own (`held`). Whoever retires the space
+//! looks at these words, and marks those that name it with a debt, one by one, by compare-and-swap.
+//! A CPU lets go of a space by swapping its word, which it does for each switch anyway; it finds
+//! the mark and takes one from the space's count of stakes. Who takes the last one frees. How the
+//! two fit together is in [`rules`](crate::rules).
+
+#![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use crate::cpu::Here;
+use crate::cpu_set::CpuSet;
+use crate::engine::Shootdown;
+use crate::held::Held;
+use crate::machine::{Machine, Word};
+use crate::pending::Pending;
+use crate::presence::Presence;
+use crate::rules::{Rule, order};
+use crate::space::Space;
+
+/// How a space is kept from being freed under CPUs that are lazy on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// The CPU that lets go of it last frees it. Nobody is interrupted, nobody waits, and going
+    /// lazy and coming back writes no shared line. Its page tables are held until then: for
+    /// as long as a CPU idles in a state that keeps its translations, unless it is told to
+    /// [let go](Here::reap).
+    Handoff,
+    /// Who retires it interrupts those who are lazy on it, and waits for them. (Linux:
+    /// `MMU_LAZY_TLB_SHOOTDOWN`, as in seed 001, which interrupts all who ever ran the space.)
+    Shoot,
+    /// Each CPU that goes lazy counts itself in the space, and out when it comes back. (Linux:
+    /// `MMU_LAZY_TLB_REFCOUNT`.) The baseline that the other two are measured against: a locked
+    /// operation on a line of the space's whenever a CPU goes lazy, and another when it comes back.
+    Counted,
+}
+
+/// The stake of all who use the space, as long as it is alive: more than there can be CPUs.
+pub(crate) const ALIVE: u64 = 1 << 32;
+
+impl<'e, M: Machine> Here<'e, M> {
+    /// Ends a space. It is [reclaimed](Machine::reclaim) when no CPU can walk its page tables any
+    /// more: before this returns if none can; else, as the machine's [`Lifetime`] has it, when the
+    /// last CPU lets go of it by itself, or when the returned [`Retiring`] has been waited for.
+    ///
+    /// Pages that were mapped can be freed at once, without a flush: nobody uses them.
+    ///
+    /// # Safety
+    ///
+    /// The space must be one that CPUs could switch to until now, at this address, and be retired
+    /// once. Nobody uses it any more: every CPU that did has since entered lazy, left or switched
+    /// away, and this call comes after that, and after the wait for each of its flushes. This CPU,
+    /// too, is lazy on it at most.
+    ///
+    /// No CPU switches to it again; but with [`Lifetime::Handoff`] and [`Lifetime::Shoot`], one that
+    /// has it loaded lazily may come back to it, for as long as it does not let go of it. (Some
+    /// kernel threads do: it is freed after that.)
+    ///
+    /// The space must stay where it is until it is reclaimed, and its root a valid page table.
+    pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
+        // Exposes the pointer that we were given: it is what comes back to be reclaimed.
+        let held = Held::space(space.as_ptr());
+        let mut pending = Pending::done(self.engine);
+        let mut marked = 0;
+        if M::LIFETIME != Lifetime::Counted && !self.machine().breaks(Rule::MarkHolders) {
+            if M::LIFETIME == Lifetime::Shoot && self.held().is(space.as_ptr()) {
+                self.leave();
+            }
+            // SAFETY: the space is there as long as the stake of those who use it, which is ours
+            // to give up, and the reference is gone by then.
+            let holders = self.mark_holders(unsafe { space.as_ref() }, held);
+            marked = holders.len() as u64;
+            if M::LIFETIME == Lifetime::Shoot {
+                pending = self.ring_all(&holders).0;
+            }
+        }
+        let mut retiring = Retiring { unsettled: Some((space, marked)), pending };
+        if retiring.pending.waiting().is_empty() {
+            retiring.settle();
+        }
+        retiring
+    }
+
+    /// Has every CPU that holds a dead space let go of it, by interrupting it: for a kernel that is
+    /// short of memory, or whose CPUs idle for long with their translations kept. Interrupts no
+    /// others.
+    ///
+    /// When the returned [`Reaping`] is done, spaces that were retired before the call are
+    /// reclaimed; but for those that a CPU [uses](Self::retire) even now, or is in the middle of
+    /// letting go of by itself.
+    pub fn reap(&self) -> Reaping<'e, M> {
+        let machine = self.machine();
+        if self.held().is_owing() && matches!(self.presence(), Presence::Lazy(_)) {
+            self.leave();
+        }
+        let mut online = CpuSet::new();
+        self.engine.online().read_into(machine, &mut online);
+        online.remove(self.id);
+        online.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        let (mut owing, mut all) = (CpuSet::new(), CpuSet::new());
+        for cpu in online.iter() {
+            let held = machine.state(cpu).held(machine);
+            if held.is_owing() {
+                owing.insert(cpu);
+            }
+            if held.is_marked() {
+                all.insert(cpu);
+            }
+        }
+        let (pending, _) = self.ring_all(&owing);
+        Reaping { engine: self.engine, pending, cpus: all }
+    }
+
+    /// Marks every CPU that holds the space: it will have to pay when it lets go.
+    ///
+    /// None can be missed. Whoever holds the space has put itself into the roster first; what it
+    /// says to hold, it said before it stopped using the space, and so before we look; and it does
+    /// not come back once it has let go.
+    fn mark_holders(&self, space: &Space<M>, held: Held) -> CpuSet<M> {
+        let machine = self.machine();
+        let members = space.roster.members(machine);
+        members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        let mut holders = CpuSet::new();
+        for cpu in members.iter() {
+            let state = machine.state(cpu);
+            // Looked at first: the line of one who is elsewhere stays where it is.
+            if state.held(machine).is(space) && state.change_held(machine, held, held.owing()) {
+                holders.insert(cpu);
+            }
+        }
+        holders
+    }
+
+    /// Says what is held from now on, the new root being loaded. Returns what was held, and whether
+    /// there is a debt to be paid for it.
+    #[inline]
+    pub(crate) fn let_go(&self, next: Held, before: Presence) -> Held {
+        let held = self.hold(next);
+        if self.machine().breaks(Rule::LookForDebt) {
+            return Held::NOTHING;
+        }
+        match M::LIFETIME {
+            Lifetime::Counted if matches!(before, Presence::Lazy(_)) => held.owing(),
+            _ => held,
+        }
+    }
+
+    /// After this CPU has let go of what it held, which was marked: does what is due for it.
+    #[cold]
+    pub(crate) fn settle_held(&self, held: Held) {
+        let Some(space) = NonNull::new(held.pointer().cast_mut()) else { return };
+        if held.is_bequeathed() || pay(self.machine(), space) {
+            self.counters().spaces_reclaimed.add_alone(1);
+            self.machine().reclaim(space);
+        }
+    }
+
+    /// Lets go of what is held in the handler of the flush interrupt, where nothing is reclaimed.
+    /// If that falls to us, the next one to look at what we hold does it: ourselves, when we next
+    /// switch or leave, or whoever [reaps](Self::reap).
+    ///
+    /// From owing to bequeathed in one step: in between, a reaper would find nothing to do here.
+    #[cold]
+    pub(crate) fn let_go_in_handler(&self, before: Presence) {
+        let machine = self.machine();
+        let held = self.held();
+        let counted = M::LIFETIME == Lifetime::Counted && matches!(before, Presence::Lazy(_));
+        // If that fails, it has been marked this moment.
+        let is_alive = !held.is_owing() && !counted;
+        if is_alive && self.cpu.let_go_if_unmarked(machine, held) {
+            return;
+        }
+        let Some(space) = NonNull::new(held.pointer().cast_mut()) else { return };
+        if pay(machine, space) {
+            self.bequeath(held);
+        } else {
+            self.hold(Held::NOTHING);
+        }
+    }
+}
+
+/// For [`Lifetime::Counted`]: a CPU goes lazy on the space, whose users still have theirs.
+#[inline]
+pub(crate) fn take_stake<M: Machine>(space: &Space<M>) {
+    space.stakes.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+}
+
+/// For [`Lifetime::Counted`]: it has come back.
+#[inline]
+pub(crate) fn give_stake_back<M: Machine>(machine: &M, space: &Space<M>) {
+    let was_last = pay(machine, NonNull::from(space));
+    debug_assert!(!was_last, "nobody comes back to a dead space that is counted");
+}
+
+/// Gives up one stake in a space. Returns whether it was the last one: then it is the caller's.
+///
+/// See [`Rule::PayOrder`].
+#[inline]
+fn pay<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
+    // SAFETY: the space is there as long as anyone has a stake in it, and this one is ours. The
+    // reference that the call is made by does not outlive the operation, and points to a word that
+    // may change at any time, as `Arc` has it.
+    let stakes = unsafe { &(*space.as_ptr()).stakes };
+    // Minus one.
+    stakes.fetch_add(u64::MAX, order(machine, Rule::PayOrder)) == 1
+}
+
+/// A space that is being retired. Done at once, unless its [`Lifetime`] is [`Shoot`].
+///
+/// Dropping it waits, as with [`Pending`].
+///
+/// [`Shoot`]: Lifetime::Shoot
+#[must_use = "with `Lifetime::Shoot`, the space is reclaimed when this was waited for"]
+pub struct Retiring<'e, M: Machine> {
+    /// The space, and how many CPUs were marked; `None` when it was given up.
+    unsettled: Option<(NonNull<Space<M>>, u64)>,
+    pending: Pending<'e, M>,
+}
+
+impl<M: Machine> Retiring<'_, M> {
+    /// Returns when nobody need be waited for any more. As [`Pending::wait`].
+    pub fn wait(self) {}
+
+    /// Whether nobody need be waited for any more, without waiting. As [`Pending::poll`].
+    pub fn poll(&mut self) -> bool {
+        let is_done = self.pending.poll();
+        if is_done {
+            self.settle();
+        }
+        is_done
+    }
+
+    /// Gives up the stake of those who used the space, in favour of those who were marked.
+    ///
+    /// Some of these may have paid already, when the stake of the users was still there: so only
+    /// now can anybody be the last, and if all have paid, it is us. See [`Rule::SettleOrder`].
+    fn settle(&mut self) {
+        let Some((space, marked)) = self.unsettled.take() else { return };
+        let machine = &self.pending.engine.machine;
+        // SAFETY: as in `pay`: the stake that we give up here is ours.
+        let stakes = unsafe { &(*space.as_ptr()).stakes };
+        let change = marked.wrapping_sub(ALIVE);
+        let before = stakes.fetch_add(change, order(machine, Rule::SettleOrder));
+        if before.wrapping_add(change) == 0 {
+            machine.reclaim(space);
+        }
+    }
+}
+
+impl<M: Machine> Drop for Retiring<'_, M> {
+    fn drop(&mut self) {
+        self.pending.finish();
+        self.settle();
+    }
+}
+
+impl<M: Machine> fmt::Debug for Retiring<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Retiring").field(&self.pending.waiting()).finish()
+    }
+}
+
+/// CPUs that hold dead spaces were told to let go. Dropping it waits, as with [`Pending`].
+#[must_use = "dead spaces are reclaimed when this was waited for"]
+pub struct Reaping<'e, M: Machine> {
+    engine: &'e Shootdown<M>,
+    pending: Pending<'e, M>,
+    cpus: CpuSet<M>,
+}
+
+impl<M: Machine> Reaping<'_, M> {
+    /// Returns when they have let go. As [`Pending::wait`].
+    ///
+    /// [Reclaims](Machine::reclaim) what they could not reclaim in their handlers: the flush
+    /// interrupt need not be masked here.
+    pub fn wait(self) {}
+
+    /// Whether they have let go, without waiting. Reclaims, too. As [`Pending::poll`].
+    pub fn poll(&mut self) -> bool {
+        let is_done = self.pending.poll();
+        if is_done {
+            self.collect();
+        }
+        is_done
+    }
+
+    fn collect(&mut self) {
+        let machine = &self.engine.machine;
+        while let Some(cpu) = self.cpus.first() {
+            self.cpus.remove(cpu);
+            let state = machine.state(cpu);
+            let held = state.held(machine);
+            if held.is_bequeathed()
+                && state.change_held(machine, held, Held::NOTHING)
+                && let Some(space) = NonNull::new(held.pointer().cast_mut())
+            {
+                machine.reclaim(space);
+            }
+        }
+    }
+}
+
+impl<M: Machine> Drop for Reaping<'_, M> {
+    fn drop(&mut self) {
+        self.pending.finish();
+        self.collect();
+    }
+}
+
+impl<M: Machine> fmt::Debug for Reaping<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reaping").field(&self.cpus).finish()
+    }
+}

@@ -1,0 +1,36 @@
+//! A platform with another way to end spaces.
+
+use std::marker::PhantomData;
+
+use shootdown::soft::Platform;
+use shootdown::{CpuId, Lifetime};
+
+pub(crate) const HANDOFF: u8 = 0;
+pub(crate) const SHOOT: u8 = 1;
+pub(crate) const COUNTED: u8 = 2;
+
+/// `P`, with that lifetime.
+pub(crate) struct With<P, const LIFETIME: u8>(PhantomData<fn() -> P>);
+
+impl<P: Platform, const LIFETIME: u8> Platform for With<P, LIFETIME> {
+    type Word = P::Word;
+    type Frame = P::Frame;
+    const LIFETIME: Lifetime = match LIFETIME {
+        HANDOFF => Lifetime::Handoff,
+        SHOOT => Lifetime::Shoot,
+        COUNTED => Lifetime::Counted,
+        _ => panic!("there are three"),
+    };
+    fn fence() {
+        P::fence();
+    }
+    fn relax() {
+        P::relax();
+    }
+    fn cpu() -> CpuId {
+        P::cpu()
+    }
+    fn set_cpu(cpu: CpuId) {
+        P::set_cpu(cpu);
+    }
+}

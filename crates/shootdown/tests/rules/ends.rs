@@ -1,0 +1,296 @@
+//! Programs about the end of things: page tables that are held back, and spaces that die while
+//! CPUs are lazy on them.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use loom::thread;
+use shootdown::soft::Config;
+use shootdown::{Extents, Horizon, Pending};
+
+use crate::system::{Cpu, Machine, System, finish, page_at, switch};
+
+/// CPU `cpu` has `a` loaded lazily, and caches its upper levels.
+fn go_lazy<const W: usize>(system: &System<W>, cpu: u32) {
+    let cpu = system.cpu(cpu);
+    switch(&cpu, &system.a);
+    cpu.here().enter_lazy();
+}
+
+/// CPU 1 is lazy on `a`.
+fn lazy<const W: usize>(config: Config) -> Arc<System<W>> {
+    let system = System::<W>::new(config);
+    go_lazy(&system, 1);
+    system
+}
+
+/// Retires `a`, which nobody uses.
+fn retire<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
+    // SAFETY: nobody uses it, and it is where it is as long as the system is.
+    drop(unsafe { cpu.here().retire(NonNull::from(&system.a)) });
+}
+
+/// `a` was given back once, and nobody has walked its page tables since.
+fn was_reclaimed_once<const W: usize>(system: &System<W>) {
+    for cpu in 0..system.cpu_count() {
+        system.cpu(cpu).speculate();
+    }
+    assert_eq!(system.machine().freed_table_walks(), 0);
+    assert_eq!(system.machine().take_reclaimed(), [NonNull::from(&system.a)]);
+}
+
+/// CPU 1 switches away from the space that CPU 0 retires.
+pub(crate) fn retire_while_leaving<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    system.race(|system, cpu| switch(cpu, &system.b), |cpu| retire(&system, cpu));
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 stays lazy on a space that CPU 0 retires, and leaves it later.
+pub(crate) fn retire_under_lazy<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    retire(&system, &system.cpu(0));
+    let cpu = system.cpu(1);
+    cpu.speculate();
+    assert_eq!(system.machine().freed_table_walks(), 0);
+    cpu.here().leave();
+    drop(cpu);
+    was_reclaimed_once(&system);
+}
+
+/// CPUs 1 and 2 let go of a dead space at once.
+pub(crate) fn two_let_go<const W: usize>(config: Config) {
+    let system = lazy::<W>(Config { cpus: 3, ..config });
+    go_lazy(&system, 2);
+    retire(&system, &system.cpu(0));
+    let other = Arc::clone(&system);
+    let leaving = thread::spawn(move || other.cpu(2).here().leave());
+    switch(&system.cpu(1), &system.b);
+    leaving.join().unwrap();
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 comes back to the space that CPU 0 retires, and then leaves it for good.
+pub(crate) fn come_back_while_retired<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let come_back = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        switch(cpu, &system.a);
+        cpu.speculate();
+        cpu.here().enter_lazy();
+        switch(cpu, &system.b);
+    };
+    system.race(come_back, |cpu| retire(&system, cpu));
+    was_reclaimed_once(&system);
+}
+
+/// CPU 0 retires a space that it is lazy on itself, as CPU 1 is; both let go.
+pub(crate) fn retire_own<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    go_lazy(&system, 0);
+    let retire_and_leave = |cpu: &Cpu<'_, W>| {
+        retire(&system, cpu);
+        cpu.speculate();
+        switch(cpu, &system.b);
+    };
+    system.race(|_, cpu| cpu.here().leave(), retire_and_leave);
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 goes offline while CPU 0 retires the space that it is lazy on.
+pub(crate) fn retire_while_going_offline<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    system.race(|_, cpu| cpu.here().offline(), |cpu| retire(&system, cpu));
+    was_reclaimed_once(&system);
+}
+
+/// The roster moves while CPU 1 switches away; then the space is retired.
+pub(crate) fn retire_after_roster_moved<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    system.race(
+        |system, cpu| switch(cpu, &system.b),
+        |cpu| {
+            assert!(cpu.here().trim_roster(&system.a));
+            retire(&system, cpu);
+        },
+    );
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 is lazy on a dead space, and is told to let go of it while it switches away by itself.
+pub(crate) fn reap<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    retire(&system, &system.cpu(0));
+    let reaping = system.race(|system, cpu| switch(cpu, &system.b), |cpu| cpu.here().reap());
+    system.cpu(1).interrupt_point();
+    drop(reaping);
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 idles on a dead space for ever, but for interrupts.
+pub(crate) fn reap_idle<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    retire(&system, &system.cpu(0));
+    let reaping = system.cpu(0).here().reap();
+    system.cpu(1).interrupt_point();
+    drop(reaping);
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 lets go of a dead space in its handler, called for another reason, while CPU 0 reaps.
+pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    // Rung for this, CPU 1 finds that the space has died since.
+    system.machine().unhook_tables(&system.a);
+    let pending = system.cpu(0).here().flush(&system.a, page_at(0).freeing_tables());
+    retire(&system, &system.cpu(0));
+    let reaping = system.race(
+        |_, cpu| cpu.interrupt_point(),
+        |cpu| {
+            let mut reaping = cpu.here().reap();
+            (!reaping.poll()).then_some(reaping)
+        },
+    );
+    system.cpu(1).interrupt_point();
+    finish(pending);
+    drop(reaping);
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1 lets go of a dead space in its handler, and leaves while CPU 0 reaps.
+pub(crate) fn leave_what_was_left<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    retire(&system, &system.cpu(0));
+    let reaping = system.cpu(0).here().reap();
+    system.cpu(1).interrupt_point();
+    system.race(|_, cpu| cpu.here().leave(), |_| drop(reaping));
+    was_reclaimed_once(&system);
+}
+
+/// Unhooks page tables of `a` and sends a flush that does not ring lazy CPUs for them.
+fn unhook<'e, const W: usize>(
+    system: &System<W>,
+    cpu: &Cpu<'e, W>,
+) -> (Pending<'e, Machine<W>>, Horizon) {
+    system.machine().unhook_tables(&system.a);
+    let mut extents = Extents::new();
+    extents.add(page_at(0).freeing_tables());
+    cpu.here().flush_gathered(&system.a, &extents)
+}
+
+fn nobody_walks_freed_tables<const W: usize>(system: &System<W>) {
+    system.cpu(1).speculate();
+    assert_eq!(system.machine().freed_table_walks(), 0);
+}
+
+/// Tables are freed as soon as their own flush says so, while CPU 1 does something.
+fn free_when_clear<const W: usize>(
+    system: &Arc<System<W>>,
+    one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
+) {
+    let later = system.race(one, |cpu| {
+        let (mut pending, horizon) = unhook(system, cpu);
+        if !horizon.is_clear() {
+            return Some((pending, horizon));
+        }
+        if !pending.poll() {
+            return Some((pending, horizon));
+        }
+        system.machine().free_tables(&system.a);
+        None
+    });
+    let cpu = system.cpu(1);
+    cpu.interrupt_point();
+    cpu.speculate();
+    drop(cpu);
+    if let Some((pending, horizon)) = later {
+        finish(pending);
+        if horizon.is_clear() {
+            system.machine().free_tables(&system.a);
+        }
+    }
+    nobody_walks_freed_tables(system);
+}
+
+/// CPU 1 is lazy, and stays so.
+pub(crate) fn hold_back_under_lazy<const W: usize>(config: Config) {
+    free_when_clear(&lazy::<W>(config), |_, cpu| cpu.speculate());
+}
+
+/// CPU 1 switches away.
+pub(crate) fn hold_back_while_leaving<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    switch(&system.cpu(1), &system.a);
+    free_when_clear(&system, |system, cpu| switch(cpu, &system.b));
+}
+
+/// CPU 1 comes back and goes lazy again: it has caught up, and says so.
+pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let (pending, before) = unhook(&system, &system.cpu(0));
+    finish(pending);
+    assert!(!before.is_clear());
+    let come_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        switch(cpu, &system.a);
+        cpu.here().enter_lazy();
+    };
+    let (pending, freed) = system.race(come_and_go, |cpu| {
+        let mut extents = Extents::new();
+        extents.add(page_at(1));
+        let (mut pending, horizon) = cpu.here().flush_gathered(&system.a, &extents);
+        let freed = horizon.cleared() >= before.flush() && pending.poll();
+        if freed {
+            system.machine().free_tables(&system.a);
+        }
+        (pending, freed)
+    });
+    let cpu = system.cpu(1);
+    cpu.interrupt_point();
+    drop(cpu);
+    finish(pending);
+    if !freed {
+        // Now it has been seen for certain.
+        let mut extents = Extents::new();
+        extents.add(page_at(1));
+        let (pending, horizon) = system.cpu(0).here().flush_gathered(&system.a, &extents);
+        finish(pending);
+        assert!(horizon.cleared() >= before.flush());
+        system.machine().free_tables(&system.a);
+    }
+    nobody_walks_freed_tables(&system);
+}
+
+/// CPU 1 comes back while CPU 0, which holds tables back, has lost patience.
+pub(crate) fn expel<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let (pending, _) = unhook(&system, &system.cpu(0));
+    finish(pending);
+    let freed = system.race(
+        |system, cpu| switch(cpu, &system.a),
+        |cpu| {
+            let mut pending = cpu.here().expel(&system.a);
+            if !pending.poll() {
+                return Some(pending);
+            }
+            system.machine().free_tables(&system.a);
+            None
+        },
+    );
+    system.cpu(1).interrupt_point();
+    if let Some(pending) = freed {
+        finish(pending);
+        system.machine().free_tables(&system.a);
+    }
+    nobody_walks_freed_tables(&system);
+}
+
+/// CPU 1 stays lazy, and CPU 0 has lost patience.
+pub(crate) fn expel_lazy<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let (pending, _) = unhook(&system, &system.cpu(0));
+    finish(pending);
+    let pending = system.cpu(0).here().expel(&system.a);
+    system.cpu(1).interrupt_point();
+    finish(pending);
+    system.machine().free_tables(&system.a);
+    nobody_walks_freed_tables(&system);
+}

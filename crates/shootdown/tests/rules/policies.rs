@@ -1,0 +1,122 @@
+//! The other two ways to end a space: by interrupting those who are lazy on it, and by counting
+//! them. Each must give it back once, and never while it can be walked.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use loom::thread;
+use shootdown::soft::{Config, OnCpu, Soft};
+use shootdown::{CpuId, Root, Shootdown, Space};
+
+use crate::lifetimes::{COUNTED, SHOOT, With};
+use crate::platform::Loom;
+use crate::{Search, explore};
+
+type Machine<const L: u8> = Soft<With<Loom, L>>;
+type Cpu<'e, const L: u8> = OnCpu<'e, With<Loom, L>>;
+
+struct System<const L: u8> {
+    engine: Shootdown<Machine<L>>,
+    a: Space<Machine<L>>,
+    b: Space<Machine<L>>,
+}
+
+impl<const L: u8> System<L> {
+    /// CPUs 1 and up are lazy on `a`.
+    fn lazy(cpus: u32) -> Arc<Self> {
+        let engine = Machine::<L>::engine(Config { cpus, ..Config::default() });
+        let (a, b) = (engine.space(Root(0)), engine.space(Root(1)));
+        // In place, before a CPU switches to one of the spaces.
+        let system = Arc::new(Self { engine, a, b });
+        for cpu in 0..cpus {
+            system.cpu(cpu).here().online();
+        }
+        for cpu in 1..cpus {
+            let cpu = system.cpu(cpu);
+            switch(&cpu, &system.a);
+            cpu.here().enter_lazy();
+        }
+        system
+    }
+
+    fn cpu(&self, cpu: u32) -> Cpu<'_, L> {
+        self.engine.enter(CpuId(cpu))
+    }
+
+    fn was_reclaimed_once(&self) {
+        let machine = self.engine.machine();
+        assert_eq!(machine.freed_table_walks(), 0);
+        assert_eq!(machine.take_reclaimed(), [NonNull::from(&self.a)]);
+    }
+}
+
+fn switch<const L: u8>(cpu: &Cpu<'_, L>, space: &Space<Machine<L>>) {
+    // SAFETY: the spaces of a `System` live as long as its machine, and do not move.
+    unsafe { cpu.here().switch(space) };
+}
+
+/// Each of the other CPUs does its part while CPU 0 retires `a`; then interrupts are taken.
+fn retire_while<const L: u8>(parts: &[fn(&System<L>, &Cpu<'_, L>)]) {
+    let system = System::<L>::lazy(1 + parts.len() as u32);
+    let threads: Vec<_> = (1..)
+        .zip(parts)
+        .map(|(cpu, &part)| {
+            let system = Arc::clone(&system);
+            thread::spawn(move || part(&system, &system.cpu(cpu)))
+        })
+        .collect();
+    // SAFETY: nobody uses it, and it is where it is as long as the system is.
+    let retiring = unsafe { system.cpu(0).here().retire(NonNull::from(&system.a)) };
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    for cpu in (1..).take(parts.len()) {
+        let cpu = system.cpu(cpu);
+        cpu.interrupt_point();
+        cpu.speculate();
+    }
+    retiring.wait();
+    for cpu in (1..).take(parts.len()) {
+        let cpu = system.cpu(cpu);
+        cpu.speculate();
+        cpu.here().leave();
+    }
+    system.was_reclaimed_once();
+}
+
+fn all_right(name: &str, program: fn()) {
+    for search in [Search::Unbounded, Search::Witnessed(3)] {
+        let result = explore(search, program);
+        println!("{name}, {search:?}: {result:?}");
+        assert!(result.is_ok(), "{name}");
+    }
+}
+
+fn switch_away<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
+    switch(cpu, &system.b);
+}
+
+fn take_interrupt<const L: u8>(_: &System<L>, cpu: &Cpu<'_, L>) {
+    cpu.interrupt_point();
+}
+
+/// Comes back, and goes lazy again.
+fn come_and_go<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
+    switch(cpu, &system.a);
+    cpu.speculate();
+    cpu.here().enter_lazy();
+}
+
+#[test]
+fn a_space_that_is_shot_is_given_back_once() {
+    all_right("shot while leaving", || retire_while::<SHOOT>(&[switch_away]));
+    all_right("shot while idle", || retire_while::<SHOOT>(&[take_interrupt]));
+    all_right("shot while coming back", || retire_while::<SHOOT>(&[come_and_go]));
+}
+
+#[test]
+fn a_space_that_is_counted_is_given_back_once() {
+    all_right("counted, leaving", || retire_while::<COUNTED>(&[switch_away]));
+    all_right("counted, two leaving", || retire_while::<COUNTED>(&[switch_away, switch_away]));
+    all_right("counted, staying", || retire_while::<COUNTED>(&[take_interrupt]));
+}
