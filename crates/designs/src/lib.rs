@@ -7,6 +7,7 @@
 //! | [`linux::v4_12`] | Linux before seed 000 |
 //! | [`linux::v4_14`] | Linux with seed 000, as first merged |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
+//! | [`linux::lifetime`] | the same with lazy CPUs counted, shot at exit, or with hazard pointers |
 //! | [`engine`] | Shootdown |
 //!
 //! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
@@ -17,6 +18,7 @@ pub mod linux;
 pub mod naive;
 
 pub use engine::{Engine, LinuxPolicy};
+pub use linux::lifetime::ExitFlush;
 pub use linux::v4_12::Linux412;
 pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::str::FromStr;
 
 use shootdown_designs::engine::Ours;
-use shootdown_designs::{Engine, Linux70, Linux412, Linux414, LinuxPolicy, Naive};
+use shootdown_designs::{Engine, ExitFlush, Linux70, Linux412, Linux414, LinuxPolicy, Naive};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::Coherence;
 use shootdown_workload::recording::Reader;
@@ -22,8 +22,14 @@ pub enum Design {
     Linux412,
     /// Linux with seed 000, as first merged.
     Linux414,
-    /// Linux today.
+    /// Linux today, but that nobody counts lazy CPUs.
     Linux70,
+    /// Linux 7.0 with lazy CPUs counted, as it does count them.
+    LinuxCounted,
+    /// Linux 7.0 with lazy CPUs interrupted at exit, as on powerpc (seed 001).
+    PowerpcShoot,
+    /// Linux 7.0 with lazy CPUs found by hazard pointers, as was proposed.
+    LinuxHazard,
     /// The engine of this repository, with the memory manager doing as under Linux 7.0.
     ShootdownAlone,
     /// The engine of this repository.
@@ -32,11 +38,14 @@ pub enum Design {
 
 impl Design {
     /// All of them, ours last.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Naive,
         Self::Linux412,
         Self::Linux414,
         Self::Linux70,
+        Self::LinuxCounted,
+        Self::PowerpcShoot,
+        Self::LinuxHazard,
         Self::ShootdownAlone,
         Self::Shootdown,
     ];
@@ -49,6 +58,9 @@ impl Design {
             Self::Linux412 => "linux-4.12",
             Self::Linux414 => "linux-4.14",
             Self::Linux70 => "linux-7.0",
+            Self::LinuxCounted => "linux-counted",
+            Self::PowerpcShoot => "powerpc-shoot",
+            Self::LinuxHazard => "linux-hazard",
             Self::ShootdownAlone => "shootdown-alone",
             Self::Shootdown => "shootdown",
         }
@@ -89,6 +101,9 @@ impl Design {
             Self::Linux412 => job.perform(machine, Linux412::new),
             Self::Linux414 => job.perform(machine, Linux414::new),
             Self::Linux70 => job.perform(machine, Linux70::new),
+            Self::LinuxCounted => job.perform(machine, |sim| Linux70::counted(sim, EXIT_FLUSH)),
+            Self::PowerpcShoot => job.perform(machine, |sim| Linux70::shoot(sim, EXIT_FLUSH)),
+            Self::LinuxHazard => job.perform(machine, |sim| Linux70::hazard(sim, EXIT_FLUSH)),
             // As a kernel would be built for so many CPUs.
             Self::ShootdownAlone => match machine.cpu_count() {
                 ..=64 => job.perform(machine, Engine::<1, LinuxPolicy>::new),
@@ -103,6 +118,11 @@ impl Design {
         }
     }
 }
+
+/// Of the designs that differ in how long lazy spaces live, on whatever machine: were lazy CPUs
+/// interrupted by the last flush, as on x86, they would not differ in what follows. It is in favour
+/// of all three alike.
+const EXIT_FLUSH: ExitFlush = ExitFlush::Broadcast;
 
 /// What can be done under any design.
 trait Job {

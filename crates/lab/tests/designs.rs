@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use shootdown::Rule;
-use shootdown_designs::Engine;
+use shootdown_designs::engine::{Ours, Policy};
+use shootdown_designs::{Engine, LinuxPolicy};
 use shootdown_lab::Design;
 use shootdown_sim::{Machine, Time, Wrong};
 use shootdown_workload::operation::{
@@ -195,9 +196,9 @@ fn the_bug_that_seed_000_had_is_found() {
 }
 
 /// The first thing that the oracle says of an engine that breaks a rule.
-fn caught(rule: Rule, workload: Rc<dyn Workload>) -> shootdown_sim::Violation {
+fn caught<P: Policy + 'static>(rule: Rule, workload: Rc<dyn Workload>) -> shootdown_sim::Violation {
     let machine = machine("skylake", 4);
-    let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule));
+    let design = |sim| Engine::<1, P>::with_broken_rule(sim, Some(rule));
     let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
@@ -297,14 +298,14 @@ impl Workload for SharedPage {
 #[test]
 fn a_skipped_ring_is_caught() {
     assert_eq!(
-        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
+        caught::<Ours>(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
         Wrong::FlushedTranslation
     );
 }
 
 #[test]
 fn a_page_that_is_freed_before_the_wait_is_caught() {
-    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
+    let wrong = caught::<Ours>(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
     assert!(matches!(wrong, Wrong::FlushedTranslation | Wrong::FreedPage), "{wrong:?}");
 }
 
@@ -312,14 +313,22 @@ fn a_page_that_is_freed_before_the_wait_is_caught() {
 fn a_tag_that_is_reused_unflushed_is_caught() {
     // Whichever comes first: another's page is used, another's table is walked, or freed while it
     // could be.
-    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
+    let wrong = caught::<Ours>(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
     assert_ne!(wrong, Wrong::FlushedTranslation);
 }
 
 #[test]
-fn a_freed_table_that_a_lazy_cpu_could_walk_is_caught() {
+fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
     // When the last thread exits, the CPUs where the others ran are idle, with the space loaded.
     let tasks =
         Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
-    assert_eq!(caught(Rule::RingLazy, Rc::new(tasks)).wrong, Wrong::WalkableTableFreed);
+    let first = caught::<Ours>(Rule::MarkHolders, Rc::new(tasks));
+    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+}
+
+#[test]
+fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
+    // Freed as soon as it is unhooked, as Linux does, and not held back.
+    let first = caught::<LinuxPolicy>(Rule::HoldBackTables, Rc::new(UnmapUnderLazy));
+    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
 }

@@ -74,7 +74,7 @@ pub use mmu::{PageFault, TagEntries, Touch};
 pub use oracle::{FlushRecord, Violation, Wrong};
 pub use rng::Rng;
 pub use scheduler::{Affinity, Meanwhile, ThreadId, ThreadSpec};
-pub use sim::{Kernel, RunEnd, Sim};
+pub use sim::{Kernel, RunEnd, Sim, SwitchedTo};
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;

@@ -10,7 +10,7 @@ use std::io;
 
 use crate::context::ContextId;
 use crate::machine::{Idle, TlbInIdle};
-use crate::sim::Sim;
+use crate::sim::{Sim, SwitchedTo};
 use crate::time::Time;
 
 /// A thread's number, from 0 on, in the order of their creation.
@@ -444,7 +444,8 @@ impl Sim {
     fn end_switch(&self) {
         self.unmask();
         if let Some(kernel) = self.kernel() {
-            kernel.after_switch();
+            let runs = self.scheduler.borrow().runs_user_thread(self.cpu());
+            kernel.after_switch(if runs { SwitchedTo::Space } else { SwitchedTo::Nothing });
         }
     }
 

@@ -44,9 +44,20 @@ pub trait Kernel {
     fn leave(&self);
     /// A switch is over, or the CPU has let go of what it had loaded, and interrupts are let in
     /// again: time for what could not be done in the middle of it.
-    fn after_switch(&self) {}
+    fn after_switch(&self, to: SwitchedTo) {
+        let _ = to;
+    }
     /// The flush interrupt.
     fn flush_interrupt(&self);
+}
+
+/// What a CPU does after a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchedTo {
+    /// It runs a thread of a space.
+    Space,
+    /// It idles, or runs a kernel thread.
+    Nothing,
 }
 
 /// A simulated machine, and what runs on it.

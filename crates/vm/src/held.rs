@@ -94,15 +94,23 @@ impl<P: Platform> HeldTables<P> {
 impl<P: Platform, C: Coherence> Vm<P, C> {
     /// Frees the page tables of dead spaces that this CPU was the last to hold.
     ///
-    /// To be called where memory can be freed, soon after each switch of address spaces and
-    /// whatever else [lets go](Coherence::leave) of one. Costs next to nothing if there are none.
+    /// To be called where memory can be freed, some time after a switch of address spaces, or
+    /// whatever else [lets go](Coherence::leave) of one: best when the CPU goes idle, for that it
+    /// was the last is no fault of the thread that runs next; but without delay if there are
+    /// [many](Self::holds_many). Costs next to nothing if there are none.
     pub fn bury(&self) {
         while let Some(root) = self.coherence.take_dead() {
             self.free_dead(root);
         }
     }
 
-    /// How many page tables are held back because a CPU could still walk them.
+    /// Whether half of the page tables that may be held back are.
+    pub fn holds_many(&self) -> bool {
+        self.held.stats().now > self.held_tables_max / 2
+    }
+
+    /// How many page tables are held back because a CPU could still walk them, or because they
+    /// have not been [buried](Self::bury) yet.
     pub fn held_tables(&self) -> HeldStats {
         self.held.stats()
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use shootdown_sim::{PageFault, Sim, Touch};
+use shootdown_sim::{PageFault, Sim, SwitchedTo, Touch};
 use shootdown_vm::{
     AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, HeldStats, MapError,
     OutOfMemory, PAGE_BYTES, Place, Protection, RangeError, Sharing,
@@ -111,9 +111,12 @@ impl<C: Coherence> Vm<C> {
         process.space.exit();
     }
 
-    /// Frees the page tables of dead spaces that this CPU was the last to hold.
-    pub(crate) fn bury(&self) {
-        self.vm.bury();
+    /// Frees the page tables of dead spaces that this CPU was the last to hold: when it has nothing
+    /// better to do, or there are many.
+    pub(crate) fn bury(&self, next: SwitchedTo) {
+        if next == SwitchedTo::Nothing || self.vm.holds_many() {
+            self.vm.bury();
+        }
     }
 
     /// How many page tables were held back because a CPU could still walk them.

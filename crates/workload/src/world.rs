@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use lock_api::RawRwLock;
 use shootdown_sim::{
-    Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, ThreadId, ThreadSpec,
-    Time, Violation,
+    Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, SwitchedTo, ThreadId,
+    ThreadSpec, Time, Violation,
 };
 use shootdown_vm::{Coherence, HeldStats};
 
@@ -415,8 +415,8 @@ impl<C: Coherence + 'static> Kernel for World<C> {
     fn leave(&self) {
         self.vm.design().leave();
     }
-    fn after_switch(&self) {
-        self.vm.bury();
+    fn after_switch(&self, to: SwitchedTo) {
+        self.vm.bury(to);
     }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();

@@ -37,15 +37,19 @@ impl CpuMask {
 
     /// Its members but one, in order.
     pub(crate) fn others(&self, but: usize) -> Vec<usize> {
+        let mut cpus = self.members();
+        cpus.retain(|&cpu| cpu != but);
+        cpus
+    }
+
+    /// Its members, in order.
+    pub(crate) fn members(&self) -> Vec<usize> {
         let mut cpus = Vec::new();
         for index in 0..self.words {
             let mut word = self.word(index).load(Relaxed);
             while word != 0 {
-                let cpu = index * 64 + word.trailing_zeros() as usize;
+                cpus.push(index * 64 + word.trailing_zeros() as usize);
                 word &= word - 1;
-                if cpu != but {
-                    cpus.push(cpu);
-                }
             }
         }
         cpus

@@ -3,6 +3,7 @@
 mod calls;
 mod mask;
 
+pub mod lifetime;
 pub mod v4_12;
 pub mod v4_14;
 pub mod v7_0;

@@ -7,8 +7,8 @@
 //! overlap.
 //!
 //! What differs, apart from what the memory manager does for every design alike: there is no
-//! reference count of lazy users; page faults take the lock of the space, where Linux takes that of
-//! an area. The first favours this design, the second does not.
+//! reference count of lazy users, unless a [`Lifetime`] has one; page faults take the lock of the
+//! space, where Linux takes that of an area. The first favours this design, the second does not.
 
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
@@ -20,24 +20,27 @@ use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
 use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 
+use super::lifetime::{ExitFlush, Lifetime, MmCount, Uncounted};
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
 
 /// The design.
 #[derive(Debug)]
-pub struct Linux70 {
+pub struct Linux70<L = Uncounted> {
     sim: Rc<Sim>,
     cpus: Vec<TlbState>,
     calls: Calls,
     last_ctx_id: Cell<u64>,
+    lifetime: L,
 }
 
 /// A space (`mm_struct`).
 #[derive(Debug)]
 pub struct Mm {
-    ctx_id: u64,
+    pub(super) ctx_id: u64,
     root: u64,
+    pub(super) mm_count: MmCount,
     tlb_gen: OwnLine<SimWord>,
-    cpumask: Rc<CpuMask>,
+    pub(super) cpumask: Rc<CpuMask>,
     /// When CPUs that are elsewhere are next told, too, to leave the mask.
     next_trim_cpumask: Cell<Time>,
 }
@@ -66,11 +69,27 @@ struct Ctx {
 
 const TLB_NR_DYN_ASIDS: usize = 6;
 const TRIM_INTERVAL: Time = Time::from_ms(1000);
+/// In place of a generation: the call is no flush, but `do_shoot_lazy_tlb`.
+const SHOOT: u64 = u64::MAX;
+
+impl Mm {
+    pub(super) const fn root(&self) -> Root {
+        Root(self.root << 12)
+    }
+}
 
 impl Linux70 {
     /// On this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
+        Self::with_lifetime(sim, Uncounted)
+    }
+}
+
+impl<L: Lifetime> Linux70<L> {
+    /// On this machine, with another way to keep spaces that CPUs are lazy on.
+    #[must_use]
+    pub fn with_lifetime(sim: Rc<Sim>, lifetime: L) -> Self {
         let cpus = sim.machine().cpu_count();
         let cpu = |_| TlbState {
             loaded_mm: OwnLine(SimWord::with(INIT_MM)),
@@ -88,8 +107,18 @@ impl Linux70 {
             cpus: (0..cpus).map(cpu).collect(),
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
+            lifetime,
             sim,
         }
+    }
+
+    pub(super) fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The CPU that this runs on.
+    pub(super) fn cpu(&self) -> usize {
+        self.sim.cpu()
     }
 
     fn me(&self) -> &TlbState {
@@ -144,6 +173,15 @@ impl Linux70 {
         me.loaded_mm_asid.set(asid);
     }
 
+    /// Lets go of the space that is loaded.
+    fn unlazy_mm(&self) {
+        let was_lazy = self.me().lazy.get();
+        self.switch_mm(None);
+        if was_lazy {
+            self.lifetime.unlazied(self);
+        }
+    }
+
     fn load_cr3(&self, next: Option<&Rc<Mm>>, asid: usize, flush: bool) {
         let entries = if flush { TagEntries::Discarded } else { TagEntries::Kept };
         let tag = if self.has_pcid() { asid as u16 + 1 } else { 0 };
@@ -190,7 +228,7 @@ impl Linux70 {
         }
         let Some(mm) = loaded else { return };
         if me.lazy.get() {
-            return self.switch_mm(None);
+            return self.unlazy_mm();
         }
         let slot = &me.ctxs[me.loaded_mm_asid.get()];
         let local = slot.get().tlb_gen;
@@ -209,9 +247,27 @@ impl Linux70 {
         }
         slot.set(Ctx { tlb_gen: current, ..slot.get() });
     }
+
+    /// Has all CPUs of the mask switch to `init_mm` if they are lazy on the space.
+    pub(super) fn shoot_lazy_tlbs(&self, mm: &Mm) {
+        self.sim.expelling(Some(mm.root));
+        let change = Change::whole(Freed::Tables);
+        let info = Rc::new(FlushInfo::new(mm.ctx_id, &mm.cpumask, SHOOT, &change));
+        self.calls.call(&self.sim, &mm.cpumask.others(self.cpu()), &info, || {});
+        self.sim.mask();
+        self.do_shoot_lazy_tlb(mm.ctx_id);
+        self.sim.unmask();
+    }
+
+    fn do_shoot_lazy_tlb(&self, ctx_id: u64) {
+        let is_loaded = self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == ctx_id);
+        if is_loaded {
+            self.unlazy_mm();
+        }
+    }
 }
 
-impl Coherence for Linux70 {
+impl<L: Lifetime> Coherence for Linux70<L> {
     type Space = Rc<Mm>;
     type Pending = ();
 
@@ -223,6 +279,7 @@ impl Coherence for Linux70 {
         Rc::new(Mm {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
+            mm_count: MmCount::new(),
             tlb_gen: OwnLine(SimWord::with(0)),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
@@ -271,26 +328,39 @@ impl Coherence for Linux70 {
         if self.has_loaded(space) {
             self.enter_lazy();
         }
-        self.flush(space, &Change::whole(Freed::Tables));
-        Retired::Free
+        match self.lifetime.exit_flush() {
+            ExitFlush::Interrupts => self.flush(space, &Change::whole(Freed::Tables)),
+            ExitFlush::Broadcast => {}
+        }
+        self.lifetime.put(self, space)
+    }
+
+    fn take_dead(&self) -> Option<Root> {
+        self.lifetime.finish_switch(self)
     }
 
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(Some(space));
+        self.lifetime.enter_user(self);
     }
 
     fn enter_lazy(&self) {
         let me = self.me();
-        if me.mm.borrow().is_some() && !me.lazy.replace(true) {
+        let Some(mm) = me.mm.borrow().clone() else { return };
+        if !me.lazy.replace(true) {
             me.is_lazy.0.store(1, Relaxed);
+            self.lifetime.enter_lazy(self, &mm);
         }
     }
 
     fn leave(&self) {
-        self.switch_mm(None);
+        self.unlazy_mm();
     }
 
     fn interrupt(&self) {
-        self.calls.serve(&self.sim, |info| self.flush_func(info));
+        self.calls.serve(&self.sim, |info| match info.new_tlb_gen {
+            SHOOT => self.do_shoot_lazy_tlb(info.mm),
+            _ => self.flush_func(info),
+        });
     }
 }

@@ -1,32 +1,61 @@
 //! A design on a machine with round numbers, without a memory manager: threads that are told what
 //! to do and when, so that counts can be worked out by hand.
 
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
+
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use shootdown::Root;
-use shootdown_sim::{Affinity, Kernel, Machine, Purpose, RunEnd, Sim, ThreadSpec, Time, Touch};
-use shootdown_vm::{Change, Coherence, Freed};
+use shootdown_sim::{
+    Affinity, Kernel, Machine, Purpose, RunEnd, Sim, SwitchedTo, ThreadSpec, Time, Touch,
+};
+use shootdown_vm::{Change, Coherence, Freed, Retired};
 
-/// A design, a machine, and two spaces of 64 mapped pages each.
+/// A design, a machine, and spaces of 64 mapped pages each.
 pub(crate) struct Rig<C: Coherence> {
     pub(crate) sim: Rc<Sim>,
     pub(crate) design: C,
-    spaces: Vec<(C::Space, u64)>,
+    spaces: Vec<Space<C::Space>>,
+    /// Whether CPUs free what they are handed after a switch, as they should.
+    pub(crate) buries: Cell<bool>,
+    freed: RefCell<Vec<(u64, usize)>>,
+}
+
+struct Space<S> {
+    coherent: S,
+    root: Root,
+    tables: [u64; 4],
 }
 
 impl<C: Coherence + 'static> Rig<C> {
+    /// With two spaces.
     pub(crate) fn new(cpus: usize, design: impl FnOnce(Rc<Sim>) -> C) -> Rc<Self> {
+        Self::with_spaces(2, cpus, design)
+    }
+
+    pub(crate) fn with_spaces(
+        spaces: u64,
+        cpus: usize,
+        design: impl FnOnce(Rc<Sim>) -> C,
+    ) -> Rc<Self> {
         let round = include_str!("../../../sim/tests/round.toml");
         let machine = Machine::from_toml(round).unwrap().with_cpus(cpus).unwrap();
-        let sim = Rc::new(Sim::new(machine, 1 << 12, 64).unwrap());
+        let sim = Rc::new(Sim::new(machine, 1 << 14, 512).unwrap());
         let design = design(Rc::clone(&sim));
-        let spaces = (0..2)
-            .map(|_| {
-                let root = tables(&sim);
-                (design.space(Root(root << 12)), root)
-            })
-            .collect();
-        let rig = Rc::new(Self { sim: Rc::clone(&sim), design, spaces });
+        let space = |_| {
+            let tables = tables(&sim);
+            let root = Root(tables[0] << 12);
+            Space { coherent: design.space(root), root, tables }
+        };
+        let spaces = (0..spaces).map(space).collect();
+        let rig = Rc::new(Self {
+            sim: Rc::clone(&sim),
+            design,
+            spaces,
+            buries: Cell::new(true),
+            freed: RefCell::default(),
+        });
         sim.install(rig.clone());
         rig
     }
@@ -43,10 +72,27 @@ impl<C: Coherence + 'static> Rig<C> {
         self.sim.spawn(spec, move || body(&rig)).unwrap();
     }
 
+    /// A thread without a space, bound to a CPU.
+    pub(crate) fn kernel_thread(
+        self: &Rc<Self>,
+        cpu: usize,
+        body: impl FnOnce(&Rc<Self>) + 'static,
+    ) {
+        let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
+        let rig = Rc::clone(self);
+        self.sim.spawn(spec, move || body(&rig)).unwrap();
+    }
+
+    /// Runs until all threads are done, with nothing wrong.
     pub(crate) fn run(&self) {
+        self.run_whatever_happens();
+        let first = self.sim.first_violations();
+        assert_eq!((self.sim.violations(), self.sim.hazards()), (0, 0), "{first:?}");
+    }
+
+    pub(crate) fn run_whatever_happens(&self) {
         assert_eq!(self.sim.run_until(Time::END), RunEnd::Done);
         self.sim.uninstall();
-        assert_eq!((self.sim.violations(), self.sim.hazards()), (0, 0));
     }
 
     /// Computes until so many microseconds after the start.
@@ -60,13 +106,10 @@ impl<C: Coherence + 'static> Rig<C> {
     /// computes until then, sees to that.
     pub(crate) fn sleep_until(self: &Rc<Self>, us: u64, alarm_cpu: usize) {
         let id = self.sim.current_thread().unwrap();
-        let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(alarm_cpu) };
-        let rig = Rc::clone(self);
-        let alarm = move || {
+        self.kernel_thread(alarm_cpu, move |rig| {
             rig.until(us);
             rig.sim.wake(id);
-        };
-        self.sim.spawn(spec, alarm).unwrap();
+        });
         self.sim.block();
     }
 
@@ -81,13 +124,53 @@ impl<C: Coherence + 'static> Rig<C> {
     /// pages may go on being used; the oracle watches all the same.
     pub(crate) fn flush(&self, space: u64, pages: core::ops::Range<u64>, freed: Freed) {
         let range = pages.start << 12..pages.end << 12;
-        let (space, root) = &self.spaces[space as usize];
-        let record = self.sim.flush_began(*root, Some(range.clone()));
+        let space = &self.spaces[space as usize];
+        let record = self.sim.flush_began(space.tables[0], Some(range.clone()));
         let change = Change::range(range, freed);
-        let pending = self.design.flush(space, &change);
+        let pending = self.design.flush(&space.coherent, &change);
         self.sim.flush_sent();
         self.design.wait(pending);
         self.sim.flush_ended(record);
+    }
+
+    /// The calling thread is the last of a space, and is about to end.
+    pub(crate) fn exit(&self, space: u64) {
+        self.sim.set_space(None);
+        self.retire(space);
+    }
+
+    /// The space has no thread any more: its tables are freed, or will be.
+    pub(crate) fn retire(&self, number: u64) {
+        let space = &self.spaces[number as usize];
+        let record = self.sim.flush_began(space.tables[0], None);
+        let retired = self.design.retire(&space.coherent);
+        self.sim.flush_sent();
+        self.sim.flush_ended(record);
+        if retired == Retired::Free {
+            self.free(space.root);
+        }
+        self.bury();
+    }
+
+    /// Which spaces were freed, and by which CPUs, so far.
+    pub(crate) fn freed(&self) -> Vec<(u64, usize)> {
+        self.freed.borrow().clone()
+    }
+}
+
+impl<C: Coherence> Rig<C> {
+    fn bury(&self) {
+        while let Some(root) = self.design.take_dead() {
+            self.free(root);
+        }
+    }
+
+    fn free(&self, root: Root) {
+        let number = self.spaces.iter().position(|space| space.root == root).unwrap();
+        self.freed.borrow_mut().push((number as u64, self.sim.cpu()));
+        for table in self.spaces[number].tables {
+            self.sim.free_table(table);
+        }
     }
 }
 
@@ -96,10 +179,10 @@ impl<C: Coherence> Kernel for Rig<C> {
         self.design.online();
     }
     fn switch(&self, space: u64) {
-        // SAFETY: spaces live as long as the rig, and their tables are never freed.
+        // SAFETY: spaces live as long as the rig, and their tables until they are free to go.
         #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
         unsafe {
-            self.design.switch(&self.spaces[space as usize].0);
+            self.design.switch(&self.spaces[space as usize].coherent);
         }
     }
     fn enter_lazy(&self) {
@@ -108,13 +191,18 @@ impl<C: Coherence> Kernel for Rig<C> {
     fn leave(&self) {
         self.design.leave();
     }
+    fn after_switch(&self, _: SwitchedTo) {
+        if self.buries.get() {
+            self.bury();
+        }
+    }
     fn flush_interrupt(&self) {
         self.design.interrupt();
     }
 }
 
-/// Page tables that map the first 64 pages. Returns the root's frame.
-fn tables(sim: &Sim) -> u64 {
+/// Page tables that map the first 64 pages, the root first.
+fn tables(sim: &Sim) -> [u64; 4] {
     let table = || sim.allocate(Purpose::Table).unwrap();
     let (top, upper, middle, leaf) = (table(), table(), table(), table());
     for (from, to) in [(top, upper), (upper, middle), (middle, leaf)] {
@@ -124,5 +212,5 @@ fn tables(sim: &Sim) -> u64 {
         let page = sim.allocate(Purpose::Page).unwrap();
         sim.update_entry(leaf, index, |_| page << 12 | 7);
     }
-    top
+    [top, upper, middle, leaf]
 }

@@ -20,7 +20,7 @@ use std::io::Read;
 use std::rc::Rc;
 
 use shootdown_sim::{
-    Affinity, Kernel, Machine, Meanwhile, RunEnd, Sim, ThreadId, ThreadSpec, Time,
+    Affinity, Kernel, Machine, Meanwhile, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time,
 };
 use shootdown_vm::Coherence;
 
@@ -430,8 +430,8 @@ impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
     fn leave(&self) {
         self.vm.design().leave();
     }
-    fn after_switch(&self) {
-        self.vm.bury();
+    fn after_switch(&self, to: SwitchedTo) {
+        self.vm.bury(to);
     }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();
