@@ -182,9 +182,10 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         horizon
     }
 
-    fn expel(&self, space: &Self::Space) {
-        let pending = self.here(|here| here.expel(space));
+    fn expel(&self, space: &Self::Space) -> Horizon {
+        let (pending, horizon) = self.here(|here| here.expel(space));
         self.masked(|| pending.wait());
+        horizon
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {

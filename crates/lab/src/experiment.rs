@@ -1,14 +1,19 @@
-//! The published results that are reproduced: what was measured, where, and under which designs.
+//! What is simulated: published results that are reproduced, and comparisons that nobody has
+//! published; what was measured, where, and under which designs.
+
+mod scaling;
 
 use shootdown_sim::machine::Machine;
 
 use crate::error::Failure;
 use crate::simulate;
 
+pub(crate) use scaling::{Curve, Point, Scaling};
+
 /// The engine of this repository, among the designs.
 pub(crate) const SHOOTDOWN: &str = "shootdown";
 
-/// A published comparison of two designs.
+/// A comparison of two designs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Experiment {
     /// The seed document, such as `000`.
@@ -23,8 +28,8 @@ pub(crate) struct Experiment {
     pub(crate) unit: &'static str,
     /// Which way is up.
     pub(crate) better: Better,
-    /// What was published.
-    pub(crate) published: Pair<f64>,
+    /// What was published, if anything was.
+    pub(crate) published: Option<Pair<f64>>,
     /// The designs that were compared.
     pub(crate) designs: Pair<&'static str>,
     /// Other designs, to set beside them.
@@ -41,7 +46,7 @@ impl Experiment {
         [&[before, after], self.peers, &[SHOOTDOWN]].concat()
     }
 
-    /// How many times better `to` is than `from`.
+    /// How many times better `to` is than `from`. No finite number, if one of them is 0.
     pub(crate) fn gain(&self, from: f64, to: f64) -> f64 {
         match self.better {
             Better::Lower => from / to,
@@ -54,7 +59,6 @@ impl Experiment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     Lower,
-    #[cfg_attr(not(test), expect(dead_code, reason = "for rates, the first of which is seed 001"))]
     Higher,
 }
 
@@ -93,6 +97,11 @@ pub(crate) struct Outcome {
     pub(crate) violations: u64,
     /// Freed page tables that a CPU's speculation could still have walked.
     pub(crate) hazards: u64,
+    /// Page tables out of use that were held back because a CPU could still walk them: at most, at
+    /// any time.
+    pub(crate) held_tables_peak: u64,
+    /// How often there were too many of them, and CPUs were interrupted for it.
+    pub(crate) held_tables_overflows: u64,
 }
 
 /// An experiment, and what became of it under each design.
@@ -124,9 +133,9 @@ impl Row {
     }
 
     /// How many times better the later design was, as published.
-    pub(crate) fn published_gain(&self) -> f64 {
-        let Pair { before, after } = self.experiment.published;
-        self.experiment.gain(before, after)
+    pub(crate) fn published_gain(&self) -> Option<f64> {
+        let Pair { before, after } = self.experiment.published?;
+        Some(self.experiment.gain(before, after))
     }
 
     /// How many times better the later design is, as predicted.
@@ -141,9 +150,21 @@ impl Row {
     }
 
     /// By how much the predicted gain is off the published one, in percent.
-    pub(crate) fn gain_error_percent(&self) -> f64 {
-        100.0 * (self.predicted_gain() / self.published_gain() - 1.0)
+    pub(crate) fn gain_error_percent(&self) -> Option<f64> {
+        Some(100.0 * (self.predicted_gain() / self.published_gain()? - 1.0))
     }
+}
+
+/// What came of the experiments, and of what.
+#[derive(Clone, Debug)]
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Row>,
+    /// Of the experiment that is simulated with more and fewer CPUs, if it was asked for.
+    pub(crate) scaling: Option<Scaling>,
+    pub(crate) seed: u64,
+    pub(crate) scale: Scale,
+    /// All that something ran on, each once.
+    pub(crate) machines: Vec<Machine>,
 }
 
 /// How much is simulated.
@@ -179,8 +200,11 @@ pub(crate) fn run(
     })
 }
 
-/// The published results, in the order of their documents.
-pub(crate) const EXPERIMENTS: [Experiment; 2] = [
+/// The experiment whose rate is simulated with more and fewer CPUs.
+pub(crate) const SCALED: &str = "context-switches";
+
+/// All of them, in the order of their documents.
+pub(crate) const EXPERIMENTS: [Experiment; 4] = [
     Experiment {
         seed: "000",
         workload: "madvise-touch-migrate",
@@ -188,7 +212,7 @@ pub(crate) const EXPERIMENTS: [Experiment; 2] = [
         metric: "time of an iteration",
         unit: "us",
         better: Better::Lower,
-        published: Pair { before: 21.6, after: 13.4 },
+        published: Some(Pair { before: 21.6, after: 13.4 }),
         designs: Pair { before: "linux-4.12", after: "linux-4.14" },
         peers: &["naive", "linux-7.0", "shootdown-alone"],
         calibrated_on: Some("seed 000 before: 21.6 us"),
@@ -200,10 +224,34 @@ pub(crate) const EXPERIMENTS: [Experiment; 2] = [
         metric: "time of a run",
         unit: "s",
         better: Better::Lower,
-        published: Pair { before: 1.9, after: 1.1 },
+        published: Some(Pair { before: 1.9, after: 1.1 }),
         designs: Pair { before: "linux-4.12", after: "linux-4.14" },
         peers: &["naive", "linux-7.0", "shootdown-alone"],
         calibrated_on: Some("seed 000 before: 1.9 s (number of mappings)"),
+    },
+    Experiment {
+        seed: "001",
+        workload: SCALED,
+        machine: "power8-16s",
+        metric: "context switches in and out of idle",
+        unit: "M/s",
+        better: Better::Higher,
+        published: Some(Pair { before: 1.0, after: 118.0 }),
+        designs: Pair { before: "linux-counted", after: "powerpc-shoot" },
+        peers: &["linux-hazard", "linux-4.14", "linux-7.0"],
+        calibrated_on: Some("seed 001 before: about 1 M context switches/s"),
+    },
+    Experiment {
+        seed: "001",
+        workload: "exit-storm",
+        machine: "power8-16s",
+        metric: "interrupts per exit of a process",
+        unit: "per exit",
+        better: Better::Lower,
+        published: None,
+        designs: Pair { before: "powerpc-shoot", after: "linux-hazard" },
+        peers: &["linux-counted", "linux-7.0"],
+        calibrated_on: None,
     },
 ];
 
@@ -217,7 +265,7 @@ pub(crate) mod example {
     }
 
     pub(crate) fn rows() -> Vec<Row> {
-        let [first, second] = EXPERIMENTS;
+        let [first, second, ..] = EXPERIMENTS;
         let fitted = Some("seed 000 before: 21.6 us");
         let first = Experiment { calibrated_on: fitted, peers: &[], ..first };
         let second = Experiment { peers: &[], ..second };
@@ -229,9 +277,19 @@ pub(crate) mod example {
             metric: "context switches",
             unit: "M/s",
             better: Better::Higher,
-            published: Pair { before: 1.0, after: 118.0 },
+            published: Some(Pair { before: 1.0, after: 118.0 }),
             peers: &["naive"],
             ..second
+        };
+        let storm = Experiment {
+            workload: "storm",
+            metric: "interrupts per exit",
+            unit: "per exit",
+            better: Better::Lower,
+            published: None,
+            peers: &[],
+            calibrated_on: None,
+            ..rate
         };
         let row = |experiment: Experiment, before, after, peers, shootdown| Row {
             machine: experiment.machine.to_owned(),
@@ -250,7 +308,36 @@ pub(crate) mod example {
                 vec![Outcome { interrupts_to_absent: 4, violations: 2, ..outcome(0.5, 8, 1) }],
                 outcome(131.4, 0, 0),
             ),
+            row(
+                storm,
+                Outcome { held_tables_peak: 1200, held_tables_overflows: 1, ..outcome(0.0, 0, 0) },
+                outcome(2.97, 297, 297),
+                vec![],
+                Outcome { held_tables_peak: 300, ..outcome(0.0, 0, 0) },
+            ),
         ]
+    }
+
+    pub(crate) fn results() -> Results {
+        let curve = |design, rates: [f64; 3]| {
+            let point = |(cpus, rate)| Point { cpus, rate };
+            let points = [2, 192, 4096].into_iter().zip(rates).map(point).collect();
+            Curve { design, points, violations: 0 }
+        };
+        let machine = crate::machines::find("skylake-laptop-kvm").expect("an embedded machine");
+        let curves = vec![
+            curve("linux-4.12", [1.0, 0.9, 1.0]),
+            curve("naive", [1.1, 105.6, 2250.0]),
+            curve("shootdown", [1.1, 105.6, 2250.0]),
+        ];
+        let scaling = Some(Scaling {
+            workload: "<switch> & idle",
+            machine: machine.name.clone(),
+            machine_cpus: 192,
+            unit: "M/s",
+            curves,
+        });
+        Results { rows: rows(), scaling, seed: 1, scale: Scale::Full, machines: vec![machine] }
     }
 }
 
@@ -275,9 +362,19 @@ mod tests {
     }
 
     #[test]
-    fn every_experiment_has_a_machine() {
+    fn every_experiment_has_a_machine_and_designs() {
         for experiment in EXPERIMENTS {
             assert!(crate::machines::find(experiment.machine).is_ok(), "{}", experiment.machine);
+            for design in experiment.all_designs() {
+                assert!(design.parse::<shootdown_lab::Design>().is_ok(), "{design}");
+            }
         }
+        assert!(EXPERIMENTS.iter().any(|experiment| experiment.workload == SCALED));
+    }
+
+    #[test]
+    fn what_was_not_published_has_neither_gain_nor_error() {
+        let storm = &example::rows()[3];
+        assert_eq!((storm.published_gain(), storm.gain_error_percent()), (None, None));
     }
 }

@@ -12,8 +12,9 @@ use tempfile::{Builder, NamedTempFile};
 
 use crate::cli::{Format, Reproduce};
 use crate::error::{Failure, shown};
+use crate::experiment::Results;
 use crate::output::{Existing, Output, OutputError};
-use crate::render::html::{self, Results};
+use crate::render::html;
 use crate::render::page::page as shell;
 use crate::render::text;
 use crate::replay::DEFAULT_MACHINE;
@@ -64,7 +65,7 @@ pub(crate) fn report(options: &Report) -> Result<(), Failure> {
     }
     print(&format!("{}\nreport: {}\n", text::summary(&results.rows), shown(output.path())))?;
     replayed.iter().try_for_each(Comparison::violated)?;
-    reproduce::violated(&results.rows)
+    reproduce::violated(&results)
 }
 
 /// Where a page could be written, other than over what it is made of, before minutes are spent on
@@ -121,7 +122,7 @@ fn page(replayed: &[Comparison], results: &Results) -> String {
     if !replayed.is_empty() {
         body += &comparisons(replayed);
     }
-    body += &html::results(&results.rows);
+    body += &html::results(results);
     let (words, left_out) =
         if replayed.is_empty() { ("", "") } else { (WORDS_OF_REPLAYS, NOT_MODELLED) };
     let _ = write!(body, "<h2 id=\"words\">The words</h2>\n<dl>\n{WORDS}{words}</dl>\n{left_out}");
@@ -147,7 +148,9 @@ a kernel thread, and could have caught up when it came back.\n\
 those of the pages that changed.\n\
 <dt>violations<dd>Uses of a translation after a flush that covered it was waited for: the \
 program reads or writes memory that is no longer its own. Anything but 0 is a bug.\n\
-<dt>hazards<dd>Freed page tables that a CPU’s speculation could still have walked.\n";
+<dt>hazards<dd>Freed page tables that a CPU’s speculation could still have walked.\n\
+<dt>held<dd>Page tables out of use that were held back because a CPU could still walk them: the \
+most at any time. They are bounded: beyond that, CPUs are interrupted to have them back.\n";
 
 const WORDS_OF_REPLAYS: &str = "\
 <dt>spared<dd>CPUs that were told without an interrupt of their own, by one that was on its way \
@@ -177,16 +180,11 @@ but not replayed.\n\
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{Scale, example};
-
-    fn example_results() -> Results {
-        let machines = vec![machines::find("skylake-laptop-kvm").expect("an embedded machine")];
-        Results { rows: example::rows(), seed: 1, scale: Scale::Full, machines }
-    }
+    use crate::experiment::example;
 
     #[test]
     fn without_recordings_nothing_is_said_of_them() {
-        let page = page(&[], &example_results());
+        let page = page(&[], &example::results());
         assert!(page.contains("id=\"published\"") && page.contains("id=\"words\""));
         assert!(!page.contains("replay leaves out") && !page.contains("recording-"));
     }
@@ -211,7 +209,7 @@ mod tests {
         let output = output(&path, &[]).expect("a folder that can be written to");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
         fs::write(&path, "an older page").expect("a file");
-        write(&output, &[], &example_results()).expect("a page in place of the older");
+        write(&output, &[], &example::results()).expect("a page in place of the older");
         let page = fs::read_to_string(&path).expect("the page");
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);

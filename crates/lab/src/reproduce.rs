@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rayon::prelude::*;
 use shootdown_sim::machine::Machine;
 
 use crate::cli::{Format, Reproduce};
 use crate::error::{Failure, shown};
 use crate::experiment::{
-    Conditions, EXPERIMENTS, Experiment, Outcome, Pair, Row, SHOOTDOWN, Scale, run,
+    Conditions, Curve, EXPERIMENTS, Experiment, Outcome, Pair, Results, Row, SCALED, SHOOTDOWN,
+    Scale, Scaling, run,
 };
-use crate::render::html::Results;
 use crate::render::{csv, json, text};
 use crate::{machines, print, report};
 
@@ -21,26 +22,27 @@ pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
     if let Some(page) = &page {
         report::write(page, &[], &results)?;
     }
-    let rows = &results.rows;
     print(&match options.format {
-        Format::Text => text::rows(rows),
-        Format::Json => json::rows(rows),
-        Format::Csv => csv::rows(rows),
+        Format::Text => text::results(&results),
+        Format::Json => json::results(&results),
+        Format::Csv => csv::rows(&results.rows),
     })?;
     if let Some(page) = &page {
         eprintln!("\nreport: {}", shown(page.path()));
     }
-    violated(rows)
+    violated(&results)
 }
 
 /// Runs the experiments that were asked for, and shows progress meanwhile.
 pub(crate) fn results(options: &Reproduce) -> Result<Results, Failure> {
     let chosen = chosen(options)?;
     let progress = progress(&chosen);
-    let rows = rows(&chosen, &progress);
+    let rows = rows(&chosen, &progress).and_then(|rows| Ok((rows, scaling(&chosen, &progress)?)));
     progress.finish_and_clear();
+    let (rows, scaling) = rows?;
     Ok(Results {
-        rows: rows?,
+        rows,
+        scaling,
         seed: options.seed,
         scale: scale(options),
         machines: machines_of(&chosen),
@@ -48,8 +50,11 @@ pub(crate) fn results(options: &Reproduce) -> Result<Results, Failure> {
 }
 
 /// The engine must not let a dead translation be used, whatever else.
-pub(crate) fn violated(rows: &[Row]) -> Result<(), Failure> {
-    match rows.iter().map(|row| row.shootdown.violations).sum() {
+pub(crate) fn violated(results: &Results) -> Result<(), Failure> {
+    let ours = |curve: &&Curve| curve.design == SHOOTDOWN;
+    let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves).filter(ours);
+    let rows = results.rows.iter().map(|row| row.shootdown.violations);
+    match rows.chain(curves.map(|curve| curve.violations)).sum() {
         0 => Ok(()),
         violations => Err(Failure::Violated { violations }),
     }
@@ -93,7 +98,9 @@ fn machines_of(chosen: &[(Experiment, Conditions)]) -> Vec<Machine> {
 
 /// On standard error, and only if someone can see it there.
 fn progress(chosen: &[(Experiment, Conditions)]) -> ProgressBar {
-    let runs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len() as u64).sum();
+    let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
+    let sizes = scaled(chosen).map(|(_, conditions)| Scaling::runs(conditions));
+    let runs = designs.chain(sizes).sum::<usize>() as u64;
     let bar = ProgressBar::with_draw_target(Some(runs), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{pos} of {len} runs, {elapsed}: {msg}") {
         bar.set_style(style);
@@ -111,20 +118,41 @@ fn row(
     conditions: &Conditions,
     progress: &ProgressBar,
 ) -> Result<Row, Failure> {
+    progress.set_message(experiment.workload);
     let simulate = |design: &str| -> Result<Outcome, Failure> {
-        progress.set_message(format!("{} under {design}", experiment.workload));
         let outcome = run(experiment, design, conditions)?;
         progress.inc(1);
         Ok(outcome)
     };
+    let peers = || -> Result<Vec<_>, Failure> {
+        experiment.peers.par_iter().map(|design| simulate(design)).collect()
+    };
+    let Pair { before, after } = experiment.designs;
+    let ((before, after), (peers, shootdown)) = rayon::join(
+        || rayon::join(|| simulate(before), || simulate(after)),
+        || rayon::join(peers, || simulate(SHOOTDOWN)),
+    );
     Ok(Row {
         experiment: *experiment,
         machine: conditions.machine.name.clone(),
-        predicted: Pair {
-            before: simulate(experiment.designs.before)?,
-            after: simulate(experiment.designs.after)?,
-        },
-        peers: experiment.peers.iter().map(|design| simulate(design)).collect::<Result<_, _>>()?,
-        shootdown: simulate(SHOOTDOWN)?,
+        predicted: Pair { before: before?, after: after? },
+        peers: peers?,
+        shootdown: shootdown?,
     })
+}
+
+/// The experiment that is simulated with more and fewer CPUs, if it was asked for.
+fn scaled(chosen: &[(Experiment, Conditions)]) -> impl Iterator<Item = &(Experiment, Conditions)> {
+    chosen.iter().filter(|(experiment, _)| experiment.workload == SCALED)
+}
+
+fn scaling(
+    chosen: &[(Experiment, Conditions)],
+    progress: &ProgressBar,
+) -> Result<Option<Scaling>, Failure> {
+    progress.set_message("more and fewer CPUs");
+    let of = |(experiment, conditions): &(Experiment, Conditions)| {
+        Scaling::of(experiment, conditions, || progress.inc(1))
+    };
+    scaled(chosen).next().map(of).transpose()
 }

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use shootdown_lab::Design;
-use shootdown_workload::programs::{MadviseMigrate, PthreadMmap};
+use shootdown_sim::Machine;
+use shootdown_workload::programs::{ContextSwitches, ExitStorm, MadviseMigrate, PthreadMmap};
 use shootdown_workload::{Limits, Workload};
 
 use crate::experiment::{Conditions, Experiment, Outcome, Scale};
@@ -35,16 +36,21 @@ pub(crate) fn simulate(
             let rounds = published.rounds / part;
             Rc::new(PthreadMmap { rounds, seed: *seed, ..published })
         }
+        "context-switches" => Rc::new(context_switches(machine, *scale, *seed)?),
+        "exit-storm" => Rc::new(exit_storm(machine, *scale, *seed)?),
         other => return Err(format!("there is no workload `{other}`")),
     };
-    let found = design
-        .run(machine.clone(), Limits::default(), workload)
-        .map_err(|error| error.to_string())?;
+    // A thread for each CPU, and those that start them.
+    let default = Limits::default();
+    let limits = Limits { threads: default.threads + machine.cpu_count(), ..default };
+    let found = design.run(machine.clone(), limits, workload).map_err(|error| error.to_string())?;
+    let counts = &found.counts;
     let value = match experiment.workload {
         "madvise-touch-migrate" => found.time.us() / found.iterations as f64,
+        "context-switches" => ContextSwitches::switches(counts.switches) as f64 / found.time.us(),
+        "exit-storm" => counts.interrupts_sent as f64 / found.iterations as f64,
         _ => found.time.seconds() * part as f64,
     };
-    let counts = &found.counts;
     Ok(Outcome {
         value,
         interrupts_sent: counts.interrupts_sent,
@@ -54,5 +60,88 @@ pub(crate) fn simulate(
         flushes_ranged: counts.flushes_ranged,
         violations: found.violations,
         hazards: found.hazards,
+        held_tables_peak: found.held_tables.peak,
+        held_tables_overflows: found.held_tables.overflows,
     })
+}
+
+/// All CPUs in pairs. It is measured while nothing changes, so that it need not be long: the fewer
+/// rounds the more CPUs.
+fn context_switches(machine: &Machine, scale: Scale, seed: u64) -> Result<ContextSwitches, String> {
+    let pairs = machine.cpu_count() as u32 / 2;
+    if pairs == 0 {
+        return Err("it takes a pair of CPUs".to_owned());
+    }
+    let rounds_max = if scale == Scale::Quick { 10 } else { 100 };
+    let rounds = (20_000 / u64::from(pairs)).clamp(10, rounds_max);
+    Ok(ContextSwitches { cpus: 2 * pairs, rounds, seed })
+}
+
+/// Processes of four threads.
+fn exit_storm(machine: &Machine, scale: Scale, seed: u64) -> Result<ExitStorm, String> {
+    let processes = if scale == Scale::Quick { 2 } else { 20 };
+    let storm = ExitStorm { cpus: machine.cpu_count() as u32, processes, threads: 3, seed };
+    if storm.groups() == 0 {
+        return Err("it takes four CPUs".to_owned());
+    }
+    Ok(storm)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::EXPERIMENTS;
+    use crate::machines;
+
+    /// An experiment of seed 001 under a design, with so many CPUs.
+    fn outcome(workload: &str, design: Design, cpus: usize) -> Outcome {
+        let of_that_name = |experiment: &&Experiment| experiment.workload == workload;
+        let experiment = EXPERIMENTS.iter().find(of_that_name).expect("an experiment");
+        let machine = machines::find(experiment.machine).expect("an embedded machine");
+        let machine = machine.with_cpus(cpus).expect("so many CPUs can be had");
+        let conditions = Conditions { machine, seed: 1, scale: Scale::Quick };
+        let outcome = simulate(experiment, design.name(), &conditions);
+        outcome.unwrap_or_else(|error| panic!("{workload} under {design}: {error}"))
+    }
+
+    #[test]
+    fn no_design_uses_what_is_dead() {
+        for design in Design::ALL {
+            for (workload, cpus) in [("context-switches", 16), ("exit-storm", 16)] {
+                let outcome = outcome(workload, design, cpus);
+                assert_eq!(outcome.violations, 0, "{workload} under {design}");
+                // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
+                let is_sound = outcome.hazards == 0 || design == Design::Linux414;
+                assert!(is_sound, "{} hazards in {workload} under {design}", outcome.hazards);
+            }
+        }
+    }
+
+    #[test]
+    fn a_count_does_not_grow_with_the_machine_and_all_else_does() {
+        let gain = |design| {
+            let [few, many] = [2, 64].map(|cpus| outcome("context-switches", design, cpus).value);
+            many / few
+        };
+        assert!(gain(Design::LinuxCounted) < 2.0);
+        for design in [Design::PowerpcShoot, Design::LinuxHazard, Design::Shootdown] {
+            assert!(gain(design) > 0.95 * 32.0, "{design}");
+        }
+    }
+
+    #[test]
+    fn an_exit_interrupts_nobody_and_what_it_holds_back_is_bounded() {
+        let ours = outcome("exit-storm", Design::Shootdown, 64);
+        assert_eq!((ours.interrupts_sent, ours.held_tables_overflows), (0, 0));
+        assert!(ours.held_tables_peak > 0, "CPUs are lazy on what has exited");
+        assert!(outcome("exit-storm", Design::PowerpcShoot, 64).value > 1.0);
+    }
+
+    #[test]
+    fn a_machine_that_is_too_small_is_refused() {
+        let machine = machines::find("power8-16s").expect("an embedded machine");
+        let one = machine.with_cpus(1).expect("one CPU");
+        assert!(context_switches(&one, Scale::Full, 1).is_err());
+        assert!(exit_storm(&one, Scale::Full, 1).is_err());
+    }
 }

@@ -80,12 +80,12 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 
     /// Has every CPU that could still walk unhooked page tables of `space` forget the way to them:
-    /// when the returned [`Pending`] is done, all tables can be freed that were unhooked by flushes
-    /// which were done before the call.
+    /// when the returned [`Pending`] is done, all tables can be freed that the [`Horizon`] clears,
+    /// which are those of every flush up to now.
     ///
     /// Interrupts CPUs that are lazy on the space. For a kernel that has no room left to hold
     /// tables back.
-    pub fn expel(&self, space: &Space<M>) -> Pending<'e, M> {
+    pub fn expel(&self, space: &Space<M>) -> (Pending<'e, M>, Horizon) {
         let machine = self.machine();
         let generation = space.journal.generation(machine);
         let mut walkers = CpuSet::new();
@@ -105,7 +105,7 @@ impl<'e, M: Machine> Here<'e, M> {
         if core::ptr::eq(self.local().loaded.get().space, space) {
             self.catch_up(space, machine.flush_ceiling());
         }
-        pending
+        (pending, Horizon { flush: generation, cleared: generation })
     }
 
     /// Counts a flush of these extents, and returns the generation of the last of them.

@@ -34,14 +34,18 @@
 //! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
 //!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a
 //!   kernel thread), or [nothing](Presence::Out). Only those who are active, or on their way there,
-//!   are rung; those who are lazy or leaving only when page tables are freed under them. (Linux:
-//!   `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
+//!   are rung. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
 //! - **Doorbell.** A CPU that must be told has a bell. Ringing is one locked operation; an
 //!   interrupt is sent only if the bell was quiet and nobody attends to it; one answer satisfies
 //!   all who rang before it began. No call objects, no queue, no lock: the handler is
 //!   [`Here::answer`], and that is all.
 //! - **Pending.** A flush is two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
+//!
+//! What a lazy CPU can still *walk* is kept alive without it. Page tables that are taken out wait
+//! in [`Quarantine`] until it has caught up, which it does by itself; a space that dies is freed by
+//! the last CPU that lets go of it ([`Here::retire`]). Neither costs an interrupt, nor a reference
+//! count that all CPUs write when they go idle.
 //!
 //! # Example
 //!
@@ -101,7 +105,11 @@
 //!    no user address until it returns to user mode, it may do so there, too: a CPU that is
 //!    interrupted often is then left alone while its threads are in the kernel.
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
-//!    then free pages.
+//!    then free pages. Where you free what was mapped, [`Gather`] does that in order, and page
+//!    tables, too.
+//! 5. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space: its
+//!    page tables are yours again when [`Machine::reclaim`] says so. When memory is short:
+//!    [`Here::reap`]. A CPU that enters a deep idle state calls [`Here::leave`], and holds nothing.
 //!
 //! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not
 //! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs), which need
@@ -111,9 +119,11 @@
 //! # Reading it
 //!
 //! In this order: [`machine`](Machine) is the contract; [`extent`](Extent) what a flush covers;
-//! `journal` the generation and its log; [`presence`](Presence); `bell` the doorbell; `roster` who
-//! must be looked at; [`space`](Space) and [`cpu`](Cpu), what these make up; then the main path,
-//! [`switch`](Here::switch), [`flush`](Here::flush), [`answer`](Here::answer). [`rules`] is the
+//! `journal` the generation and its log; [`presence`](Presence), and `held`, what a CPU can walk;
+//! `bell` the doorbell; `roster` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
+//! these make up; then the main path, [`switch`](Here::switch), [`flush`](Here::flush),
+//! [`pending`](Pending), [`answer`](Here::answer); and the end of things,
+//! [`quarantine`](Quarantine), [`gather`](Gather), [`retire`](Here::retire). [`rules`] is the
 //! chapter on memory ordering: every barrier and every step that correctness hangs on has a name
 //! there, and, but for one that no tool can see, a test that fails without it.
 
@@ -149,6 +159,7 @@ mod flush;
 mod pending;
 mod answer;
 mod quarantine;
+mod gather;
 mod retire;
 mod stats;
 mod tag;
@@ -162,6 +173,7 @@ pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;
 pub use extent::{Extent, PageSize};
 pub use extents::Extents;
+pub use gather::{Flushed, Gather, Sent};
 pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
 pub use pending::Pending;
 pub use presence::{Presence, SpaceId};

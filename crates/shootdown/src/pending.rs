@@ -39,10 +39,10 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
     /// wait, if other interrupts can bear to. The caller
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
-    /// calls [`Here::answer`] as it spins.
+    /// calls [`Here::answer`](crate::Here::answer) as it spins.
     ///
     /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
-    /// holder of a [`Here`]: see [`Shootdown::here`].
+    /// holder of a [`Here`](crate::Here): see [`Shootdown::here`].
     ///
     /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
     /// without its answer would be the bug that this crate exists to prevent.

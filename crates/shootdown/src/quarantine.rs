@@ -22,6 +22,14 @@ impl Horizon {
     /// Of a flush that was not needed: it unhooked none itself, and nothing is known of others.
     pub const UNKNOWN: Self = Self { flush: 0, cleared: 0 };
 
+    /// Of the flush with this number, after which no CPU can walk a table that was unhooked by the
+    /// flush with the number `cleared`, or by an earlier one: for who counts a space's flushes, from
+    /// 1 on, by other means than [`Here::flush_gathered`](crate::Here::flush_gathered).
+    #[must_use]
+    pub const fn new(flush: u64, cleared: u64) -> Self {
+        Self { flush, cleared }
+    }
+
     /// The flush's own number, among those of its space.
     #[must_use]
     pub const fn flush(self) -> u64 {
@@ -94,8 +102,7 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
         self.take(|batch| batch.flush <= horizon.cleared)
     }
 
-    /// Takes out a lot, if there is one left: after lazy CPUs were [told](crate::Here::expel), or
-    /// when the space is dead and nobody holds it any more.
+    /// Takes out a lot, if there is one left: when the space is dead, and nobody holds it any more.
     pub fn take_any(&mut self) -> Option<(usize, T)> {
         self.take(|_| true)
     }

@@ -28,12 +28,12 @@ pub struct Space<M: Machine> {
     pub(crate) journal: Journal<M>,
     id: SpaceId,
     root: Root,
-    /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
-    /// and one for each CPU that has yet to let go of it. Written when it dies, and not before.
-    pub(crate) stakes: M::Word,
     pub(crate) counters: SpaceCounters,
     /// How many looks at CPUs had been in vain when the roster last moved.
     pub(crate) looks_at_move: Counter,
+    /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
+    /// and one for each CPU that has yet to let go of it. Written when it dies, and not before.
+    pub(crate) stakes: M::Word,
     pub(crate) roster: Roster<M>,
 }
 
@@ -43,9 +43,9 @@ impl<M: Machine> Space<M> {
             journal: Journal::new(),
             id,
             root,
-            stakes: M::Word::new(ALIVE),
             counters: SpaceCounters::default(),
             looks_at_move: Counter::default(),
+            stakes: M::Word::new(ALIVE),
             roster: Roster::new(),
         }
     }

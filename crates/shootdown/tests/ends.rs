@@ -237,7 +237,8 @@ fn who_is_expelled_is_no_longer_waited_for() {
     let held_back = system.flush(0, 0, true);
     system.switch(2, 0);
     system.cpu(2).here().enter_lazy();
-    let mut pending = system.cpu(0).here().expel(&system.spaces[0]);
+    let (mut pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
+    assert!(horizon.cleared() >= held_back.flush());
     system.cpu(1).interrupt_point();
     assert!(pending.poll());
     // CPU 2 had seen it.

@@ -142,12 +142,14 @@ pub trait Coherence {
     /// space's unhooked page tables a CPU can still walk.
     fn wait(&self, pending: Self::Pending) -> Horizon;
 
-    /// When this returns, no CPU can walk page tables of the space that were unhooked before.
+    /// Has CPUs that could walk unhooked page tables of the space forget them. When it returns, no
+    /// CPU can walk those of any flush that was waited for before.
     ///
-    /// Called when more of them are held back than is wanted; never by a design that does not hold
-    /// any.
-    fn expel(&self, space: &Self::Space) {
+    /// Called when more of them are held back than is wanted; not under a design that does not hold
+    /// any back.
+    fn expel(&self, space: &Self::Space) -> Horizon {
         let _ = space;
+        Horizon::CLEAR
     }
 
     /// The space has no user left and is never switched to again; this CPU may still have it
@@ -155,7 +157,8 @@ pub trait Coherence {
     fn retire(&self, space: &Self::Space) -> Retired;
 
     /// A root whose space was retired, and whose tables no CPU can walk any more: for this CPU to
-    /// free. Asked for after every switch, and after whatever else may have let go of a space.
+    /// free. Asked for when that can be done, some time after a switch or whatever else may have
+    /// let go of a space: when the CPU idles, or when much is to be freed.
     fn take_dead(&self) -> Option<Root> {
         None
     }
@@ -228,8 +231,8 @@ macro_rules! forward {
             fn wait(&self, pending: Self::Pending) -> Horizon {
                 (**self).wait(pending)
             }
-            fn expel(&self, space: &Self::Space) {
-                (**self).expel(space);
+            fn expel(&self, space: &Self::Space) -> Horizon {
+                (**self).expel(space)
             }
             fn retire(&self, space: &Self::Space) -> Retired {
                 (**self).retire(space)

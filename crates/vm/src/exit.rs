@@ -46,6 +46,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             self.vm.free_dead(self.root());
         }
         self.vm.bury();
+        self.vm.held.count_dead(self.root());
         self.vm.bound_held();
     }
 }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 
-use shootdown::{Extent, Extents, Horizon, PageSize};
+use shootdown::{Extent, Horizon, PageSize};
 
 use crate::PAGE_BYTES;
 use crate::areas::Vacated;
@@ -27,11 +27,11 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     flight: Flight,
     /// What the operation was asked to change.
     requested: Range<u64>,
-    /// What it has taken away from the MMU: the least range that holds it all, and piece by piece.
+    /// What it has taken away from the MMU: the least range that holds it all.
     taken: Option<Range<u64>>,
-    extents: Extents,
+    /// The same, piece by piece, and what is to be freed after the flush.
+    gathered: shootdown::Gather<Vec<Frame>>,
     extra: Option<Extra>,
-    removed: Removed,
 }
 
 /// What a design flushes beyond need: see [`ExtraFlushes`].
@@ -44,7 +44,6 @@ pub(crate) enum Extra {
 }
 
 /// What is to be freed after the flush.
-#[derive(Default)]
 struct Removed {
     pages: Vec<Frame>,
     tables: Vec<Frame>,
@@ -54,9 +53,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// To be called before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<P, C, F>, requested: Range<u64>) -> Self {
         let flight = space.flights.begin(&requested);
-        let removed = Removed::default();
-        let (taken, extents) = (None, Extents::new());
-        Self { space, flight, requested, taken, extents, extra: None, removed }
+        let gathered = shootdown::Gather::new();
+        Self { space, flight, requested, taken: None, gathered, extra: None }
     }
 
     /// Clears the entries for `range`.
@@ -78,11 +76,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
         space.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
-            // CPUs may cache the way to it even where no page was mapped. That is forgotten along
-            // with any page below.
-            self.extents.add(Extent::page(covered.start).freeing_tables());
+            self.gathered.table(covered.start, table);
             self.take_range(covered);
-            self.removed.tables.push(table);
             self.make_room();
         });
     }
@@ -92,7 +87,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf) {
         self.take_leaf(address, leaf);
         if leaf.frame != self.space.vm.zero_page {
-            self.removed.pages.push(leaf.frame);
+            self.gathered.free_later(leaf.frame);
             self.make_room();
         }
     }
@@ -106,7 +101,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// An entry for the page at `address` allows less than it did.
     pub(crate) fn take_page(&mut self, address: u64) {
-        self.extents.add(Extent::page(address));
+        self.gathered.changed(Extent::page(address));
         self.take_range(address..address + PAGE_BYTES);
     }
 
@@ -117,8 +112,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// Sends the flush, if one is needed.
     pub(crate) fn send(mut self) -> Sent<'s, P, C, F> {
-        let change = self.change();
-        let Self { space, flight, removed, .. } = self;
+        let (change, removed) = self.take_all();
+        let Self { space, flight, .. } = self;
         let pending = change.map(|change| space.flush(&change));
         if pending.is_none() {
             space.counters.count_avoided();
@@ -131,25 +126,28 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         self.space.flights.end(self.flight);
     }
 
-    /// What is to be flushed of all that was changed up to now.
-    fn change(&mut self) -> Option<Change> {
+    /// What is to be flushed of all that was changed up to now, and what is to be freed then.
+    fn take_all(&mut self) -> (Option<Change>, Removed) {
         // We may have found nothing, or less than was asked for, because another call was here
         // before us. Our caller will rely on the range being clean, so if the other's flush is not
         // done, ours covers it all; and what we took elsewhere, which may be empty tables.
         let raced = self.space.flights.overlapping(&self.requested, Some(&self.flight)).is_some();
         if raced {
             self.space.counters.count_race();
-            self.extents.add(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
+            self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
             self.take_range(self.requested.clone());
         }
-        let (range, extents) = (self.taken.take(), mem::take(&mut self.extents));
-        if self.extra == Some(Extra::Everything) {
-            return Some(Change::whole(Freed::Tables));
-        }
-        let has_tables = !self.removed.tables.is_empty() || self.extra == Some(Extra::IdleCpus);
-        let freed = if has_tables { Freed::Tables } else { Freed::Pages };
-        let page_size = PageSize::SIZE_4K;
-        range.map(|range| Change { range: Some(range), extents, page_size, freed })
+        let range = self.taken.take();
+        let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
+        let change = if self.extra == Some(Extra::Everything) {
+            Some(Change::whole(Freed::Tables))
+        } else {
+            let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
+            let freed = if has_tables { Freed::Tables } else { Freed::Pages };
+            let page_size = PageSize::SIZE_4K;
+            range.map(|range| Change { range: Some(range), extents, page_size, freed })
+        };
+        (change, Removed { pages, tables })
     }
 
     fn take_range(&mut self, range: Range<u64>) {
@@ -161,12 +159,13 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// Flushes and frees in the middle if too much is held back.
     fn make_room(&mut self) {
-        if self.removed.pages.len() < PAGES_MAX && self.removed.tables.len() < TABLES_MAX {
+        if self.gathered.pages().len() < PAGES_MAX && self.gathered.table_count() < TABLES_MAX {
             return;
         }
-        let pending = self.change().map(|change| self.space.flush(&change));
+        let (change, removed) = self.take_all();
+        let pending = change.map(|change| self.space.flush(&change));
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
-        mem::take(&mut self.removed).free(self.space, horizon);
+        removed.free(self.space, horizon);
     }
 }
 

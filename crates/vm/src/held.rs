@@ -26,10 +26,16 @@ pub(crate) const HELD_MAX: u64 = 1024;
 
 /// The tables of dead spaces, and how many are held back in all.
 pub(crate) struct HeldTables<P: Platform> {
-    dead: Mutex<P::SpinLock, BTreeMap<u64, Vec<Frame>>>,
+    dead: Mutex<P::SpinLock, BTreeMap<u64, Dead>>,
     count: AtomicU64,
     peak: AtomicU64,
     interrupted: AtomicU64,
+}
+
+/// The tables of one dead space, and how many of them are counted.
+struct Dead {
+    tables: Vec<Frame>,
+    counted: usize,
 }
 
 /// How many page tables were held back because a CPU could still walk them.
@@ -77,17 +83,24 @@ impl<P: Platform> HeldTables<P> {
     }
 
     /// Keeps the tables of a space that is about to be retired. `counted` of them are counted
-    /// already.
+    /// already, for they were held back while it lived.
     pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
-        self.add(tables.len() - counted);
-        self.dead.lock().insert(root.0, tables);
+        self.dead.lock().insert(root.0, Dead { tables, counted });
+    }
+
+    /// Counts all tables of a space that was retired. If they are free by now, nobody held them.
+    pub(crate) fn count_dead(&self, root: Root) {
+        if let Some(dead) = self.dead.lock().get_mut(&root.0) {
+            self.add(dead.tables.len() - dead.counted);
+            dead.counted = dead.tables.len();
+        }
     }
 
     /// Takes out the tables of a dead space that nobody can walk any more.
     pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
-        let tables = self.dead.lock().remove(&root.0).unwrap_or_default();
-        self.remove(tables.len());
-        tables
+        let Some(dead) = self.dead.lock().remove(&root.0) else { return Vec::new() };
+        self.remove(dead.counted);
+        dead.tables
     }
 }
 
@@ -115,6 +128,10 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
         self.held.stats()
     }
 
+    fn holds_too_many(&self) -> bool {
+        self.held.stats().now > self.held_tables_max
+    }
+
     pub(crate) fn free_dead(&self, root: Root) {
         for table in self.held.take_dead(root) {
             self.platform.free_table(table);
@@ -123,7 +140,7 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
 
     /// Has lazy CPUs let go of dead spaces, if too many tables are held back.
     pub(crate) fn bound_held(&self) {
-        if self.held.stats().now > self.held_tables_max {
+        if self.holds_too_many() {
             self.held.count_overflow();
             self.coherence.reap();
             self.bury();
@@ -135,29 +152,45 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Frees tables that were unhooked, now or as soon as nobody can walk them any more; and those
     /// that were held back until now.
     pub(crate) fn free_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
-        if !tables.is_empty() && !horizon.is_clear() {
-            self.hold_tables(tables, horizon);
-        } else {
-            self.free_all(tables);
-        }
+        // First, for it makes room.
         if self.has_quarantined.load(Relaxed) {
             self.free_cleared(horizon);
+        }
+        if tables.is_empty() || horizon.is_clear() {
+            self.free_all(tables);
+        } else {
+            self.hold_tables(tables, horizon);
         }
     }
 
     fn hold_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
         let count = tables.len();
-        self.has_quarantined.store(true, Relaxed);
         self.vm.held.add(count);
-        let Err(tables) = self.quarantine.lock().hold(horizon, count, tables) else { return };
-        self.vm.held.count_overflow();
-        // Taken out first: what is unhooked and held meanwhile is not covered.
-        let before = self.take_quarantined();
-        self.vm.coherence.expel(&self.coherent);
-        for tables in [before, tables] {
-            self.vm.held.remove(tables.len());
-            self.free_all(tables);
+        if let Err(tables) = self.put_in_quarantine(tables, horizon) {
+            self.expel();
+            self.vm.held.remove(count);
+            return self.free_all(tables);
         }
+        // Dead spaces first: they are more to be had for an interrupt.
+        self.vm.bound_held();
+        if self.vm.holds_too_many() {
+            self.expel();
+        }
+    }
+
+    /// Gives tables back for which there is no room.
+    fn put_in_quarantine(&self, tables: Vec<Frame>, horizon: Horizon) -> Result<(), Vec<Frame>> {
+        let mut quarantine = self.quarantine.lock();
+        // Under the lock, as where it is taken back: else that could come later, and find nothing.
+        self.has_quarantined.store(true, Relaxed);
+        quarantine.hold(horizon, tables.len(), tables)
+    }
+
+    /// Has lazy CPUs forget the way to tables in quarantine, and frees those.
+    fn expel(&self) {
+        self.vm.held.count_overflow();
+        let horizon = self.vm.coherence.expel(&self.coherent);
+        self.free_cleared(horizon);
     }
 
     fn free_cleared(&self, horizon: Horizon) {

@@ -65,10 +65,11 @@ impl<C: Coherence> Coherence for Watched<C> {
         horizon
     }
 
-    fn expel(&self, space: &Self::Space) {
+    fn expel(&self, space: &Self::Space) -> Horizon {
         self.sim.expelling(Some(space.root));
-        self.design.expel(&space.space);
+        let horizon = self.design.expel(&space.space);
         self.sim.flush_sent();
+        horizon
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {

@@ -7,7 +7,8 @@ use crate::experiment::Row;
 const HEADER: &str = "seed,workload,machine,metric,unit,better,published_before,published_after,\
     predicted_before,predicted_after,shootdown,calibrated_on,violations,\
     hazards_before,hazards_after,hazards_shootdown,\
-    interrupts_before,interrupts_after,interrupts_shootdown";
+    interrupts_before,interrupts_after,interrupts_shootdown,\
+    held_tables_peak_shootdown";
 
 /// The rows under a line of names.
 pub(crate) fn rows(rows: &[Row]) -> String {
@@ -22,22 +23,21 @@ pub(crate) fn rows(rows: &[Row]) -> String {
             experiment.unit,
             experiment.better.name(),
         ];
-        let values = [
-            experiment.published.before,
-            experiment.published.after,
-            predicted.before.value,
-            predicted.after.value,
-            shootdown.value,
-        ];
+        let published = experiment.published;
+        // Empty, if nothing was published.
+        let published = [published.map(|pair| pair.before), published.map(|pair| pair.after)];
+        let values = [predicted.before.value, predicted.after.value, shootdown.value];
         let outcomes = [predicted.before, predicted.after, *shootdown];
         let fields: Vec<String> = words
             .map(quoted)
             .into_iter()
+            .chain(published.map(|value| value.map_or_else(String::new, |it| it.to_string())))
             .chain(values.map(|value| value.to_string()))
             .chain([quoted(experiment.calibrated_on.unwrap_or_default())])
             .chain([row.violations().to_string()])
             .chain(outcomes.map(|outcome| outcome.hazards.to_string()))
             .chain(outcomes.map(|outcome| outcome.interrupts_sent.to_string()))
+            .chain([shootdown.held_tables_peak.to_string()])
             .collect();
         let _ = writeln!(text, "{}", fields.join(","));
     }
@@ -62,7 +62,7 @@ mod tests {
     fn every_line_has_every_column() {
         let text = rows(&example::rows());
         let columns: Vec<_> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [19; 4]);
+        assert_eq!(columns, [20; 5]);
         insta::assert_snapshot!(text);
     }
 

@@ -1,34 +1,27 @@
 //! Published results and what the simulator says of them, as parts of a page.
 
+mod scaling;
+
 use std::fmt::Write as _;
 
 use shootdown_sim::machine::Machine;
 
 use super::page::{Table, alarming, capitalised, escaped};
 use super::plot::{Bar, Of, Width, bars};
-use super::{grouped, significant, unit};
-use crate::experiment::{Row, SHOOTDOWN, Scale};
+use super::{grouped, significant, times, unit};
+use crate::experiment::{Pair, Results, Row, SHOOTDOWN, Scale};
 use crate::machines;
 
-/// What came of the experiments, and of what.
-#[derive(Clone, Debug)]
-pub(crate) struct Results {
-    pub(crate) rows: Vec<Row>,
-    pub(crate) seed: u64,
-    pub(crate) scale: Scale,
-    /// All that something ran on, each once.
-    pub(crate) machines: Vec<Machine>,
-}
-
 /// The results, and the designs beside each other in each of them.
-pub(crate) fn results(rows: &[Row]) -> String {
+pub(crate) fn results(results: &Results) -> String {
     let mut part = "<h2 id=\"published\">Published results</h2>\n\
          <p>Each result was published for a change to a kernel. Predicted is what the simulator \
          says of the kernel before and after it; error is by how much the predicted gain is off \
-         the published one. Shootdown is this engine on the same machine.</p>\n"
+         the published one. Shootdown is this engine on the same machine. Where nothing was \
+         published, the designs are compared all the same.</p>\n"
         .to_owned();
-    part += &summary(rows);
-    for row in rows {
+    part += &summary(&results.rows);
+    for row in &results.rows {
         let experiment = &row.experiment;
         let _ = write!(
             part,
@@ -41,6 +34,9 @@ pub(crate) fn results(rows: &[Row]) -> String {
             plot(row),
             designs(row)
         );
+    }
+    if let Some(scaling) = &results.scaling {
+        part += &scaling::part(scaling);
     }
     part
 }
@@ -58,22 +54,29 @@ fn summary(rows: &[Row]) -> String {
                 escaped(experiment.workload),
                 escaped(unit(experiment.unit))
             ),
-            change(published.before, published.after, row.published_gain()),
-            change(predicted.before.value, predicted.after.value, row.predicted_gain()),
-            format!("{:+.1} %", row.gain_error_percent()),
-            with_gain(row.shootdown.value, row.shootdown_gain()),
+            published.map_or_else(nothing, |Pair { before, after }| {
+                change(before, after, row.published_gain())
+            }),
+            change(predicted.before.value, predicted.after.value, Some(row.predicted_gain())),
+            row.gain_error_percent().map_or_else(nothing, |error| format!("{error:+.1} %")),
+            with_gain(row.shootdown.value, Some(row.shootdown_gain())),
             alarming(row.violations()),
         ]);
     }
     table.html()
 }
 
-fn change(before: f64, after: f64, gain: f64) -> String {
+fn nothing() -> String {
+    "–".to_owned()
+}
+
+fn change(before: f64, after: f64, gain: Option<f64>) -> String {
     format!("{} → {}", significant(before), with_gain(after, gain))
 }
 
-fn with_gain(value: f64, gain: f64) -> String {
-    format!("{} <small>×{}</small>", significant(value), significant(gain))
+fn with_gain(value: f64, gain: Option<f64>) -> String {
+    let times = times(gain).map(|times| format!(" <small>{times}</small>"));
+    significant(value) + &times.unwrap_or_default()
 }
 
 fn plot(row: &Row) -> String {
@@ -85,22 +88,21 @@ fn plot(row: &Row) -> String {
         ends: vec![value],
         value: format!("{} {}", significant(value), unit(row.experiment.unit)),
     };
-    bars(
-        row.experiment.workload,
-        Width::Full,
-        &[
-            bar("published", names.before, Of::Reality, published.before),
-            bar("predicted", names.before, Of::Design, predicted.before.value),
-            bar("published", names.after, Of::Reality, published.after),
-            bar("predicted", names.after, Of::Design, predicted.after.value),
-            bar("predicted", SHOOTDOWN, Of::Ours, row.shootdown.value),
-        ],
-    )
+    let mut all = vec![
+        bar("predicted", names.before, Of::Design, predicted.before.value),
+        bar("predicted", names.after, Of::Design, predicted.after.value),
+        bar("predicted", SHOOTDOWN, Of::Ours, row.shootdown.value),
+    ];
+    if let Some(published) = published {
+        all.insert(0, bar("published", names.before, Of::Reality, published.before));
+        all.insert(2, bar("published", names.after, Of::Reality, published.after));
+    }
+    bars(row.experiment.workload, Width::Full, &all)
 }
 
 fn designs(row: &Row) -> String {
     let unit = escaped(unit(row.experiment.unit));
-    let groups = [("", 1), ("Interrupts", 3), ("Flushes", 2), ("", 2)];
+    let groups = [("", 1), ("Interrupts", 3), ("Flushes", 2), ("", 3)];
     let names = [
         "Design",
         &unit,
@@ -111,6 +113,7 @@ fn designs(row: &Row) -> String {
         "ranged",
         "Violations",
         "Hazards",
+        "Held",
     ];
     let mut table = Table::grouped(&groups, &names);
     for (design, outcome) in row.designs() {
@@ -124,6 +127,7 @@ fn designs(row: &Row) -> String {
             grouped(outcome.flushes_ranged),
             alarming(outcome.violations),
             grouped(outcome.hazards),
+            grouped(outcome.held_tables_peak),
         ]);
     }
     let table = table.html();

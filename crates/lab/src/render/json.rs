@@ -1,4 +1,4 @@
-//! Rows for programs. The schema is stable: fields may be added at the end, none changes.
+//! Results for programs. The schema is stable: fields may be added at the end, none changes.
 //!
 //! ```json
 //! {"rows": [{
@@ -6,7 +6,7 @@
 //!   "workload": "…", "machine": "…",              what ran, and on what
 //!   "metric": "…", "unit": "us",                  what was measured, and in what
 //!   "better": "lower" | "higher",
-//!   "published": {"before": 21.6, "after": 13.4}, as the document says
+//!   "published": {"before": 21.6, "after": 13.4} | null, as the document says
 //!   "predicted": {"before": …, "after": …},       as the simulator says
 //!   "shootdown": …,                               the metric with this engine
 //!   "calibrated_on": "…" | null,                  the published figure it was fitted to
@@ -14,17 +14,26 @@
 //!   "hazards": {"before": …, "after": …, "shootdown": …},
 //!                        freed page tables that a CPU's speculation could still have walked
 //!   "designs": [{"design", "value", "interrupts_sent", "interrupts_to_lazy", "flushes_full",
-//!                "flushes_ranged", "violations", "hazards", "interrupts_to_absent"}]
-//! }]}
+//!                "flushes_ranged", "violations", "hazards", "interrupts_to_absent",
+//!                "held_tables_peak", "held_tables_overflows"}]
+//! }],
+//! "scaling": {                                    a workload with more and fewer CPUs, or null
+//!   "workload": "…", "machine": "…", "unit": "…",
+//!   "curves": [{"design": "…",
+//!               "points": [{"cpus": 2, "value": …}, …],
+//!               "linear_percent": …,    the least per CPU, of that with the fewest CPUs
+//!               "violations": 0}]
+//! }}
 //! ```
 
 use serde::Serialize;
 
-use crate::experiment::{Outcome, Pair, Row};
+use crate::experiment::{Curve, Outcome, Pair, Point, Results, Row, Scaling};
 
 #[derive(Serialize)]
 struct Document<'a> {
     rows: Vec<JsonRow<'a>>,
+    scaling: Option<JsonScaling<'a>>,
 }
 
 #[derive(Serialize)]
@@ -35,7 +44,7 @@ struct JsonRow<'a> {
     metric: &'a str,
     unit: &'a str,
     better: &'a str,
-    published: Change,
+    published: Option<Change>,
     predicted: Change,
     shootdown: f64,
     calibrated_on: Option<&'a str>,
@@ -68,11 +77,38 @@ struct Design<'a> {
     violations: u64,
     hazards: u64,
     interrupts_to_absent: u64,
+    held_tables_peak: u64,
+    held_tables_overflows: u64,
 }
 
-/// The rows as one object.
-pub(crate) fn rows(rows: &[Row]) -> String {
-    let document = Document { rows: rows.iter().map(json_row).collect() };
+#[derive(Serialize)]
+struct JsonScaling<'a> {
+    workload: &'a str,
+    machine: &'a str,
+    unit: &'a str,
+    curves: Vec<JsonCurve<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonCurve<'a> {
+    design: &'a str,
+    points: Vec<JsonPoint>,
+    linear_percent: f64,
+    violations: u64,
+}
+
+#[derive(Serialize)]
+struct JsonPoint {
+    cpus: usize,
+    value: f64,
+}
+
+/// The results as one object.
+pub(crate) fn results(results: &Results) -> String {
+    let document = Document {
+        rows: results.rows.iter().map(json_row).collect(),
+        scaling: results.scaling.as_ref().map(json_scaling),
+    };
     // Structures of numbers and strings always serialise.
     let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
     text.push('\n');
@@ -81,7 +117,7 @@ pub(crate) fn rows(rows: &[Row]) -> String {
 
 fn json_row(row: &Row) -> JsonRow<'_> {
     let Row { experiment, machine, predicted, shootdown, .. } = row;
-    let Pair { before, after } = experiment.published;
+    let change = |Pair { before, after }| Change { before, after };
     JsonRow {
         seed: experiment.seed,
         workload: experiment.workload,
@@ -89,7 +125,7 @@ fn json_row(row: &Row) -> JsonRow<'_> {
         metric: experiment.metric,
         unit: experiment.unit,
         better: experiment.better.name(),
-        published: Change { before, after },
+        published: experiment.published.map(change),
         predicted: Change { before: predicted.before.value, after: predicted.after.value },
         shootdown: shootdown.value,
         calibrated_on: experiment.calibrated_on,
@@ -114,6 +150,23 @@ fn json_design<'a>(design: &'a str, outcome: &Outcome) -> Design<'a> {
         violations: outcome.violations,
         hazards: outcome.hazards,
         interrupts_to_absent: outcome.interrupts_to_absent,
+        held_tables_peak: outcome.held_tables_peak,
+        held_tables_overflows: outcome.held_tables_overflows,
+    }
+}
+
+fn json_scaling(scaling: &Scaling) -> JsonScaling<'_> {
+    let Scaling { workload, machine, unit, .. } = scaling;
+    JsonScaling { workload, machine, unit, curves: scaling.curves.iter().map(json_curve).collect() }
+}
+
+fn json_curve(curve: &Curve) -> JsonCurve<'_> {
+    let point = |point: &Point| JsonPoint { cpus: point.cpus, value: point.rate };
+    JsonCurve {
+        design: curve.design,
+        points: curve.points.iter().map(point).collect(),
+        linear_percent: curve.linear_percent(),
+        violations: curve.violations,
     }
 }
 
@@ -124,6 +177,6 @@ mod tests {
 
     #[test]
     fn the_schema_is_as_documented() {
-        insta::assert_snapshot!(rows(&example::rows()));
+        insta::assert_snapshot!(results(&example::results()));
     }
 }

@@ -1,6 +1,7 @@
-//! Rows as text, JSON, CSV and a page with plots; and how numbers are written in all of them.
+//! Results as text, JSON, CSV and a page with plots; and how numbers are written in all of them.
 
 pub(crate) mod csv;
+pub(crate) mod curves;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod page;
@@ -17,6 +18,12 @@ pub(crate) fn significant(value: f64) -> String {
     }
     let decimals = (2.0 - value.abs().log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.decimals$}")
+}
+
+/// How many times better, where that can be said: not if it was nothing, or became nothing.
+pub(crate) fn times(gain: Option<f64>) -> Option<String> {
+    let gain = gain.filter(|gain| gain.is_finite() && *gain > 0.0)?;
+    Some(format!("×{}", significant(gain)))
 }
 
 /// A unit as people write it.
@@ -57,6 +64,14 @@ mod tests {
         let written = [0.0, 0.13941, 1.9, 13.4, 99.96, 118.0, 159_620.0].map(significant);
         assert_eq!(written, ["0", "0.139", "1.90", "13.4", "100.0", "118", "159620"]);
         assert_eq!(significant(f64::NAN), "-");
+    }
+
+    #[test]
+    fn nothing_is_no_times_better_than_something() {
+        assert_eq!(times(Some(118.0)).as_deref(), Some("×118"));
+        for gain in [None, Some(0.0), Some(f64::INFINITY), Some(f64::NAN)] {
+            assert_eq!(times(gain), None);
+        }
     }
 
     #[test]

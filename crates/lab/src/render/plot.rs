@@ -42,7 +42,7 @@ impl Of {
         if name == crate::experiment::SHOOTDOWN { Self::Ours } else { Self::Design }
     }
 
-    const fn colour(self) -> RGBColor {
+    pub(super) const fn colour(self) -> RGBColor {
         match self {
             Self::Reality => RGBColor(138, 143, 152),
             Self::Design => RGBColor(59, 125, 179),
@@ -52,7 +52,7 @@ impl Of {
 }
 
 impl Width {
-    const fn pixels(self) -> u32 {
+    pub(super) const fn pixels(self) -> u32 {
         match self {
             Self::Full => 600,
             Self::Half => 430,
@@ -64,30 +64,41 @@ const BAR_HEIGHT: i32 = 20;
 const LINE_HEIGHT: i32 = 27;
 /// A little more than the mean, at [`FONT_SIZE`].
 const LETTER_WIDTH: f64 = 7.3;
-const FONT_SIZE: i32 = 17;
+pub(super) const FONT_SIZE: i32 = 17;
 /// As room for short labels, too, so that plots above each other begin at the same place.
 const LABEL_LETTERS: usize = 15;
 /// Between a bar and what is said of it.
-const GAP: i32 = 8;
+pub(super) const GAP: i32 = 8;
 /// Of a bar's first part, its second, and so on.
 pub(crate) const OPACITIES: [f64; 3] = [1.0, 0.55, 0.25];
 
 /// Stands for the page's own text colour, so that dark pages have light text.
-const INK: RGBColor = RGBColor(1, 2, 3);
+pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
 /// The plot as an SVG element; `name` is for those who do not see it.
 pub(crate) fn bars(name: &str, width: Width, bars: &[Bar]) -> String {
+    drawn(name, width, |svg| draw(bars, width, svg))
+}
+
+/// What `draw` draws into a string, as a part of a page.
+pub(super) fn drawn(
+    name: &str,
+    width: Width,
+    draw: impl FnOnce(&mut String) -> Result<(), DrawError>,
+) -> String {
     let mut svg = String::new();
     // Drawing into a string does not fail; if it did, the page would say so instead of a plot.
-    let drawn = draw(bars, width, &mut svg).map_err(|error| error.to_string());
-    match drawn {
+    match draw(&mut svg).map_err(|error| error.to_string()) {
         Ok(()) => for_page(&svg, name, width),
         Err(error) => format!("<p>not drawn: {}</p>\n", escaped(&error)),
     }
 }
 
-fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+pub(super) type DrawError = Box<dyn std::error::Error>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), DrawError> {
     let size = (width.pixels(), (LINE_HEIGHT * i32::try_from(bars.len())?).unsigned_abs());
     let area = SVGBackend::with_string(svg, size).into_drawing_area();
     let longest =
@@ -121,17 +132,18 @@ fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), Box<dyn std:
 }
 
 /// How wide the widest of these texts is, or so many letters, with its gap.
-fn room<'a>(texts: impl Iterator<Item = &'a String>, least: usize) -> i32 {
-    let longest = texts.map(|text| text.chars().count()).max().unwrap_or(0).max(least);
+pub(super) fn room<T: AsRef<str>>(texts: impl Iterator<Item = T>, least: usize) -> i32 {
+    let longest = texts.map(|text| text.as_ref().chars().count()).max().unwrap_or(0).max(least);
     (longest as f64 * LETTER_WIDTH) as i32 + 2 * GAP
 }
 
-fn write(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
+/// Writes text whose left or right end, or middle, is at a place.
+pub(super) fn write(
+    area: &Area<'_>,
     text: &str,
     at: (i32, i32),
     align: HPos,
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Result<(), DrawError> {
     let style = TextStyle::from(("system-ui, sans-serif", FONT_SIZE).into_font())
         .color(&INK)
         .pos(Pos::new(align, VPos::Center));

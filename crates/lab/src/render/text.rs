@@ -1,14 +1,14 @@
-//! Tables for people, and the rows as such.
+//! Tables for people, and the results as such.
 
 use std::fmt;
 
-use super::{grouped, significant, unit};
-use crate::experiment::Row;
+use super::{grouped, significant, times, unit};
+use crate::experiment::{Pair, Results, Row, Scaling};
 
 /// A table with aligned columns, two spaces apart.
 #[derive(Debug)]
 pub(crate) struct Table {
-    columns: Vec<(&'static str, Align)>,
+    columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
 }
 
@@ -20,11 +20,12 @@ pub(crate) enum Align {
 
 impl Table {
     pub(crate) fn new<const N: usize>(columns: [(&'static str, Align); N]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+        let columns = columns.map(|(name, align)| (name.to_owned(), align)).to_vec();
+        Self { columns, rows: Vec::new() }
     }
 
-    pub(crate) fn column(mut self, name: &'static str, align: Align) -> Self {
-        self.columns.push((name, align));
+    pub(crate) fn column(mut self, name: impl Into<String>, align: Align) -> Self {
+        self.columns.push((name.into(), align));
         self
     }
 
@@ -34,8 +35,8 @@ impl Table {
 
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
-        let name = self.columns[column].0;
-        cells.map(String::as_str).chain([name]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        let name = &self.columns[column].0;
+        cells.chain([name]).map(|cell| cell.chars().count()).max().unwrap_or(0)
     }
 }
 
@@ -52,7 +53,7 @@ impl fmt::Display for Table {
             }
             line.trim_end().to_owned()
         };
-        writeln!(f, "{}", line(&mut self.columns.iter().map(|(name, _)| *name)))?;
+        writeln!(f, "{}", line(&mut self.columns.iter().map(|(name, _)| name.as_str())))?;
         let rules: Vec<_> = widths.iter().map(|&width| "─".repeat(width)).collect();
         writeln!(f, "{}", line(&mut rules.iter().map(String::as_str)))?;
         self.rows
@@ -61,10 +62,10 @@ impl fmt::Display for Table {
     }
 }
 
-/// The rows: what was published and what is predicted, then the designs side by side.
-pub(crate) fn rows(rows: &[Row]) -> String {
-    let mut text = summary(rows);
-    for row in rows {
+/// What was published and what is predicted, then the designs side by side.
+pub(crate) fn results(results: &Results) -> String {
+    let mut text = summary(&results.rows);
+    for row in &results.rows {
         let Row { experiment, machine, .. } = row;
         text += &format!(
             "\n{} {} on {machine}: {}, {} is better\n\n{}",
@@ -75,7 +76,30 @@ pub(crate) fn rows(rows: &[Row]) -> String {
             designs(row)
         );
     }
+    if let Some(scaling) = &results.scaling {
+        text += &format!(
+            "\n{} on {} with more and fewer CPUs: {}, and what is left per CPU\n\n{}",
+            scaling.workload,
+            scaling.machine,
+            unit(scaling.unit),
+            curves(scaling)
+        );
+    }
     text
+}
+
+fn curves(scaling: &Scaling) -> Table {
+    let sizes = scaling.main_sizes();
+    let with_size = |table: Table, cpus| table.column(format!("{cpus} CPUs"), Align::Right);
+    let named = Table::new([("design", Align::Left)]);
+    let mut table = sizes.iter().fold(named, with_size).column("of linear", Align::Right);
+    for curve in &scaling.curves {
+        let rates =
+            sizes.iter().map(|&cpus| curve.rate(cpus).map_or_else(String::new, significant));
+        let linear = format!("{} %", significant(curve.linear_percent()));
+        table.row([curve.design.to_owned()].into_iter().chain(rates).chain([linear]));
+    }
+    table
 }
 
 /// What was published and what is predicted, and what was fitted to what.
@@ -95,14 +119,12 @@ pub(crate) fn summary(rows: &[Row]) -> String {
             experiment.seed.to_owned(),
             experiment.workload.to_owned(),
             unit(experiment.unit).to_owned(),
-            change(published.before, "", published.after, row.published_gain()),
-            change(predicted.before.value, mark, predicted.after.value, row.predicted_gain()),
-            format!("{:+.1} %", row.gain_error_percent()),
-            format!(
-                "{} (×{})",
-                significant(row.shootdown.value),
-                significant(row.shootdown_gain())
-            ),
+            published.map_or_else(nothing, |Pair { before, after }| {
+                change(before, "", after, row.published_gain())
+            }),
+            change(predicted.before.value, mark, predicted.after.value, Some(row.predicted_gain())),
+            row.gain_error_percent().map_or_else(nothing, |error| format!("{error:+.1} %")),
+            with_gain(row.shootdown.value, Some(row.shootdown_gain())),
             row.violations().to_string(),
         ]);
     }
@@ -113,8 +135,16 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     text
 }
 
-fn change(before: f64, mark: &str, after: f64, gained: f64) -> String {
-    format!("{}{mark} → {} (×{})", significant(before), significant(after), significant(gained))
+fn nothing() -> String {
+    "-".to_owned()
+}
+
+fn change(before: f64, mark: &str, after: f64, gain: Option<f64>) -> String {
+    format!("{}{mark} → {}", significant(before), with_gain(after, gain))
+}
+
+fn with_gain(value: f64, gain: Option<f64>) -> String {
+    significant(value) + &times(gain).map(|times| format!(" ({times})")).unwrap_or_default()
 }
 
 fn designs(row: &Row) -> Table {
@@ -126,7 +156,8 @@ fn designs(row: &Row) -> Table {
         .column("full flushes", Align::Right)
         .column("ranged", Align::Right)
         .column("violations", Align::Right)
-        .column("hazards", Align::Right);
+        .column("hazards", Align::Right)
+        .column("held", Align::Right);
     for (design, outcome) in row.designs() {
         let counts = [
             outcome.interrupts_sent,
@@ -136,6 +167,7 @@ fn designs(row: &Row) -> Table {
             outcome.flushes_ranged,
             outcome.violations,
             outcome.hazards,
+            outcome.held_tables_peak,
         ];
         let named = [design.to_owned(), significant(outcome.value)];
         table.row(named.into_iter().chain(counts.map(grouped)));
@@ -150,6 +182,6 @@ mod tests {
 
     #[test]
     fn the_tables_are_as_reviewed() {
-        insta::assert_snapshot!(rows(&example::rows()));
+        insta::assert_snapshot!(results(&example::results()));
     }
 }

@@ -287,8 +287,9 @@ fn replace_tables<P: Platform, const WORDS: usize>(
             if life.quarantine.hold(horizon, 1, ()).is_ok() {
                 return;
             }
-            finish(cpu, cpu.here().expel(space), random);
-            while life.quarantine.take_any().is_some() {
+            let (pending, horizon) = cpu.here().expel(space);
+            finish(cpu, pending, random);
+            while life.quarantine.take_cleared(horizon).is_some() {
                 machine.free_tables(space);
             }
         }

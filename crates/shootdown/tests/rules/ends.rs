@@ -267,7 +267,7 @@ pub(crate) fn expel<const W: usize>(config: Config) {
     let freed = system.race(
         |system, cpu| switch(cpu, &system.a),
         |cpu| {
-            let mut pending = cpu.here().expel(&system.a);
+            let (mut pending, _) = cpu.here().expel(&system.a);
             if !pending.poll() {
                 return Some(pending);
             }
@@ -288,7 +288,7 @@ pub(crate) fn expel_lazy<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
     finish(pending);
-    let pending = system.cpu(0).here().expel(&system.a);
+    let (pending, _) = system.cpu(0).here().expel(&system.a);
     system.cpu(1).interrupt_point();
     finish(pending);
     system.machine().free_tables(&system.a);

@@ -27,8 +27,8 @@ pub struct Counted {
 struct Rq {
     /// What the kernel thread that runs has borrowed. The CPU may have let go of it.
     active_mm: RefCell<Option<Rc<Mm>>>,
-    /// What was borrowed before the switch that is under way.
-    prev_mm: RefCell<Option<Rc<Mm>>>,
+    /// The roots of what nobody holds any more since this CPU let go of it.
+    free: RefCell<Vec<Root>>,
 }
 
 impl Linux70<Counted> {
@@ -51,15 +51,17 @@ impl Lifetime for Counted {
         debug_assert!(before.is_none(), "it came from user mode");
     }
 
+    /// Linux drops it a moment later, in `finish_task_switch`.
     fn enter_user(&self, linux: &Linux70<Self>) {
         let rq = &self.rqs[linux.cpu()];
-        let before = rq.prev_mm.replace(rq.active_mm.take());
-        debug_assert!(before.is_none(), "each switch is finished");
+        let Some(mm) = rq.active_mm.take() else { return };
+        if mm.mm_count.drop(1) == Left::Nobody {
+            rq.free.borrow_mut().push(mm.root());
+        }
     }
 
     fn finish_switch(&self, linux: &Linux70<Self>) -> Option<Root> {
-        let mm = self.rqs[linux.cpu()].prev_mm.take()?;
-        (mm.mm_count.drop(1) == Left::Nobody).then(|| mm.root())
+        self.rqs[linux.cpu()].free.borrow_mut().pop()
     }
 
     fn put(&self, _linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired {

@@ -8,7 +8,6 @@
 use core::cell::Cell;
 use std::rc::Rc;
 
-use shootdown::Root;
 use shootdown_sim::Sim;
 use shootdown_vm::Retired;
 
@@ -27,8 +26,6 @@ pub struct Shoot {
 struct Rq {
     /// A kernel thread runs that has borrowed a space.
     in_kernel: Cell<bool>,
-    /// It did before the switch that is under way.
-    was_in_kernel: Cell<bool>,
 }
 
 impl Linux70<Shoot> {
@@ -49,17 +46,11 @@ impl Lifetime for Shoot {
         self.rqs[linux.cpu()].in_kernel.set(true);
     }
 
-    fn enter_user(&self, linux: &Linux70<Self>) {
-        let rq = &self.rqs[linux.cpu()];
-        rq.was_in_kernel.set(rq.in_kernel.take());
-    }
-
     /// `membarrier` counts on a full barrier between kernel and user (`mmdrop_lazy_tlb_smp_mb`).
-    fn finish_switch(&self, linux: &Linux70<Self>) -> Option<Root> {
-        if self.rqs[linux.cpu()].was_in_kernel.take() {
+    fn enter_user(&self, linux: &Linux70<Self>) {
+        if self.rqs[linux.cpu()].in_kernel.take() {
             linux.sim().fence();
         }
-        None
     }
 
     fn put(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired {

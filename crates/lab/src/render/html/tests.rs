@@ -3,22 +3,19 @@
 use super::*;
 use crate::experiment::example;
 
-fn example_results() -> Results {
-    let machine = machines::find("skylake-laptop-kvm").expect("an embedded machine");
-    Results { rows: example::rows(), seed: 1, scale: Scale::Full, machines: vec![machine] }
-}
-
 #[test]
 fn text_from_elsewhere_is_escaped() {
-    let part = results(&example_results().rows);
+    let part = results(&example::results());
     assert!(part.contains("&lt;switch&gt; &amp; idle"));
     assert!(!part.contains("<switch>"));
 }
 
 #[test]
-fn every_row_is_shown_with_a_plot_of_five_bars() {
-    let part = results(&example_results().rows);
-    assert_eq!(part.matches("<svg ").count(), 3);
+fn every_row_is_shown_with_a_plot() {
+    let part = results(&example::results());
+    assert_eq!(part.matches("<svg ").count(), 4 + 1, "one of bars each, and one of curves");
+    let bars = |row: &Row| plot(row).matches("<text ").count() / 2;
+    assert_eq!(example::rows().iter().map(bars).collect::<Vec<_>>(), [5, 5, 5, 3]);
     for colour in ["#8A8F98", "#3B7DB3", "#2F9B62"] {
         assert!(part.contains(colour), "{colour}");
     }
@@ -27,13 +24,13 @@ fn every_row_is_shown_with_a_plot_of_five_bars() {
 
 #[test]
 fn the_table_of_designs_is_as_reviewed() {
-    insta::assert_snapshot!(designs(&example_results().rows[2]));
+    insta::assert_snapshot!(designs(&example::results().rows[2]));
 }
 
 #[test]
 fn what_was_fitted_is_said_with_what_it_was_fitted_to() {
-    let results = example_results();
-    assert!(super::results(&results.rows).contains("seed 000 before: 21.6 us"));
+    let results = example::results();
+    assert!(super::results(&results).contains("seed 000 before: 21.6 us"));
     assert!(provenance(&results).contains("kernel.context_switch_ns = 600"));
     let plain = machines::find("emerald-rapids-kvm").expect("an embedded machine");
     assert!(provenance_of(&plain).contains("None was fitted"));

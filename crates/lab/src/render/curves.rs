@@ -1,0 +1,227 @@
+//! Curves over two logarithmic axes, where growth in proportion is a straight line.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::plot::{Area, DrawError, FONT_SIZE, GAP, INK, Of, Width, drawn, room, write};
+
+/// A curve with its name at its right end.
+#[derive(Clone, Debug)]
+pub(crate) struct Curve {
+    pub(crate) label: String,
+    pub(crate) of: Of,
+    /// From left to right. What is not positive has no place on a logarithmic axis, and is left
+    /// out.
+    pub(crate) points: Vec<(f64, f64)>,
+}
+
+/// What the axes say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Axes<'a> {
+    /// Below the numbers of the horizontal axis.
+    pub(crate) across: &'a str,
+    /// Above the vertical axis.
+    pub(crate) up: &'a str,
+}
+
+const HEIGHT: i32 = 340;
+/// Above the plot, for what the vertical axis says; below it, for the horizontal axis.
+const ABOVE: i32 = 30;
+const BELOW: i32 = 52;
+/// Names of curves that end closer to each other than this would cover each other.
+const LABEL_HEIGHT: i32 = FONT_SIZE + 2;
+/// Of the band that is growth in proportion: wide enough to be seen behind a curve.
+const BAND_WIDTH: u32 = 9;
+
+/// The plot as an SVG element; `name` is for those who do not see it. A grey band
+/// shows what growth in proportion from the first point of the last curve would be.
+pub(crate) fn curves(name: &str, axes: Axes<'_>, curves: &[Curve]) -> String {
+    drawn(name, Width::Full, |svg| {
+        let size = (Width::Full.pixels(), HEIGHT.unsigned_abs());
+        let area = SVGBackend::with_string(svg, size).into_drawing_area();
+        if let Some(plane) = Plane::around(curves) {
+            plane.draw_axes(&area, axes)?;
+            plane.draw_proportion(&area, curves)?;
+            for curve in curves {
+                plane.draw_curve(&area, curve)?;
+            }
+            plane.write_labels(&area, curves)?;
+        }
+        area.present()?;
+        Ok(())
+    })
+}
+
+/// Where values are in the plot.
+#[derive(Debug)]
+struct Plane {
+    across: Axis,
+    up: Axis,
+}
+
+/// From one value, at one pixel, to another.
+#[derive(Debug)]
+struct Axis {
+    values: (f64, f64),
+    pixels: (i32, i32),
+}
+
+impl Axis {
+    fn at(&self, value: f64) -> i32 {
+        let (low, high) = (self.values.0.ln(), self.values.1.ln());
+        let part = if high > low { (value.ln() - low) / (high - low) } else { 0.0 };
+        let (first, last) = self.pixels;
+        first + (part * f64::from(last - first)).round() as i32
+    }
+
+    /// The values from the first on, each so many times the one before.
+    fn ticks(&self, factor: f64) -> impl Iterator<Item = f64> {
+        let (first, last) = self.values;
+        core::iter::successors(Some(first), move |value| Some(value * factor))
+            .take_while(move |value| *value <= last * 1.001)
+    }
+}
+
+fn visible(curve: &Curve) -> impl Iterator<Item = (f64, f64)> + Clone {
+    let is_on_axis = |value: f64| value.is_finite() && value > 0.0;
+    curve.points.iter().copied().filter(move |&(x, y)| is_on_axis(x) && is_on_axis(y))
+}
+
+impl Plane {
+    /// With room for all curves, up to the next powers of ten; `None` if there is no point.
+    fn around(curves: &[Curve]) -> Option<Self> {
+        let points = || curves.iter().flat_map(visible);
+        points().next()?;
+        let range = |values: &mut dyn Iterator<Item = f64>| {
+            values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| {
+                (low.min(value), high.max(value))
+            })
+        };
+        let (low, high) = range(&mut points().map(|(_, y)| y));
+        let (low, high) = (low.log10().floor(), high.log10().ceil());
+        let values = (10f64.powf(low), 10f64.powf(high.max(low + 1.0)));
+        let up = Axis { values, pixels: (HEIGHT - BELOW, ABOVE) };
+        let left = room(up.ticks(10.0).map(number), 0);
+        let right = room(labels(curves, &up).into_iter().map(|(_, label)| label), 0);
+        let pixels = (left, Width::Full.pixels() as i32 - right - GAP);
+        let across = Axis { values: range(&mut points().map(|(x, _)| x)), pixels };
+        Some(Self { across, up })
+    }
+
+    fn at(&self, (x, y): (f64, f64)) -> (i32, i32) {
+        (self.across.at(x), self.up.at(y))
+    }
+
+    fn draw_axes(&self, area: &Area<'_>, axes: Axes<'_>) -> Result<(), DrawError> {
+        let (left, right) = self.across.pixels;
+        let (bottom, top) = self.up.pixels;
+        let faint = INK.mix(0.15).stroke_width(1);
+        for value in self.up.ticks(10.0) {
+            let y = self.up.at(value);
+            area.draw(&PathElement::new([(left, y), (right, y)], faint))?;
+            write(area, &number(value), (left - GAP, y), HPos::Right)?;
+        }
+        for value in self.across.ticks(4.0) {
+            let x = self.across.at(value);
+            area.draw(&PathElement::new([(x, bottom), (x, top)], faint))?;
+            write(area, &number(value), (x, bottom + FONT_SIZE), HPos::Center)?;
+        }
+        let below = bottom + 2 * FONT_SIZE + GAP / 2;
+        write(area, axes.across, (i32::midpoint(left, right), below), HPos::Center)?;
+        write(area, axes.up, (left, ABOVE / 2 - GAP / 2), HPos::Left)
+    }
+
+    fn draw_proportion(&self, area: &Area<'_>, curves: &[Curve]) -> Result<(), DrawError> {
+        let Some((x, y)) = curves.last().and_then(|curve| visible(curve).next()) else {
+            return Ok(());
+        };
+        let times = self.across.values.1 / x;
+        let ends = [(x, y), (x * times, y * times)].map(|end| self.at(end));
+        let style = Of::Reality.colour().mix(0.35).stroke_width(BAND_WIDTH);
+        area.draw(&PathElement::new(ends, style))?;
+        Ok(())
+    }
+
+    fn draw_curve(&self, area: &Area<'_>, curve: &Curve) -> Result<(), DrawError> {
+        let points: Vec<_> = visible(curve).map(|point| self.at(point)).collect();
+        for &point in &points {
+            area.draw(&Circle::new(point, 3, curve.of.colour().filled()))?;
+        }
+        area.draw(&PathElement::new(points, curve.of.colour().stroke_width(2)))?;
+        Ok(())
+    }
+
+    fn write_labels(&self, area: &Area<'_>, curves: &[Curve]) -> Result<(), DrawError> {
+        for (y, label) in labels(curves, &self.up) {
+            write(area, &label, (self.across.pixels.1 + GAP, y), HPos::Left)?;
+        }
+        Ok(())
+    }
+}
+
+/// The names at the right ends of curves, and how high they are. Curves that end at the same place
+/// share one.
+fn labels(curves: &[Curve], up: &Axis) -> Vec<(i32, String)> {
+    let end = |curve| Some((up.at(visible(curve).last()?.1), curve.label.as_str()));
+    let mut ends: Vec<_> = curves.iter().rev().filter_map(end).collect();
+    ends.sort_by_key(|&(y, _)| y);
+    let share = |one: &(i32, &str), other: &(i32, &str)| other.0 - one.0 < LABEL_HEIGHT;
+    let label = |group: &[(i32, &str)]| match group {
+        [(y, name)] => (*y, (*name).to_owned()),
+        [(y, name), (_, other)] => (*y, format!("{name}, {other}")),
+        // The later is the more important: of those at the same height, it comes first.
+        [(y, name), others @ ..] => (*y, format!("{name} and {} more", others.len())),
+        [] => (0, String::new()),
+    };
+    ends.chunk_by(share).map(label).collect()
+}
+
+/// Of an axis.
+fn number(value: f64) -> String {
+    if value >= 1.0 { format!("{value:.0}") } else { value.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AXES: Axes<'_> = Axes { across: "CPUs", up: "M/s" };
+
+    fn curve(label: &str, points: &[(f64, f64)]) -> Curve {
+        Curve { label: label.to_owned(), of: Of::Design, points: points.to_vec() }
+    }
+
+    fn texts(svg: &str) -> Vec<&str> {
+        let lines: Vec<_> = svg.lines().collect();
+        let is_text = |pair: &&[&str]| pair[0].starts_with("<text ");
+        lines.windows(2).filter(is_text).map(|pair| pair[1].trim()).collect()
+    }
+
+    #[test]
+    fn equal_factors_are_equal_distances() {
+        let axis = Axis { values: (1.0, 1000.0), pixels: (0, 300) };
+        assert_eq!([1.0, 10.0, 100.0, 1000.0].map(|value| axis.at(value)), [0, 100, 200, 300]);
+        assert_eq!(axis.ticks(10.0).collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
+    }
+
+    #[test]
+    fn curves_that_end_together_share_a_name() {
+        let (low, high) = ([(2.0, 1.0), (4096.0, 1.0)], [(2.0, 1.0), (4096.0, 2000.0)]);
+        let all = [curve("counted", &low), curve("a", &high), curve("b", &high), curve("c", &high)];
+        let svg = curves("", AXES, &all);
+        let texts = texts(&svg);
+        assert!(texts.contains(&"counted") && texts.contains(&"c and 2 more"), "{texts:?}");
+        for tick in ["2", "2048", "1", "10000", "CPUs", "M/s"] {
+            assert!(texts.contains(&tick), "{tick}: {texts:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_logarithm_is_left_out() {
+        let bad = [(0.0, 1.0), (2.0, f64::NAN), (4.0, 0.0), (8.0, f64::INFINITY)];
+        let svg = curves("", AXES, &[curve("a", &[]), curve("b", &bad), curve("c", &[(2.0, 3.0)])]);
+        assert_eq!(svg.matches("<circle ").count(), 1, "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        assert!(curves("", AXES, &[]).starts_with("<svg "));
+    }
+}
