@@ -150,7 +150,9 @@ those of the pages that changed.\n\
 program reads or writes memory that is no longer its own. Anything but 0 is a bug.\n\
 <dt>hazards<dd>Freed page tables that a CPU’s speculation could still have walked.\n\
 <dt>held<dd>Page tables out of use that were held back because a CPU could still walk them: the \
-most at any time. They are bounded: beyond that, CPUs are interrupted to have them back.\n";
+most at any time. When there are more than 1024, CPUs are interrupted to have them back.\n";
+
+const _: () = assert!(shootdown_vm::HELD_TABLES_MAX == 1024, "as it says above");
 
 const WORDS_OF_REPLAYS: &str = "\
 <dt>spared<dd>CPUs that were told without an interrupt of their own, by one that was on its way \

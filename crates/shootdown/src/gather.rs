@@ -173,7 +173,10 @@ impl<B> Flushed<B> {
         self,
         quarantine: &mut Quarantine<B, BATCHES>,
         mut reclaim: impl FnMut(B),
-    ) -> Result<(), B> {
+    ) -> Result<(), B>
+    where
+        B: IntoIterator + Extend<B::Item>,
+    {
         let Self { pages, tables, table_count, horizon } = self;
         reclaim(pages);
         while let Some((_, cleared)) = quarantine.take_cleared(horizon) {

@@ -45,12 +45,12 @@ impl Horizon {
     /// Whether that goes for the tables of this flush, too: then they can be freed at once.
     #[must_use]
     pub const fn is_clear(self) -> bool {
-        self.cleared >= self.flush
+        self.cleared != Self::UNKNOWN.cleared && self.cleared >= self.flush
     }
 }
 
-/// The unhooked page tables of one space that CPUs may still walk: up to `BATCHES` lots of them, in
-/// the order of their flushes. `T` is whatever the kernel keeps tables in.
+/// The unhooked page tables of one space that CPUs may still walk: up to `BATCHES` lots of them,
+/// each with its flush. `T` is whatever the kernel keeps tables in.
 ///
 /// Guarded by a lock of the space's, or by whoever owns it. When the space is retired, what is left
 /// here is freed along with it.
@@ -81,18 +81,30 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
 
     /// Holds so many tables of the flush with this horizon, which is done.
     ///
+    /// When there are as many lots as there can be, it goes in with the latest, and is held until
+    /// both are cleared.
+    ///
     /// # Errors
     ///
-    /// Gives them back if there is no room. The kernel then has lazy CPUs
-    /// [told](crate::Here::expel), and frees these and all that were here before.
-    pub fn hold(&mut self, horizon: Horizon, table_count: usize, tables: T) -> Result<(), T> {
+    /// Gives them back if these are more tables than may be held. The kernel then has lazy CPUs
+    /// [told](crate::Here::expel), and frees these and what that clears.
+    pub fn hold(&mut self, horizon: Horizon, table_count: usize, tables: T) -> Result<(), T>
+    where
+        T: IntoIterator + Extend<T::Item>,
+    {
         if self.table_count + table_count > self.table_count_max {
             return Err(tables);
         }
-        let Some(room) = self.batches.iter_mut().find(|batch| batch.is_none()) else {
-            return Err(tables);
-        };
-        *room = Some(Batch { flush: horizon.flush, table_count, tables });
+        let flush = horizon.flush;
+        if let Some(room) = self.batches.iter_mut().find(|batch| batch.is_none()) {
+            *room = Some(Batch { flush, table_count, tables });
+        } else {
+            let latest = self.batches.iter_mut().flatten().max_by_key(|batch| batch.flush);
+            let Some(latest) = latest else { return Err(tables) };
+            latest.flush = latest.flush.max(flush);
+            latest.table_count += table_count;
+            latest.tables.extend(tables);
+        }
         self.table_count += table_count;
         Ok(())
     }
@@ -125,6 +137,8 @@ impl<T, const BATCHES: usize> fmt::Debug for Quarantine<T, BATCHES> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
+    use std::vec::Vec;
 
     const fn horizon(flush: u64, cleared: u64) -> Horizon {
         Horizon { flush, cleared }
@@ -132,25 +146,42 @@ mod tests {
 
     #[test]
     fn a_lot_is_held_until_its_flush_is_cleared() {
-        let mut quarantine: Quarantine<&str> = Quarantine::new(10);
-        assert_eq!(quarantine.hold(horizon(5, 3), 2, "five"), Ok(()));
-        assert_eq!(quarantine.hold(horizon(7, 3), 4, "seven"), Ok(()));
+        let mut quarantine: Quarantine<Vec<&str>> = Quarantine::new(10);
+        assert_eq!(quarantine.hold(horizon(5, 3), 1, vec!["five"]), Ok(()));
+        assert_eq!(quarantine.hold(horizon(7, 3), 2, vec!["seven", "too"]), Ok(()));
         assert_eq!(quarantine.take_cleared(horizon(8, 4)), None);
-        assert_eq!(quarantine.take_cleared(horizon(9, 6)), Some((2, "five")));
+        assert_eq!(quarantine.take_cleared(horizon(9, 6)), Some((1, vec!["five"])));
         assert_eq!(quarantine.take_cleared(horizon(9, 6)), None);
-        assert_eq!(quarantine.table_count(), 4);
-        assert_eq!(quarantine.take_any(), Some((4, "seven")));
+        assert_eq!(quarantine.take_cleared(Horizon::UNKNOWN), None);
+        assert_eq!(quarantine.table_count(), 2);
+        assert_eq!(quarantine.take_any(), Some((2, vec!["seven", "too"])));
         assert_eq!(quarantine.take_any(), None);
     }
 
     #[test]
     fn what_is_too_much_comes_back() {
-        let mut few: Quarantine<u8> = Quarantine::new(3);
-        assert_eq!(few.hold(horizon(1, 0), 3, 1), Ok(()));
-        assert_eq!(few.hold(horizon(2, 0), 1, 2), Err(2));
-        let mut many: Quarantine<u8, 1> = Quarantine::new(100);
-        assert_eq!(many.hold(horizon(1, 0), 3, 1), Ok(()));
-        assert_eq!(many.hold(horizon(2, 0), 1, 2), Err(2));
-        assert_eq!(many.table_count(), 3);
+        let mut few: Quarantine<Vec<u8>> = Quarantine::new(3);
+        assert_eq!(few.hold(horizon(1, 0), 3, vec![1, 2, 3]), Ok(()));
+        assert_eq!(few.hold(horizon(2, 0), 1, vec![4]), Err(vec![4]));
+        assert_eq!(few.table_count(), 3);
+    }
+
+    /// Also where flushes come in another order than that in which they were sent.
+    #[test]
+    fn lots_for_which_there_is_no_place_wait_with_the_latest() {
+        let mut quarantine: Quarantine<Vec<u8>, 2> = Quarantine::new(100);
+        for flush in [1, 6, 4, 8] {
+            assert_eq!(quarantine.hold(horizon(flush, 0), 1, vec![flush as u8]), Ok(()));
+        }
+        assert_eq!(quarantine.take_cleared(horizon(9, 6)), Some((1, vec![1])));
+        assert_eq!(quarantine.take_cleared(horizon(9, 7)), None);
+        assert_eq!(quarantine.take_cleared(horizon(9, 8)), Some((3, vec![6, 4, 8])));
+        assert_eq!(quarantine.table_count(), 0);
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_clear() {
+        assert!(Horizon::CLEAR.is_clear() && !Horizon::UNKNOWN.is_clear());
+        assert!(horizon(3, 3).is_clear() && !horizon(3, 2).is_clear());
     }
 }

@@ -15,9 +15,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// find a space without room for anything.
     ///
     /// There is one [`retire`](Coherence::retire), and no flush: nobody uses a page of it, nor ever
-    /// will. So entries are not cleared, nor pages gathered. CPUs that are lazy on the space may
-    /// walk its tables, which therefore stay as they are, and lead to pages that are not its own
-    /// any more: what speculation finds there, nobody uses.
+    /// will. So the entries of pages are not cleared, nor pages gathered. CPUs that are lazy on the
+    /// space may walk its tables, which therefore stay, and lead to pages that are not its own any
+    /// more: what speculation finds there, nobody uses.
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);

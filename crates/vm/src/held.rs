@@ -16,13 +16,13 @@ use crate::format::Format;
 use crate::platform::{Frame, Platform};
 use crate::space::{AddressSpace, Vm};
 
-/// More than so many are not held back, of one space that lives: 256 KiB. Beyond that, CPUs that
-/// are lazy on it are interrupted.
-pub(crate) const QUARANTINED_MAX: usize = 64;
+/// More than so many are not held back, of one space that lives: 2 MiB, for as many as one operation
+/// gathers at most. Beyond that, CPUs that are lazy on it are interrupted.
+pub(crate) const QUARANTINED_MAX: usize = 512;
 
 /// More than so many are not held back, of all spaces together, unless the kernel says
 /// [otherwise](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are interrupted.
-pub(crate) const HELD_MAX: u64 = 1024;
+pub const HELD_TABLES_MAX: u64 = 1024;
 
 /// The tables of dead spaces, and how many are held back in all.
 pub(crate) struct HeldTables<P: Platform> {

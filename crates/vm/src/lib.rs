@@ -10,8 +10,8 @@
 //!
 //! - When a call returns, no CPU uses a translation that the call took away, even where another
 //!   call, still on its way, had taken it away first.
-//! - A page is released, and a page table freed, only after the flush that makes every CPU forget
-//!   it. Where nothing was taken away, nothing is flushed.
+//! - A page is released only after the flush that makes every CPU forget it, and a page table freed
+//!   only when no CPU can walk it. Where nothing was taken away, nothing is flushed.
 //! - Calls may be made from any number of CPUs. Faults and [`advise`](AddressSpace::advise) run
 //!   side by side, and next to the second half of an [`unmap`](AddressSpace::unmap); entries of
 //!   page tables are changed by atomic operations alone.
@@ -41,6 +41,22 @@
 //! }
 //! ```
 //!
+//! # Page tables that outlive their use
+//!
+//! A CPU that is idle, or runs a kernel thread, may still walk the tables of the space that it ran
+//! last. A [`Coherence`] that leaves such CPUs alone says so, by the horizon of each flush and when
+//! a space is [retired](Coherence::retire). Tables are then held back: those of a space that lives
+//! until one of its next flushes finds that nobody can walk them; those of a dead one until its
+//! last CPU has let go of it, and [buries](Vm::bury) it. That takes a call by the scheduler, on
+//! each CPU, where memory can be freed:
+//!
+//! - whenever it has nothing to run, after it has told the coherence so;
+//! - after every switch, too, while the system [holds many](Vm::holds_many).
+//!
+//! Without it tables wait for the next exit on the same CPU. When
+//! [too many](Vm::with_held_tables_max) are held back all the same, whoever adds more has lazy CPUs
+//! interrupted. How many they are, and how often that was so, [`Vm::held_tables`] says.
+//!
 //! # What it is not
 //!
 //! There is no reclaim, no swap, no huge page, no write-back and no end of a file:
@@ -56,7 +72,8 @@
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
 //! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
-//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit).
+//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit);
+//! and `held`, the page tables that a CPU may still walk.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -103,7 +120,7 @@ pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};
-pub use held::HeldStats;
+pub use held::{HELD_TABLES_MAX, HeldStats};
 pub use map::Place;
 pub use platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use space::{AddressSpace, Stats, Vm};

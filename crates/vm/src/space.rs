@@ -16,7 +16,7 @@ use crate::first_read::FirstReads;
 use crate::flights::Flights;
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
-use crate::held::{HELD_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
+use crate::held::{HELD_TABLES_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::table::PageTables;
 
@@ -51,7 +51,7 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
             coherence,
             zero_page,
             held: Arc::new(HeldTables::new()),
-            held_tables_max: HELD_MAX,
+            held_tables_max: HELD_TABLES_MAX,
             fault_around_bytes: 0,
         })
     }

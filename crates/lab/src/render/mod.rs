@@ -8,6 +8,10 @@ pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod text;
 
+/// What the models of Linux leave out, where it is what matters.
+pub(crate) const UNCOUNTED: &str = "Of the models of Linux only linux-counted counts the CPUs that \
+are lazy on an address space, as Linux does on all but powerpc.";
+
 /// Three significant digits, which is what the published figures have.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{grouped, significant, times, unit};
+use super::{UNCOUNTED, grouped, significant, times, unit};
 use crate::experiment::{Pair, Results, Row, Scaling};
 
 /// A table with aligned columns, two spaces apart.
@@ -78,7 +78,7 @@ pub(crate) fn results(results: &Results) -> String {
     }
     if let Some(scaling) = &results.scaling {
         text += &format!(
-            "\n{} on {} with more and fewer CPUs: {}, and what is left per CPU\n\n{}",
+            "\n{} on {} with more and fewer CPUs: {}, and what is left per CPU\n\n{}{UNCOUNTED}\n",
             scaling.workload,
             scaling.machine,
             unit(scaling.unit),

@@ -40,8 +40,8 @@ struct Life<P: Platform, const WORDS: usize> {
     space: NonNull<Space<Soft<P, WORDS>>>,
     /// CPUs that use it.
     users: u32,
-    /// Lots of tables that are held back.
-    quarantine: Quarantine<(), 2>,
+    /// Tables that are held back: up to three, in two lots.
+    quarantine: Quarantine<Vec<()>, 2>,
 }
 
 // SAFETY: whoever has it may follow the pointer, from whatever thread.
@@ -167,7 +167,7 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
                 let space = Box::new(engine.space(root));
                 engine.machine().map(&space, 0);
                 let space = NonNull::from(Box::leak(space));
-                *life = Some(Life { space, users: 0, quarantine: Quarantine::new(2) });
+                *life = Some(Life { space, users: 0, quarantine: Quarantine::new(3) });
                 report.born += 1;
             }
             let life = life.as_mut()?;
@@ -275,22 +275,22 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         }
         let (pending, horizon) = cpu.here().flush_gathered(space, &extents);
         finish(cpu, pending, random);
-        while life.quarantine.take_cleared(horizon).is_some() {
+        while let Some((count, _)) = life.quarantine.take_cleared(horizon) {
             report.cleared += 1;
-            machine.free_tables(space);
+            (0..count).for_each(|_| machine.free_tables(space));
         }
         if !unhooks {
             return;
         }
         if !horizon.is_clear() {
             report.held_back += 1;
-            if life.quarantine.hold(horizon, 1, ()).is_ok() {
+            if life.quarantine.hold(horizon, 1, std::vec![()]).is_ok() {
                 return;
             }
             let (pending, horizon) = cpu.here().expel(space);
             finish(cpu, pending, random);
-            while life.quarantine.take_cleared(horizon).is_some() {
-                machine.free_tables(space);
+            while let Some((count, _)) = life.quarantine.take_cleared(horizon) {
+                (0..count).for_each(|_| machine.free_tables(space));
             }
         }
         machine.free_tables(space);

@@ -96,6 +96,12 @@ impl Host {
         Ok(self.use_page(cached.frame, access, value))
     }
 
+    /// A walk that nobody asked for, and whose result nobody uses. The way is remembered.
+    pub fn speculate(&self, cpu: usize, root: Root, address: u64) {
+        let mut tlb = self.0.tlbs[cpu].lock();
+        self.walk(&mut tlb, root, address & !0xfff, Access::Read);
+    }
+
     /// That every CPU's caches agree with the page tables: nothing is remembered that is not there,
     /// or not allowed, any more.
     pub fn check_caches(&self) {

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
 
+pub mod lagging;
+pub mod lock;
 mod mmu;
 
 use std::collections::VecDeque;
@@ -131,6 +133,15 @@ impl Host {
         *self.0.hook.lock() = Some(Box::new(hook));
     }
 
+    /// The beginning of every wait.
+    fn begin_wait(&self) {
+        self.moment();
+        let hook = self.0.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
     pub fn hook_is_set(&self) -> bool {
         self.0.hook.lock().is_some()
     }
@@ -215,7 +226,7 @@ impl Host {
 
 impl Platform for Host {
     type SleepingLock = parking_lot::RawRwLock;
-    type SpinLock = parking_lot::RawMutex;
+    type SpinLock = lock::Watched;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         self.moment();
@@ -302,6 +313,18 @@ impl Platform for Host {
     }
 }
 
+const fn unmap_lock(lock: u8) -> UnmapLock {
+    match lock {
+        EXCLUSIVE => UnmapLock::Exclusive,
+        SHARED => UnmapLock::Shared,
+        _ => UnmapLock::Released,
+    }
+}
+
+const fn empty_tables(lock: u8) -> EmptyTables {
+    if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
+}
+
 /// Tells all CPUs of a change, and no more than the change says.
 #[derive(Clone, Debug)]
 pub struct Telling<const LOCK: u8, const WHEN: u8>(pub Host);
@@ -318,13 +341,8 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     type Space = Root;
     type Pending = (Root, Change);
 
-    const UNMAP_LOCK: UnmapLock = match LOCK {
-        EXCLUSIVE => UnmapLock::Exclusive,
-        SHARED => UnmapLock::Shared,
-        _ => UnmapLock::Released,
-    };
-    const EMPTY_TABLES: EmptyTables =
-        if LOCK == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed };
+    const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
+    const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);
     const FIRST_READ: FirstRead =
         if LOCK == KEEPING { FirstRead::Guessed } else { FirstRead::ZeroPage };
     const EXTRA_FLUSHES: ExtraFlushes =
@@ -343,11 +361,7 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     }
 
     fn wait(&self, (root, change): (Root, Change)) -> Horizon {
-        self.0.moment();
-        let hook = self.0.0.hook.lock().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        self.0.begin_wait();
         if WHEN == AT_WAIT {
             self.tell(root, &change);
         }
@@ -377,8 +391,8 @@ pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> Vm<Host, Design<LO
 
 /// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
 /// or has written.
-pub fn access<const LOCK: u8, const WHEN: u8>(
-    space: &Space<LOCK, WHEN>,
+pub fn access<C: Coherence>(
+    space: &AddressSpace<Host, C>,
     cpu: usize,
     address: u64,
     access: Access,

@@ -3,7 +3,7 @@
 use super::super::curves::{Axes, Curve as Line, curves};
 use super::super::page::{Table, alarming, escaped};
 use super::super::plot::Of;
-use super::super::{significant, unit};
+use super::super::{UNCOUNTED, significant, unit};
 use crate::experiment::{Curve, Scaling};
 
 /// A plot of all designs, and a table of some of its points.
@@ -18,9 +18,10 @@ pub(super) fn part(scaling: &Scaling) -> String {
     format!(
         "<h3 id=\"scaling\">{} with more and fewer CPUs</h3>\n<p>On {}, resized. Both axes are \
          logarithmic; the grey band is growth in proportion. “Of linear” is the \
-         rate per CPU where it is least, in percent of that with the fewest CPUs.</p>\n{}{}",
+         rate per CPU where it is least, in percent of that with the fewest CPUs. {}</p>\n{}{}",
         escaped(scaling.workload),
         escaped(&scaling.machine),
+        UNCOUNTED,
         curves("rate by CPUs", Axes { across: "CPUs", up: unit }, &lines),
         table(scaling)
     )
