@@ -85,7 +85,7 @@ count!(switch_new_tag, tags_taken(), 6, 170, |ready, here, space| switch(&here, 
 count!(flush_alone, active(), 0, 96, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
-count!(answer, rung(), 0, 142, |ready, here, _space| here.answer());
+count!(answer, rung(), 0, 147, |ready, here, _space| here.answer());
 
 library_benchmark_group!(
     name = hot_paths;

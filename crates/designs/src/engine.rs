@@ -2,8 +2,9 @@
 
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use core::ptr::NonNull;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use shootdown::{Here, Horizon, Lifetime, Pending, Presence, Root, Rule, Shootdown, Space};
@@ -27,6 +28,9 @@ pub struct Engine<const WORDS: usize, P: Policy = Ours> {
     sim: Rc<Sim>,
     /// For each CPU.
     tellers: Vec<Teller>,
+    /// Spaces that were retired and may still be held, by their roots: whoever made them may drop
+    /// them meanwhile.
+    retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, P>>>>>,
     /// For ever: a `Pending` borrows it.
     engine: &'static Shootdown<SimMachine<WORDS, P>>,
 }
@@ -120,7 +124,7 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         let engine = Box::leak(Box::new(SimMachine::engine(&sim, broken)));
         let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
-        Self { sim, tellers, engine }
+        Self { sim, tellers, retired: RefCell::default(), engine }
     }
 
     fn teller(&self) -> &Teller {
@@ -189,14 +193,15 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {
+        self.retired.borrow_mut().insert(space.root().0, Rc::clone(space));
         let retiring = self.here(|here| {
             // The caller's thread was the last one of the space, or has left it for another.
             let presence = self.engine.cpu(here.id()).presence(self.engine.machine());
             if presence == Presence::Active(space.id()) {
                 here.enter_lazy();
             }
-            // SAFETY: our caller promises that nobody uses the space, and keeps it until its root
-            // was handed out.
+            // SAFETY: our caller promises that nobody uses the space, and it stays until its root
+            // is handed out.
             unsafe { here.retire(NonNull::from(&**space)) }
         });
         self.masked(|| retiring.wait());
@@ -205,7 +210,9 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn take_dead(&self) -> Option<Root> {
-        self.engine.machine().take_dead()
+        let root = self.engine.machine().take_dead()?;
+        self.retired.borrow_mut().remove(&root.0);
+        Some(root)
     }
 
     fn reap(&self) {

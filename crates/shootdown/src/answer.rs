@@ -70,22 +70,27 @@ impl<M: Machine> Here<'_, M> {
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
-            Presence::Lazy(_) if self.is_on_dead_space() => self.leave_in_handler(),
-            Presence::Lazy(_) => self.leave_freed_tables(space, loaded.generation),
+            Presence::Lazy(_) => {
+                let leaves =
+                    self.is_on_dead_space() || self.may_walk_freed_tables(space, loaded.generation);
+                // No reference to the space is left by now: another CPU may free it as soon as we
+                // have let go of it.
+                if leaves {
+                    self.leave_in_handler();
+                }
+            }
             Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
             Presence::Out => {}
         }
     }
 
+    /// Whether page tables were freed, as far as is known, since this CPU has `seen` a generation.
     #[inline(never)]
-    fn leave_freed_tables(&self, space: &Space<M>, seen: u64) {
+    fn may_walk_freed_tables(&self, space: &Space<M>, seen: u64) -> bool {
         let machine = self.machine();
         let generation = space.journal.generation(machine);
         let missed = space.journal.missed(machine, seen, generation, usize::MAX);
-        let tables_stand = matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables());
-        if !tables_stand {
-            self.leave_in_handler();
-        }
+        !matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables())
     }
 
     /// Whether the space that this CPU is lazy on is dead: now that it is awake, it can as well let

@@ -29,8 +29,8 @@ use crate::tag::slots::{TagSlot, TagSlots, vacate};
 ///
 /// 512 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
 /// read and write: what it could use or walk, which changes when the CPU switches and is looked at
-/// by flushes; who has rung; and what was answered. Apart, so that where many flush at once, looks and waiters read
-/// lines that rings do not take away. Nobody else touches the other lines.
+/// by flushes; who has rung; and what was answered. Apart, so that where many flush at once, looks
+/// and waiters read lines that rings do not take away. Nobody else touches the other lines.
 #[repr(C, align(64))]
 pub struct Cpu<M: Machine> {
     presence: M::Word,

@@ -116,8 +116,9 @@ impl Extent {
 
     /// The same extent, with page tables above it unhooked and about to be freed.
     ///
-    /// CPUs then also drop what they cache of upper levels, and CPUs that have the space loaded
-    /// without using it are told too, for their speculation may still walk those tables.
+    /// CPUs then also drop what they cache of upper levels. CPUs that have the space loaded without
+    /// using it, whose speculation may still walk those tables, are told too, or the tables are
+    /// [held back](crate::Here::flush_gathered) from them.
     #[must_use]
     pub const fn freeing_tables(self) -> Self {
         Self(self.0 | Self::TABLES)

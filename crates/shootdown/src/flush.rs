@@ -11,7 +11,7 @@ use crate::pending::Pending;
 use crate::presence::Presence;
 use crate::quarantine::Horizon;
 use crate::roster::Roster;
-use crate::rules::Rule;
+use crate::rules::{Rule, fence};
 use crate::space::Space;
 
 impl<'e, M: Machine> Here<'e, M> {
@@ -83,19 +83,22 @@ impl<'e, M: Machine> Here<'e, M> {
     /// when the returned [`Pending`] is done, all tables can be freed that the [`Horizon`] clears,
     /// which are those of every flush up to now.
     ///
-    /// Interrupts CPUs that are lazy on the space. For a kernel that has no room left to hold
-    /// tables back.
+    /// Interrupts CPUs that are lazy on the space, and some that use it: who has not been lazy
+    /// since the last flush has not said that it has caught up. For a kernel that has no room left
+    /// to hold tables back.
     pub fn expel(&self, space: &Space<M>) -> (Pending<'e, M>, Horizon) {
         let machine = self.machine();
         let generation = space.journal.generation(machine);
+        // Pairs with SwitchFence: a CPU that switches in, and has not seen this generation, is seen
+        // to do so.
+        fence(machine, Rule::ExpelFence);
         let mut walkers = CpuSet::new();
-        for cpu in space.roster.members(machine).iter() {
-            if machine.breaks(Rule::ExpelWalkers) {
-                continue;
-            }
-            // Also one that is active: it may be on its way back, and not have caught up yet.
+        for cpu in self.other_members(space).iter() {
             let state = machine.state(cpu);
-            if cpu != self.id && state.held(machine).is(space) && state.seen(machine) < generation {
+            let is_coming = state.presence(machine) == Presence::Switching(space.id());
+            // Also one that is active: it may be on its way back, and not have caught up yet.
+            let is_behind = || state.held(machine).is(space) && state.seen(machine) < generation;
+            if (is_coming || is_behind()) && !machine.breaks(Rule::ExpelWalkers) {
                 walkers.insert(cpu);
             }
         }

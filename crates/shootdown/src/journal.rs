@@ -1,4 +1,5 @@
-//! *Generation*: how many flushes there were, and what the last ones covered.
+//! *Generation*: how many flushes there were, and what the last ones covered. A flush of several
+//! ranges counts as several.
 //!
 //! A CPU remembers up to which generation its TLB is clean. What it missed since is the
 //! difference, and as long as the log reaches back, it knows that range by range. Linux's

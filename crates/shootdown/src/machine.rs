@@ -310,9 +310,12 @@ pub unsafe trait Machine: Sync + Sized {
     /// Called once for each space that was retired, on the CPU that let go of it last, at the end
     /// of that CPU's [`switch`](crate::Here::switch), [`leave`](crate::Here::leave) or
     /// [`offline`](crate::Here::offline), where the flush interrupt is masked and the scheduler may
-    /// be in the middle of a switch; or by `retire` or [`reap`](crate::Here::reap), or who waits for
-    /// these; never by [`answer`](crate::Here::answer). Where memory cannot be freed, put the space
-    /// on a list, and free it when the switch is over. It must not call the engine.
+    /// be in the middle of a switch; or by `retire` or [`reap`](crate::Here::reap); or by who waits
+    /// for these, with the interrupt masked or not. Never by [`answer`](crate::Here::answer).
+    ///
+    /// Where memory cannot be freed, put the space on a list, and free it when the switch is over.
+    /// A lock of that list must keep the scheduler from switching on this CPU. It must not call
+    /// the engine.
     fn reclaim(&self, space: NonNull<Space<Self>>);
 
     /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a

@@ -23,8 +23,8 @@ impl Horizon {
     pub const UNKNOWN: Self = Self { flush: 0, cleared: 0 };
 
     /// Of the flush with this number, after which no CPU can walk a table that was unhooked by the
-    /// flush with the number `cleared`, or by an earlier one: for who counts a space's flushes, from
-    /// 1 on, by other means than [`Here::flush_gathered`](crate::Here::flush_gathered).
+    /// flush with the number `cleared`, or by an earlier one: for who counts a space's flushes,
+    /// from 1 on, by other means than [`Here::flush_gathered`](crate::Here::flush_gathered).
     #[must_use]
     pub const fn new(flush: u64, cleared: u64) -> Self {
         Self { flush, cleared }

@@ -63,9 +63,9 @@ impl<'e, M: Machine> Here<'e, M> {
     /// away, and this call comes after that, and after the wait for each of its flushes. This CPU,
     /// too, is lazy on it at most.
     ///
-    /// No CPU switches to it again; but with [`Lifetime::Handoff`] and [`Lifetime::Shoot`], one that
-    /// has it loaded lazily may come back to it, for as long as it does not let go of it. (Some
-    /// kernel threads do: it is freed after that.)
+    /// No CPU switches to it again; but with [`Lifetime::Handoff`] and [`Lifetime::Shoot`], one
+    /// that still has it loaded lazily may [resume](Self::resume) it, as some kernel threads do: it
+    /// is reclaimed after that.
     ///
     /// The space must stay where it is until it is reclaimed, and its root a valid page table.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
@@ -97,11 +97,14 @@ impl<'e, M: Machine> Here<'e, M> {
     /// others.
     ///
     /// When the returned [`Reaping`] is done, spaces that were retired before the call are
-    /// reclaimed; but for those that a CPU [uses](Self::retire) even now, or is in the middle of
-    /// letting go of by itself.
+    /// reclaimed; but for those that a CPU has [resumed](Self::resume), or is in the middle of
+    /// letting go of by itself. With [`Lifetime::Counted`] nobody knows who holds what, and nobody
+    /// is told.
     pub fn reap(&self) -> Reaping<'e, M> {
         let machine = self.machine();
-        if self.held().is_owing() && matches!(self.presence(), Presence::Lazy(_)) {
+        // What our handler could not reclaim, too.
+        let held = self.held();
+        if held.is_bequeathed() || held.is_owing() && matches!(self.presence(), Presence::Lazy(_)) {
             self.leave();
         }
         let mut online = CpuSet::new();
@@ -205,7 +208,7 @@ pub(crate) fn give_stake_back<M: Machine>(machine: &M, space: &Space<M>) {
 
 /// Gives up one stake in a space. Returns whether it was the last one: then it is the caller's.
 ///
-/// See [`Rule::PayOrder`].
+/// See [`Rule::PayRelease`].
 #[inline]
 fn pay<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
     // SAFETY: the space is there as long as anyone has a stake in it, and this one is ours. The
@@ -213,7 +216,12 @@ fn pay<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
     // may change at any time, as `Arc` has it.
     let stakes = unsafe { &(*space.as_ptr()).stakes };
     // Minus one.
-    stakes.fetch_add(u64::MAX, order(machine, Rule::PayOrder)) == 1
+    let was_last = stakes.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
+    if was_last {
+        // All others' are behind us.
+        stakes.load(order(machine, Rule::PayAcquire));
+    }
+    was_last
 }
 
 /// A space that is being retired. Done at once, unless its [`Lifetime`] is [`Shoot`].
@@ -244,15 +252,16 @@ impl<M: Machine> Retiring<'_, M> {
     /// Gives up the stake of those who used the space, in favour of those who were marked.
     ///
     /// Some of these may have paid already, when the stake of the users was still there: so only
-    /// now can anybody be the last, and if all have paid, it is us. See [`Rule::SettleOrder`].
+    /// now can anybody be the last, and if all have paid, it is us. See [`Rule::SettleRelease`].
     fn settle(&mut self) {
         let Some((space, marked)) = self.unsettled.take() else { return };
         let machine = &self.pending.engine.machine;
         // SAFETY: as in `pay`: the stake that we give up here is ours.
         let stakes = unsafe { &(*space.as_ptr()).stakes };
         let change = marked.wrapping_sub(ALIVE);
-        let before = stakes.fetch_add(change, order(machine, Rule::SettleOrder));
+        let before = stakes.fetch_add(change, order(machine, Rule::SettleRelease));
         if before.wrapping_add(change) == 0 {
+            stakes.load(order(machine, Rule::SettleAcquire));
             machine.reclaim(space);
         }
     }
@@ -282,8 +291,7 @@ pub struct Reaping<'e, M: Machine> {
 impl<M: Machine> Reaping<'_, M> {
     /// Returns when they have let go. As [`Pending::wait`].
     ///
-    /// [Reclaims](Machine::reclaim) what they could not reclaim in their handlers: the flush
-    /// interrupt need not be masked here.
+    /// [Reclaims](Machine::reclaim) what they could not reclaim in their handlers.
     pub fn wait(self) {}
 
     /// Whether they have let go, without waiting. Reclaims, too. As [`Pending::poll`].

@@ -103,6 +103,10 @@
 //!        beyond: hold back  (HoldBackTables)     held := another space  (HeldRelease)
 //! ```
 //!
+//! Where there is no room to hold tables back, those who hold the space and have not said that they
+//! have seen the last flush are rung; and so are those on their way in, who may have read an older
+//! generation, and do not hold it yet ([`ExpelFence`](Rule::ExpelFence)).
+//!
 //! # The hand-off
 //!
 //! A space that is retired is freed by whoever gives up the last stake in it. Marks and the letting
@@ -115,15 +119,15 @@
 //!   stakes: ALIVE since the beginning            load another root
 //!   for all in the roster:       (MarkHolders)   held: swap for the next (HeldRelease)
 //!     held: space → space, owing (HeldAcquire)   it was owing?           (LookForDebt)
-//!   stakes += marked − ALIVE     (SettleOrder)     stakes −= 1           (PayOrder)
-//!   0 → reclaim                                    0 → reclaim
+//!   stakes += marked − ALIVE   (SettleRelease)     stakes −= 1         (PayRelease)
+//!   0 → reclaim                (SettleAcquire)     0 → reclaim         (PayAcquire)
 //!
 //!   reap                                         answer, lazy on what is dead
 //!   ────                                         ────────────────────────────
 //!   held is owing → ring; wait                   load the kernel's root  (LeaveDeadSpace)
-//!   held is bequeathed → nothing                 held: swap for nothing; stakes −= 1
-//!                            (HeldAcquire)       0 → held := bequeathed  (BequestRelease)
-//!     by compare-and-swap, and reclaim
+//!   held: bequeathed → nothing                   stakes −= 1
+//!     by compare-and-swap      (HeldAcquire)       0 → held := bequeathed  (BequestRelease)
+//!     → reclaim                                    else held := nothing    (HeldRelease)
 //! ```
 
 use core::sync::atomic::Ordering;
@@ -169,7 +173,8 @@ rules! {
     /// [`RegisterFence`](Self::RegisterFence) and [`OnlineFence`](Self::OnlineFence).
     FlushFence: Fence,
     /// After presence is written, before roster and generation are read. Pairs with
-    /// [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
+    /// [`FlushFence`](Self::FlushFence), [`MoveFence`](Self::MoveFence) and
+    /// [`ExpelFence`](Self::ExpelFence).
     SwitchFence: Fence,
     /// On the way back from lazy: after presence is written, before the generation is read. Pairs
     /// with [`FlushFence`](Self::FlushFence).
@@ -177,6 +182,9 @@ rules! {
     /// After a CPU has put itself into the roster, before it reads phase and generation. Pairs
     /// with [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
     RegisterFence: Fence,
+    /// Who has tables forgotten that were held back: after the generation is read, before roster
+    /// and presence are. Pairs with [`SwitchFence`](Self::SwitchFence).
+    ExpelFence: Fence,
     /// A CPU that comes online: after it is in the set of those online, before it reads the
     /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
     OnlineFence: Fence,
@@ -262,13 +270,18 @@ rules! {
     SeenRelease: Kind::Ordering(Release),
     /// The other end of [`SeenRelease`](Self::SeenRelease).
     SeenAcquire: Kind::Ordering(Acquire),
-    /// Who takes the last stake in a space has all others' walks behind it, and its own are before
-    /// that of who takes the last one. Pairs with itself, and with
-    /// [`SettleOrder`](Self::SettleOrder).
-    PayOrder: Kind::Ordering(AcqRel),
-    /// The same for who retires the space: it may be the last; and else, what it did to the space
-    /// comes before the last one's freeing.
-    SettleOrder: Kind::Ordering(AcqRel),
+    /// A CPU that gives up its stake in a space has walked its tables for the last time. Pairs with
+    /// [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of who gives up
+    /// the last one.
+    PayRelease: Kind::Ordering(Release),
+    /// The other end of [`PayRelease`](Self::PayRelease) and of
+    /// [`SettleRelease`](Self::SettleRelease): a CPU that was the last.
+    PayAcquire: Kind::Ordering(Acquire),
+    /// What was done to a space comes before it is retired. Pairs with
+    /// [`PayAcquire`](Self::PayAcquire).
+    SettleRelease: Kind::Ordering(Release),
+    /// The other end of [`PayRelease`](Self::PayRelease): who retires the space was the last.
+    SettleAcquire: Kind::Ordering(Acquire),
     /// What the last one did comes before it leaves the space to whoever finds it. Pairs with
     /// [`HeldAcquire`](Self::HeldAcquire).
     BequestRelease: Kind::Ordering(Release),

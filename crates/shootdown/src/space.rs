@@ -32,7 +32,8 @@ pub struct Space<M: Machine> {
     /// How many looks at CPUs had been in vain when the roster last moved.
     pub(crate) looks_at_move: Counter,
     /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
-    /// and one for each CPU that has yet to let go of it. Written when it dies, and not before.
+    /// and one for each CPU that has yet to let go of it. Not written before it dies, unless lazy
+    /// CPUs are [counted](crate::Lifetime::Counted).
     pub(crate) stakes: M::Word,
     pub(crate) roster: Roster<M>,
 }

@@ -97,7 +97,7 @@ stats! {
         flushes_ranged,
         /// The pages of those.
         pages_invalidated,
-        /// Flushes made up for on return from lazy or elsewhere, from the log, range by range.
+        /// Ranges made up for on return from lazy or elsewhere, from the log.
         caught_up_from_log,
         /// Times another space was loaded.
         switches,
@@ -130,7 +130,8 @@ stats! {
         /// Times that the roster was cleared of those who are elsewhere.
         roster_moves,
         ; derived:
-        /// Flushes of some pages: all those that the generation counts, less the full ones.
+        /// Ranges flushed, of which a flush may have several: all that the generation counts, less
+        /// the full ones.
         flushes_ranged,
     }
 }

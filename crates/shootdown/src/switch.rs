@@ -6,7 +6,7 @@ use crate::cpu::{Here, Loaded};
 use crate::held::Held;
 use crate::journal::Missed;
 use crate::machine::{Entries, Machine, Tag};
-use crate::presence::Presence;
+use crate::presence::{Presence, SpaceId};
 use crate::retire::{Lifetime, give_stake_back, take_stake};
 use crate::rules::Rule;
 use crate::space::Space;
@@ -30,7 +30,7 @@ impl<M: Machine> Here<'_, M> {
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
         if core::ptr::eq(self.local().loaded.get().space, space) {
-            self.resume(space);
+            self.come_back(space);
         } else {
             // SAFETY: as our caller promises.
             unsafe { self.switch_to(space) };
@@ -75,7 +75,7 @@ impl<M: Machine> Here<'_, M> {
     pub fn enter_lazy(&self) {
         if let Presence::Active(id) = self.presence() {
             let loaded = self.local().loaded.get();
-            // Before presence says so, for whoever sees that looks here next.
+            // First, so that whoever sees the one sees the other; else it would know less.
             self.set_seen(loaded.generation);
             if M::LIFETIME == Lifetime::Counted
                 && let Some(space) = loaded.space()
@@ -126,9 +126,24 @@ impl<M: Machine> Here<'_, M> {
         true
     }
 
+    /// Comes back to the space with this id, as [`switch`](Self::switch) would, if it is loaded.
+    /// Returns whether it is.
+    ///
+    /// For who has no claim to the space, and so may not switch to it: a kernel thread that has
+    /// borrowed it, perhaps after its [end](Self::retire). Who takes the flush interrupt meanwhile
+    /// may find that it was made to let go.
+    pub fn resume(&self, id: SpaceId) -> bool {
+        let is_on_it =
+            matches!(self.presence(), Presence::Lazy(on) | Presence::Active(on) if on == id);
+        if is_on_it && let Some(space) = self.local().loaded.get().space() {
+            self.come_back(space);
+        }
+        is_on_it
+    }
+
     /// Comes back to the space that is loaded, if that was only lazily.
     #[inline]
-    fn resume(&self, space: &Space<M>) {
+    fn come_back(&self, space: &Space<M>) {
         if let Presence::Lazy(id) = self.presence() {
             // Pairs with FlushFence: a flush sees us active, or we see its generation.
             self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);

@@ -6,11 +6,18 @@
 #[path = "platforms/lifetimes.rs"]
 mod lifetimes;
 
+use std::cell::RefCell;
+use std::mem;
 use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lifetimes::{COUNTED, HANDOFF, SHOOT, With};
-use shootdown::soft::{Config, Host, OnCpu, Platform, Soft};
-use shootdown::{CpuId, CpuStats, Extent, Extents, Horizon, Presence, Root, Shootdown, Space};
+use shootdown::soft::{Config, Host, OnCpu, Platform, Soft, Touch};
+use shootdown::{
+    CpuId, CpuStats, Extent, Extents, Horizon, Pending, Presence, Reaping, Retiring, Root,
+    Shootdown, Space, Word,
+};
 
 type Handoff = With<Host, HANDOFF>;
 
@@ -47,16 +54,16 @@ impl<P: Platform> System<P> {
     /// Has CPU 0 retire a space, with all others taking their interrupts.
     fn retire(&self, space: usize) {
         // SAFETY: the tests use it no more, and it stays where it is.
-        let mut retiring = unsafe { self.cpu(0).here().retire(NonNull::from(&self.spaces[space])) };
+        let retiring = unsafe { self.cpu(0).here().retire(NonNull::from(&self.spaces[space])) };
         (1..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
-        assert!(retiring.poll());
+        finish(retiring, Retiring::poll);
     }
 
     /// Has CPU 0 reap, with all others taking their interrupts.
     fn reap(&self) {
-        let mut reaping = self.cpu(0).here().reap();
+        let reaping = self.cpu(0).here().reap();
         (1..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
-        assert!(reaping.poll());
+        finish(reaping, Reaping::poll);
     }
 
     /// The spaces that were reclaimed since the last time.
@@ -79,9 +86,9 @@ impl<P: Platform> System<P> {
         } else {
             extents.add(Extent::page(0));
         }
-        let (mut pending, horizon) = self.cpu(cpu).here().flush_gathered(space, &extents);
+        let (pending, horizon) = self.cpu(cpu).here().flush_gathered(space, &extents);
         (0..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
-        assert!(pending.poll());
+        finish(pending, Pending::poll);
         horizon
     }
 
@@ -92,6 +99,16 @@ impl<P: Platform> System<P> {
     fn presence(&self, cpu: u32) -> Presence {
         self.engine.cpu(CpuId(cpu)).presence(self.engine.machine())
     }
+}
+
+/// Everybody has answered, or will not: a wait would spin for ever.
+fn finish<T>(mut waiting: T, poll: impl FnOnce(&mut T) -> bool) {
+    let done = poll(&mut waiting);
+    if !done {
+        // Dropping it would wait.
+        mem::forget(waiting);
+    }
+    assert!(done, "nobody is left to answer");
 }
 
 #[test]
@@ -148,7 +165,7 @@ fn who_comes_back_to_a_dead_space_keeps_it_until_it_lets_go() {
     let system = System::<Handoff>::new();
     system.go_lazy(1, 0);
     system.retire(0);
-    system.switch(1, 0);
+    assert!(system.cpu(1).here().resume(system.spaces[0].id()));
     system.reap();
     assert_eq!(system.reclaimed(), []);
     system.cpu(1).here().enter_lazy();
@@ -175,8 +192,9 @@ fn reaping_interrupts_those_who_hold_a_dead_space_and_no_others() {
 #[test]
 fn what_the_handler_let_go_of_is_reclaimed_by_who_looks_next() {
     type Next = fn(&System<Handoff>);
-    let next: [Next; 4] = [
+    let next: [Next; 5] = [
         |system| system.reap(),
+        |system| system.cpu(1).here().reap().wait(),
         |system| system.cpu(1).here().leave(),
         |system| system.switch(1, 1),
         |system| system.cpu(1).here().offline(),
@@ -187,11 +205,11 @@ fn what_the_handler_let_go_of_is_reclaimed_by_who_looks_next() {
         // Rung while the space was alive, it finds it dead.
         let extent = Extent::page(0).freeing_tables();
         system.engine.machine().unhook_tables(&system.spaces[0]);
-        let mut pending = system.cpu(0).here().flush(&system.spaces[0], extent);
+        let pending = system.cpu(0).here().flush(&system.spaces[0], extent);
         // SAFETY: as in `retire`.
         drop(unsafe { system.cpu(0).here().retire(NonNull::from(&system.spaces[0])) });
         system.cpu(1).interrupt_point();
-        assert!(pending.poll());
+        finish(pending, Pending::poll);
         assert_eq!(system.reclaimed(), []);
         next(&system);
         assert_eq!(system.reclaimed(), [0]);
@@ -237,14 +255,57 @@ fn who_is_expelled_is_no_longer_waited_for() {
     let held_back = system.flush(0, 0, true);
     system.switch(2, 0);
     system.cpu(2).here().enter_lazy();
-    let (mut pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
+    let (pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
     assert!(horizon.cleared() >= held_back.flush());
     system.cpu(1).interrupt_point();
-    assert!(pending.poll());
+    finish(pending, Pending::poll);
     // CPU 2 had seen it.
     assert_eq!(system.stats().interrupts_sent, 1);
     assert_eq!(system.presence(1), Presence::Out);
     assert!(system.flush(0, 0, false).cleared() >= held_back.flush());
+}
+
+/// The tables that it walks itself are free, too, and nobody is there to be waited for.
+#[test]
+fn who_expels_has_caught_up_itself() {
+    let system = System::<Handoff>::new();
+    system.go_lazy(0, 0);
+    let held_back = system.flush(1, 0, true);
+    assert!(!held_back.is_clear());
+    let (pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
+    finish(pending, Pending::poll);
+    assert!(horizon.cleared() >= held_back.flush());
+    system.engine.machine().free_tables(&system.spaces[0]);
+    system.cpu(0).speculate();
+    assert_eq!(system.engine.machine().freed_table_walks(), 0);
+}
+
+/// On the CPU that flushes, on one that it interrupts, and on one that catches up later.
+#[test]
+fn all_of_several_extents_are_gone() {
+    const PAGES: [usize; 2] = [0, 2];
+    let system = System::<Handoff>::new();
+    let (machine, space) = (system.engine.machine(), &system.spaces[0]);
+    PAGES.iter().for_each(|&page| machine.map(space, page));
+    let touched_by_all = |expected| {
+        for (cpu, page) in (0..3).flat_map(|cpu| PAGES.map(|page| (cpu, page))) {
+            assert_eq!(system.cpu(cpu).touch(page), expected, "CPU {cpu}, page {page}");
+        }
+    };
+    (0..3).for_each(|cpu| system.switch(cpu, 0));
+    touched_by_all(Touch::Ok);
+    system.cpu(2).here().enter_lazy();
+    let mut extents = Extents::new();
+    for page in PAGES {
+        machine.unmap(space, page);
+        extents.add(Extent::page((page as u64) << 12));
+    }
+    let (pending, _) = system.cpu(0).here().flush_gathered(space, &extents);
+    system.cpu(1).interrupt_point();
+    finish(pending, Pending::poll);
+    system.switch(2, 0);
+    PAGES.iter().for_each(|&page| machine.free(space, page));
+    touched_by_all(Touch::Fault);
 }
 
 #[test]
@@ -261,9 +322,9 @@ fn several_extents_are_one_flush() {
     for page in [0, 2] {
         extents.add(Extent::page(page << 12));
     }
-    let (mut pending, _) = system.cpu(0).here().flush_gathered(&system.spaces[0], &extents);
+    let (pending, _) = system.cpu(0).here().flush_gathered(&system.spaces[0], &extents);
     system.cpu(1).interrupt_point();
-    assert!(pending.poll());
+    finish(pending, Pending::poll);
     assert_eq!(system.stats().interrupts_sent, 1);
     system.switch(2, 0);
     for cpu in 0..3 {
@@ -271,4 +332,109 @@ fn several_extents_are_one_flush() {
         assert_eq!((stats.pages_invalidated, stats.flushes_ranged), (2, 2), "CPU {cpu}");
     }
     assert_eq!(system.engine.cpu(CpuId(2)).stats().caught_up_from_log, 2);
+}
+
+/// The host, with something to do in the moment at which a CPU lets go of a space.
+struct Interposed;
+
+/// The address of a space, and what to do as soon as no word holds it any more.
+struct LetGo(u64, Box<dyn FnOnce()>);
+
+thread_local! {
+    static LET_GO: RefCell<Option<LetGo>> = const { RefCell::new(None) };
+}
+
+struct InterposedWord(AtomicU64);
+
+impl Word for InterposedWord {
+    fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_or(value, order)
+    }
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_and(value, order)
+    }
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        let result = self.0.compare_exchange(current, new, success, failure);
+        let is_it = |let_go: &mut LetGo| result == Ok(let_go.0) && new == 0;
+        if let Some(LetGo(_, then)) = LET_GO.with_borrow_mut(|let_go| let_go.take_if(is_it)) {
+            then();
+        }
+        result
+    }
+}
+
+impl Platform for Interposed {
+    type Word = InterposedWord;
+    type Frame = AtomicU64;
+    fn fence() {
+        Host::fence();
+    }
+    fn relax() {
+        Host::relax();
+    }
+    fn cpu() -> CpuId {
+        Host::cpu()
+    }
+    fn set_cpu(cpu: CpuId) {
+        Host::set_cpu(cpu);
+    }
+}
+
+/// Nor may it have a reference: Miri fails if one outlives the space, used or not.
+#[test]
+fn a_handler_that_has_let_go_does_not_touch_the_space() {
+    let engine = Arc::new(Soft::<Interposed>::engine(Config::default()));
+    (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+    let dying = NonNull::from(Box::leak(Box::new(engine.space(Root(0)))));
+    // SAFETY: until it is retired, it is there.
+    let space = || unsafe { dying.as_ref() };
+
+    let one = engine.enter(CpuId(1));
+    // SAFETY: it is freed when the engine gives it back, and not before.
+    unsafe { one.here().switch(space()) };
+    one.here().enter_lazy();
+    engine.machine().unhook_tables(space());
+    let mut extents = Extents::new();
+    extents.add(Extent::page(0).freeing_tables());
+    // Who is lazy is not rung for these, and finds them when it is rung for something else.
+    let (pending, _) = engine.enter(CpuId(0)).here().flush_gathered(space(), &extents);
+    finish(pending, Pending::poll);
+    let pending = engine.enter(CpuId(0)).here().flush_kernel(Extent::page(0));
+
+    let other = Arc::clone(&engine);
+    let retire_and_free = move || {
+        // SAFETY: nobody uses it, and it stays where it is until it is freed below.
+        drop(unsafe { other.enter(CpuId(0)).here().retire(dying) });
+        for space in other.machine().take_reclaimed() {
+            // SAFETY: leaked above, and given back: it is ours alone.
+            drop(unsafe { Box::from_raw(space.as_ptr()) });
+        }
+        // CPU 1 goes on.
+        Interposed::set_cpu(CpuId(1));
+    };
+    LET_GO.set(Some(LetGo(dying.as_ptr() as u64, Box::new(retire_and_free))));
+    one.interrupt_point();
+    finish(pending, Pending::poll);
+    assert!(LET_GO.take().is_none(), "it has not let go");
 }

@@ -153,7 +153,8 @@ pub trait Coherence {
     }
 
     /// The space has no user left and is never switched to again; this CPU may still have it
-    /// loaded, and so may others that are lazy on it.
+    /// loaded, and so may others that are lazy on it. The caller may drop the space after that: a
+    /// design that needs it for longer keeps it.
     fn retire(&self, space: &Self::Space) -> Retired;
 
     /// A root whose space was retired, and whose tables no CPU can walk any more: for this CPU to
@@ -172,9 +173,8 @@ pub trait Coherence {
     ///
     /// # Safety
     ///
-    /// Until [`retire`](Self::retire) says that it is free, or its root is
-    /// [handed out](Self::take_dead), the space must neither move nor be dropped, and its root must
-    /// be a valid page table.
+    /// The space must not be dropped before it was [retired](Self::retire). Until that says that it
+    /// is free, or its root is [handed out](Self::take_dead), the root must be a valid page table.
     #[expect(unsafe_code, reason = "the root must be a page table, which no type can prove")]
     unsafe fn switch(&self, space: &Self::Space);
 

@@ -16,8 +16,8 @@ use crate::format::Format;
 use crate::platform::{Frame, Platform};
 use crate::space::{AddressSpace, Vm};
 
-/// More than so many are not held back, of one space that lives: 2 MiB, for as many as one operation
-/// gathers at most. Beyond that, CPUs that are lazy on it are interrupted.
+/// More than so many are not held back, of one space that lives: 2 MiB, for as many as one
+/// operation gathers at most. Beyond that, CPUs that are lazy on it are interrupted.
 pub(crate) const QUARANTINED_MAX: usize = 512;
 
 /// More than so many are not held back, of all spaces together, unless the kernel says

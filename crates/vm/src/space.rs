@@ -111,8 +111,9 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
 /// [`unmap`](Self::unmap) and others hold it while they wait for other CPUs is the design's
 /// choice: [`Coherence::UNMAP_LOCK`].
 ///
-/// A space is taken down by [`exit`](Self::exit). Dropped without it, its pages and tables are
-/// lost, which is safe.
+/// A space is taken down by [`exit`](Self::exit), and can be dropped after that. Dropped without
+/// it, its pages and tables are lost; and that it must not be when a CPU has it loaded: see
+/// [`Coherence::switch`].
 pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) vm: Vm<P, C>,
     pub(crate) tables: PageTables<F>,

@@ -18,6 +18,8 @@ pub(super) struct Table<P: Platform> {
     tables: P::Word,
     /// How often unhooked page tables were given away.
     unhooked: P::Frame,
+    /// How often those in place were: once for each space that died with this root.
+    in_place: P::Frame,
 }
 
 impl<P: Platform> Table<P> {
@@ -27,6 +29,7 @@ impl<P: Platform> Table<P> {
             frames: (0..page_count).map(|_| P::Frame::new()).collect(),
             tables: P::Word::new(0),
             unhooked: P::Frame::new(),
+            in_place: P::Frame::new(),
         }
     }
 
@@ -46,8 +49,29 @@ impl<P: Platform> Table<P> {
         self.tables.fetch_add(1, Relaxed);
     }
 
+    /// Gives away what was unhooked; or if nothing is left of that, what is in place, for then the
+    /// space is dead.
     pub(super) fn free_tables(&self) {
+        if self.unhooked.use_count() >= self.tables.load(Relaxed) {
+            self.in_place.reuse();
+        }
         self.unhooked.reuse();
+    }
+
+    /// The page tables that a walk finds.
+    fn upper(&self) -> Upper {
+        Upper { tables: self.tables.load(Relaxed), in_place: self.in_place.use_count() }
+    }
+
+    /// Whether page tables that were found so have been given away. Those in place are other memory
+    /// than those unhooked, and who walks the former need not be ordered with the freeing of the
+    /// latter.
+    fn has_freed(&self, upper: Upper) -> bool {
+        if upper.tables == self.tables.load(Relaxed) {
+            upper.in_place < self.in_place.use_count()
+        } else {
+            upper.tables < self.unhooked.use_count()
+        }
     }
 
     fn walk(&self, root: Root, page: usize) -> Option<Translation> {
@@ -67,6 +91,15 @@ impl<P: Platform> Table<P> {
 struct Translation {
     root: Root,
     frame_use: u64,
+}
+
+/// The upper levels of a root, as they were when they were cached.
+#[derive(Clone, Copy, Debug)]
+struct Upper {
+    /// Which of the root's page tables: the n-th.
+    tables: u64,
+    /// How often those in place had been given away.
+    in_place: u64,
 }
 
 /// Stands for the kernel's table.
@@ -91,8 +124,7 @@ pub(super) struct Tlb {
     tag: Tag,
     pages: HashMap<(Tag, usize), Translation>,
     kernel_pages: HashMap<usize, Translation>,
-    /// Per tag, which of the root's page tables are cached: the n-th.
-    upper: HashMap<Tag, u64>,
+    upper: HashMap<Tag, Upper>,
 }
 
 impl Tlb {
@@ -128,8 +160,7 @@ impl Tlb {
     pub(super) fn speculate<P: Platform>(&mut self, tables: &[Table<P>]) -> bool {
         let Some(root) = self.root else { return false };
         let table = table(tables, root);
-        let cached = *self.upper.entry(self.tag).or_insert_with(|| table.tables.load(Relaxed));
-        cached < table.unhooked.use_count()
+        table.has_freed(*self.upper.entry(self.tag).or_insert_with(|| table.upper()))
     }
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {

@@ -74,7 +74,7 @@ pub(crate) fn two_let_go<const W: usize>(config: Config) {
 pub(crate) fn come_back_while_retired<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let come_back = |system: &System<W>, cpu: &Cpu<'_, W>| {
-        switch(cpu, &system.a);
+        assert!(cpu.here().resume(system.a.id()));
         cpu.speculate();
         cpu.here().enter_lazy();
         switch(cpu, &system.b);
@@ -116,6 +116,33 @@ pub(crate) fn retire_after_roster_moved<const W: usize>(config: Config) {
     was_reclaimed_once(&system);
 }
 
+/// CPU 0 walks the tables of a space for the last time and retires it, while CPU 1 lets go of it:
+/// whoever frees it must have that walk behind it.
+pub(crate) fn retire_after_walking<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    go_lazy(&system, 0);
+    let leave_and_retire = |cpu: &Cpu<'_, W>| {
+        cpu.speculate();
+        cpu.here().leave();
+        retire(&system, cpu);
+    };
+    system.race(|_, cpu| cpu.here().leave(), leave_and_retire);
+    was_reclaimed_once(&system);
+}
+
+/// CPU 1's handler lets go of a space that is alive, for its tables were unhooked, while CPU 0
+/// retires it.
+pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let (pending, _) = unhook(&system, &system.cpu(0));
+    finish(pending);
+    let pending = system.cpu(0).here().flush_kernel(page_at(1));
+    system.race(|_, cpu| cpu.interrupt_point(), |cpu| retire(&system, cpu));
+    finish(pending);
+    system.cpu(1).here().leave();
+    was_reclaimed_once(&system);
+}
+
 /// CPU 1 is lazy on a dead space, and is told to let go of it while it switches away by itself.
 pub(crate) fn reap<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
@@ -139,10 +166,8 @@ pub(crate) fn reap_idle<const W: usize>(config: Config) {
 /// CPU 1 lets go of a dead space in its handler, called for another reason, while CPU 0 reaps.
 pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
-    // Rung for this, CPU 1 finds that the space has died since.
-    system.machine().unhook_tables(&system.a);
-    let pending = system.cpu(0).here().flush(&system.a, page_at(0).freeing_tables());
     retire(&system, &system.cpu(0));
+    let pending = system.cpu(0).here().flush_kernel(page_at(0));
     let reaping = system.race(
         |_, cpu| cpu.interrupt_point(),
         |cpu| {
@@ -187,12 +212,19 @@ fn free_when_clear<const W: usize>(
     system: &Arc<System<W>>,
     one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
 ) {
+    free_when_clear_after(system, one, |_| ());
+}
+
+/// The same, where CPU 0 does something, too, before it unhooks them.
+fn free_when_clear_after<const W: usize>(
+    system: &Arc<System<W>>,
+    one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
+    before: impl FnOnce(&Cpu<'_, W>),
+) {
     let later = system.race(one, |cpu| {
+        before(cpu);
         let (mut pending, horizon) = unhook(system, cpu);
-        if !horizon.is_clear() {
-            return Some((pending, horizon));
-        }
-        if !pending.poll() {
+        if !horizon.is_clear() || !pending.poll() {
             return Some((pending, horizon));
         }
         system.machine().free_tables(&system.a);
@@ -223,17 +255,59 @@ pub(crate) fn hold_back_while_leaving<const W: usize>(config: Config) {
     free_when_clear(&system, |system, cpu| switch(cpu, &system.b));
 }
 
+/// CPU 1 switches away, to a space of which it has seen more flushes than there were of `a`: that
+/// says nothing of `a`.
+pub(crate) fn seen_of_another_space<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    switch(&system.cpu(1), &system.b);
+    for _ in 0..2 {
+        let pending = system.cpu(0).here().flush(&system.b, page_at(1));
+        system.cpu(1).interrupt_point();
+        finish(pending);
+    }
+    system.cpu(1).here().enter_lazy();
+    switch(&system.cpu(1), &system.a);
+    free_when_clear(&system, |system, cpu| switch(cpu, &system.b));
+}
+
+/// Switches to `a`, and goes lazy.
+fn come_and_idle<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
+    switch(cpu, &system.a);
+    cpu.here().enter_lazy();
+}
+
+/// CPU 1 comes for the first time.
+pub(crate) fn hold_back_while_coming<const W: usize>(config: Config) {
+    free_when_clear(&System::<W>::new(config), come_and_idle);
+}
+
+/// CPU 1 comes again: it is in the roster, and has tables of before cached.
+pub(crate) fn hold_back_while_returning<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    switch(&system.cpu(1), &system.b);
+    free_when_clear(&system, come_and_idle);
+}
+
+/// CPU 1 comes and goes while the roster moves.
+pub(crate) fn hold_back_after_roster_moved<const W: usize>(config: Config) {
+    let system = System::<W>::new(config);
+    switch(&system.cpu(1), &system.b);
+    let come_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        switch(cpu, &system.a);
+        switch(cpu, &system.b);
+    };
+    free_when_clear_after(&system, come_and_go, |cpu| {
+        assert!(cpu.here().trim_roster(&system.a));
+    });
+}
+
 /// CPU 1 comes back and goes lazy again: it has caught up, and says so.
 pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, before) = unhook(&system, &system.cpu(0));
     finish(pending);
     assert!(!before.is_clear());
-    let come_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
-        switch(cpu, &system.a);
-        cpu.here().enter_lazy();
-    };
-    let (pending, freed) = system.race(come_and_go, |cpu| {
+    let (pending, freed) = system.race(come_and_idle, |cpu| {
         let mut extents = Extents::new();
         extents.add(page_at(1));
         let (mut pending, horizon) = cpu.here().flush_gathered(&system.a, &extents);
@@ -292,5 +366,35 @@ pub(crate) fn expel_lazy<const W: usize>(config: Config) {
     system.cpu(1).interrupt_point();
     finish(pending);
     system.machine().free_tables(&system.a);
+    nobody_walks_freed_tables(&system);
+}
+
+/// CPU 1 comes and goes lazy, CPU 0 unhooks tables, and CPU 2 has lost patience: what its expelling
+/// clears, CPU 1 cannot walk, even if it has yet to say whose tables it holds.
+pub(crate) fn expel_and_unhook<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, ..config });
+    switch(&system.cpu(1), &system.a);
+    system.cpu(1).here().leave();
+    // Who is rung by either answers below. (loom first runs threads in this order, in which the
+    // last may miss what the first did: it is found early.)
+    let other = Arc::clone(&system);
+    let unhooking = thread::spawn(move || {
+        let (pending, horizon) = unhook(&other, &other.cpu(0));
+        std::mem::forget(pending);
+        horizon
+    });
+    let other = Arc::clone(&system);
+    let expelling = thread::spawn(move || {
+        let (pending, horizon) = other.cpu(2).here().expel(&other.a);
+        std::mem::forget(pending);
+        horizon
+    });
+    come_and_idle(&system, &system.cpu(1));
+    let unhooked = unhooking.join().unwrap();
+    let expelled = expelling.join().unwrap();
+    system.cpu(1).interrupt_point();
+    if unhooked.is_clear() || expelled.cleared() >= unhooked.flush() {
+        system.machine().free_tables(&system.a);
+    }
     nobody_walks_freed_tables(&system);
 }

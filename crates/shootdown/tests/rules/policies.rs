@@ -1,12 +1,13 @@
 //! The other two ways to end a space: by interrupting those who are lazy on it, and by counting
 //! them. Each must give it back once, and never while it can be walked.
 
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use loom::thread;
 use shootdown::soft::{Config, OnCpu, Soft};
-use shootdown::{CpuId, Root, Shootdown, Space};
+use shootdown::{CpuId, Extent, Extents, Root, Shootdown, Space};
 
 use crate::lifetimes::{COUNTED, SHOOT, With};
 use crate::platform::Loom;
@@ -55,13 +56,33 @@ fn switch<const L: u8>(cpu: &Cpu<'_, L>, space: &Space<Machine<L>>) {
     unsafe { cpu.here().switch(space) };
 }
 
-/// Each of the other CPUs does its part while CPU 0 retires `a`; then interrupts are taken.
-fn retire_while<const L: u8>(parts: &[fn(&System<L>, &Cpu<'_, L>)]) {
-    let system = System::<L>::lazy(1 + parts.len() as u32);
+/// What a CPU does while CPU 0 retires `a`.
+type Part<const L: u8> = fn(&System<L>, &Cpu<'_, L>);
+
+/// Each of the other CPUs does its part while CPU 0 retires `a`.
+fn retire_while<const L: u8>(parts: &[Part<L>]) {
+    retire_beside(&System::<L>::lazy(1 + parts.len() as u32), parts);
+}
+
+/// The handler of CPU 1 lets go of `a`, for its tables were unhooked, while CPU 0 retires it.
+fn retire_while_handler_leaves<const L: u8>() {
+    let system = System::<L>::lazy(2);
+    system.engine.machine().unhook_tables(&system.a);
+    let mut extents = Extents::new();
+    extents.add(Extent::page(0).freeing_tables());
+    // Who is lazy is not rung for these, and finds them when it is rung for something else. For
+    // neither need anybody wait.
+    mem::forget(system.cpu(0).here().flush_gathered(&system.a, &extents));
+    mem::forget(system.cpu(0).here().flush_kernel(Extent::page(0)));
+    retire_beside(&system, &[take_interrupt]);
+}
+
+/// The parts are played while CPU 0 retires `a`; then interrupts are taken.
+fn retire_beside<const L: u8>(system: &Arc<System<L>>, parts: &[Part<L>]) {
     let threads: Vec<_> = (1..)
         .zip(parts)
         .map(|(cpu, &part)| {
-            let system = Arc::clone(&system);
+            let system = Arc::clone(system);
             thread::spawn(move || part(&system, &system.cpu(cpu)))
         })
         .collect();
@@ -102,7 +123,7 @@ fn take_interrupt<const L: u8>(_: &System<L>, cpu: &Cpu<'_, L>) {
 
 /// Comes back, and goes lazy again.
 fn come_and_go<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
-    switch(cpu, &system.a);
+    assert!(cpu.here().resume(system.a.id()));
     cpu.speculate();
     cpu.here().enter_lazy();
 }
@@ -112,6 +133,7 @@ fn a_space_that_is_shot_is_given_back_once() {
     all_right("shot while leaving", || retire_while::<SHOOT>(&[switch_away]));
     all_right("shot while idle", || retire_while::<SHOOT>(&[take_interrupt]));
     all_right("shot while coming back", || retire_while::<SHOOT>(&[come_and_go]));
+    all_right("shot while leaving in the handler", retire_while_handler_leaves::<SHOOT>);
 }
 
 #[test]
@@ -119,4 +141,5 @@ fn a_space_that_is_counted_is_given_back_once() {
     all_right("counted, leaving", || retire_while::<COUNTED>(&[switch_away]));
     all_right("counted, two leaving", || retire_while::<COUNTED>(&[switch_away, switch_away]));
     all_right("counted, staying", || retire_while::<COUNTED>(&[take_interrupt]));
+    all_right("counted, leaving in the handler", retire_while_handler_leaves::<COUNTED>);
 }
