@@ -3,14 +3,16 @@
 use std::rc::Rc;
 
 use shootdown::Rule;
-use shootdown_designs::engine::{Ours, Policy};
+use shootdown_designs::engine::{Counting, Ours, Policy, Shooting};
 use shootdown_designs::{Engine, LinuxPolicy};
 use shootdown_lab::Design;
 use shootdown_sim::{Machine, Time, Wrong};
 use shootdown_workload::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::programs::{Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_workload::programs::{
+    ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched,
+};
 use shootdown_workload::{Limits, Outcome, Workload};
 
 fn machine(name: &str, cpus: usize) -> Machine {
@@ -331,4 +333,22 @@ fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
     // Freed as soon as it is unhooked, as Linux does, and not held back.
     let first = caught::<LinuxPolicy>(Rule::HoldBackTables, Rc::new(UnmapUnderLazy));
     assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+}
+
+/// The engine's other two ways to end a space are sound, too; and only one of them interrupts.
+#[test]
+fn every_lifetime_of_the_engine_is_sound() {
+    fn interrupts<P: Policy + 'static>(workload: &Rc<dyn Workload>) -> u64 {
+        let machine = machine("xeon-2s", 13);
+        let design = Engine::<1, P>::new;
+        let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(workload), design);
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
+        assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
+        outcome.counts.interrupts_sent
+    }
+    // When a process ends, CPUs where its threads ran are idle, with the space loaded.
+    let storm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1 };
+    let storm: Rc<dyn Workload> = Rc::new(storm);
+    assert_eq!((interrupts::<Ours>(&storm), interrupts::<Counting>(&storm)), (0, 0));
+    assert!(interrupts::<Shooting>(&storm) > 0);
 }
