@@ -235,6 +235,24 @@ fn tables_wait_for_lazy_cpus_and_nobody_is_interrupted_for_them() {
     assert_eq!(system.stats().interrupts_sent, 0);
 }
 
+/// Linux freed tables under a CPU that was on its way offline, and still lazy.
+#[test]
+fn tables_wait_no_longer_for_who_left_or_went_offline() {
+    type Goes = fn(&System<Handoff>);
+    let goes: [Goes; 2] =
+        [|system| system.cpu(1).here().leave(), |system| system.cpu(1).here().offline()];
+    for goes in goes {
+        let system = System::<Handoff>::new();
+        system.go_lazy(1, 0);
+        let held_back = system.flush(0, 0, true);
+        assert!(!held_back.is_clear());
+        goes(&system);
+        assert!(system.flush(0, 0, false).cleared() >= held_back.flush());
+        assert!(system.flush(0, 0, true).is_clear());
+        assert_eq!(system.stats().interrupts_sent, 0);
+    }
+}
+
 #[test]
 fn tables_that_nobody_can_walk_are_free_at_once() {
     let system = System::<Handoff>::new();

@@ -210,8 +210,6 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
             for _ in 0..self.held_back[root.0 as usize].swap(0, Relaxed) {
                 machine.free_tables(&space);
             }
-            // Those of the next one to have the root.
-            machine.unhook_tables(&space);
             drop(space);
             report.freed += 1;
             self.roots().push(root);

@@ -321,7 +321,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: nobody has been told yet that it is free.
-        self.free_tables(unsafe { space.as_ref() });
+        self.table(unsafe { space.as_ref() }).free_in_place();
         self.reclaimed().push(Reclaimed(space));
     }
     fn relax(&self, _waiting: &CpuSet<Self>) {

@@ -49,13 +49,13 @@ impl<P: Platform> Table<P> {
         self.tables.fetch_add(1, Relaxed);
     }
 
-    /// Gives away what was unhooked; or if nothing is left of that, what is in place, for then the
-    /// space is dead.
     pub(super) fn free_tables(&self) {
-        if self.unhooked.use_count() >= self.tables.load(Relaxed) {
-            self.in_place.reuse();
-        }
         self.unhooked.reuse();
+    }
+
+    /// The space is dead.
+    pub(super) fn free_in_place(&self) {
+        self.in_place.reuse();
     }
 
     /// The page tables that a walk finds.
