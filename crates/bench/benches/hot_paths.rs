@@ -82,10 +82,10 @@ count!(enter_lazy, active(), 0, 22, |ready, here, _space| here.enter_lazy());
 count!(leave_lazy, lazy(), 0, 34, |ready, here, space| switch(&here, space));
 count!(switch_current_tag, active(), 1, 91, |ready, here, space| switch(&here, space));
 count!(switch_new_tag, tags_taken(), 6, 170, |ready, here, space| switch(&here, space));
-count!(flush_alone, active(), 0, 96, |ready, here, space| here
+count!(flush_alone, active(), 0, 103, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
-count!(answer, rung(), 0, 147, |ready, here, _space| here.answer());
+count!(answer, rung(), 0, 136, |ready, here, _space| here.answer());
 
 library_benchmark_group!(
     name = hot_paths;

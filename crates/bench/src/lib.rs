@@ -25,6 +25,7 @@ unsafe impl Machine for Plain {
     type Word = AtomicU64;
     type CpuBits = [u64; 1];
     type TagSlots = [TagSlot; 6];
+    type TagWords = [core::sync::atomic::AtomicU64; 0];
 
     #[inline]
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {

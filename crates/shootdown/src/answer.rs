@@ -57,6 +57,9 @@ impl<M: Machine> Here<'_, M> {
         self.counters().answers.add_alone(1);
         self.catch_up_with_kernel();
         self.catch_up_with_space();
+        if !self.machine().breaks(Rule::CompleteForOthers) {
+            self.complete_broadcasts();
+        }
         self.cpu.bell.end_round(self.machine(), round);
     }
 
@@ -71,8 +74,8 @@ impl<M: Machine> Here<'_, M> {
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
             Presence::Lazy(_) => {
-                let leaves =
-                    self.is_on_dead_space() || self.may_walk_freed_tables(space, loaded.generation);
+                let leaves = self.is_on_dead_space()
+                    || self.may_walk_freed_tables(space, self.seen_of_loaded(space));
                 // No reference to the space is left by now: another CPU may free it as soon as we
                 // have let go of it.
                 if leaves {
@@ -89,6 +92,10 @@ impl<M: Machine> Here<'_, M> {
     fn may_walk_freed_tables(&self, space: &Space<M>, seen: u64) -> bool {
         let machine = self.machine();
         let generation = space.journal.generation(machine);
+        // By now, everyone may have been told of flushes that this CPU has yet to see counted.
+        if seen >= generation {
+            return false;
+        }
         let missed = space.journal.missed(machine, seen, generation, usize::MAX);
         !matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables())
     }

@@ -10,8 +10,10 @@ use core::cell::Cell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Bell;
+use crate::broadcast::Teller;
 use crate::engine::Shootdown;
 use crate::held::Held;
 use crate::machine::{CpuId, Machine, Tag, Word};
@@ -19,7 +21,8 @@ use crate::presence::Presence;
 use crate::rules::{Rule, fence, order, store_then_fence};
 use crate::space::Space;
 use crate::stats::{CpuCounters, CpuStats};
-use crate::tag::slots::{TagSlot, TagSlots, vacate};
+use crate::tag::Tagging;
+use crate::tag::slots::{SlotIndex, TagSlot, TagSlots, vacate};
 
 /// The engine's state of one CPU.
 ///
@@ -39,6 +42,11 @@ pub struct Cpu<M: Machine> {
     /// Up to which generation of the space that it holds it has caught up, or an earlier one: as it
     /// was when the CPU last went lazy or loaded a space.
     seen: M::Word,
+    /// Which [global](Tagging::Global) tag it has loaded, or is about to load; 0 if it has chosen
+    /// none since the last rollover.
+    pub(crate) active_tag: M::Word,
+    /// Which one it had at the last rollover. Only touched under the lock of the tags.
+    pub(crate) reserved_tag: M::Word,
     /// In lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
@@ -51,6 +59,7 @@ pub(crate) struct Local<M: Machine> {
     pub(crate) online: Cell<bool>,
     /// Kernel translations are clean up to this generation.
     pub(crate) kernel_generation: Cell<u64>,
+    pub(crate) teller: Teller,
     pub(crate) counters: CpuCounters,
     tags: M::TagSlots,
 }
@@ -60,6 +69,8 @@ pub(crate) struct Loaded<M: Machine> {
     /// Null for the kernel's own page table.
     pub(crate) space: *const Space<M>,
     pub(crate) tag: Tag,
+    /// Where the CPU remembers it.
+    pub(crate) slot: SlotIndex,
     /// The TLB holds nothing under the tag that a flush up to this generation covered.
     pub(crate) generation: u64,
 }
@@ -80,11 +91,14 @@ impl<M: Machine> Cpu<M> {
             presence: M::Word::new(Presence::Out.to_word()),
             held: M::Word::new(Held::NOTHING.0),
             seen: M::Word::new(0),
+            active_tag: M::Word::new(0),
+            reserved_tag: M::Word::new(0),
             bell: Bell::new(),
             local: Local {
                 loaded: Cell::new(Loaded::KERNEL),
                 online: Cell::new(false),
                 kernel_generation: Cell::new(0),
+                teller: Teller::new(),
                 counters: CpuCounters::default(),
                 tags: M::TagSlots::vacant(),
             },
@@ -120,8 +134,7 @@ impl<M: Machine> Cpu<M> {
     /// The CPU itself lets go of what it holds, unless that is marked by now.
     pub(crate) fn let_go_if_unmarked(&self, machine: &M, held: Held) -> bool {
         let release = order(machine, Rule::HeldRelease);
-        let relaxed = core::sync::atomic::Ordering::Relaxed;
-        self.held.compare_exchange(held.0, Held::NOTHING.0, release, relaxed).is_ok()
+        self.held.compare_exchange(held.0, Held::NOTHING.0, release, Relaxed).is_ok()
     }
 
     /// Hints that [`presence`](Self::presence) will be asked for soon.
@@ -149,7 +162,8 @@ impl<M: Machine> fmt::Debug for Cpu<M> {
 }
 
 impl<M: Machine> Loaded<M> {
-    pub(crate) const KERNEL: Self = Self { space: ptr::null(), tag: Tag::KERNEL, generation: 0 };
+    pub(crate) const KERNEL: Self =
+        Self { space: ptr::null(), tag: Tag::KERNEL, slot: SlotIndex::NONE, generation: 0 };
 
     /// The space, or `None` for the kernel's own page table.
     #[inline]
@@ -219,6 +233,8 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         // Also of a space that died under it: whoever lets go of it last reclaims it.
         self.leave();
+        self.complete_broadcasts();
+        self.give_numbers_back();
         self.local().online.set(false);
         self.engine.online().remove(self.id);
         self.cpu.bell.disconnect(self.machine());
@@ -239,17 +255,22 @@ impl<'e, M: Machine> Here<'e, M> {
         &self.cpu.local.counters
     }
 
-    /// The tags that this machine really has.
+    /// Where this CPU remembers spaces: as many as it has tags, where each has its own.
     #[inline]
     pub(crate) fn tags(&self) -> &'e [TagSlot] {
-        let slots = self.cpu.local.tags.slots();
-        &slots[..self.machine().tag_count().min(slots.len())]
+        let (slots, tag_count) = (self.cpu.local.tags.slots(), self.machine().tag_count());
+        match self.machine().tagging() {
+            Tagging::PerCpu => &slots[..tag_count.min(slots.len())],
+            // What is under the kernel's tag is whoever's was loaded last.
+            Tagging::Global | Tagging::Renamed if tag_count == 0 => &[],
+            Tagging::Global | Tagging::Renamed => slots,
+        }
     }
 
     /// What this CPU has told others that it could be using.
     #[inline]
     pub(crate) fn presence(&self) -> Presence {
-        Presence::from_word(self.cpu.presence.load(core::sync::atomic::Ordering::Relaxed))
+        Presence::from_word(self.cpu.presence.load(Relaxed))
     }
 
     /// Says what this CPU could be using from now on. See [`Rule::LeaveRelease`].
@@ -269,7 +290,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// What this CPU can walk.
     #[inline]
     pub(crate) fn held(&self) -> Held {
-        Held(self.cpu.held.load(core::sync::atomic::Ordering::Relaxed))
+        Held(self.cpu.held.load(Relaxed))
     }
 
     /// What this CPU has let go of, and could not reclaim. See [`Rule::BequestRelease`].

@@ -10,6 +10,7 @@ use crate::line::OwnLine;
 use crate::machine::{CpuId, Machine, Root, Word};
 use crate::presence::SpaceId;
 use crate::space::Space;
+use crate::tag::global::GlobalTags;
 
 /// The engine. A kernel has one, and reaches everything from it.
 ///
@@ -22,6 +23,7 @@ pub struct Shootdown<M: Machine> {
     kernel: OwnLine<Journal<M>>,
     online: OwnLine<SharedCpuSet<M>>,
     last_space: OwnLine<M::Word>,
+    tags: OwnLine<GlobalTags<M>>,
 }
 
 impl<M: Machine> Shootdown<M> {
@@ -33,6 +35,7 @@ impl<M: Machine> Shootdown<M> {
             kernel: OwnLine(Journal::new()),
             online: OwnLine(SharedCpuSet::new()),
             last_space: OwnLine(M::Word::new(0)),
+            tags: OwnLine(GlobalTags::new()),
         }
     }
 
@@ -52,6 +55,12 @@ impl<M: Machine> Shootdown<M> {
     #[inline]
     pub(crate) const fn online(&self) -> &SharedCpuSet<M> {
         &self.online.0
+    }
+
+    /// The book of global tags.
+    #[inline]
+    pub(crate) const fn tags(&self) -> &GlobalTags<M> {
+        &self.tags.0
     }
 
     /// A new address space whose page tables start at `root`.

@@ -52,23 +52,27 @@ impl PageSize {
 /// other CPUs read without a lock:
 ///
 /// ```text
-///  63                       12 11       7     6      5       0
-/// ┌───────────────────────────┬──────────┬────────┬───────────┐
-/// │ first address / 4 KiB     │ shift-12 │ tables │ pages     │   pages = 0: the whole space
-/// └───────────────────────────┴──────────┴────────┴───────────┘
+///  63                     18 17      13    12     11         0
+/// ┌─────────────────────────┬──────────┬────────┬─────────────┐
+/// │ first address / 4 KiB   │ shift-12 │ tables │ pages       │   pages = 0: the whole space
+/// └─────────────────────────┴──────────┴────────┴─────────────┘
 /// ```
+///
+/// Of the address these are bits 12 to 57, and the last is the sign: no machine has more (57 bits on
+/// x86 with five levels of tables).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extent(u64);
 
 impl Extent {
-    /// The most pages that an extent counts one by one; beyond that it is the whole space. Twice
-    /// what Linux would invalidate singly (33), and what six bits hold.
-    pub const MAX_PAGES: usize = 63;
+    /// The most pages that an extent counts; beyond that it is the whole space. 16 MiB of small
+    /// pages: no CPU would drop so many one by one, but one with range operations can (`TLBI RVAE1`),
+    /// and where there are none, Linux on arm64 still names up to 511.
+    pub const MAX_PAGES: usize = 4095;
 
-    const PAGES: u64 = 0x3f;
-    const TABLES: u64 = 1 << 6;
-    const SIZE_SHIFT: u32 = 7;
-    const ADDRESS: u64 = !0xfff;
+    const PAGES: u64 = 0xfff;
+    const TABLES: u64 = 1 << 12;
+    const SIZE_SHIFT: u32 = 13;
+    const ADDRESS_SHIFT: u32 = 18;
 
     /// One page of 4 KiB, the one that holds `address`.
     #[must_use]
@@ -83,14 +87,16 @@ impl Extent {
     /// that is told of one large page need not find the small ones.
     ///
     /// The whole space if `count` is 0 or above [`MAX_PAGES`](Self::MAX_PAGES): a flush may cover
-    /// too much, never too little.
+    /// too much, never too little. Of `address`, which no machine can translate if the bits above
+    /// the 57th are not copies of it, those are ignored.
     #[must_use]
     pub const fn pages(address: u64, count: usize, size: PageSize) -> Self {
         if count == 0 || count > Self::MAX_PAGES {
             return Self::whole();
         }
         let first = address & !(size.bytes() - 1);
-        Self(first | ((size.shift() as u64 - 12) << Self::SIZE_SHIFT) | count as u64)
+        let bits = (first >> 12) << Self::ADDRESS_SHIFT;
+        Self(bits | ((size.shift() as u64 - 12) << Self::SIZE_SHIFT) | count as u64)
     }
 
     /// The pages of `size` that overlap the addresses of `range`, or the whole space if those are
@@ -139,7 +145,8 @@ impl Extent {
     /// The address of the first page; 0 for the whole space.
     #[must_use]
     pub const fn start(self) -> u64 {
-        self.0 & Self::ADDRESS
+        // With its sign.
+        ((self.0.cast_signed() >> Self::ADDRESS_SHIFT) << 12).cast_unsigned()
     }
 
     /// How many pages; 0 for the whole space.
@@ -217,9 +224,16 @@ mod tests {
 
     #[test]
     fn more_pages_than_are_counted_widen_to_the_whole_space() {
-        assert_eq!(Extent::pages(0, 63, PageSize::SIZE_4K).page_count(), 63);
-        assert!(Extent::pages(0, 64, PageSize::SIZE_4K).is_whole());
-        assert!(Extent::range(0x1000..0x1000 + 64 * 4096, PageSize::SIZE_4K).is_whole());
+        assert_eq!(Extent::pages(0, 4095, PageSize::SIZE_4K).page_count(), 4095);
+        assert!(Extent::pages(0, 4096, PageSize::SIZE_4K).is_whole());
+        assert!(Extent::range(0x1000..0x1000 + 4096 * 4096, PageSize::SIZE_4K).is_whole());
+    }
+
+    #[test]
+    fn every_address_that_a_machine_has_is_kept() {
+        for top in [1 << 56, u64::MAX << 57] {
+            assert_eq!(Extent::page(top).start(), top);
+        }
     }
 
     /// Linux's Hyper-V back end once counted past the top of the address space for ever
@@ -237,9 +251,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_range_covers_each_of_its_addresses(
-            start in any::<u64>(), length in 1u64..(80 << 12), shift in 12u8..=30,
+            start in any::<i64>(), length in 1u64..(5000 << 12), shift in 12u8..=30,
             probe in any::<u64>()
         ) {
+            let start = (start >> 6).cast_unsigned();
             let end = start.saturating_add(length);
             let extent = Extent::range(start..end, PageSize::from_shift(shift));
             prop_assert!(extent.covers(start + probe % length.min(end - start).max(1)));
@@ -261,7 +276,7 @@ mod tests {
         }
 
         #[test]
-        fn pages_outside_are_not_covered(page in 1u64..1 << 35, count in 1usize..=63) {
+        fn pages_outside_are_not_covered(page in 1u64..1 << 35, count in 1usize..=4095) {
             let extent = Extent::pages(page << 12, count, PageSize::SIZE_4K).freeing_tables();
             prop_assert!(!extent.covers((page << 12) - 1));
             prop_assert!(!extent.covers((page + count as u64) << 12));

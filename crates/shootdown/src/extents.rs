@@ -13,8 +13,7 @@ const EXTENTS_MAX: usize = 4;
 
 /// A set of extents; empty to begin with.
 ///
-/// No more than [`Extent::MAX_PAGES`] pages together: what is more is the whole space, for no CPU
-/// would drop so many one by one.
+/// No more than [`Extent::MAX_PAGES`] pages together: what is more is the whole space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Extents {
     /// The first `count` of them, none of them whole; or one that is.
@@ -45,6 +44,17 @@ impl Extents {
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.count == 1 && self.extents[0].is_whole()
+    }
+
+    /// The extents; or the whole space, if they are several and have more pages than that together:
+    /// then nobody would drop them one by one, and one generation is enough.
+    pub(crate) fn up_to(&self, page_count_max: usize) -> &[Extent] {
+        if self.count < 2 || self.page_count() <= page_count_max {
+            return self.as_slice();
+        }
+        const PAGES: [Extent; 1] = [Extent::whole()];
+        const TABLES: [Extent; 1] = [Extent::whole().freeing_tables()];
+        if self.free_tables() { &TABLES } else { &PAGES }
     }
 
     /// Whether page tables are among what was taken away.
@@ -182,15 +192,27 @@ mod tests {
     #[test]
     fn too_far_apart_or_too_many_is_the_whole_space() {
         let mut far = Extents::new();
-        for number in [0, 1000, 2000, 3000, 4000] {
+        for number in [0, 5000, 10_000, 15_000, 20_000] {
             far.add(page(number));
         }
         assert_eq!(far.as_slice(), [Extent::whole()]);
         let mut many = Extents::new();
-        many.add(Extent::pages(0, 40, PageSize::SIZE_4K).freeing_tables());
-        many.add(Extent::pages(1 << 20, 24, PageSize::SIZE_4K));
+        many.add(Extent::pages(0, 4000, PageSize::SIZE_4K).freeing_tables());
+        many.add(Extent::pages(1 << 30, 96, PageSize::SIZE_4K));
         assert_eq!(many.as_slice(), [Extent::whole().freeing_tables()]);
         assert!(many.free_tables());
+    }
+
+    #[test]
+    fn several_with_more_pages_than_anyone_would_drop_are_one() {
+        let mut extents = Extents::new();
+        extents.add(Extent::pages(0, 20, PageSize::SIZE_4K));
+        assert_eq!(extents.up_to(19), extents.as_slice(), "who reads it drops everything anyway");
+        extents.add(page(100));
+        assert_eq!(extents.up_to(21), extents.as_slice());
+        assert_eq!(extents.up_to(20), [Extent::whole()]);
+        extents.add(page(101).freeing_tables());
+        assert_eq!(extents.up_to(20), [Extent::whole().freeing_tables()]);
     }
 
     #[test]
@@ -205,7 +227,7 @@ mod tests {
         /// Whatever is added is covered; and tables, where they were freed.
         #[test]
         fn nothing_is_forgotten(
-            pages in prop::collection::vec((0u64..300, 1usize..9, 0u8..2, any::<bool>()), 1..40)
+            pages in prop::collection::vec((0u64..9000, 1usize..300, 0u8..2, any::<bool>()), 1..40)
         ) {
             let mut extents = Extents::new();
             let mut added = Vec::new();

@@ -13,6 +13,7 @@ use crate::quarantine::Horizon;
 use crate::roster::Roster;
 use crate::rules::{Rule, fence};
 use crate::space::Space;
+use crate::tag::Tagging;
 
 impl<'e, M: Machine> Here<'e, M> {
     /// Flushes `extent` of `space`: to be called after its page tables were changed, and before
@@ -33,14 +34,15 @@ impl<'e, M: Machine> Here<'e, M> {
         let machine = self.machine();
         let generation = self.begin_flush(space, &[extent]);
         let members = self.other_members(space);
-        let pending = if members.is_empty() {
+        let pending = if members.is_empty() && !self.has_devices(space) {
+            self.counters().flushes_told_nobody.add_alone(1);
             // Nobody who was here lately will want to know what this one covered. Who comes all the
             // same finds no entry, and drops its tag.
             Pending::done(self.engine)
         } else {
             space.journal.log(machine, generation, extent);
             let walkers = if extent.frees_tables() { Walkers::Told } else { Walkers::Ignored };
-            self.ring_present(space, generation, walkers, &members).0
+            self.tell_present(space, &[extent], generation, walkers, &members).0
         };
         if !machine.breaks(Rule::FlushLocally) {
             self.flush_here(space, &[extent], generation);
@@ -61,17 +63,19 @@ impl<'e, M: Machine> Here<'e, M> {
         if extents.is_empty() {
             return (Pending::done(self.engine), Horizon::UNKNOWN);
         }
-        let (machine, extents) = (self.machine(), extents.as_slice());
+        let machine = self.machine();
+        let extents = extents.up_to(machine.flush_ceiling());
         let generation = self.begin_flush(space, extents);
         let members = self.other_members(space);
-        let (pending, cleared) = if members.is_empty() {
+        let (pending, cleared) = if members.is_empty() && !self.has_devices(space) {
+            self.counters().flushes_told_nobody.add_alone(1);
             (Pending::done(self.engine), generation)
         } else {
             for (&extent, before_last) in extents.iter().zip((0..extents.len() as u64).rev()) {
                 space.journal.log(machine, generation - before_last, extent);
             }
             // Also if these are pages only: earlier tables may be free by now, and we look anyway.
-            self.ring_present(space, generation, Walkers::HeldBack, &members)
+            self.tell_present(space, extents, generation, Walkers::HeldBack, &members)
         };
         if !machine.breaks(Rule::FlushLocally) {
             self.flush_here(space, extents, generation);
@@ -92,23 +96,80 @@ impl<'e, M: Machine> Here<'e, M> {
         // Pairs with SwitchFence: a CPU that switches in, and has not seen this generation, is seen
         // to do so.
         fence(machine, Rule::ExpelFence);
+        let horizon = Horizon { flush: generation, cleared: generation };
+        let is_sent = self.broadcasts_whole(space, space.global_tag(), generation);
         let mut walkers = CpuSet::new();
         for cpu in self.other_members(space).iter() {
             let state = machine.state(cpu);
-            let is_coming = state.presence(machine) == Presence::Switching(space.id());
+            let presence = state.presence(machine);
+            if is_sent && presence.is_on(space.id()) {
+                continue;
+            }
+            let is_coming = presence == Presence::Switching(space.id());
             // Also one that is active: it may be on its way back, and not have caught up yet.
             let is_behind = || state.held(machine).is(space) && state.seen(machine) < generation;
             if (is_coming || is_behind()) && !machine.breaks(Rule::ExpelWalkers) {
                 walkers.insert(cpu);
             }
         }
-        let (pending, tally) = self.ring_all(&walkers);
+        let (mut pending, tally) = self.ring_all(&walkers);
+        pending.issuer = is_sent.then_some(self.id);
         space.counters.interrupts_sent.add(tally.interrupts);
         space.counters.rings_coalesced.add(tally.coalesced);
         if core::ptr::eq(self.local().loaded.get().space, space) {
             self.catch_up(space, machine.flush_ceiling());
         }
-        (pending, Horizon { flush: generation, cleared: generation })
+        (pending, horizon)
+    }
+
+    /// Has those who are present told, by whichever way is cheaper.
+    #[inline(never)]
+    fn tell_present(
+        &self,
+        space: &Space<M>,
+        extents: &[Extent],
+        generation: u64,
+        walkers: Walkers,
+        members: &CpuSet<M>,
+    ) -> (Pending<'e, M>, u64) {
+        let tag = space.global_tag();
+        let found = self.look_for_present(space, generation, walkers, members);
+        let Found { present, leaving, mut cleared, skipped } = found;
+        let is_sent = (!leaving.are_told || self.has_devices(space))
+            && self.broadcasts(space, tag, &present, extents, generation);
+        let (mut pending, mut tally) = (Pending::done(self.engine), Tally::default());
+        if !is_sent || leaving.are_told {
+            if present.is_empty() {
+                self.counters().flushes_told_nobody.add_alone(1);
+            }
+            (pending, tally) = self.ring_all(&present);
+            if self.machine().broadcast().is_some() {
+                self.local().teller.learn_rings(tally.interrupts, tally.coalesced);
+            }
+            space.counters.interrupts_sent.add(tally.interrupts);
+            space.counters.rings_coalesced.add(tally.coalesced);
+        }
+        if is_sent {
+            pending.issuer = Some(self.id);
+            if self.told_everyone(space) >= generation {
+                cleared = leaving.cleared;
+            }
+        }
+        self.note_skipped(space, skipped, tally.disconnected, members.len());
+        (pending, cleared)
+    }
+
+    /// Whether devices translate by the space's page tables.
+    #[inline]
+    fn has_devices(&self, space: &Space<M>) -> bool {
+        self.machine().tagging() == Tagging::Global && space.is_pinned()
+    }
+
+    /// To be done when what this CPU has broadcast is complete.
+    fn pending_broadcast(&self) -> Pending<'e, M> {
+        let mut pending = Pending::done(self.engine);
+        pending.issuer = Some(self.id);
+        pending
     }
 
     /// Counts a flush of these extents, and returns the generation of the last of them.
@@ -138,6 +199,9 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
         let (machine, kernel) = (self.machine(), self.engine.kernel());
         machine.publish();
+        if self.broadcasts_kernel(extent) {
+            return self.pending_broadcast();
+        }
         let generation = kernel.bump(machine, 1);
         kernel.log(machine, generation, extent);
         let mut online = CpuSet::new();
@@ -165,56 +229,68 @@ impl<'e, M: Machine> Here<'e, M> {
         moved
     }
 
-    /// Rings those of `members` whose presence asks for it. Returns also up to which generation
-    /// nobody can walk unhooked tables any more.
-    #[inline(never)]
-    fn ring_present(
+    /// Who of `members` must be told.
+    fn look_for_present(
         &self,
         space: &Space<M>,
         generation: u64,
         walkers: Walkers,
         members: &CpuSet<M>,
-    ) -> (Pending<'e, M>, u64) {
+    ) -> Found<M> {
         let machine = self.machine();
         members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         let mut present = CpuSet::new();
         let (mut lazy, mut elsewhere) = (0, 0);
         let mut cleared = generation;
+        let mut leaving = Leaving { are_told: false, cleared: generation };
         for cpu in members.iter() {
             let presence = machine.state(cpu).presence(machine);
             if presence.uses(machine, space.id()) {
                 present.insert(cpu);
                 continue;
             }
+            let is_lazy = presence == Presence::Lazy(space.id());
             if walkers != Walkers::Ignored {
                 match self.look_at_walker(space, cpu, presence, walkers) {
                     Walker::No => {}
                     Walker::MustBeTold => {
                         present.insert(cpu);
+                        leaving.are_told |= !is_lazy;
                         continue;
                     }
-                    Walker::HasSeen(seen) => cleared = cleared.min(seen),
+                    Walker::HasSeen(seen) => {
+                        cleared = cleared.min(seen);
+                        if !is_lazy {
+                            leaving.cleared = leaving.cleared.min(seen);
+                        }
+                    }
                 }
             }
-            if presence == Presence::Lazy(space.id()) {
+            if is_lazy {
                 lazy += 1;
             } else {
                 elsewhere += 1;
             }
         }
-        let (pending, tally) = self.ring_all(&present);
+        Found { present, leaving, cleared, skipped: Skipped { lazy, elsewhere } }
+    }
 
-        let (mine, its) = (self.counters(), &space.counters);
+    /// Counts those who were not told.
+    fn note_skipped(
+        &self,
+        space: &Space<M>,
+        Skipped { lazy, elsewhere }: Skipped,
+        disconnected: u64,
+        member_count: usize,
+    ) {
+        let mine = self.counters();
+        let in_vain = elsewhere + disconnected;
         mine.skipped_lazy.add_alone(lazy);
-        mine.skipped_elsewhere.add_alone(elsewhere + tally.disconnected);
-        its.skipped_lazy.add(lazy);
-        its.interrupts_sent.add(tally.interrupts);
-        its.rings_coalesced.add(tally.coalesced);
-        let in_vain = elsewhere + tally.disconnected;
+        mine.skipped_elsewhere.add_alone(in_vain);
+        space.counters.skipped_lazy.add(lazy);
         if in_vain != 0 {
-            self.note_looks_in_vain(space, in_vain, members.len());
+            self.note_looks_in_vain(space, in_vain, member_count);
         }
-        (pending, cleared)
     }
 
     /// Whether a CPU that does not use the space can walk its tables. To be asked after its
@@ -236,7 +312,9 @@ impl<'e, M: Machine> Here<'e, M> {
         if machine.breaks(step) || !state.held(machine).is(space) {
             Walker::No
         } else if walkers == Walkers::HeldBack {
-            Walker::HasSeen(state.seen(machine))
+            let is_lazy = presence == Presence::Lazy(space.id());
+            let told = if is_lazy { self.told_everyone(space) } else { 0 };
+            Walker::HasSeen(state.seen(machine).max(told))
         } else {
             Walker::MustBeTold
         }
@@ -290,7 +368,7 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         // The common case, without a look at the log: this flush is all that we have missed.
         let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
-        if loaded.generation + extents.len() as u64 == generation
+        if self.seen_of_loaded(space) + extents.len() as u64 == generation
             && !extents[0].is_whole()
             && page_count <= machine.flush_ceiling()
         {
@@ -315,6 +393,32 @@ enum Walkers {
     Told,
     /// The tables are held back until they have caught up.
     HeldBack,
+}
+
+/// What a look at the CPUs in the roster has found.
+struct Found<M: Machine> {
+    /// Those who must be told.
+    present: CpuSet<M>,
+    leaving: Leaving,
+    /// Up to which generation nobody can walk unhooked tables any more.
+    cleared: u64,
+    skipped: Skipped,
+}
+
+/// Those who are on their way out of the space, and still walk its tables: no broadcast is sure to
+/// reach them, for the number that they have it under may not be its own any more.
+struct Leaving {
+    /// Some are among those present.
+    are_told: bool,
+    /// Up to which generation they, of all CPUs, cannot walk unhooked tables any more.
+    cleared: u64,
+}
+
+/// How many need not be told.
+#[derive(Clone, Copy)]
+struct Skipped {
+    lazy: u64,
+    elsewhere: u64,
 }
 
 /// What a CPU that does not use the space is to its tables.

@@ -42,6 +42,11 @@
 //! - **Pending.** A flush is two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
 //!
+//! Where hardware can tell other CPUs by itself (Arm, AMD, and RISC-V's firmware), it is one more
+//! way to tell those who are present, and taken where it is cheaper: see [`Broadcast`]. A flush
+//! that finds nobody else present tells nobody, on any machine. How spaces get their tags is in
+//! [`Tagging`]: a few per CPU, one that all CPUs share, or ever new ones.
+//!
 //! What a lazy CPU can still *walk* is kept alive without it. Page tables that are taken out wait
 //! in [`Quarantine`] until it has caught up, which it does by itself; a space that dies is freed by
 //! the last CPU that lets go of it ([`Here::retire`]). Neither costs an interrupt, nor a reference
@@ -112,8 +117,9 @@
 //!    [`Here::reap`]. A CPU that enters a deep idle state calls [`Here::leave`], and holds nothing.
 //!
 //! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not
-//! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs), which need
-//! telling of their own. A flush that finds many CPUs present takes its time with the interrupt
+//! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs) that need
+//! telling of their own; those that hear broadcasts are told if their space is
+//! [pinned](Here::pin_tag). A flush that finds many CPUs present takes its time with the interrupt
 //! masked: a cache miss for each CPU in the roster.
 //!
 //! # Reading it
@@ -121,8 +127,9 @@
 //! In this order: [`machine`](Machine) is the contract; [`extent`](Extent) what a flush covers;
 //! `journal` the generation and its log; [`presence`](Presence), and `held`, what a CPU can walk;
 //! `bell` the doorbell; `roster` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
-//! these make up; then the main path, [`switch`](Here::switch), [`flush`](Here::flush),
-//! [`pending`](Pending), [`answer`](Here::answer); and the end of things,
+//! these make up, with their [tags](Tagging); then the main path, [`switch`](Here::switch),
+//! [`flush`](Here::flush), [`broadcast`](Broadcast), [`pending`](Pending),
+//! [`answer`](Here::answer); and the end of things,
 //! [`quarantine`](Quarantine), [`gather`](Gather), [`retire`](Here::retire). [`rules`] is the
 //! chapter on memory ordering: every barrier and every step that correctness hangs on has a name
 //! there, and, but for one that no tool can see, a test that fails without it.
@@ -152,22 +159,24 @@ mod held;
 mod bell;
 mod roster;
 mod space;
+mod tag;
 mod cpu;
 mod engine;
 mod switch;
 mod flush;
+mod broadcast;
 mod pending;
 mod answer;
 mod quarantine;
 mod gather;
 mod retire;
 mod stats;
-mod tag;
 
 pub mod rules;
 #[cfg(feature = "soft")]
 pub mod soft;
 
+pub use broadcast::{Broadcast, Reach, TellingCosts};
 pub use cpu::{Cpu, Here};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;
@@ -182,4 +191,6 @@ pub use retire::{Lifetime, Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;
 pub use stats::{CpuStats, SpaceStats};
+pub use tag::Tagging;
+pub use tag::global::TagWords;
 pub use tag::slots::{TagSlot, TagSlots};

@@ -14,12 +14,15 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::broadcast::{Broadcast, TellingCosts};
 use crate::cpu::Cpu;
 use crate::cpu_set::{CpuBits, CpuSet};
 use crate::extent::Extent;
 use crate::retire::Lifetime;
 use crate::rules::Rule;
 use crate::space::Space;
+use crate::tag::Tagging;
+use crate::tag::global::TagWords;
 use crate::tag::slots::TagSlots;
 
 /// Soundness rests on the traits for sizes, so they have no implementations but ours.
@@ -45,8 +48,8 @@ impl CpuId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Root(pub u64);
 
-/// The number by which the hardware tells one address space's translations from another's on this
-/// CPU (x86 PCID, Arm and RISC-V ASID).
+/// The number by which the hardware tells one address space's translations from another's (x86
+/// PCID, Arm and RISC-V ASID). Who gives it, and for how long, is told in [`Tagging`].
 ///
 /// Tag 0 belongs to the kernel's own root and to machines without tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,15 +185,25 @@ word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 ///   `lfence` before an x2APIC register write, which no fence or locked operation alone holds
 ///   back);
 /// - [`Word`](Machine::Word)'s methods do what those of `AtomicU64` do;
+/// - [`tagging`](Machine::tagging), [`tag_count`](Machine::tag_count) and
+///   [`broadcast`](Machine::broadcast) always return the same, on every CPU;
+/// - when [`complete_broadcasts`](Machine::complete_broadcasts) returns, every broadcast that this
+///   CPU issued before has taken full effect on every CPU that it reaches, as the `invalidate`
+///   methods would have there; and what those CPUs did by the translations that are gone, they have
+///   done;
 /// - [`breaks`](Machine::breaks) returns `false`.
 pub unsafe trait Machine: Sync + Sized {
     /// The engine's shared words: `AtomicU64` on hardware.
     type Word: Word;
     /// One bit per possible CPU: `[u64; 1]` for up to 64 CPUs, `[u64; 64]` for 4096.
     type CpuBits: CpuBits;
-    /// Room for a CPU's tags: `[TagSlot; 6]` is what Linux uses on x86; `[TagSlot; 0]` for a
-    /// machine that has none.
+    /// For how many spaces a CPU remembers what its TLB may hold: `[TagSlot; 6]` is what Linux uses
+    /// on x86; `[TagSlot; 0]` for a machine that has no tags.
     type TagSlots: TagSlots;
+    /// Room for the book of [global](Tagging::Global) tags, one bit each, and as many for pins:
+    /// `[AtomicU64; 2048]` for 16 bits; `[AtomicU64; 8]` for 8; `[AtomicU64; 0]` where tags are not
+    /// global.
+    type TagWords: TagWords<Self::Word>;
 
     /// The engine's state of a CPU, wherever the kernel has placed it: an array, a per-CPU area.
     fn state(&self, cpu: CpuId) -> &Cpu<Self>;
@@ -246,9 +259,24 @@ pub unsafe trait Machine: Sync + Sized {
     /// anything that follows (`dsb ishst` on Arm; nothing on x86).
     fn publish(&self);
 
-    /// How many tags this CPU offers to address spaces, found at run time. At most the room in
-    /// [`TagSlots`](Machine::TagSlots) is used; 0 means that each load of a root discards.
+    /// How tags are given to spaces. Per CPU, unless the machine says otherwise.
+    #[inline]
+    fn tagging(&self) -> Tagging {
+        Tagging::PerCpu
+    }
+
+    /// How many tags there are for address spaces, found at run time: 1 to `tag_count` are used, as
+    /// far as there is room for them in [`TagSlots`](Machine::TagSlots) (if they are
+    /// [per CPU](Tagging::PerCpu)) or in [`TagWords`](Machine::TagWords) (if they are
+    /// [global](Tagging::Global)). 0 means that each load of a root discards.
     fn tag_count(&self) -> usize;
+
+    /// How many CPUs there can be at most: as many as [`CpuBits`](Machine::CpuBits) has room for,
+    /// if that is not known better.
+    #[inline]
+    fn cpu_limit(&self) -> usize {
+        CpuSet::<Self>::capacity()
+    }
 
     /// Above how many single-page invalidations the whole tag is discarded instead.
     ///
@@ -304,6 +332,44 @@ pub unsafe trait Machine: Sync + Sized {
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
 
+    /// How hardware, or firmware, has other CPUs invalidate without interrupting their kernels;
+    /// `None` if it cannot. Needs [global](Tagging::Global) tags.
+    #[inline]
+    fn broadcast(&self) -> Option<Broadcast> {
+        None
+    }
+
+    /// What it costs to tell others, for the choice between interrupts and broadcasts.
+    #[inline]
+    fn telling_costs(&self) -> TellingCosts {
+        TellingCosts::default()
+    }
+
+    /// Begins to drop the translations of `extent` under `tag` as
+    /// [`invalidate`](Machine::invalidate) does, or all of the tag if the extent is
+    /// [whole](Extent::is_whole), on every CPU or on those of `cpus`: as
+    /// [`broadcast`](Machine::broadcast) says how far it reaches. Everyone includes this CPU.
+    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
+        let _ = (cpus, tag, extent);
+        unreachable!("this machine said that it cannot broadcast");
+    }
+
+    /// The same for the kernel's pages in `extent`, or for everything if it is whole, as
+    /// [`invalidate_kernel`](Machine::invalidate_kernel) does. Only asked for where broadcasts
+    /// reach everyone.
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        let _ = extent;
+        unreachable!("this machine said that it cannot broadcast");
+    }
+
+    /// Waits for all broadcasts that *this* CPU has issued (`dsb ish`, `TLBSYNC`). Those of other
+    /// CPUs are theirs to complete (Linux took them to be anybody's: 4b634918384c).
+    ///
+    /// Returns how long that took, in ns; 0 if the machine does not measure it.
+    fn complete_broadcasts(&self) -> u64 {
+        0
+    }
+
     /// A space that was [retired](crate::Here::retire) is the caller's again, with its page tables:
     /// no CPU can walk them any more, and the engine will not touch the space again.
     ///
@@ -317,6 +383,13 @@ pub unsafe trait Machine: Sync + Sized {
     /// A lock of that list must keep the scheduler from switching on this CPU. It must not call
     /// the engine.
     fn reclaim(&self, space: NonNull<Space<Self>>);
+
+    /// One turn of a loop that waits for a lock, which its holder keeps for some hundred
+    /// instructions with its interrupts masked. No interrupt may come in meanwhile.
+    #[inline]
+    fn spin(&self) {
+        core::hint::spin_loop();
+    }
 
     /// Called over and over while waiting for `waiting` to answer: a spin hint, a yield of a
     /// virtual CPU; a place to count, to report, or to send the interrupt again if one may get

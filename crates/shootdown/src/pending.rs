@@ -6,6 +6,7 @@
 use core::fmt;
 
 use crate::bell::Ticket;
+use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::machine::{CpuId, Machine};
@@ -14,8 +15,8 @@ use crate::rules::Rule;
 /// A flush that was sent and may not yet be done.
 ///
 /// What the flush covered must not be reused before [`wait`](Self::wait) returns or
-/// [`poll`](Self::poll) says so. Dropping it waits. It holds four words and a bit per CPU: 40 bytes
-/// up to 64 CPUs, 544 at 4096.
+/// [`poll`](Self::poll) says so. Dropping it waits. It holds five words and a bit per CPU: 48 bytes
+/// up to 64 CPUs, 552 at 4096.
 #[must_use = "nothing that the flush covered may be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
@@ -23,13 +24,15 @@ pub struct Pending<'e, M: Machine> {
     pub(crate) waiting: CpuSet<M>,
     /// What the first of them must have served; taken when its turn comes.
     ticket: Option<Ticket>,
+    /// The CPU that has issued a broadcast which has yet to be completed.
+    pub(crate) issuer: Option<CpuId>,
 }
 
 impl<'e, M: Machine> Pending<'e, M> {
     /// A flush that has nobody to wait for: a start for [`join`](Self::join).
     #[inline]
     pub const fn done(engine: &'e Shootdown<M>) -> Self {
-        Self { engine, waiting: CpuSet::new(), ticket: None }
+        Self { engine, waiting: CpuSet::new(), ticket: None, issuer: None }
     }
 
     /// Returns when every CPU that was rung has answered.
@@ -40,6 +43,11 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// wait, if other interrupts can bear to. The caller
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
     /// calls [`Here::answer`](crate::Here::answer) as it spins.
+    ///
+    /// Where the machine [broadcasts](Machine::broadcast), the caller must stay on its CPU
+    /// meanwhile (interrupts masked, or preemption off), or the kernel must complete a CPU's
+    /// broadcasts whenever a thread leaves it, as Linux does on Arm. On another CPU than the flush
+    /// it may be waited for, too, which costs the first one an interrupt.
     ///
     /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
     /// holder of a [`Here`](crate::Here): see [`Shootdown::here`].
@@ -56,14 +64,16 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// The same, for who is not done with it.
     #[inline]
     pub(crate) fn finish(&mut self) {
-        if !self.waiting.is_empty() {
+        if !self.waiting.is_empty() || self.issuer.is_some() {
             self.wait_here();
         }
     }
 
-    /// Whether the flush is done, without waiting. Answers nobody.
+    /// Whether the flush is done, without waiting; but for a broadcast that this CPU has issued,
+    /// which takes as long as the hardware does. Answers nobody.
     #[inline]
     pub fn poll(&mut self) -> bool {
+        self.complete_broadcast();
         while let Some(cpu) = self.waiting.first() {
             if !self.has_answered(cpu) {
                 return false;
@@ -76,10 +86,36 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     /// Makes this one wait for the other, too.
     pub fn join(&mut self, mut other: Self) {
+        if self.issuer.is_none() {
+            self.issuer = other.issuer.take();
+        } else if self.issuer != other.issuer {
+            // There is room to remember one.
+            other.complete_broadcast();
+        }
         self.waiting.insert_all(&other.waiting);
         // The first CPU may now be another one; a later ticket is as good.
         self.ticket = None;
-        other.waiting = CpuSet::new();
+        (other.waiting, other.issuer) = (CpuSet::new(), None);
+    }
+
+    /// Makes this one wait for an answer of `cpu`, which was rung.
+    pub(crate) fn wait_for(&mut self, cpu: CpuId) {
+        self.waiting.insert(cpu);
+        self.ticket = None;
+    }
+
+    /// The token for the CPU that we wait on. Only to be asked for where the flush interrupt is
+    /// masked.
+    pub(crate) fn here(&self) -> Here<'e, M> {
+        // SAFETY: as it is masked, this thread stays on its CPU. No holder of a token here can be
+        // in the middle of something: it would have called us, which nothing in this crate does, or
+        // have been interrupted by us, which it promised to prevent. Whoever interrupts us, in
+        // `relax` or because its interrupt is not masked, finds no token in use: each of ours is
+        // gone when its method returns, and its promise is that of `here`.
+        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
+        unsafe {
+            self.engine.here()
+        }
     }
 
     /// The CPUs that have not yet been seen to answer.
@@ -89,29 +125,21 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     #[inline(never)]
     fn wait_here(&mut self) {
-        let engine = self.engine;
-        let machine = &engine.machine;
+        self.complete_broadcast();
+        let machine = &self.engine.machine;
         self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
         let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
-        // SAFETY: only called where the flush interrupt is masked, so that this thread stays on its
-        // CPU. No holder of a token here can be in the middle of something: it would have called
-        // us, which nothing in this crate does, or have been interrupted by us, which it promised
-        // to prevent. Whoever interrupts us, in `relax` or because its interrupt is not masked,
-        // finds no token in use: each of ours is gone when its method returns, and its promise is
-        // that of `here`.
-        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
-        let here = || unsafe { engine.here() };
         if attends {
-            here().attend();
+            self.here().attend();
         }
         while !self.poll() {
             if attends {
-                here().answer_attended();
+                self.here().answer_attended();
             }
             machine.relax(&self.waiting);
         }
         if attends {
-            here().cease_to_attend();
+            self.here().cease_to_attend();
         }
     }
 

@@ -107,6 +107,36 @@
 //! have seen the last flush are rung; and so are those on their way in, who may have read an older
 //! generation, and do not hold it yet ([`ExpelFence`](Rule::ExpelFence)).
 //!
+//! # Numbers that all CPUs share
+//!
+//! A flush that is broadcast names the space's number. While the flush looks for it, a CPU may be
+//! giving the space another one:
+//!
+//! ```text
+//!   flush                                        switch in, and the number is of an old version
+//!   ─────                                        ──────────────────────────────────────────────
+//!   write page table                             take a number, under the lock
+//!   generation += 1; full fence (FlushFence)     space's number := it, without a version
+//!   read the space's number                      full fence             (RenumberFence)
+//!   broadcast it                                 space's number := it, with this version
+//!                                                load the root under it; walk page tables
+//! ```
+//!
+//! Either the flush names the new number, or the CPU walks page tables as new as the flush; and so
+//! does a third CPU that finds the number with its version ([`NumberAcquire`]). That a
+//! number is never two spaces' takes no fence: a CPU that goes back to a space, and a rollover that
+//! takes its number away, do so by read-modify-writes of one word ([`ReserveTags`]); and a CPU that
+//! finds the word empty empties its TLB before it goes on ([`FlushOnRollover`]).
+//!
+//! A broadcast is complete when its issuer has waited for it ([`CompleteBroadcasts`]). Who waits
+//! elsewhere rings the issuer, and is answered when that is done ([`CompleteForOthers`]).
+//!
+//! [`NumberAcquire`]: Rule::NumberAcquire
+//! [`ReserveTags`]: Rule::ReserveTags
+//! [`FlushOnRollover`]: Rule::FlushOnRollover
+//! [`CompleteBroadcasts`]: Rule::CompleteBroadcasts
+//! [`CompleteForOthers`]: Rule::CompleteForOthers
+//!
 //! # The hand-off
 //!
 //! A space that is retired is freed by whoever gives up the last stake in it. Marks and the letting
@@ -185,6 +215,10 @@ rules! {
     /// Who has tables forgotten that were held back: after the generation is read, before roster
     /// and presence are. Pairs with [`SwitchFence`](Self::SwitchFence).
     ExpelFence: Fence,
+    /// A space may have got another number: after that is written, before the version that lets
+    /// others use it is, before its root is loaded, or a device is told. Pairs with [`FlushFence`](Self::FlushFence) and
+    /// [`ExpelFence`](Self::ExpelFence), after which the number is read that is broadcast.
+    RenumberFence: Fence,
     /// A CPU that comes online: after it is in the set of those online, before it reads the
     /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
     OnlineFence: Fence,
@@ -286,6 +320,15 @@ rules! {
     /// [`HeldAcquire`](Self::HeldAcquire).
     BequestRelease: Kind::Ordering(Release),
 
+    /// A CPU that finds a number of the current version comes after the fence of whoever wrote it.
+    /// Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the number at once, with
+    /// page tables older than a flush that has named another number.
+    NumberAcquire: Kind::Ordering(Acquire),
+    /// Who writes in the book of tags reads what the last one wrote.
+    TagLockAcquire: Kind::Ordering(Acquire),
+    /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
+    TagLockRelease: Kind::Ordering(Release),
+
     /// A flush rings those who are present.
     RingPresent: Step,
     /// A CPU on its way in counts as present.
@@ -332,6 +375,20 @@ rules! {
     LookForDebt: Step,
     /// Who answers its bell, and is lazy on a dead space, lets go of it.
     LeaveDeadSpace: Step,
+    /// A rollover leaves out the numbers that CPUs have loaded.
+    ReserveTags: Step,
+    /// A CPU empties its TLB before it uses a number of the new version.
+    FlushOnRollover: Step,
+    /// A CPU whose own count of tags has come round empties its TLB.
+    FlushOnWrap: Step,
+    /// A flush that was broadcast is done when its issuer has completed it.
+    CompleteBroadcasts: Step,
+    /// A CPU that answers its bell completes what it has issued, for whoever waits elsewhere.
+    CompleteForOthers: Step,
+    /// A flush that broadcasts covers devices, too: it is sent whoever is present.
+    TellDevices: Step,
+    /// What was not broadcast is made up for, even by a CPU that missed nothing else.
+    KeepGaps: Step,
     /// A CPU coming online drops whatever its TLB holds from before.
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.

@@ -17,7 +17,7 @@ use crate::stats::{Counter, SpaceCounters, SpaceStats};
 ///
 /// # Size
 ///
-/// 384 bytes up to 64 CPUs, 448 up to 192, and 1408 for 4096. In lines of 64 bytes: four of log,
+/// 448 bytes up to 192 CPUs, and 1408 for 4096. In lines of 64 bytes: four of log,
 /// which flushes write and CPUs that have missed something read; one with generation, id, root and
 /// counters, which flushes write and CPUs that switch in read; then two [sets of CPUs][`CpuBits`],
 /// written when a CPU comes for the first time.
@@ -35,6 +35,11 @@ pub struct Space<M: Machine> {
     /// and one for each CPU that has yet to let go of it. Not written before it dies, unless lazy
     /// CPUs are [counted](crate::Lifetime::Counted).
     pub(crate) stakes: M::Word,
+    /// Its [global](crate::Tagging::Global) tag. See `tag/global.rs`.
+    pub(crate) tag: M::Word,
+    /// What flushes up to this generation covered, nobody has, or a broadcast that its issuer waits
+    /// for takes it away.
+    pub(crate) clean_everywhere: M::Word,
     pub(crate) roster: Roster<M>,
 }
 
@@ -47,6 +52,8 @@ impl<M: Machine> Space<M> {
             counters: SpaceCounters::default(),
             looks_at_move: Counter::default(),
             stakes: M::Word::new(ALIVE),
+            tag: M::Word::new(0),
+            clean_everywhere: M::Word::new(0),
             roster: Roster::new(),
         }
     }

@@ -105,6 +105,16 @@ stats! {
         switches_without_flush,
         /// Dead spaces that this CPU reclaimed, as the last to let go of them.
         spaces_reclaimed,
+        /// Tags that were taken: from another space if they are per CPU; from the book if they are
+        /// global, or the next one if spaces are renamed.
+        tags_taken,
+        /// Times that tags ran out: of the book if they are global, as this CPU found; of its own
+        /// count if spaces are renamed.
+        rollovers,
+        /// Flushes, those of the kernel's translations included, that this CPU broadcast.
+        broadcasts_sent,
+        /// Flushes of which this CPU told nobody: no other could use the space.
+        flushes_told_nobody,
     }
 }
 

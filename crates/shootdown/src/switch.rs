@@ -10,7 +10,8 @@ use crate::presence::{Presence, SpaceId};
 use crate::retire::{Lifetime, give_stake_back, take_stake};
 use crate::rules::Rule;
 use crate::space::Space;
-use crate::tag::slots::{choose, note_clean};
+use crate::tag::slots::note_clean;
+use crate::tag::{Choice, Tagging};
 
 impl<M: Machine> Here<'_, M> {
     /// Makes `space` current on this CPU, whatever was before.
@@ -121,9 +122,18 @@ impl<M: Machine> Here<'_, M> {
         if loaded.space.is_null() {
             return false;
         }
-        note_clean(self.tags(), loaded.tag, loaded.generation);
+        note_clean(self.tags(), loaded.slot, loaded.generation);
         self.machine().load_kernel();
+        if loaded.tag == Tag::KERNEL && self.may_lack_tags() {
+            self.machine().invalidate_tag(Tag::KERNEL);
+        }
         true
+    }
+
+    /// Whether a space that is loaded under the kernel's tag just found none left: the machine does
+    /// not know that, and keeps what is cached there when the kernel's root is loaded.
+    fn may_lack_tags(&self) -> bool {
+        self.machine().tagging() == Tagging::Global && self.machine().tag_count() != 0
     }
 
     /// Comes back to the space with this id, as [`switch`](Self::switch) would, if it is loaded.
@@ -166,15 +176,20 @@ impl<M: Machine> Here<'_, M> {
     unsafe fn load(&self, space: &Space<M>, generation: u64) {
         let (machine, local, counters) = (self.machine(), self.local(), self.counters());
         let left = local.loaded.get();
-        let tags = self.tags();
-        note_clean(tags, left.tag, left.generation);
+        note_clean(self.tags(), left.slot, left.generation);
+        if left.tag == Tag::KERNEL && !left.space.is_null() && self.may_lack_tags() {
+            // Nobody tells us of its freed tables any more.
+            machine.load_kernel();
+            machine.invalidate_tag(Tag::KERNEL);
+        }
 
         counters.switches.add_alone(1);
-        let choice = choose(tags, space.id(), counters.switches.read());
+        let choice = self.choose_tag(space, generation, counters.switches.read());
+        let mut tag = choice.tag;
         match choice.generation {
-            Some(seen) if seen != generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
+            Some(seen) if seen < generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
                 // SAFETY: our caller promises what `load` asks for.
-                unsafe { self.load_behind(space, choice.tag, seen, generation) };
+                tag = unsafe { self.load_behind(space, choice, seen, generation) };
             }
             None if !machine.breaks(Rule::DiscardReusedTag) => {
                 // SAFETY: as above.
@@ -187,16 +202,23 @@ impl<M: Machine> Here<'_, M> {
                 counters.switches_without_flush.add_alone(1);
             }
         }
-        local.loaded.set(Loaded { space, tag: choice.tag, generation });
+        local.loaded.set(Loaded { space, tag, slot: choice.slot, generation });
     }
 
     /// Loads `space` under a tag that is clean up to generation `seen`, and makes up for the rest.
+    /// Returns the tag that it has then.
     ///
     /// # Safety
     ///
     /// As [`Machine::load`].
     #[inline(never)]
-    unsafe fn load_behind(&self, space: &Space<M>, tag: Tag, seen: u64, generation: u64) {
+    unsafe fn load_behind(
+        &self,
+        space: &Space<M>,
+        Choice { tag, slot, .. }: Choice,
+        seen: u64,
+        generation: u64,
+    ) -> Tag {
         let (machine, counters) = (self.machine(), self.counters());
         let missed = space.journal.missed(machine, seen, generation, machine.catch_up_ceiling());
         let keep = match &missed {
@@ -207,16 +229,21 @@ impl<M: Machine> Here<'_, M> {
                 !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables)
             }
         };
-        let entries = if keep { Entries::Keep } else { Entries::Discard };
-        // SAFETY: our caller promises what `load` asks for.
-        unsafe { machine.load(space.root(), tag, entries) };
-        if keep {
-            if self.invalidate(tag, &missed) == Invalidated::Ranges {
-                counters.caught_up_from_log.add_alone(generation - seen);
-            }
-        } else {
-            counters.flushes_full.add_alone(1);
+        if !keep && machine.tagging() == Tagging::Renamed {
+            let renamed = self.rename(space, slot);
+            // SAFETY: our caller promises what `load` asks for.
+            unsafe { machine.load(space.root(), renamed, Entries::Keep) };
+            return renamed;
         }
+        let entries = if keep { Entries::Keep } else { Entries::Discard };
+        // SAFETY: as above.
+        unsafe { machine.load(space.root(), tag, entries) };
+        if !keep {
+            counters.flushes_full.add_alone(1);
+        } else if self.invalidate(space, tag, &missed) == Invalidated::Ranges {
+            counters.caught_up_from_log.add_alone(generation - seen);
+        }
+        tag
     }
 
     /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns
@@ -225,7 +252,7 @@ impl<M: Machine> Here<'_, M> {
     pub(crate) fn catch_up(&self, space: &Space<M>, ceiling: usize) -> u64 {
         // Read before anything is invalidated: what is cached from then on is at least as new.
         let generation = space.journal.generation(self.machine());
-        if generation == self.local().loaded.get().generation {
+        if generation == self.seen_of_loaded(space) {
             return 0;
         }
         self.catch_up_to(space, generation, ceiling)
@@ -234,22 +261,30 @@ impl<M: Machine> Here<'_, M> {
     #[inline(never)]
     fn catch_up_to(&self, space: &Space<M>, generation: u64, ceiling: usize) -> u64 {
         let machine = self.machine();
-        let loaded = self.local().loaded.get();
-        let missed = space.journal.missed(machine, loaded.generation, generation, ceiling);
-        let invalidated = self.invalidate(loaded.tag, &missed);
-        self.local().loaded.set(Loaded { generation, ..loaded });
+        let seen = self.seen_of_loaded(space);
+        if seen >= generation {
+            // Everyone has been told meanwhile.
+            return 0;
+        }
+        let missed = space.journal.missed(machine, seen, generation, ceiling);
+        let invalidated = self.invalidate(space, self.local().loaded.get().tag, &missed);
+        self.local().loaded.set(Loaded { generation, ..self.local().loaded.get() });
         match invalidated {
-            Invalidated::Ranges => generation - loaded.generation,
+            Invalidated::Ranges => generation - seen,
             Invalidated::Everything => 0,
         }
     }
 
-    /// Invalidates under the tag that is loaded.
-    fn invalidate(&self, tag: Tag, missed: &Missed) -> Invalidated {
+    /// Invalidates under the tag that is loaded, or gives the space another one.
+    fn invalidate(&self, space: &Space<M>, tag: Tag, missed: &Missed) -> Invalidated {
         let (machine, counters) = (self.machine(), self.counters());
         let Missed::Ranges(ranges) = missed else {
-            machine.invalidate_tag(tag);
-            counters.flushes_full.add_alone(1);
+            if machine.tagging() == Tagging::Renamed {
+                self.rename_loaded(space);
+            } else {
+                machine.invalidate_tag(tag);
+                counters.flushes_full.add_alone(1);
+            }
             return Invalidated::Everything;
         };
         for extent in ranges.iter() {

@@ -11,12 +11,26 @@ use std::sync::Arc;
 
 use platform::Shuttle;
 use shootdown::soft::{Churn, Config, Lives, LivesReport, Soft};
-use shootdown::{CpuId, Rule};
+use shootdown::{CpuId, Reach, Rule, Tagging};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
-/// Four CPUs with two tags, three spaces of two pages, 160 steps.
-fn churn(broken: Option<Rule>) {
-    let config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, broken };
+/// Four CPUs with two tags.
+const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, ..Config::DEFAULT };
+
+/// The same with tags of other kinds, and six spaces, so that they run out.
+const OTHER_TAGS: [Config; 5] = {
+    let global = Config { tables: 6, ..CONFIG.with_broadcasts(5) };
+    [
+        global,
+        Config { broadcast: Some(Reach::Targets), ..global },
+        Config { costs_turn_after: 3, ..global },
+        Config { tags: 3, broadcast: None, ..global },
+        Config { tagging: Tagging::Renamed, broadcast: None, tags: 3, ..global },
+    ]
+};
+
+/// Spaces of two pages, 160 steps.
+fn churn(config: Config) {
     let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
     let churn = Arc::new(Churn::new(&engine));
     let threads: Vec<_> = (0..config.cpus)
@@ -34,10 +48,10 @@ fn churn(broken: Option<Rule>) {
     assert_eq!(engine.machine().freed_table_walks(), 0);
 }
 
-/// Four CPUs with two tags, two spaces at a time of six page tables, 240 steps. Every space must
-/// be freed once, when nobody can walk its tables any more.
-fn lives(broken: Option<Rule>) {
-    let config = Config { cpus: 4, tables: 6, pages: 2, tags: 2, broken };
+/// Two spaces at a time of six page tables, 240 steps. Every space must be freed once, when nobody
+/// can walk its tables any more.
+fn lives(config: Config) {
+    let config = Config { tables: 6, ..config };
     let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
     let lives = Arc::new(Lives::new(&engine, 2));
     let threads: Vec<_> = (0..config.cpus)
@@ -58,7 +72,7 @@ fn lives(broken: Option<Rule>) {
     assert_eq!(report.born, report.freed);
 }
 
-fn config() -> shuttle::Config {
+fn config_of_runs() -> shuttle::Config {
     let mut config = shuttle::Config::new();
     // Waiting spins, and a fair share of the schedules starves the one who is waited for.
     config.max_steps = shuttle::MaxSteps::ContinueAfter(200_000);
@@ -68,18 +82,28 @@ fn config() -> shuttle::Config {
 #[test]
 fn random_schedules_are_right() {
     let scheduler = RandomScheduler::new_from_seed(1, 400);
-    shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+    shuttle::Runner::new(scheduler, config_of_runs()).run(|| churn(CONFIG));
     let scheduler = RandomScheduler::new_from_seed(1, 400);
-    shuttle::Runner::new(scheduler, config()).run(|| lives(None));
+    shuttle::Runner::new(scheduler, config_of_runs()).run(|| lives(CONFIG));
 }
 
 /// Priorities rather than dice: finds what takes few, well-placed preemptions.
 #[test]
 fn priority_schedules_are_right() {
     let scheduler = PctScheduler::new_from_seed(1, 3, 100);
-    shuttle::Runner::new(scheduler, config()).run(|| churn(None));
+    shuttle::Runner::new(scheduler, config_of_runs()).run(|| churn(CONFIG));
     let scheduler = PctScheduler::new_from_seed(1, 3, 100);
-    shuttle::Runner::new(scheduler, config()).run(|| lives(None));
+    shuttle::Runner::new(scheduler, config_of_runs()).run(|| lives(CONFIG));
+}
+
+#[test]
+fn random_schedules_are_right_however_tags_are_given() {
+    for config in OTHER_TAGS {
+        let scheduler = RandomScheduler::new_from_seed(1, 100);
+        shuttle::Runner::new(scheduler, config_of_runs()).run(move || churn(config));
+        let scheduler = RandomScheduler::new_from_seed(1, 100);
+        shuttle::Runner::new(scheduler, config_of_runs()).run(move || lives(config));
+    }
 }
 
 /// The workload is worth its time only if it notices what is missing.
@@ -107,13 +131,14 @@ fn steps_left_out_are_noticed() {
         Rule::DiscardFreedTables,
         Rule::KeepPresent,
     ];
-    let of_lives = of_lives.map(|rule| (rule, lives as fn(Option<Rule>)));
-    let of_churn = of_churn.map(|rule| (rule, churn as fn(Option<Rule>)));
+    let of_lives = of_lives.map(|rule| (rule, lives as fn(Config)));
+    let of_churn = of_churn.map(|rule| (rule, churn as fn(Config)));
     let mut survivors = Vec::new();
     for (rule, workload) in of_lives.into_iter().chain(of_churn) {
         let scheduler = RandomScheduler::new_from_seed(1, 10_000);
         let noticed = catch_unwind(AssertUnwindSafe(|| {
-            shuttle::Runner::new(scheduler, config()).run(move || workload(Some(rule)));
+            shuttle::Runner::new(scheduler, config_of_runs())
+                .run(move || workload(Config { broken: Some(rule), ..CONFIG }));
         }));
         if noticed.is_ok() {
             survivors.push(rule);

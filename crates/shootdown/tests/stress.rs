@@ -11,7 +11,7 @@ use std::thread;
 
 use lifetimes::{COUNTED, HANDOFF, SHOOT, With};
 use shootdown::soft::{Churn, ChurnReport, Config, Host, Lives, LivesReport, Platform, Soft};
-use shootdown::{CpuId, Rule, Shootdown};
+use shootdown::{CpuId, Reach, Rule, Shootdown, Tagging};
 
 /// Runs `cpu` on one thread for each CPU, and adds up what they return.
 fn on_all_cpus<R: Default + Send + std::ops::AddAssign>(
@@ -37,7 +37,25 @@ fn churn(config: Config, steps: usize, seed: u64) -> (ChurnReport, u64) {
     (report, engine.machine().freed_table_walks())
 }
 
-const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 4, tags: 2, broken: None };
+const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 4, tags: 2, ..Config::DEFAULT };
+/// Tags that all CPUs share, and that run out all the time: more than CPUs, fewer, and none.
+const GLOBAL: [Config; 6] = {
+    let many = Config { tables: 8, ..CONFIG.with_broadcasts(5) };
+    [
+        many,
+        Config { broadcast: Some(Reach::Targets), ..many },
+        Config { broadcast: None, ..many },
+        Config { costs_turn_after: 5, ..many },
+        Config { tags: 3, ..many },
+        Config { tags: 0, ..many },
+    ]
+};
+/// Tags that each CPU counts up.
+const RENAMED: [Config; 3] = {
+    let many = Config { tables: 8, tagging: Tagging::Renamed, ..CONFIG };
+    [Config { tags: 1, ..many }, Config { tags: 2, ..many }, Config { tags: 15, ..many }]
+};
+
 /// A busy host may run one CPU after the other: then nothing goes wrong, whatever is missing.
 const TRIES: u64 = 100;
 /// miri is some thousand times slower.
@@ -54,6 +72,15 @@ fn nobody_uses_what_was_given_away() {
             assert_eq!((report.stale, walks), (0, 0), "{tags} tags, seed {seed}");
             assert!(report.touches > 0 && report.flushes > 0);
         }
+    }
+}
+
+#[test]
+fn nobody_does_however_tags_are_given() {
+    for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
+        let (report, walks) = churn(config, STEPS.div_ceil(8), number as u64);
+        assert_eq!((report.stale, walks), (0, 0), "{config:?}");
+        assert!(report.touches > 0 && report.flushes > 0);
     }
 }
 
@@ -103,6 +130,15 @@ fn every_space_that_is_shot_is_freed_once() {
 #[test]
 fn every_space_that_is_counted_is_freed_once() {
     every_space_is_freed_once::<With<Host, COUNTED>>();
+}
+
+#[test]
+fn every_space_is_freed_once_however_tags_are_given() {
+    for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
+        let (report, walks) = lives::<Host>(config, STEPS.div_ceil(16), number as u64);
+        assert_eq!((report.stale, walks), (0, 0), "{config:?}");
+        assert_eq!(report.born, report.freed, "{config:?}");
+    }
 }
 
 #[test]

@@ -40,6 +40,18 @@ counts! {
     interrupts_taken: u64,
     /// Time that it spent in them.
     interrupted: Time,
+    /// Invalidations that it broadcast, by operations of the hardware.
+    broadcasts: u64,
+    /// How often it had firmware make another CPU invalidate.
+    remote_fences: u64,
+    /// Time that it waited for those two.
+    broadcast_wait: Time,
+    /// Time that others' broadcasts and remote fences took from it.
+    stolen: Time,
+    /// Tags that spaces were given.
+    tags_taken: u64,
+    /// How often the tags were used up, and all were taken back.
+    rollovers: u64,
     /// How often it dropped all of a tag, or everything, for whatever reason.
     flushes_full: u64,
     /// How often it dropped a range, for whatever reason.

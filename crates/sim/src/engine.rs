@@ -3,25 +3,33 @@
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
 use core::fmt;
+use core::iter::once;
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Root, Rule, Shootdown, Space, Tag,
-    TagSlot, Word,
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, PageSize, Reach, Root, Rule,
+    Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts, Word,
 };
 
+use crate::broadcast::Told;
+use crate::machine;
 use crate::mmu::TagEntries;
 use crate::sim::Sim;
+use crate::telling::{self, Tell};
+use crate::time::Time;
 use crate::word::{SimWord, with_running};
 
 /// What an embedder of the engine decides when it is compiled.
 pub trait EngineOptions: Sync + 'static {
     /// See [`Machine::LIFETIME`].
     const LIFETIME: Lifetime = Lifetime::Handoff;
+    /// How other CPUs are told.
+    const TELL: Tell = Tell::Chosen;
 }
 
 /// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
@@ -32,8 +40,11 @@ pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     dead: Vec<Mutex<Vec<Root>>>,
     dead_count: AtomicUsize,
     options: PhantomData<fn() -> O>,
+    tagging: Tagging,
     tags: usize,
     flush_ceiling: usize,
+    broadcast: Option<Broadcast>,
+    telling_costs: TellingCosts,
     broken: Option<Rule>,
 }
 
@@ -48,14 +59,22 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
     pub fn engine(sim: &Sim, broken: Option<Rule>) -> Shootdown<Self> {
         let cpus = sim.machine().cpu_count();
         assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
-        let tlb = &sim.machine().tlb;
+        let machine = sim.machine();
+        let tagging = match machine.tagging {
+            machine::Tagging::PerCpu => Tagging::PerCpu,
+            machine::Tagging::Global => Tagging::Global,
+            machine::Tagging::Renamed => Tagging::Renamed,
+        };
         Shootdown::new(Self {
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
             dead: (0..cpus).map(|_| Mutex::default()).collect(),
             dead_count: AtomicUsize::new(0),
             options: PhantomData,
-            tags: tlb.tags,
-            flush_ceiling: tlb.flush_ceiling,
+            tagging,
+            tags: machine.tlb.tags,
+            flush_ceiling: machine.tlb.flush_ceiling,
+            broadcast: telling::broadcast(machine, O::TELL),
+            telling_costs: telling::costs(machine, O::TELL),
             broken,
         })
     }
@@ -76,6 +95,32 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
     }
 }
 
+/// The pages of an extent that is not whole: as one range, if they are of the smallest size; else
+/// each by the first of its addresses, as one operation names one page of any size.
+fn ranges(extent: Extent) -> Vec<Range<u64>> {
+    const SMALLEST: PageSize = PageSize::from_shift(12);
+    let bytes = SMALLEST.bytes();
+    if extent.is_whole() {
+        Vec::new()
+    } else if extent.page_size() == SMALLEST {
+        let length = extent.page_count() as u64 * bytes;
+        once(extent.start()..extent.start().saturating_add(length)).collect()
+    } else {
+        extent.addresses().map(|address| address..address.saturating_add(bytes)).collect()
+    }
+}
+
+/// What TLBs are told of an extent.
+fn told(extent: Extent, ranges: &[Range<u64>]) -> Told<'_> {
+    if extent.is_whole() {
+        Told::Tag
+    } else if extent.frees_tables() {
+        Told::Tables(ranges)
+    } else {
+        Told::Pages(ranges)
+    }
+}
+
 /// What the engine asks of the machine comes from code that runs on it; before that, nothing is
 /// loaded that would have to be changed.
 fn on_machine(f: impl FnOnce(&Sim)) {
@@ -85,12 +130,14 @@ fn on_machine(f: impl FnOnce(&Sim)) {
 // SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; accesses
 // happen one after the other, and `fence` costs what it would cost to make that so; the TLB of the
 // simulation forgets at once what it is told to forget, INVLPG including what is cached of upper
-// levels; interrupts arrive after finite time; `breaks` is only ever true in tests that expect the
+// levels; what was broadcast is gone when its issuer has waited, and a remote fence when it
+// returns; interrupts arrive after finite time; `breaks` is only ever true in tests that expect the
 // oracle to notice.
 unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, O> {
     type Word = SimWord;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
+    type TagWords = [SimWord; 2048];
 
     const LIFETIME: Lifetime = O::LIFETIME;
 
@@ -120,8 +167,14 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
         word.prefetch();
     }
     fn publish(&self) {}
+    fn tagging(&self) -> Tagging {
+        self.tagging
+    }
     fn tag_count(&self) -> usize {
         self.tags
+    }
+    fn cpu_limit(&self) -> usize {
+        self.cpus.len()
     }
     fn flush_ceiling(&self) -> usize {
         self.flush_ceiling
@@ -151,11 +204,51 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
     fn ring(&self, cpus: &CpuSet<Self>) {
         on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
+    fn broadcast(&self) -> Option<Broadcast> {
+        self.broadcast
+    }
+    fn telling_costs(&self) -> TellingCosts {
+        self.telling_costs
+    }
+    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
+        let Some(broadcast) = self.broadcast else { return };
+        let ranges = ranges(extent);
+        on_machine(|sim| match broadcast.reach {
+            Reach::Everyone => sim.broadcast(tag.0, told(extent, &ranges)),
+            Reach::Targets => {
+                // An SBI fence of addresses leaves what is cached of upper levels.
+                let whole = extent.is_whole() || extent.frees_tables();
+                let told = if whole { Told::Tag } else { Told::Pages(&ranges) };
+                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, told);
+            }
+        });
+    }
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        let ranges = ranges(extent);
+        let whole = extent.is_whole();
+        let told = if whole { Told::Everything } else { Told::Pages(&ranges) };
+        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, told));
+    }
+    fn complete_broadcasts(&self) -> u64 {
+        let waited = with_running(|sim| {
+            let began = sim.now();
+            sim.complete_broadcasts();
+            sim.now() - began
+        });
+        waited.unwrap_or(Time::ZERO).ns()
+    }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: whoever made the space keeps it until its root was taken from the list.
         let root = unsafe { space.as_ref() }.root();
         self.dead_here().push(root);
         self.dead_count.fetch_add(1, Relaxed);
+    }
+    fn spin(&self) {
+        on_machine(|sim| {
+            sim.mask();
+            sim.relax();
+            sim.unmask();
+        });
     }
     fn relax(&self, _waiting: &CpuSet<Self>) {
         on_machine(Sim::relax);

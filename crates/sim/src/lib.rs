@@ -14,6 +14,10 @@
 //!   costs what it costs. Stores wait in a store buffer, locked operations and fences for it.
 //! - **Translation.** x86-64 page tables in simulated memory are walked for each miss, entry by
 //!   entry; TLBs have tags, sizes and least-recently-used replacement, and cache upper levels.
+//!   Tags are each CPU's own, or everyone's; a miss is the hardware's, or the kernel's.
+//! - **Broadcasts** by hardware, which queue for one interconnect, and fences of remote CPUs by
+//!   firmware: at the last moment at which they may take effect, and only for what was cached
+//!   before they were issued.
 //! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; what a hypervisor
 //!   adds to each; masking; wake-up from idle states, the deeper the longer it has been idle.
 //! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices, locks that sleep or
@@ -41,8 +45,9 @@
 //! In this order: [`machine`], the description; [`time`](Time) and `queue`, who acts when;
 //! [`sim`](Sim), the main loop and how time passes, on `context`s that are coroutines on `stack`s;
 //! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`;
-//! `scheduler` and [`lock`](SleepingLock); [`oracle`](Wrong), the judge; [`engine`](SimMachine),
-//! the machine as Shootdown sees it.
+//! [`broadcast`](Told), the other way to tell; `scheduler` and [`lock`](SleepingLock);
+//! [`oracle`](Wrong), the judge; `telling` and [`engine`](SimMachine), the machine as Shootdown
+//! sees it.
 
 // In reading order.
 pub mod machine;
@@ -57,14 +62,17 @@ mod interrupt;
 mod memory;
 mod tlb;
 mod mmu;
+mod broadcast;
 mod scheduler;
 mod lock;
 mod oracle;
+mod telling;
 mod engine;
 mod counts;
 mod waits;
 mod rng;
 
+pub use broadcast::Told;
 pub use counts::Counts;
 pub use engine::{EngineOptions, SimMachine};
 pub use lock::{SleepingLock, SpinLock};
@@ -75,6 +83,7 @@ pub use oracle::{FlushRecord, Violation, Wrong};
 pub use rng::Rng;
 pub use scheduler::{Affinity, Meanwhile, ThreadId, ThreadSpec};
 pub use sim::{Kernel, RunEnd, Sim, SwitchedTo};
+pub use telling::Tell;
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;

@@ -7,6 +7,7 @@
 use core::ops::Range;
 
 use crate::lines::{Access, LineId};
+use crate::machine::Refill;
 use crate::memory::{FrameNumber, Purpose};
 use crate::oracle::{FlushRecord, Violation, Wrong};
 use crate::sim::Sim;
@@ -84,7 +85,7 @@ impl Sim {
         let tlb = &mut tlbs[self.cpu()];
         tlb.load(space, tag);
         if !kept {
-            tlb.invalidate_tag(tag);
+            tlb.invalidate_tag(tag, self.next_moment());
         }
         // What was freed while its tag was not loaded can be walked from now on.
         let memory = self.memory.borrow();
@@ -107,7 +108,7 @@ impl Sim {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
         tlb.load(SpaceKey::KERNEL, 0);
-        tlb.invalidate_tag(0);
+        tlb.invalidate_tag(0, self.next_moment());
         drop(tlbs);
         self.count(|counts| counts.root_loads += 1);
     }
@@ -125,11 +126,15 @@ impl Sim {
         result
     }
 
-    /// Drops translations of pages under the loaded tag, one by one: INVLPG.
+    /// Drops translations of pages in a row under the loaded tag, one by one (INVLPG) or as many as
+    /// one operation can name.
     pub fn invalidate(&self, addresses: impl Iterator<Item = u64>) {
+        let tlb = &self.machine.tlb;
         let mut pages = 0;
         for address in addresses {
-            self.spend(self.machine.tlb.invalidate_page);
+            if pages % tlb.pages_per_invalidation as u64 == 0 {
+                self.spend(tlb.invalidate_page);
+            }
             self.tlbs.borrow_mut()[self.cpu()].invalidate(address);
             pages += 1;
         }
@@ -144,7 +149,7 @@ impl Sim {
         self.spend(self.machine.tlb.load_root_and_discard);
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
-        tlb.invalidate_tag(tlb.tag);
+        tlb.invalidate_tag(tlb.tag, self.next_moment());
         drop(tlbs);
         self.count(|counts| counts.flushes_full += 1);
     }
@@ -152,13 +157,13 @@ impl Sim {
     /// Drops everything, global translations included.
     pub fn invalidate_all(&self) {
         self.spend(self.machine.tlb.invalidate_all);
-        self.tlbs.borrow_mut()[self.cpu()].invalidate_all();
+        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_moment());
         self.count(|counts| counts.flushes_full += 1);
     }
 
     /// The TLB loses everything, as in a deep idle state. Takes no time.
     pub(crate) fn lose_tlb(&self) {
-        self.tlbs.borrow_mut()[self.cpu()].invalidate_all();
+        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_moment());
     }
 
     /// Tells the oracle that a flush begins: the page tables are changed, and what they mapped
@@ -217,14 +222,27 @@ impl Sim {
     }
 
     /// Walks the page tables, and keeps what it finds. Interrupts must be masked.
+    ///
+    /// A walk during which the TLB was told to forget something begins again: whoever told it does
+    /// not wait for it.
     fn walk(&self, address: u64, touch: Touch) -> Result<FrameNumber, PageFault> {
-        let (space, cached) = {
+        loop {
+            if let Some(result) = self.walk_once(address, touch) {
+                return result;
+            }
+        }
+    }
+
+    fn walk_once(&self, address: u64, touch: Touch) -> Option<Result<FrameNumber, PageFault>> {
+        let keeps_upper = self.machine.refill == Refill::Hardware;
+        let (space, cached, told) = {
             let mut tlbs = self.tlbs.borrow_mut();
             let tlb = &mut tlbs[self.cpu()];
-            (tlb.space, tlb.find_upper(address))
+            let cached = if keeps_upper { tlb.find_upper(address) } else { None };
+            (tlb.space, cached, tlb.told)
         };
         if space == SpaceKey::KERNEL {
-            return Err(PageFault);
+            return Some(Err(PageFault));
         }
         let (mut table, mut generation, mut shift) = match cached {
             Some(upper) => (upper.table, upper.table_generation, upper.shift - LEVEL_BITS),
@@ -232,27 +250,26 @@ impl Sim {
         };
         loop {
             let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
-            self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load);
+            self.access_entry(table, index, Access::Load, told)?;
             if self.memory.borrow().generation(table) != generation {
                 self.report(Wrong::FreedTable, self.cpu(), table << 12);
             }
             let entry = self.memory.borrow().entry(table, index);
             if entry & PRESENT == 0 {
-                return Err(PageFault);
+                return Some(Err(PageFault));
             }
             if shift == PAGE_SHIFT || entry & LARGE != 0 {
-                return self.finish_walk(address, touch, space, (table, index, shift));
+                return self.finish_walk(address, touch, (space, told), (table, index, shift));
             }
             (table, generation) = {
                 let next = entry_frame(entry);
                 (next, self.memory.borrow().generation(next))
             };
-            self.tlbs.borrow_mut()[self.cpu()].insert_upper(Upper {
-                shift,
-                prefix: address >> shift,
-                table,
-                table_generation: generation,
-            });
+            if keeps_upper {
+                let prefix = address >> shift;
+                let upper = Upper { shift, prefix, table, table_generation: generation };
+                self.tlbs.borrow_mut()[self.cpu()].insert_upper(upper, self.moment());
+            }
             shift -= LEVEL_BITS;
         }
     }
@@ -262,18 +279,18 @@ impl Sim {
         &self,
         address: u64,
         touch: Touch,
-        space: SpaceKey,
+        (space, told): (SpaceKey, u64),
         (table, index, shift): (FrameNumber, usize, u8),
-    ) -> Result<FrameNumber, PageFault> {
+    ) -> Option<Result<FrameNumber, PageFault>> {
         let is_write = matches!(touch, Touch::Write(_));
         let marks = if is_write { ACCESSED | DIRTY } else { ACCESSED };
         if self.memory.borrow().entry(table, index) & marks != marks {
-            self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Atomic);
+            self.access_entry(table, index, Access::Atomic, told)?;
         }
         let mut memory = self.memory.borrow_mut();
-        let Some(entry) = memory.entry_mut(table, index) else { return Err(PageFault) };
+        let Some(entry) = memory.entry_mut(table, index) else { return Some(Err(PageFault)) };
         if *entry & PRESENT == 0 || *entry & USER == 0 || is_write && *entry & WRITABLE == 0 {
-            return Err(PageFault);
+            return Some(Err(PageFault));
         }
         *entry |= marks;
         let entry = *entry;
@@ -288,8 +305,20 @@ impl Sim {
             space,
             clean_since: self.oracle.borrow().now(),
         };
-        self.tlbs.borrow_mut()[self.cpu()].insert(translation);
-        Ok(frame + ((address - translation.page) >> PAGE_SHIFT))
+        self.tlbs.borrow_mut()[self.cpu()].insert(translation, self.moment());
+        Some(Ok(frame + ((address - translation.page) >> PAGE_SHIFT)))
+    }
+
+    /// Part of a walk; nothing if the TLB was told to forget something since the walk began.
+    fn access_entry(
+        &self,
+        table: FrameNumber,
+        index: usize,
+        access: Access,
+        told: u64,
+    ) -> Option<()> {
+        self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), access);
+        (self.tlbs.borrow()[self.cpu()].told == told).then_some(())
     }
 
     fn report(&self, wrong: Wrong, cpu: usize, address: u64) {
@@ -334,8 +363,13 @@ impl Sim {
     /// Frees a page table. If a CPU could still walk it, that is a hazard, and counted.
     pub fn free_table(&self, table: FrameNumber) {
         let walkers: Vec<usize> = {
-            let tlbs = self.tlbs.borrow();
-            (0..tlbs.len()).filter(|&cpu| tlbs[cpu].can_walk(table)).collect()
+            let (tlbs, scheduler) = (self.tlbs.borrow(), self.scheduler.borrow());
+            // A kernel that walks itself does so for its threads alone.
+            let walks = |&cpu: &usize| {
+                self.machine.refill == Refill::Hardware || scheduler.runs_user_thread(cpu)
+            };
+            let can_walk = |&cpu: &usize| tlbs[cpu].can_walk(table);
+            (0..tlbs.len()).filter(can_walk).filter(walks).collect()
         };
         for cpu in walkers {
             self.report(Wrong::WalkableTableFreed, cpu, table << 12);

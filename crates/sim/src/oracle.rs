@@ -300,13 +300,14 @@ mod tests {
             load_root: Time::ZERO,
             load_root_and_discard: Time::ZERO,
             invalidate_page: Time::ZERO,
+            pages_per_invalidation: 1,
             invalidate_all: Time::ZERO,
             flush_ceiling: 33,
         };
         let mut tlbs = [Tlb::new(&size)];
         tlbs[0].load(SPACE, 0);
-        tlbs[0].insert(translation(0x1000, 5));
-        tlbs[0].insert(translation(1 << 40, 5));
+        tlbs[0].insert(translation(0x1000, 5), 0);
+        tlbs[0].insert(translation(1 << 40, 5), 0);
         for page in 1..=PARTS_MAX as u64 + 1 {
             let record = oracle.begin(SPACE, Some(page << 12..(page + 1) << 12), Time::ZERO);
             oracle.end(record, &mut tlbs);

@@ -16,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
+use crate::broadcast::Broadcasting;
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::interrupt::Arrival;
@@ -66,6 +67,8 @@ pub struct Sim {
     /// The CPU whose turn it is.
     running: Cell<usize>,
     in_context: Cell<bool>,
+    /// Counts the invalidations of TLBs: what was cached before one is told from what came later.
+    moment: Cell<u64>,
     pub(crate) clock: RefCell<Clock>,
     pub(crate) lines: RefCell<Lines>,
     pub(crate) memory: RefCell<Memory>,
@@ -86,6 +89,8 @@ pub(crate) struct Clock {
     /// Who would go beyond has to stop for good.
     end: Time,
     pub(crate) cpus: Vec<CpuClock>,
+    /// When the broadcasts that have been issued leave the interconnect to others.
+    pub(crate) interconnect_free_at: Time,
 }
 
 #[derive(Debug)]
@@ -101,6 +106,13 @@ pub(crate) struct CpuClock {
     stored_at: Time,
     /// Waiting for something to do.
     pub(crate) parked: bool,
+    /// Held up by an instruction that waits for other CPUs.
+    pub(crate) stalled: bool,
+    /// What others' broadcasts and remote fences took from it, and it has not yet lost.
+    stolen: Time,
+    /// When the remote fences that it was told of are done.
+    pub(crate) fenced_until: Time,
+    pub(crate) broadcasting: Broadcasting,
     /// The space that it is sending a flush for, whose interrupts it sends, and since when.
     pub(crate) flushing: Option<(Option<SpaceKey>, Time)>,
     pub(crate) counts: Counts,
@@ -133,16 +145,22 @@ impl Sim {
             arrivals: VecDeque::new(),
             stored_at: Time::ZERO,
             parked: false,
+            stalled: false,
+            stolen: Time::ZERO,
+            fenced_until: Time::ZERO,
+            broadcasting: Broadcasting::default(),
             flushing: None,
             counts: Counts::default(),
         };
         let sim = Self {
             running: Cell::new(0),
             in_context: Cell::new(false),
+            moment: Cell::new(0),
             clock: RefCell::new(Clock {
                 queue: EventQueue::default(),
                 end: Time::END,
                 cpus: (0..cpus).map(cpu).collect(),
+                interconnect_free_at: Time::ZERO,
             }),
             lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
             memory: RefCell::new(Memory::new(frames)),
@@ -314,6 +332,17 @@ impl Sim {
         self.advance(target);
     }
 
+    /// A moment before which all that is cached now was cached.
+    pub(crate) fn next_moment(&self) -> u64 {
+        self.moment.set(self.moment.get() + 1);
+        self.moment.get()
+    }
+
+    /// The moment of what is cached now.
+    pub(crate) fn moment(&self) -> u64 {
+        self.moment.get()
+    }
+
     pub(crate) fn forget_line(&self, line: LineId) {
         self.lines.borrow_mut().forget(line);
     }
@@ -324,6 +353,7 @@ impl Sim {
             let (suspend, until) = self.clock.borrow_mut().step(self.cpu(), target);
             if suspend {
                 self.suspend();
+                target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
             }
             // Who suspends may be woken early, for an interrupt that was sent meanwhile.
             if self.interrupt_is_due() {
@@ -421,6 +451,21 @@ impl fmt::Debug for Sim {
             .field("machine", &self.machine.name)
             .field("time", &self.time())
             .finish_non_exhaustive()
+    }
+}
+
+impl CpuClock {
+    /// Takes time from whatever it does, if it does anything.
+    pub(crate) fn steal(&mut self, time: Time) {
+        if !self.parked && !self.stalled {
+            self.stolen += time;
+        }
+    }
+
+    fn lose_stolen(&mut self) -> Time {
+        let stolen = core::mem::take(&mut self.stolen);
+        self.counts.stolen += stolen;
+        stolen
     }
 }
 

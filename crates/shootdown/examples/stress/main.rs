@@ -103,7 +103,7 @@ struct Outcome {
 }
 
 fn run(cpus: u32, time: Duration, broken: Option<Rule>) -> Outcome {
-    let config = Config { cpus, tables: 3, pages: 8, tags: 4, broken };
+    let config = Config { cpus, tables: 3, pages: 8, tags: 4, broken, ..Config::DEFAULT };
     let engine = Soft::<Host, WORDS>::engine(config);
     let churn = Churn::new(&engine);
     let start = Instant::now();

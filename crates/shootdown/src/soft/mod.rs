@@ -18,6 +18,7 @@
 mod churn;
 mod lives;
 mod tlb;
+mod wire;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -27,6 +28,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+use crate::broadcast::{Broadcast, Reach, TellingCosts};
 use crate::cpu::{Cpu, Here};
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
@@ -36,8 +38,10 @@ use crate::retire::Lifetime;
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
+use crate::tag::Tagging;
 use crate::tag::slots::TagSlot;
 use tlb::{Table, Tlb};
+use wire::{Told, Wire};
 
 pub use churn::{Churn, ChurnReport};
 pub use lives::{Lives, LivesReport};
@@ -120,16 +124,51 @@ pub struct Config {
     pub tables: usize,
     /// Pages that each table maps, from address 0 on, 4 KiB each.
     pub pages: usize,
-    /// Tags per CPU, at most 6.
+    /// Tags: per CPU at most 6, global or renamed any number below 64.
     pub tags: usize,
+    /// How they are given to spaces.
+    pub tagging: Tagging,
+    /// Whom broadcasts reach, if there are any.
+    pub broadcast: Option<Reach>,
+    /// What it takes to tell others: which way the engine chooses.
+    pub costs: TellingCosts,
+    /// After how often these were asked for the other way is the cheaper one, and so on; 0 for
+    /// never.
+    pub costs_turn_after: u64,
     /// A rule that the engine shall break on this machine.
     pub broken: Option<Rule>,
 }
 
 impl Default for Config {
-    /// Two CPUs, two page tables of four pages, six tags, nothing broken.
     fn default() -> Self {
-        Self { cpus: 2, tables: 2, pages: 4, tags: 6, broken: None }
+        Self::DEFAULT
+    }
+}
+
+impl Config {
+    /// Two CPUs, two page tables of four pages, six tags for each CPU, nothing broken.
+    pub const DEFAULT: Self = Self {
+        cpus: 2,
+        tables: 2,
+        pages: 4,
+        tags: 6,
+        tagging: Tagging::PerCpu,
+        broadcast: None,
+        costs: TellingCosts {
+            interrupt_ns: 1,
+            interrupt_each_ns: 0,
+            broadcast_ns: 0,
+            broadcast_each_ns: 0,
+            operation_ns: 0,
+        },
+        costs_turn_after: 0,
+        broken: None,
+    };
+
+    /// With tags that all CPUs share, and hardware that tells everyone at no cost.
+    #[must_use]
+    pub const fn with_broadcasts(self, tags: usize) -> Self {
+        Self { tags, tagging: Tagging::Global, broadcast: Some(Reach::Everyone), ..self }
     }
 }
 
@@ -140,6 +179,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     tables: Vec<Table<P>>,
     kernel: Table<P>,
     freed_table_walks: AtomicU64,
+    costs_asked: AtomicU64,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
 }
 
@@ -154,6 +194,7 @@ struct SoftCpu<P: Platform, const WORDS: usize> {
     tlb: Mutex<Tlb>,
     /// The interrupt's wire.
     interrupt: P::Word,
+    wire: Wire<P>,
     occupied: AtomicBool,
 }
 
@@ -170,6 +211,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             state: Cpu::new(),
             tlb: Mutex::new(Tlb::new()),
             interrupt: P::Word::new(0),
+            wire: Wire::new(),
             occupied: AtomicBool::new(false),
         });
         Shootdown::new(Self {
@@ -178,6 +220,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),
             kernel: Table::new(config.pages),
             freed_table_walks: AtomicU64::new(0),
+            costs_asked: AtomicU64::new(0),
             reclaimed: Mutex::default(),
         })
     }
@@ -250,13 +293,23 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         &self.tables[space.root().0 as usize]
     }
 
-    /// The TLB of the CPU that we are on. A panic while it was held is the test's own failure.
-    fn tlb(&self) -> MutexGuard<'_, Tlb> {
-        self.cpus[P::cpu().index()].tlb.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Uses the TLB of the CPU that we are on. A panic meanwhile is the test's own failure.
+    fn tlb<R>(&self, f: impl FnOnce(&mut Tlb) -> R) -> R {
+        let cpu = &self.cpus[P::cpu().index()];
+        let mut tlb = cpu.tlb.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.config.broadcast.is_some() { cpu.wire.using(&mut tlb, f) } else { f(&mut tlb) }
     }
 
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
-        self.note_walk(self.tlb().load(&self.tables, root, tag, entries));
+        self.note_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
+    }
+
+    fn issue(&self, to: Vec<CpuId>, told: Told) {
+        self.cpus[P::cpu().index()].wire.issue(to, told);
+    }
+
+    fn everyone(&self) -> Vec<CpuId> {
+        (0..self.config.cpus).map(CpuId).collect()
     }
 
     /// Speculation has walked page tables, freed ones or not.
@@ -273,6 +326,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type Word = P::Word;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
+    type TagWords = [P::Word; 2];
 
     const LIFETIME: Lifetime = P::LIFETIME;
 
@@ -289,8 +343,46 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         P::fence();
     }
     fn publish(&self) {}
+    fn tagging(&self) -> Tagging {
+        self.config.tagging
+    }
     fn tag_count(&self) -> usize {
         self.config.tags
+    }
+    fn cpu_limit(&self) -> usize {
+        self.config.cpus as usize
+    }
+    fn broadcast(&self) -> Option<Broadcast> {
+        let reach = self.config.broadcast?;
+        Some(Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() })
+    }
+    fn telling_costs(&self) -> TellingCosts {
+        let Config { costs, costs_turn_after, .. } = self.config;
+        let asked = self.costs_asked.fetch_add(1, Relaxed);
+        let turns = asked.checked_div(costs_turn_after).unwrap_or(0);
+        if turns.is_multiple_of(2) {
+            return costs;
+        }
+        let TellingCosts { interrupt_ns, broadcast_ns, .. } = costs;
+        TellingCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
+    }
+    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
+        let to = match self.config.broadcast {
+            Some(Reach::Targets) => cpus.iter().collect(),
+            _ => self.everyone(),
+        };
+        self.issue(to, Told::Tag(tag, extent));
+    }
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        self.issue(self.everyone(), Told::Kernel(extent));
+    }
+    fn complete_broadcasts(&self) -> u64 {
+        for (cpus, told) in self.cpus[P::cpu().index()].wire.take_issued() {
+            for cpu in cpus {
+                self.cpus[cpu.index()].wire.deliver(told);
+            }
+        }
+        0
     }
     fn catch_up_ceiling(&self) -> usize {
         // As much as the log can hold: what is dropped whole shows no mistake.
@@ -300,19 +392,20 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.load_root(Some(root), tag, entries);
     }
     fn load_kernel(&self) {
-        self.load_root(None, Tag::KERNEL, Entries::Keep);
+        let entries = if self.config.tags == 0 { Entries::Discard } else { Entries::Keep };
+        self.load_root(None, Tag::KERNEL, entries);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        self.note_walk(self.tlb().invalidate(&self.tables, tag, extent));
+        self.note_walk(self.tlb(|tlb| tlb.invalidate(&self.tables, tag, extent)));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        self.note_walk(self.tlb().invalidate_tag(&self.tables, tag));
+        self.note_walk(self.tlb(|tlb| tlb.invalidate_tag(&self.tables, tag)));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        self.tlb().invalidate_kernel(extent);
+        self.tlb(|tlb| tlb.invalidate_kernel(extent));
     }
     fn invalidate_all(&self) {
-        self.tlb().invalidate_all();
+        self.tlb(Tlb::invalidate_all);
     }
     fn ring(&self, cpus: &CpuSet<Self>) {
         for cpu in cpus.iter() {
@@ -323,6 +416,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         // SAFETY: nobody has been told yet that it is free.
         self.table(unsafe { space.as_ref() }).free_in_place();
         self.reclaimed().push(Reclaimed(space));
+    }
+    fn spin(&self) {
+        P::relax();
     }
     fn relax(&self, _waiting: &CpuSet<Self>) {
         P::relax();
@@ -373,21 +469,21 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
     pub fn touch(&self, page: usize) -> Touch {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        machine.tlb().touch(&machine.tables, page)
+        machine.tlb(|tlb| tlb.touch(&machine.tables, page))
     }
 
     /// Uses a page of the kernel.
     pub fn touch_kernel(&self, page: usize) -> Touch {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        machine.tlb().touch_kernel(&machine.kernel, page)
+        machine.tlb(|tlb| tlb.touch_kernel(&machine.kernel, page))
     }
 
     /// Walks page tables as speculation may at any moment. A walk of freed ones is counted.
     pub fn speculate(&self) {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        machine.note_walk(machine.tlb().speculate(&machine.tables));
+        machine.note_walk(machine.tlb(|tlb| tlb.speculate(&machine.tables)));
     }
 
     /// Takes the flush interrupt, if it was sent.

@@ -59,8 +59,8 @@ impl<P: Platform> Table<P> {
     }
 
     /// The page tables that a walk finds.
-    fn upper(&self) -> Upper {
-        Upper { tables: self.tables.load(Relaxed), in_place: self.in_place.use_count() }
+    fn upper(&self, root: Root) -> Upper {
+        Upper { root, tables: self.tables.load(Relaxed), in_place: self.in_place.use_count() }
     }
 
     /// Whether page tables that were found so have been given away. Those in place are other memory
@@ -96,6 +96,7 @@ struct Translation {
 /// The upper levels of a root, as they were when they were cached.
 #[derive(Clone, Copy, Debug)]
 struct Upper {
+    root: Root,
     /// Which of the root's page tables: the n-th.
     tables: u64,
     /// How often those in place had been given away.
@@ -155,12 +156,15 @@ impl Tlb {
         self.speculate(tables) || walked_freed
     }
 
-    /// Walks the tables of the loaded root as speculation may at any moment, and caches their
-    /// upper levels. Returns whether they have been freed since they were cached.
+    /// Walks page tables as speculation may at any moment: those whose upper levels are cached
+    /// under the tag that is loaded, whosever they are, or else those of the loaded root, which are
+    /// cached then. Returns whether they have been freed since they were cached.
     pub(super) fn speculate<P: Platform>(&mut self, tables: &[Table<P>]) -> bool {
-        let Some(root) = self.root else { return false };
-        let table = table(tables, root);
-        table.has_freed(*self.upper.entry(self.tag).or_insert_with(|| table.upper()))
+        if let Some(root) = self.root {
+            self.upper.entry(self.tag).or_insert_with(|| table(tables, root).upper(root));
+        }
+        let cached = self.upper.get(&self.tag);
+        cached.is_some_and(|&upper| table(tables, upper.root).has_freed(upper))
     }
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {
@@ -194,10 +198,7 @@ impl Tlb {
         assert!(tag == self.tag && self.root.is_some(), "only the loaded tag can be named");
         assert!(!extent.is_whole(), "a whole extent is for invalidate_tag");
         let walked_freed = self.speculate(tables);
-        self.pages.retain(|&(of, page), _| of != tag || !extent.covers((page as u64) << 12));
-        if extent.frees_tables() {
-            self.upper.remove(&tag);
-        }
+        self.drop_told(tag, extent);
         walked_freed
     }
 
@@ -212,6 +213,18 @@ impl Tlb {
     fn discard(&mut self, tag: Tag) {
         self.pages.retain(|&(of, _), _| of != tag);
         self.upper.remove(&tag);
+    }
+
+    /// Drops what a broadcast names, whatever is loaded.
+    pub(super) fn drop_told(&mut self, tag: Tag, extent: Extent) {
+        if extent.is_whole() {
+            self.discard(tag);
+            return;
+        }
+        self.pages.retain(|&(of, page), _| of != tag || !extent.covers((page as u64) << 12));
+        if extent.frees_tables() {
+            self.upper.remove(&tag);
+        }
     }
 
     pub(super) fn invalidate_kernel(&mut self, extent: Extent) {

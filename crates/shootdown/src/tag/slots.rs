@@ -1,8 +1,9 @@
-//! Tags as x86 has them: each CPU gives its few tags (PCIDs) to the spaces it last ran.
+//! What a CPU remembers of the spaces that it ran last: under which tag its TLB may hold their
+//! translations, and up to which generation those are clean.
 //!
-//! The kernel's root has tag 0; slot *i* is tag *i* + 1. A slot remembers whose translations the
-//! hardware may hold under its tag, and up to which generation they are clean. Nothing here is
-//! shared: only the CPU itself reads and writes its slots.
+//! Where tags are per CPU, as x86 has them, the slot *is* the tag: the kernel's root has tag 0,
+//! slot *i* is tag *i* + 1, and who takes over the slot takes over the tag. Nothing here is shared:
+//! only the CPU itself reads and writes its slots.
 
 use core::cell::Cell;
 
@@ -10,17 +11,21 @@ use crate::machine::Tag;
 use crate::machine::sealed::Sealed;
 use crate::presence::SpaceId;
 
-/// One tag: whose translations the TLB may hold under it, and how old they may be.
+/// One space that the CPU remembers.
 #[derive(Debug, Default)]
 pub struct TagSlot {
-    /// 0 for nobody's.
+    /// 0 for nobody.
     space: Cell<u64>,
-    /// The TLB holds nothing under this tag that a flush up to this generation covered.
+    /// The TLB holds nothing of the space that a flush up to this generation covered.
     generation: Cell<u64>,
-    last_used: Cell<u64>,
+    /// In switches, the lower bits of their number: when these come round, the order is wrong for a
+    /// while, which costs a few flushes.
+    last_used: Cell<u32>,
+    /// Under which tag, where the slot does not say.
+    tag: Cell<u16>,
 }
 
-/// Room for a CPU's tags. Implemented for `[TagSlot; N]`, and for nothing else.
+/// Room for what a CPU remembers. Implemented for `[TagSlot; N]`, and for nothing else.
 pub trait TagSlots: Sealed {
     /// Slots that belong to nobody.
     fn vacant() -> Self;
@@ -40,34 +45,49 @@ impl<const N: usize> TagSlots for [TagSlot; N] {
     }
 }
 
-/// The tag that a space gets on this CPU.
+/// Which slot a space has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) tag: Tag,
-    /// The generation up to which what the TLB holds under the tag is clean; `None` if it is
-    /// another space's, or unknown.
+pub(crate) struct SlotIndex(u16);
+
+impl SlotIndex {
+    /// None: there are no slots.
+    pub(crate) const NONE: Self = Self(u16::MAX);
+
+    /// The tag that belongs to the slot where tags are per CPU; the kernel's, if there is none.
+    #[inline]
+    pub(crate) fn tag(self) -> Tag {
+        Tag(self.0.wrapping_add(1))
+    }
+}
+
+/// What the CPU remembers of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) slot: SlotIndex,
+    /// The generation up to which what the TLB holds of it is clean; `None` if that is unknown.
     pub(crate) generation: Option<u64>,
 }
 
-/// The tag for `space`: the one that it has, or the one that was used least recently.
+/// What is remembered of `space`; if nothing is, its slot is the one that was used least recently.
 ///
 /// `now` counts this CPU's switches. Least recently used rather than round robin, so that six
 /// spaces that alternate with a crowd of short-lived ones keep their translations.
 #[inline]
-pub(crate) fn choose(slots: &[TagSlot], space: SpaceId, now: u64) -> Choice {
+pub(crate) fn remember(slots: &[TagSlot], space: SpaceId, now: u64) -> Memory {
     for (index, slot) in slots.iter().enumerate() {
         if slot.space.get() == space.number() {
-            slot.last_used.set(now);
-            return Choice { tag: tag_of(index), generation: Some(slot.generation.get()) };
+            slot.last_used.set(now as u32);
+            let generation = Some(slot.generation.get());
+            return Memory { slot: SlotIndex(index as u16), generation };
         }
     }
     take_over(slots, space, now)
 }
 
 #[inline(never)]
-fn take_over(slots: &[TagSlot], space: SpaceId, now: u64) -> Choice {
+fn take_over(slots: &[TagSlot], space: SpaceId, now: u64) -> Memory {
     let Some((mut slot, others)) = slots.split_first() else {
-        return Choice { tag: Tag::KERNEL, generation: None };
+        return Memory { slot: SlotIndex::NONE, generation: None };
     };
     let mut index = 0;
     for (other_index, other) in (1..).zip(others) {
@@ -76,16 +96,30 @@ fn take_over(slots: &[TagSlot], space: SpaceId, now: u64) -> Choice {
         }
     }
     slot.space.set(space.number());
-    slot.last_used.set(now);
-    Choice { tag: tag_of(index), generation: None }
+    slot.last_used.set(now as u32);
+    Memory { slot: SlotIndex(index), generation: None }
 }
 
-/// Notes up to which generation a tag is clean.
+/// Notes up to which generation a space is clean.
 #[inline]
-pub(crate) fn note_clean(slots: &[TagSlot], tag: Tag, generation: u64) {
-    if let Some(slot) = usize::from(tag.0).checked_sub(1).and_then(|index| slots.get(index)) {
+pub(crate) fn note_clean(slots: &[TagSlot], slot: SlotIndex, generation: u64) {
+    if let Some(slot) = slots.get(usize::from(slot.0)) {
         slot.generation.set(generation);
     }
+}
+
+/// Notes which tag a space has now, that was loaded at the switch `now`.
+pub(crate) fn note_tag(slots: &[TagSlot], slot: SlotIndex, space: SpaceId, tag: Tag, now: u64) {
+    if let Some(slot) = slots.get(usize::from(slot.0)) {
+        slot.space.set(space.number());
+        slot.last_used.set(now as u32);
+        slot.tag.set(tag.0);
+    }
+}
+
+/// The tag that was noted for a slot.
+pub(crate) fn noted_tag(slots: &[TagSlot], slot: SlotIndex) -> Tag {
+    slots.get(usize::from(slot.0)).map_or(Tag::KERNEL, |slot| Tag(slot.tag.get()))
 }
 
 /// Forgets every space, for the TLB has been emptied.
@@ -93,11 +127,6 @@ pub(crate) fn vacate(slots: &[TagSlot]) {
     for slot in slots {
         slot.space.set(0);
     }
-}
-
-#[inline]
-fn tag_of(index: usize) -> Tag {
-    Tag(index as u16 + 1)
 }
 
 #[cfg(test)]
@@ -111,13 +140,13 @@ mod tests {
         let mut now = 0;
         let mut choose = |space| {
             now += 1;
-            choose(&slots, SpaceId(space), now)
+            remember(&slots, SpaceId(space), now)
         };
-        let (a, b) = (choose(1).tag, choose(2).tag);
+        let (a, b) = (choose(1), choose(2));
         for stranger in 10..20 {
             assert_eq!(choose(stranger).generation, None);
-            assert_eq!(choose(1), Choice { tag: a, generation: Some(0) });
-            assert_eq!(choose(2), Choice { tag: b, generation: Some(0) });
+            assert_eq!(choose(1), Memory { generation: Some(0), ..a });
+            assert_eq!(choose(2), Memory { generation: Some(0), ..b });
         }
     }
 
@@ -125,9 +154,9 @@ mod tests {
     fn without_slots_there_is_one_tag_and_nothing_is_kept() {
         let slots: [TagSlot; 0] = TagSlots::vacant();
         for now in 1..3 {
-            let choice = choose(&slots, SpaceId(1), now);
-            assert_eq!(choice, Choice { tag: Tag::KERNEL, generation: None });
-            note_clean(&slots, choice.tag, 7);
+            let memory = remember(&slots, SpaceId(1), now);
+            assert_eq!((memory.slot.tag(), memory.generation), (Tag::KERNEL, None));
+            note_clean(&slots, memory.slot, 7);
         }
     }
 
@@ -139,9 +168,9 @@ mod tests {
             let mut owner = [0; 5];
             let mut noted = [0; 9];
             for (now, &space) in (1u64..).zip(&spaces) {
-                let choice = choose(&slots, SpaceId(space), now);
-                let tag = usize::from(choice.tag.0);
-                if let Some(generation) = choice.generation {
+                let memory = remember(&slots, SpaceId(space), now);
+                let tag = usize::from(memory.slot.tag().0);
+                if let Some(generation) = memory.generation {
                     prop_assert_eq!(owner[tag], space);
                     prop_assert_eq!(generation, noted[space as usize]);
                 } else {
@@ -149,7 +178,7 @@ mod tests {
                 }
                 owner[tag] = space;
                 noted[space as usize] = now;
-                note_clean(&slots, choice.tag, now);
+                note_clean(&slots, memory.slot, now);
             }
         }
     }

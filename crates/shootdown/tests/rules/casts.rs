@@ -87,9 +87,9 @@ impl Part {
 }
 
 /// CPU 1 plays the first part, CPU 2 the second, and so on.
-pub(crate) fn play(parts: &[Part]) {
+pub(crate) fn play(parts: &[Part], config: Config) {
     let cpus = 1 + parts.len() as u32;
-    let system = System::<1>::new(Config { cpus, ..Config::default() });
+    let system = System::<1>::new(Config { cpus, ..config });
     for (cpu, part) in (1..).zip(parts) {
         part.prepare(&system, &system.cpu(cpu));
     }
@@ -113,6 +113,8 @@ pub(crate) fn play(parts: &[Part]) {
             system.cpu(cpu).interrupt_point();
         }
     }
+    // Where it was sent: a broadcast is completed there.
+    let _ = system.cpu(0).here();
     finish(pending);
     if !done {
         system.machine().free(&system.a, 0);

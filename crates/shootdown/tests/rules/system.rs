@@ -103,6 +103,11 @@ impl<const W: usize> System<W> {
     pub(crate) fn conclude(&self, pending: Pending<'_, Machine<W>>) {
         let cpu = self.cpu(1);
         cpu.interrupt_point();
+        let mut pending = pending;
+        if !pending.poll() {
+            // A broadcast of CPU 0's, which has been asked now to complete it.
+            self.cpu(0).interrupt_point();
+        }
         finish(pending);
         self.machine().free(&self.a, 0);
         assert_ne!(cpu.touch(0), Touch::Stale);

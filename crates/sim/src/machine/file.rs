@@ -166,8 +166,10 @@ section! {
     load_root: Time = load_root_ns,
     /// Loading a root, or the same root again, and forgetting what was cached under its tag.
     load_root_and_discard: Time = load_root_and_discard_ns,
-    /// Forgetting one page.
+    /// Forgetting one page, or as many in a row as one operation can name.
     invalidate_page: Time = invalidate_page_ns,
+    /// How many those are.
+    pages_per_invalidation: usize = pages_per_invalidation,
     /// Forgetting everything, global translations included.
     invalidate_all: Time = invalidate_all_ns,
     /// Above how many pages all of a tag is forgotten instead.
@@ -235,6 +237,63 @@ section! {
     timeslice: Time = timeslice_us,
 }
 
+section! {
+    /// Hardware that tells every CPU's TLB (TLBI Inner Shareable, INVLPGB).
+    Broadcast, BroadcastFile, "broadcast":
+    /// One operation, on the CPU that issues it.
+    issue: Time = issue_ns,
+    /// From then until it is done on every CPU, if nobody else issues any.
+    complete: Time = complete_ns,
+    /// How long it keeps all others from the interconnect, where they are served one by one.
+    occupy: Time = occupy_ns,
+    /// What it takes from each other CPU that runs.
+    victim: Time = victim_ns,
+    /// How many pages in a row one operation can name.
+    pages_per_operation: usize = pages_per_operation,
+    /// Above how many operations all of a tag is named instead.
+    page_ceiling: usize = page_ceiling,
+}
+
+section! {
+    /// Firmware that has a set of CPUs invalidate (SBI remote fence).
+    RemoteFence, RemoteFenceFile, "remote_fence":
+    /// The call, over and above what each target adds.
+    call: Time = call_ns,
+    /// For each target, on the caller.
+    each: Time = each_ns,
+    /// What it takes from each target, over and above the invalidations.
+    target: Time = target_ns,
+    /// From the end of the call until a target has done it that did nothing else.
+    deliver: Time = deliver_ns,
+    /// Above how many pages the firmware has the targets drop all of the tag.
+    page_ceiling: usize = page_ceiling,
+}
+
+/// How the hardware's tags are given to address spaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tagging {
+    /// Each CPU has its own: a tag means one space here and another there (x86 PCID).
+    #[default]
+    PerCpu,
+    /// A space has one tag, the same on all CPUs (arm64, RISC-V, AMD with INVLPGB).
+    Global,
+    /// Each CPU takes them from a counter; to drop a space's translations is to take the next
+    /// (ARC).
+    Renamed,
+}
+
+/// Who walks page tables after a miss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Refill {
+    /// The hardware, which caches upper levels, and may walk for nothing.
+    #[default]
+    Hardware,
+    /// The kernel, in an exception: only for what is really used, and from the root.
+    Software,
+}
+
 /// What CPUs do when they have nothing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -272,14 +331,20 @@ pub enum TlbInIdle {
 pub(super) struct MachineFile {
     pub(super) name: String,
     pub(super) about: String,
-    /// By how much the times of `[interrupt]`, `[virtualization]` and `[kernel]` are to be
-    /// multiplied, where they were not measured on this machine. Once, if missing.
+    #[serde(default)]
+    pub(super) tagging: Tagging,
+    #[serde(default)]
+    pub(super) refill: Refill,
+    /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]` and `[kernel]`
+    /// are to be multiplied, where they were not measured on this machine. Once, if missing.
     scale: Option<ScaleFile>,
     topology: TopologyFile,
     pub(super) cache: CacheFile,
     pub(super) tlb: TlbFile,
     pub(super) interrupt: InterruptFile,
     pub(super) virtualization: Option<VirtualizationFile>,
+    pub(super) broadcast: Option<BroadcastFile>,
+    pub(super) remote_fence: Option<RemoteFenceFile>,
     /// None: CPUs poll.
     #[serde(default)]
     idle: Vec<IdleStateFile>,
@@ -360,6 +425,12 @@ impl MachineFile {
         self.interrupt.add_numbers(&mut numbers);
         if let Some(virtualization) = &self.virtualization {
             virtualization.add_numbers(&mut numbers);
+        }
+        if let Some(broadcast) = &self.broadcast {
+            broadcast.add_numbers(&mut numbers);
+        }
+        if let Some(remote_fence) = &self.remote_fence {
+            remote_fence.add_numbers(&mut numbers);
         }
         for state in &self.idle {
             let section = format!("idle.{}", state.name);

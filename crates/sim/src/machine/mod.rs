@@ -11,7 +11,10 @@ use core::fmt;
 use crate::queue::Key;
 use crate::time::Time;
 
-pub use file::{Cache, Idle, IdleState, Interrupt, Kernel, Number, Tlb, TlbInIdle, Virtualization};
+pub use file::{
+    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, Number, Refill, RemoteFence, Tagging,
+    Tlb, TlbInIdle, Virtualization,
+};
 pub use topology::{Distance, Topology};
 
 /// A machine that can be simulated.
@@ -23,6 +26,10 @@ pub struct Machine {
     pub about: String,
     /// How its CPUs are arranged.
     pub topology: Topology,
+    /// How tags are given to address spaces.
+    pub tagging: Tagging,
+    /// Who walks page tables after a miss.
+    pub refill: Refill,
     /// What accesses to memory cost.
     pub cache: Cache,
     /// What is cached of page tables, and what it costs to forget it.
@@ -31,6 +38,10 @@ pub struct Machine {
     pub interrupt: Interrupt,
     /// What interrupts cost in addition where CPUs are virtual.
     pub virtualization: Option<Virtualization>,
+    /// Hardware that tells every CPU's TLB, if there is any.
+    pub broadcast: Option<Broadcast>,
+    /// Firmware that has CPUs invalidate, if there is any.
+    pub remote_fence: Option<RemoteFence>,
     /// What CPUs do when they have nothing to do.
     pub idle: Idle,
     /// What the kernel's own work costs.
@@ -54,10 +65,14 @@ impl Machine {
         let scale = file.scale();
         let machine = Self {
             topology: file.topology(),
+            tagging: file.tagging,
+            refill: file.refill,
             cache: file.cache.resolve(1.0),
             tlb: file.tlb.resolve(1.0),
             interrupt: file.interrupt.resolve(scale),
             virtualization: file.virtualization.as_ref().map(|file| file.resolve(scale)),
+            broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
+            remote_fence: file.remote_fence.as_ref().map(|file| file.resolve(scale)),
             idle: file.idle(),
             kernel: file.kernel.resolve(scale),
             name: file.name,
@@ -94,9 +109,6 @@ impl Machine {
     }
 
     fn check(&self) -> Result<(), MachineError> {
-        let impossible = |what: String, remedy: &str| {
-            Err(MachineError::Impossible { what, remedy: remedy.to_owned() })
-        };
         let cpus = self.topology.cpu_count();
         if cpus == 0 || cpus > Key::CPUS_MAX {
             return impossible(
@@ -114,6 +126,7 @@ impl Machine {
         if tlb.entries > 1 << 20 || tlb.large_entries > 1 << 12 || tlb.upper_entries > 1 << 12 {
             return impossible("its TLB is too large".to_owned(), "at most 1048576 entries");
         }
+        self.check_telling()?;
         let needed = [self.kernel.timeslice, self.cache.pause, self.kernel.fault];
         if needed.contains(&Time::ZERO) {
             return impossible(
@@ -123,6 +136,47 @@ impl Machine {
         }
         Ok(())
     }
+
+    /// Whether tags are such that they can be taken, and can be named to others.
+    fn check_telling(&self) -> Result<(), MachineError> {
+        let tags = self.tlb.tags;
+        if tags > usize::from(u16::MAX) {
+            return impossible(
+                format!("its TLB has {tags} tags"),
+                "tags have 16 bits, and 0 is the kernel's: at most 65535",
+            );
+        }
+        if self.tagging == Tagging::Renamed && tags == 0 {
+            return impossible(
+                "its spaces are to be renamed and it has no tags".to_owned(),
+                "give `tlb.tags` the number of them, or leave `tagging` out",
+            );
+        }
+        let tells = self.broadcast.is_some() || self.remote_fence.is_some();
+        if tells && self.tagging != Tagging::Global {
+            return impossible(
+                "others can be told of a tag, which is another space's there".to_owned(),
+                "say `tagging = \"global\"`, or leave out `[broadcast]` and `[remote_fence]`",
+            );
+        }
+        if tells && self.refill == Refill::Software {
+            return impossible(
+                "its kernel walks page tables, and others are told without it".to_owned(),
+                "nobody would wait for the refill handler: say `refill = \"hardware\"`",
+            );
+        }
+        if self.broadcast.as_ref().is_some_and(|cost| cost.pages_per_operation == 0) {
+            return impossible(
+                "`broadcast.pages_per_operation` is 0".to_owned(),
+                "1, where there are no operations for ranges",
+            );
+        }
+        Ok(())
+    }
+}
+
+fn impossible<T>(what: String, remedy: &str) -> Result<T, MachineError> {
+    Err(MachineError::Impossible { what, remedy: remedy.to_owned() })
 }
 
 /// Why a machine file was refused.

@@ -1,0 +1,79 @@
+//! Tags that each CPU counts up, as ARC's MMU wants it: eight bits, and no way to drop what is
+//! cached under one.
+//!
+//! To flush a space is to give it the next tag: what was cached under the old one stays in the TLB,
+//! and nobody finds it. When the count comes round, the TLB is emptied, and all tags are new. So
+//! each tag that is taken is a part of a full flush to come, 1/255 of it with eight bits; what is
+//! flushed page by page takes none. (Seed 002: `munmap` took one each time.)
+
+use super::Choice;
+use super::slots::{Memory, SlotIndex, note_tag, noted_tag, vacate};
+use crate::cpu::{Here, Loaded};
+use crate::machine::{Entries, Machine, Tag};
+use crate::rules::Rule;
+use crate::space::Space;
+
+impl<M: Machine> Here<'_, M> {
+    /// The tag that `space` still has here, or the next one, under which nothing is cached.
+    #[inline]
+    pub(crate) fn choose_renamed_tag(
+        &self,
+        space: &Space<M>,
+        memory: Memory,
+        generation: u64,
+        now: u64,
+    ) -> Choice {
+        if memory.generation.is_some() {
+            let Memory { slot, generation } = memory;
+            return Choice { tag: noted_tag(self.tags(), slot), slot, generation };
+        }
+        let tag = self.next_tag();
+        note_tag(self.tags(), memory.slot, space.id(), tag, now);
+        // A machine without tags takes the kernel's, which may hold anything.
+        let generation = (tag != Tag::KERNEL).then_some(generation);
+        Choice { tag, slot: memory.slot, generation }
+    }
+
+    /// The next tag. If they have run out, the TLB is emptied; the kernel's root is loaded then,
+    /// until the caller loads another.
+    fn next_tag(&self) -> Tag {
+        let (machine, counters) = (self.machine(), self.counters());
+        let count = machine.tag_count().min(usize::from(u16::MAX)) as u64;
+        if count == 0 {
+            return Tag::KERNEL;
+        }
+        let taken = counters.tags_taken.read();
+        counters.tags_taken.add_alone(1);
+        if taken != 0 && taken % count == 0 {
+            counters.rollovers.add_alone(1);
+            counters.flushes_full.add_alone(1);
+            vacate(self.tags());
+            if !machine.breaks(Rule::FlushOnWrap) {
+                // Not under the tag that is still loaded, which would fill again at once, and is
+                // about to be another space's.
+                machine.load_kernel();
+                machine.invalidate_all();
+            }
+        }
+        Tag((taken % count) as u16 + 1)
+    }
+
+    /// Gives the space that is loaded the next tag, and so drops all that is cached of it.
+    #[expect(unsafe_code, reason = "loads the root that is loaded")]
+    pub(crate) fn rename_loaded(&self, space: &Space<M>) {
+        let (machine, local) = (self.machine(), self.local());
+        let loaded = local.loaded.get();
+        let tag = self.rename(space, loaded.slot);
+        let entries = if tag == Tag::KERNEL { Entries::Discard } else { Entries::Keep };
+        // SAFETY: it is loaded: whoever did that promised that it is and stays a page table.
+        unsafe { machine.load(space.root(), tag, entries) };
+        local.loaded.set(Loaded { tag, ..loaded });
+    }
+
+    /// Gives a space that is about to be loaded, and has `slot`, the next tag.
+    pub(crate) fn rename(&self, space: &Space<M>, slot: SlotIndex) -> Tag {
+        let tag = self.next_tag();
+        note_tag(self.tags(), slot, space.id(), tag, self.counters().switches.read());
+        tag
+    }
+}

@@ -1,0 +1,280 @@
+//! Programs about tags that all CPUs share, tags that are counted up, and broadcasts.
+//!
+//! The software machine holds a broadcast back until its issuer completes it, and orders each use
+//! of a TLB with completions, as hardware does. So loom sees here what can go wrong between a
+//! broadcast and everything else; that hardware's own walks and broadcasts are ordered as the
+//! contract says, it takes for granted.
+
+use std::sync::Arc;
+
+use shootdown::soft::{Config, Touch};
+use shootdown::{Entries, Machine as _, Root, Space, Tagging};
+
+use crate::system::{Cpu, Machine, System, finish, page_at, switch};
+
+/// Enough tags for two CPUs, and few enough to run out soon.
+const FEW: usize = 4;
+
+/// A machine whose tags run out soon, with a space for each of them and some more.
+fn few_tags(config: Config) -> Config {
+    Config { tables: 8, ..config.with_broadcasts(FEW) }
+}
+
+/// More spaces, in their place.
+type Strangers<const W: usize> = Arc<[Space<Machine<W>>; 3]>;
+
+fn strangers<const W: usize>(system: &System<W>) -> Strangers<W> {
+    Arc::new([2, 3, 4].map(|root| system.engine.space(Root(root))))
+}
+
+/// CPU 0 runs all of them, so that tags run out. They must not be dropped before the machine.
+fn roll_over<const W: usize>(cpu: &Cpu<'_, W>, spaces: &[Space<Machine<W>>]) {
+    spaces.iter().for_each(|space| switch(cpu, space));
+}
+
+/// CPU 1 has used `a` and is on `b`; CPU 0 has made tags run out, and has the number of `a` now for
+/// another space.
+fn renumbered<const W: usize>(config: Config) -> (Arc<System<W>>, Strangers<W>) {
+    let system = System::<W>::active(few_tags(config));
+    switch(&system.cpu(1), &system.b);
+    let spaces = strangers(&system);
+    roll_over(&system.cpu(0), &spaces[..]);
+    (system, spaces)
+}
+
+/// CPU 1 comes back to a space that gets another number, while CPU 0 flushes it by broadcast.
+pub(crate) fn broadcast_while_renumbered<const W: usize>(config: Config) {
+    let (system, spaces) = renumbered::<W>(config);
+    system.race_flush(|system, cpu| {
+        switch(cpu, &system.a);
+        let _ = cpu.touch(0);
+    });
+    drop(spaces);
+}
+
+/// The same, and CPU 2 comes, too, which has asked for a number since tags ran out, and so need not
+/// ask the book for this one.
+pub(crate) fn broadcast_while_another_renumbers<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { cpus: 3, ..few_tags(config) });
+    switch(&system.cpu(1), &system.b);
+    let spaces = strangers(&system);
+    roll_over(&system.cpu(0), &spaces[..]);
+    switch(&system.cpu(2), &system.b);
+    let others = [1, 2].map(|cpu| {
+        let system = Arc::clone(&system);
+        loom::thread::spawn(move || {
+            let cpu = system.cpu(cpu);
+            switch(&cpu, &system.a);
+            let _ = cpu.touch(0);
+        })
+    });
+    let pending = system.unmap(&system.cpu(0), 0);
+    others.into_iter().for_each(|other| other.join().unwrap());
+    (1..3).for_each(|cpu| system.cpu(cpu).interrupt_point());
+    let _ = system.cpu(0).here();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    (1..3).for_each(|cpu| assert_ne!(system.cpu(cpu).touch(0), Touch::Stale));
+    drop(spaces);
+}
+
+/// CPU 1 uses a space when tags run out; CPU 0 runs the same space then, and flushes it.
+pub(crate) fn run_out_under_active<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    let spaces = strangers(&system);
+    let cpu = system.cpu(0);
+    switch(&cpu, &system.b);
+    roll_over(&cpu, &spaces[..]);
+    system.machine().map(&spaces[2], 0);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+    switch(&cpu, &system.a);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+    finish(system.unmap(&cpu, 0));
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+}
+
+/// CPU 1 comes to a space that has the number which another one had that it ran.
+pub(crate) fn take_over_a_number<const W: usize>(config: Config) {
+    let (system, spaces) = renumbered::<W>(config);
+    system.machine().map(&spaces[2], 0);
+    let cpu = system.cpu(1);
+    switch(&cpu, &spaces[2]);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+}
+
+/// Tags run out while CPU 1 goes back to a space; CPU 0 runs it then, too, and flushes it.
+pub(crate) fn run_out_while_choosing<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    switch(&system.cpu(1), &system.b);
+    let spaces = strangers(&system);
+    system.race(
+        |system, cpu| {
+            switch(cpu, &system.a);
+            assert_eq!(cpu.touch(0), Touch::Ok);
+        },
+        |cpu| roll_over(cpu, &spaces[..]),
+    );
+    let cpu = system.cpu(0);
+    switch(&cpu, &system.a);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+    finish(system.unmap(&cpu, 0));
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+    assert_ne!(cpu.touch(0), Touch::Stale);
+}
+
+/// Two CPUs ask for their first numbers at the same time; then one runs the other's space.
+pub(crate) fn two_take_numbers<const W: usize>(config: Config) {
+    let system = System::<W>::new(few_tags(config));
+    system.race(
+        |system, cpu| {
+            switch(cpu, &system.a);
+            assert_eq!(cpu.touch(0), Touch::Ok);
+        },
+        |cpu| switch(cpu, &system.b),
+    );
+    let cpu = system.cpu(1);
+    switch(&cpu, &system.b);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+}
+
+/// Two CPUs come to a space that has no number yet; then one flushes it by broadcast.
+pub(crate) fn two_take_one_number<const W: usize>(config: Config) {
+    let system = System::<W>::new(few_tags(config));
+    system.race(
+        |system, cpu| {
+            switch(cpu, &system.a);
+            assert_eq!(cpu.touch(0), Touch::Ok);
+        },
+        |cpu| switch(cpu, &system.a),
+    );
+    let cpu = system.cpu(0);
+    finish(system.unmap(&cpu, 0));
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+}
+
+/// A CPU that counts its tags comes round.
+pub(crate) fn come_round<const W: usize>(config: Config) {
+    let config = Config { tagging: Tagging::Renamed, tags: 2, tables: 8, ..config };
+    let system = System::<W>::active(config);
+    let spaces = strangers(&system);
+    let c = &spaces[0];
+    system.machine().map(c, 0);
+    let cpu = system.cpu(1);
+    switch(&cpu, &system.b);
+    switch(&cpu, c);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+}
+
+/// CPU 1 uses the space, and CPU 0 flushes by broadcast and gives the page away when that is done.
+pub(crate) fn broadcast_to_active<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    let zero = system.cpu(0);
+    let mut pending = system.unmap(&zero, 0);
+    assert_eq!(system.cpu(1).touch(0), Touch::Ok);
+    // On the CPU that has issued it.
+    let _ = zero.here();
+    assert!(pending.poll(), "hardware needs nobody's answer");
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+    assert_eq!(system.machine().total_stats().interrupts_sent, 0);
+}
+
+/// CPU 0 flushes by broadcast, and the flush is waited for on CPU 1, which uses the space.
+pub(crate) fn wait_elsewhere<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    let pending =
+        system.race(|_, cpu| assert_eq!(cpu.touch(0), Touch::Ok), |cpu| system.unmap(cpu, 0));
+    let one = system.cpu(1);
+    let _ = one.here();
+    let mut pending = pending;
+    assert!(!pending.poll(), "it is the other's to complete");
+    system.cpu(0).interrupt_point();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    assert_ne!(one.touch(0), Touch::Stale);
+}
+
+/// CPU 2 is a device that uses the space by its number, and tells nobody.
+pub(crate) fn flush_under_a_device<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
+    let cpu = system.cpu(0);
+    switch(&cpu, &system.a);
+    let tag = cpu.here().pin_tag(&system.a).expect("there are enough");
+    let device = system.cpu(2);
+    let _ = device.here();
+    // SAFETY: the space and its table live as long as the machine.
+    unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
+    assert_eq!(device.touch(0), Touch::Ok);
+    finish(system.unmap(&cpu, 0));
+    system.machine().free(&system.a, 0);
+    assert_ne!(device.touch(0), Touch::Stale);
+}
+
+/// CPU 1 is away for a flush of which nobody is told, and for one that is broadcast.
+pub(crate) fn miss_one_that_was_not_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { cpus: 3, ..few_tags(config) });
+    let (zero, one, two) = (system.cpu(0), system.cpu(1), system.cpu(2));
+    switch(&one, &system.b);
+    finish(system.unmap(&zero, 0));
+    system.machine().free(&system.a, 0);
+    switch(&two, &system.a);
+    let pending = system.unmap(&zero, 1);
+    let _ = zero.here();
+    finish(pending);
+    switch(&one, &system.a);
+    assert_ne!(one.touch(0), Touch::Stale);
+}
+
+/// CPU 1 comes back from lazy, or in for the first time, or stops using the space, or goes
+/// offline, while CPU 0 flushes: by broadcast if it finds it present, and else here alone.
+pub(crate) fn resume_and_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    system.cpu(1).here().enter_lazy();
+    system.race_flush(|system, cpu| switch(cpu, &system.a));
+}
+
+/// See [`resume_and_broadcast`].
+pub(crate) fn switch_and_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    switch(&system.cpu(1), &system.b);
+    system.race_flush(|system, cpu| switch(cpu, &system.a));
+}
+
+/// See [`resume_and_broadcast`].
+pub(crate) fn enter_lazy_and_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    let pending = system.race_reuse(|_, cpu| {
+        assert_ne!(cpu.touch(0), Touch::Stale);
+        cpu.here().enter_lazy();
+    });
+    assert!(pending.is_none(), "hardware needs nobody's answer");
+}
+
+/// CPU 1 comes to a space whose tables CPU 0 has unhooked, and has everyone forget.
+pub(crate) fn expel_by_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(few_tags(config));
+    switch(&system.cpu(1), &system.b);
+    let pending = system.race(
+        |system, cpu| switch(cpu, &system.a),
+        |cpu| {
+            system.machine().unhook_tables(&system.a);
+            let mut extents = shootdown::Extents::new();
+            extents.add(page_at(0).freeing_tables());
+            let (mut pending, _) = cpu.here().flush_gathered(&system.a, &extents);
+            pending.join(cpu.here().expel(&system.a).0);
+            pending
+        },
+    );
+    let mut pending = pending;
+    let _ = system.cpu(0).here();
+    if !pending.poll() {
+        system.cpu(1).interrupt_point();
+    }
+    finish(pending);
+    system.machine().free_tables(&system.a);
+    system.cpu(1).speculate();
+    assert_eq!(system.machine().freed_table_walks(), 0);
+}

@@ -1,0 +1,122 @@
+//! Numbers that devices use.
+
+use shootdown::{Machine as _, Reach, Tag, Tagging};
+
+use crate::hardware::{Size, System};
+use crate::page;
+
+const SIZE: Size = Size { spaces: 1000, tags: 15, ..Size::SMALL };
+
+fn run_out<const WORDS: usize>(system: &System<WORDS>) {
+    let before = system.total_stats().rollovers;
+    for space in (100..1000).cycle() {
+        if system.total_stats().rollovers >= before + 5 {
+            return;
+        }
+        for cpu in 0..4 {
+            system.switch(cpu, space + cpu as usize - 90);
+        }
+    }
+}
+
+/// As many as leave one for each CPU, and one more.
+#[test]
+fn pins_are_kept_and_leave_enough() {
+    let system = System::<2>::new(SIZE);
+    let pin = |space: usize| system.here(0).pin_tag(&system.spaces[space]);
+    let pinned: Vec<_> = (0..10).map(|space| pin(space).unwrap()).collect();
+    assert_eq!(pin(10), None);
+    // One that has its own already needs no other.
+    assert_eq!(pin(3), Some(pinned[3]));
+    run_out(&system);
+    for (space, &tag) in pinned.iter().enumerate() {
+        for cpu in 0..4 {
+            system.switch(cpu, space);
+            assert_eq!(Tag(system.tag(cpu)), tag);
+        }
+        assert_eq!(pin(space), Some(tag));
+    }
+    let unpin = |space: usize| system.here(0).unpin_tag(&system.spaces[space]);
+    (0..10).for_each(unpin);
+    assert_eq!(pin(10), None, "each was pinned twice");
+    unpin(3);
+    assert_eq!(pin(10), None, "thrice");
+    unpin(3);
+    assert!(pin(10).is_some());
+    assert_eq!(pin(11), None);
+}
+
+/// What was unpinned is given to others when tags next run out, and no sooner.
+#[test]
+fn unpinned_numbers_come_back() {
+    let system = System::<2>::new(SIZE);
+    for _ in 0..20 {
+        for space in 0..10 {
+            system.here(1).pin_tag(&system.spaces[space]).expect("all are unpinned");
+        }
+        run_out(&system);
+        for space in 0..10 {
+            system.here(2).unpin_tag(&system.spaces[space]);
+        }
+        let before = system.total_stats();
+        run_out(&system);
+        let after = system.total_stats();
+        let each = (after.tags_taken - before.tags_taken) / (after.rollovers - before.rollovers);
+        assert!(each >= 8, "of 15, four are loaded, but only {each} were taken each time");
+    }
+}
+
+#[test]
+fn a_space_is_pinned_up_to_255_times() {
+    let system = System::<2>::new(SIZE);
+    let tags: Vec<_> = (0..256).map(|_| system.here(0).pin_tag(&system.spaces[0])).collect();
+    assert!(tags[0].is_some() && tags[..255].iter().all(|&tag| tag == tags[0]));
+    assert_eq!(tags[255], None);
+}
+
+#[test]
+fn who_cannot_tell_devices_pins_nothing() {
+    for (tagging, broadcast, tags) in [
+        (Tagging::Global, None, 15),
+        (Tagging::Global, Some(Reach::Targets), 15),
+        (Tagging::Global, Some(Reach::Everyone), 4),
+        (Tagging::Renamed, Some(Reach::Everyone), 15),
+        (Tagging::PerCpu, Some(Reach::Everyone), 15),
+    ] {
+        let system = System::<2>::new(Size { tagging, broadcast, tags, ..SIZE });
+        assert_eq!(system.here(0).pin_tag(&system.spaces[0]), None);
+    }
+}
+
+/// CPU 3 stands for it: it is online, and says nobody what it uses.
+#[test]
+fn a_device_is_always_told() {
+    let system = System::<2>::new(SIZE);
+    let tag = system.here(0).pin_tag(&system.spaces[0]).unwrap();
+    system.here(3);
+    // SAFETY: the space and its tables live as long as the machine.
+    unsafe { system.machine().load(system.spaces[0].root(), tag, shootdown::Entries::Keep) };
+    // With its flusher alone, with nobody, and with others that are present, lazy, or away.
+    let flush = |cpu| {
+        let before = system.total_stats();
+        system.touch(3);
+        system.flush(cpu, 0, page().freeing_tables());
+        system.touch(3);
+        assert_eq!(system.total_stats().broadcasts_sent - before.broadcasts_sent, 1);
+        assert_eq!(system.total_stats().interrupts_sent, 0);
+    };
+    flush(1);
+    system.switch(0, 0);
+    flush(0);
+    flush(1);
+    system.switch(2, 0);
+    flush(0);
+    system.here(2).enter_lazy();
+    flush(0);
+    system.here(2).leave();
+    flush(0);
+    system.here(0).unpin_tag(&system.spaces[0]);
+    let before = system.total_stats().broadcasts_sent;
+    system.flush(0, 0, page());
+    assert_eq!(system.total_stats().broadcasts_sent, before);
+}

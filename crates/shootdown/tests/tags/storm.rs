@@ -1,0 +1,252 @@
+//! Many spaces, few tags.
+
+use proptest::prelude::*;
+use shootdown::{Extent, PageSize, Reach, Tagging};
+
+use crate::hardware::{Size, System};
+use crate::page;
+
+/// xorshift64*: the same numbers everywhere for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
+    }
+}
+
+/// CPUs run spaces, old and new, flush them, go lazy, leave, and go offline, as chance has it.
+///
+/// The machine fails if two CPUs have a tag for two spaces, or one finds another's translations
+/// under its tag; here it fails if a page is used that was given away. A third of all switches is
+/// to a space that ran lately.
+fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORDS> {
+    let system = System::<WORDS>::new(size);
+    let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15);
+    let mut used = vec![None; size.cpus as usize];
+    let mut recent = [0; 8];
+    let mut onlines = vec![1; size.cpus as usize];
+    for _ in 0..steps {
+        let cpu = random.below(size.cpus.into()) as u32;
+        let current = &mut used[cpu as usize];
+        match random.below(32) {
+            0..=15 => {
+                let again = random.below(3) == 0;
+                let space = match again {
+                    true => recent[random.below(8) as usize],
+                    false => random.below(size.spaces as u64) as usize,
+                };
+                recent[random.below(8) as usize] = space;
+                system.switch(cpu, space);
+                *current = Some(space);
+            }
+            16..=18 => {
+                system.here(cpu).enter_lazy();
+                *current = None;
+            }
+            19 => {
+                system.here(cpu).leave();
+                *current = None;
+            }
+            20 => {
+                system.here(cpu).offline();
+                // Others go on without it.
+                for other in (0..size.cpus).filter(|&other| other != cpu).take(2) {
+                    let space = random.below(size.spaces as u64) as usize;
+                    system.switch(other, space);
+                    used[other as usize] = Some(space);
+                }
+                system.here(cpu).online();
+                onlines[cpu as usize] += 1;
+                used[cpu as usize] = None;
+            }
+            21..=25 => {
+                let space = current.unwrap_or(recent[random.below(8) as usize]);
+                let extent = match random.below(8) {
+                    0 => Extent::whole(),
+                    1 => page().freeing_tables(),
+                    2 => Extent::pages(0, 40, PageSize::SIZE_4K),
+                    _ => page(),
+                };
+                system.flush(cpu, space, extent);
+            }
+            26 => {
+                system.here(cpu).trim_roster(&system.spaces[recent[0]]);
+            }
+            27 => system.speculate(cpu),
+            _ if current.is_some() => system.touch(cpu),
+            _ => {}
+        }
+    }
+    assert_emptied_once_per_rollover(&system, size, &onlines);
+    system
+}
+
+fn assert_emptied_once_per_rollover<const WORDS: usize>(
+    system: &System<WORDS>,
+    size: Size,
+    onlines: &[u64],
+) {
+    let machine = system.machine();
+    assert_eq!(machine.freed_table_walks.load(std::sync::atomic::Ordering::Relaxed), 0);
+    let all = system.total_stats();
+    for cpu in 0..size.cpus {
+        let rollovers = match size.tagging {
+            Tagging::Renamed => system.stats(cpu).rollovers,
+            _ => all.rollovers,
+        };
+        let emptied = system.emptied(cpu);
+        let most = rollovers + onlines[cpu as usize];
+        assert!(emptied <= most, "CPU {cpu} was emptied {emptied} times: {rollovers} rollovers");
+    }
+}
+
+const STORM: Size = Size { cpus: 64, spaces: 10_000, tags: 15, broken: None, ..Size::SMALL };
+const STEPS: usize = if cfg!(miri) { 2000 } else { 100_000 };
+
+/// Four bits: fewer tags than CPUs, so that some run without.
+#[test]
+fn spaces_by_the_thousand_share_fifteen_tags() {
+    for broadcast in [None, Some(Reach::Everyone), Some(Reach::Targets)] {
+        let system = storm::<2>(Size { broadcast, ..STORM }, STEPS, 1);
+        let stats = system.total_stats();
+        assert!(stats.rollovers > 100 && stats.broadcasts_sent == 0, "{stats:?}");
+    }
+    let system = storm::<2>(Size { tagging: Tagging::Renamed, broadcast: None, ..STORM }, STEPS, 1);
+    assert!(system.total_stats().rollovers > 64);
+}
+
+/// The same on a machine where each of a few CPUs has one for sure.
+#[test]
+fn spaces_by_the_thousand_share_tags_that_suffice() {
+    for broadcast in [None, Some(Reach::Everyone), Some(Reach::Targets)] {
+        for cpus in [1, 4, 14] {
+            let system = storm::<2>(Size { cpus, broadcast, ..STORM }, STEPS, cpus.into());
+            let stats = system.total_stats();
+            assert!(stats.rollovers > 100, "{stats:?}");
+            assert_eq!(stats.broadcasts_sent > 0, broadcast.is_some() && cpus > 1);
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes more steps than miri has time for")]
+fn eight_and_sixteen_bits_run_out_at_their_width() {
+    for tags in [255, 65_535] {
+        for tagging in [Tagging::Global, Tagging::Renamed] {
+            let size = Size { cpus: 3, spaces: tags + 300, tags, tagging, ..STORM };
+            let system = System::<2048>::new(size);
+            let rollovers = |spaces: std::ops::Range<usize>| {
+                spaces.for_each(|space| system.switch(0, space));
+                system.stats(0).rollovers
+            };
+            assert_eq!(rollovers(0..tags), 0);
+            assert_eq!(rollovers(tags..tags + 1), 1, "{tags} are taken");
+            assert_eq!(system.emptied(0), 2);
+            assert_eq!(rollovers(tags + 1..tags + 200), 1);
+            // What ran before runs again.
+            system.switch(1, 0);
+            system.switch(0, 0);
+            system.flush(1, 0, page());
+            (0..2).for_each(|cpu| system.touch(cpu));
+        }
+        let system = storm::<2048>(Size { cpus: 8, spaces: tags + 300, tags, ..STORM }, STEPS, 3);
+        assert_eq!(system.total_stats().rollovers > 0, tags == 255);
+    }
+}
+
+/// A machine that could have tags, and has none, does nothing about them.
+#[test]
+fn where_there_are_no_tags_none_run_out() {
+    for tagging in [Tagging::Global, Tagging::Renamed] {
+        let system = storm::<2>(Size { tags: 0, cpus: 4, tagging, ..STORM }, 2000, 1);
+        let stats = system.total_stats();
+        assert_eq!((stats.rollovers, stats.tags_taken), (0, 0), "{tagging:?}");
+    }
+}
+
+/// A CPU that runs a space without a number reserves none: the next one may get it.
+#[test]
+fn who_goes_without_leaves_its_tag_to_others() {
+    let system = System::<2>::new(Size { cpus: 1, tags: 1, broadcast: None, ..Size::SMALL });
+    let tags = [0, 1, 2, 3, 4].map(|space| {
+        system.switch(0, space);
+        system.tag(0)
+    });
+    assert_eq!(tags, [1, 0, 1, 0, 1]);
+}
+
+/// A number stays with a space for as long as some CPU has it loaded, however often the others run
+/// out meanwhile.
+#[test]
+fn who_does_not_switch_keeps_its_tag() {
+    let system = System::<2>::new(Size { spaces: 1000, ..Size::SMALL });
+    system.switch(0, 0);
+    system.switch(1, 1);
+    system.here(1).enter_lazy();
+    let tags = [0, 1].map(|cpu| system.tag(cpu));
+    for space in 2..1000 {
+        system.switch(2, space);
+    }
+    assert!(system.total_stats().rollovers > 100);
+    // And whoever joins it gets the same.
+    for (cpu, space) in [(2, 0), (3, 1)] {
+        system.switch(cpu, space);
+        assert_eq!(system.tag(cpu), tags[space]);
+    }
+    assert_eq!([system.emptied(0), system.emptied(1)], [1, 1], "they switched to nothing");
+}
+
+/// What a CPU had when it went offline is not its any more when it comes back.
+#[test]
+fn a_number_from_before_a_cpu_went_offline_is_anybodys() {
+    let system = System::<2>::new(Size { spaces: 200, ..Size::SMALL });
+    let mut strangers = 10..;
+    let mut roll_over = |cpu| {
+        let before = system.total_stats().rollovers;
+        while system.total_stats().rollovers == before {
+            system.switch(cpu, strangers.next().unwrap());
+        }
+    };
+    system.switch(1, 0);
+    let old = system.tag(1);
+    roll_over(0);
+    system.here(1).offline();
+    roll_over(0);
+    // Until somebody has the number; the machine fails if it is two that do.
+    let heir = (100..).find(|&space| {
+        system.switch(2, space);
+        system.tag(2) == old
+    });
+    system.here(1).online();
+    roll_over(0);
+    system.switch(3, 0);
+    system.switch(3, heir.unwrap());
+    system.touch(3);
+    system.switch(0, 0);
+    system.touch(0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 2 } else { 128 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Whatever the widths, and the order of things.
+    #[test]
+    fn storms_are_weathered(
+        cpus in 1u32..8, tags in 0usize..20, seed in any::<u64>(),
+        reach in prop_oneof![Just(None), Just(Some(Reach::Everyone)), Just(Some(Reach::Targets))],
+        tagging in prop_oneof![
+            Just(Tagging::Global), Just(Tagging::Renamed), Just(Tagging::PerCpu)
+        ],
+    ) {
+        let size = Size { cpus, spaces: 12, tags, tagging, broadcast: reach, broken: None };
+        storm::<2>(size, 1000, seed);
+    }
+}
