@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the recordings in this directory again, with `shootdown` from the path. Needs root, tracefs,
-# sort, xz, go, node, and PostgreSQL with its tools in the path and a user `postgres`.
+# bash, ls, sort, xz, go, node, and PostgreSQL with its tools in the path and a user `postgres`.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -19,6 +19,8 @@ record sort sort --parallel=2 -S 100M -o /dev/null numbers
 
 head -c 20000000 numbers > part
 record xz xz -T2 -1 -k -f part
+
+(cd /usr/bin && record ls bash -c 'ls >/dev/null; :')
 
 go build -o maps maps.go
 record go ./maps

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::coherence::Coherence;
+use crate::coherence::{Cause, Coherence};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
@@ -35,11 +35,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let areas = self.areas.read();
         areas.check(&range)?;
         let is_covered = areas.cover(&range);
-        let mut gather = Gather::begin(self, range.clone());
+        let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
         for area in areas.overlapping(&range) {
             let part = area.range.start.max(range.start)..area.range.end.min(range.end);
             match advice {
-                Advice::DontNeed => gather.clear(&part),
+                Advice::DontNeed => gather.clear_area(&area.range, &part),
                 Advice::Free if area.is_private_anonymous() => self.unmark(&part, &mut gather),
                 Advice::Free => {}
             }

@@ -18,6 +18,27 @@ pub struct Change {
     pub page_size: PageSize,
     /// What, besides the translations themselves, is about to be freed.
     pub freed: Freed,
+    /// What it was for: for statistics.
+    pub cause: Cause,
+}
+
+/// Which operation changed page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// `munmap`, and what a new mapping replaces.
+    Unmap,
+    /// `madvise`.
+    Advise,
+    /// `mprotect`.
+    Protect,
+    /// `mremap`.
+    Move,
+    /// `fork`.
+    Fork,
+    /// A write to a page that is shared, or that nobody has written.
+    CopyOnWrite,
+    /// The end of the space.
+    Exit,
 }
 
 /// What a flush is followed by.
@@ -30,19 +51,19 @@ pub enum Freed {
 }
 
 impl Change {
-    /// Every small page of a range.
+    /// Every small page of a range, as for `munmap`.
     #[must_use]
     pub fn range(range: Range<u64>, freed: Freed) -> Self {
         let page_size = PageSize::SIZE_4K;
         let extents = one(Extent::range(range.clone(), page_size), freed);
-        Self { range: Some(range), extents, page_size, freed }
+        Self { range: Some(range), extents, page_size, freed, cause: Cause::Unmap }
     }
 
-    /// All of the space.
+    /// All of the space, as at its end.
     #[must_use]
     pub fn whole(freed: Freed) -> Self {
         let extents = one(Extent::whole(), freed);
-        Self { range: None, extents, page_size: PageSize::SIZE_4K, freed }
+        Self { range: None, extents, page_size: PageSize::SIZE_4K, freed, cause: Cause::Exit }
     }
 }
 
@@ -106,6 +127,19 @@ pub enum ExtraFlushes {
     /// - all of the space, with idle CPUs told, at every fork, whatever it changed;
     /// - pages that move, up to 2 MiB at a time, with idle CPUs told, and once more for tables.
     AsLinux,
+    /// The same, and all of the space whenever `munmap` or `madvise` has taken anything away, or
+    /// `mremap` a page table (ARC until Linux 3.9).
+    SpacePerUnmap,
+    /// The same as Linux, and each area that `munmap` removes or `madvise` empties, from its first
+    /// page to its last, whether or not anything was there (`tlb_end_vma`; ARC since Linux 3.10).
+    AreaPerUnmap,
+}
+
+impl ExtraFlushes {
+    /// Whether what Linux flushes on every machine is among them.
+    pub(crate) const fn are_as_linux(self) -> bool {
+        !matches!(self, Self::None)
+    }
 }
 
 /// A way to keep TLBs coherent.

@@ -23,7 +23,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::PAGE_BYTES;
 use crate::area::Protection;
-use crate::coherence::{Coherence, FirstRead};
+use crate::coherence::{Cause, Coherence, FirstRead};
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, FrameUse, OutOfMemory, Platform};
@@ -41,7 +41,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
         // Before the claim: who clears it, and finds no page, must know that a flush is to come.
-        let mut gather = Gather::begin(self, page..page + PAGE_BYTES);
+        let mut gather = Gather::begin(self, page..page + PAGE_BYTES, Cause::CopyOnWrite);
         let claim = F::claim(self.claims.fetch_add(1, Relaxed));
         if platform.compare_exchange(at, entry, claim).is_err() {
             gather.cancel();

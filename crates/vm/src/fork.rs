@@ -2,7 +2,7 @@
 
 use crate::area::{Area, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::{Coherence, ExtraFlushes};
+use crate::coherence::{Cause, Coherence};
 use crate::format::{Format, Leaf};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
@@ -24,10 +24,10 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         let mut child = Self::new(&self.vm)?;
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.areas.write();
-        let mut gather = Gather::begin(self, areas.limits());
+        let mut gather = Gather::begin(self, areas.limits(), Cause::Fork);
         let copied = self.copy_entries(&areas, &child, &mut gather);
         *child.areas.get_mut() = areas.duplicate();
-        if C::EXTRA_FLUSHES == ExtraFlushes::AsLinux {
+        if C::EXTRA_FLUSHES.are_as_linux() {
             gather.flush_also(Extra::Everything);
         }
         // If it failed, too: entries have lost permissions, and the next fork, which finds them

@@ -9,7 +9,7 @@ use shootdown::{Extent, Horizon, PageSize};
 
 use crate::PAGE_BYTES;
 use crate::areas::Vacated;
-use crate::coherence::{Change, Coherence, ExtraFlushes, Freed, UnmapLock};
+use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf};
 use crate::platform::{Frame, Platform, Work};
@@ -32,6 +32,7 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     /// The same, piece by piece, and what is to be freed after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
     extra: Option<Extra>,
+    cause: Cause,
 }
 
 /// What a design flushes beyond need: see [`ExtraFlushes`].
@@ -39,6 +40,8 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
 pub(crate) enum Extra {
     /// All of the space, on idle CPUs, too.
     Everything,
+    /// All of the space, if anything was taken.
+    SpaceIfAny,
     /// What was taken, on idle CPUs, too.
     IdleCpus,
 }
@@ -51,10 +54,14 @@ struct Removed {
 
 impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// To be called before the first entry of `requested` is changed.
-    pub(crate) fn begin(space: &'s AddressSpace<P, C, F>, requested: Range<u64>) -> Self {
+    pub(crate) fn begin(
+        space: &'s AddressSpace<P, C, F>,
+        requested: Range<u64>,
+        cause: Cause,
+    ) -> Self {
         let flight = space.flights.begin(&requested);
         let gathered = shootdown::Gather::new();
-        Self { space, flight, requested, taken: None, gathered, extra: None }
+        Self { space, flight, requested, taken: None, gathered, extra: None, cause }
     }
 
     /// Clears the entries for `range`.
@@ -67,6 +74,19 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
             if let Some(leaf) = F::as_leaf(held) {
                 self.page(address, leaf);
             }
+        }
+    }
+
+    /// Clears the entries for a part of an area, and flushes what the design flushes besides.
+    pub(crate) fn clear_area(&mut self, area: &Range<u64>, part: &Range<u64>) {
+        self.clear(part);
+        match C::EXTRA_FLUSHES {
+            ExtraFlushes::SpacePerUnmap => self.flush_also(Extra::SpaceIfAny),
+            ExtraFlushes::AreaPerUnmap => {
+                self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
+                self.take_range(area.clone());
+            }
+            ExtraFlushes::None | ExtraFlushes::AsLinux => {}
         }
     }
 
@@ -94,7 +114,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// An entry for the page at `address` said `leaf`, and no longer does; the page stays.
     pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf) {
-        if !leaf.protection.is_empty() || C::EXTRA_FLUSHES == ExtraFlushes::AsLinux {
+        if !leaf.protection.is_empty() || C::EXTRA_FLUSHES.are_as_linux() {
             self.take_page(address);
         }
     }
@@ -139,13 +159,17 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         }
         let range = self.taken.take();
         let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
-        let change = if self.extra == Some(Extra::Everything) {
-            Some(Change::whole(Freed::Tables))
-        } else {
-            let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
-            let freed = if has_tables { Freed::Tables } else { Freed::Pages };
-            let page_size = PageSize::SIZE_4K;
-            range.map(|range| Change { range: Some(range), extents, page_size, freed })
+        let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
+        let freed = if has_tables { Freed::Tables } else { Freed::Pages };
+        let cause = self.cause;
+        let whole = |freed| Change { cause, ..Change::whole(freed) };
+        let change = match self.extra {
+            Some(Extra::Everything) => Some(whole(Freed::Tables)),
+            Some(Extra::SpaceIfAny) => range.map(|_| whole(freed)),
+            Some(Extra::IdleCpus) | None => {
+                let page_size = PageSize::SIZE_4K;
+                range.map(|range| Change { range: Some(range), extents, page_size, freed, cause })
+            }
         };
         (change, Removed { pages, tables })
     }

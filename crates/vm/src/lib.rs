@@ -114,7 +114,7 @@ mod held;
 pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, UnmapLock,
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, UnmapLock,
 };
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;

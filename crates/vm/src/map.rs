@@ -6,7 +6,7 @@ use core::ops::Range;
 use crate::PAGE_BYTES;
 use crate::area::{Area, Backing, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::Coherence;
+use crate::coherence::{Cause, Coherence};
 use crate::error::{BadRange, MapError};
 use crate::file::File;
 use crate::format::Format;
@@ -82,7 +82,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
-        Gather::begin(self, found.clone()).send().wait();
+        Gather::begin(self, found.clone(), Cause::Unmap).send().wait();
         Ok(found)
     }
 
@@ -93,9 +93,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if removed.is_empty() && self.flights.overlapping(range, None).is_none() {
             return;
         }
-        let mut gather = Gather::begin(self, range.clone());
+        let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);
         for area in &removed {
-            gather.clear(&area.range);
+            gather.clear_area(&area.range, &area.range);
         }
         gather.send().wait();
     }

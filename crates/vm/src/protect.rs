@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::coherence::{Coherence, ExtraFlushes};
+use crate::coherence::{Cause, Coherence};
 use crate::error::{BadRange, RangeError};
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
@@ -62,7 +62,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         protection: Protection,
     ) {
         let protection = protection.as_enforced();
-        let mut gather = Gather::begin(self, range.clone());
+        let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
         for mut area in areas.cut(&range) {
             area.protection = protection;
             self.protect_entries(&area, &mut gather);
@@ -83,7 +83,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 match platform.compare_exchange(at, entry, F::leaf(new)) {
                     Ok(_) => {
                         let gains = new.protection.contains(old.protection);
-                        if !gains || C::EXTRA_FLUSHES == ExtraFlushes::AsLinux && was_usable(old) {
+                        if !gains || C::EXTRA_FLUSHES.are_as_linux() && was_usable(old) {
                             gather.take_page(address);
                         }
                         break;

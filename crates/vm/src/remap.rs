@@ -23,7 +23,7 @@ use core::ops::Range;
 
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
-use crate::coherence::{Coherence, EmptyTables, ExtraFlushes};
+use crate::coherence::{Cause, Coherence, EmptyTables, ExtraFlushes};
 use crate::error::RemapError;
 use crate::format::{EMPTY, Format};
 use crate::gather::{Extra, Gather};
@@ -103,9 +103,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             areas.insert(moved(area, &kept, to));
         }
         let mut moving = &mut moving[..];
-        if C::EXTRA_FLUSHES == ExtraFlushes::AsLinux {
+        if C::EXTRA_FLUSHES.are_as_linux() {
             for piece in moving.chunk_by_mut(Moving::has_tables_of) {
-                let mut gather = Gather::begin(self, from.clone());
+                let mut gather = Gather::begin(self, from.clone(), Cause::Move);
                 gather.flush_also(Extra::IdleCpus);
                 self.take_out(piece, &mut gather);
                 gather.send().wait();
@@ -113,8 +113,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             }
             moving = &mut [];
         }
-        let mut gather = Gather::begin(self, from.clone());
+        let mut gather = Gather::begin(self, from.clone(), Cause::Move);
         self.take_out(moving, &mut gather);
+        if C::EXTRA_FLUSHES == ExtraFlushes::SpacePerUnmap {
+            gather.flush_also(Extra::SpaceIfAny);
+        }
         gather.clear(&(kept.end..from.end));
         for tables in self.empty_tables(&mut areas, &removed) {
             gather.unhook(&tables);
@@ -158,7 +161,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if C::EMPTY_TABLES == EmptyTables::Kept {
             return areas.vacate(self.tables.last_tables(&self.vm.platform, range));
         }
-        let mut gather = Gather::begin(self, range.clone());
+        let mut gather = Gather::begin(self, range.clone(), Cause::Move);
         for [part, gap] in areas.gaps_in(range) {
             gather.unhook(&Vacated { ranges: vec![part], gap });
         }

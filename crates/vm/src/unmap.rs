@@ -9,7 +9,7 @@ use lock_api::RwLockWriteGuard;
 
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
-use crate::coherence::{Coherence, EmptyTables, UnmapLock};
+use crate::coherence::{Cause, Coherence, EmptyTables, UnmapLock};
 use crate::error::BadRange;
 use crate::format::Format;
 use crate::gather::{Gather, Sent};
@@ -39,7 +39,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         let empty = self.empty_tables(&mut areas, &removed);
         // Begun while the lock is held for writing: who next looks for room knows of it.
-        let gather = Gather::begin(self, range);
+        let gather = Gather::begin(self, range, Cause::Unmap);
         if C::UNMAP_LOCK == UnmapLock::Exclusive {
             remove(gather, &removed, &empty).wait();
             drop(areas);
@@ -96,7 +96,7 @@ fn remove<'s, P: Platform, C: Coherence, F: Format>(
     empty: &[Vacated],
 ) -> Sent<'s, P, C, F> {
     for area in removed {
-        gather.clear(&area.range);
+        gather.clear_area(&area.range, &area.range);
     }
     for tables in empty {
         gather.unhook(tables);

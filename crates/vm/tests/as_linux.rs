@@ -1,18 +1,19 @@
 //! What is flushed where a design is to flush all that Linux does: the counts are those that
-//! `tlb:tlb_flush` showed under Linux 6.18 on x86, for the same calls.
+//! `tlb:tlb_flush` showed under Linux 6.18 on x86, for the same calls; and on ARC, what its code
+//! says.
 
 mod platform;
 
 use platform::*;
 use shootdown_vm::{
-    Access, AddressSpace, Backing, Change, Freed, PAGE_BYTES, Place, Protection, Sharing,
+    Access, AddressSpace, Advice, Backing, Change, Freed, PAGE_BYTES, Place, Protection, Sharing,
 };
 
 type OurSpace = Space<SHARED, AT_WAIT>;
 
 /// Eight pages, of which the first four were written, with a neighbour that keeps the table.
-fn space(host: &Host) -> OurSpace {
-    let space: OurSpace = AddressSpace::new(&system(host)).unwrap();
+fn space<const LOCK: u8>(host: &Host) -> Space<LOCK, AT_WAIT> {
+    let space: Space<LOCK, AT_WAIT> = AddressSpace::new(&system(host)).unwrap();
     for range in [pages(0, 8), pages(16, 1)] {
         let private = (Sharing::Private, Backing::Anonymous);
         space.map(Place::Fixed(range), READ_WRITE, private.0, private.1).unwrap();
@@ -33,7 +34,7 @@ fn flushes(host: &Host, act: impl FnOnce()) -> Vec<Change> {
 #[test]
 fn gaining_a_permission_is_flushed_if_the_page_was_usable() {
     let host = Host::new(64, 1);
-    let space = space(&host);
+    let space: OurSpace = space(&host);
     let protect =
         |protection| flushes(&host, || space.protect(pages(0, 8), protection).unwrap()).len();
     assert_eq!(protect(Protection::READ), 1);
@@ -47,7 +48,7 @@ fn gaining_a_permission_is_flushed_if_the_page_was_usable() {
 #[test]
 fn pages_that_nobody_may_touch_are_flushed_when_they_go() {
     let host = Host::new(64, 1);
-    let space = space(&host);
+    let space: OurSpace = space(&host);
     space.protect(pages(0, 8), Protection::empty()).unwrap();
     assert_eq!(flushes(&host, || space.unmap(pages(0, 8)).unwrap()).len(), 1);
 }
@@ -55,7 +56,7 @@ fn pages_that_nobody_may_touch_are_flushed_when_they_go() {
 #[test]
 fn every_fork_flushes_everything_and_tells_idle_cpus() {
     let host = Host::new(64, 1);
-    let space = space(&host);
+    let space: OurSpace = space(&host);
     for _ in 0..2 {
         let changes = flushes(&host, || space.fork().unwrap().exit());
         assert_eq!(changes.len(), 1);
@@ -85,4 +86,31 @@ fn a_move_flushes_each_pair_of_tables_by_itself() {
     for page in 0..1024 {
         assert_eq!(access(&space, 0, at(5000 + page, 1).start, Access::Read, 0), Ok(page));
     }
+}
+
+#[test]
+fn arc_3_9_flushes_the_space_for_what_it_unmaps_and_not_for_what_was_never_there() {
+    let host = Host::new(64, 1);
+    let space: Space<PER_SPACE, AT_WAIT> = space(&host);
+    let ranges = |changes: Vec<Change>| Vec::from_iter(changes.into_iter().map(|it| it.range));
+    assert_eq!(flushes(&host, || space.unmap(pages(4, 2)).unwrap()), []);
+    let unmapped = flushes(&host, || space.unmap(pages(0, 1)).unwrap());
+    assert_eq!(ranges(unmapped), [None]);
+    let discarded = || space.advise(pages(1, 1), Advice::DontNeed).unwrap();
+    assert_eq!(ranges(flushes(&host, discarded)), [None]);
+    let protected = flushes(&host, || space.protect(pages(2, 1), READ).unwrap());
+    assert_eq!(ranges(protected), [Some(pages(2, 1))]);
+}
+
+#[test]
+fn arc_3_10_flushes_all_of_each_area_even_if_nothing_was_there() {
+    let host = Host::new(64, 1);
+    let space: Space<PER_AREA, AT_WAIT> = space(&host);
+    let ranges = |changes: Vec<Change>| Vec::from_iter(changes.into_iter().map(|it| it.range));
+    let discarded = || space.advise(pages(1, 1), Advice::DontNeed).unwrap();
+    assert_eq!(ranges(flushes(&host, discarded)), [Some(pages(0, 8))], "the area was not cut");
+    let unmapped = flushes(&host, || space.unmap(pages(5, 2)).unwrap());
+    assert_eq!(ranges(unmapped), [Some(pages(5, 2))], "the area was cut first");
+    let nothing = flushes(&host, || space.unmap(pages(9, 2)).unwrap());
+    assert_eq!(ranges(nothing), []);
 }

@@ -17,5 +17,5 @@ mod world;
 pub use operation::Workload;
 pub use platform::SimPlatform;
 pub use process::StepError;
-pub use watched::Watched;
+pub use watched::{Unmaps, Watched};
 pub use world::{Limits, Outcome, RunError, run};

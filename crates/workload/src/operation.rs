@@ -100,6 +100,13 @@ pub enum Operation {
         /// How.
         access: Access,
     },
+    /// Writes to a page that must not be written, and handles the signal (`SIGSEGV`).
+    Segfault {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        page: u64,
+    },
     /// Changes or uses memory that is named by its address.
     ByAddress(ByAddress),
     /// Makes a process that is a copy of this one, and runs a program in it (`fork`).
@@ -124,6 +131,8 @@ pub enum Operation {
     Lock(LockId),
     /// Lets go of a lock.
     Unlock(LockId),
+    /// Asks the kernel for something that leaves memory as it is (`getpid`, `open`).
+    SystemCall,
     /// Computes for so many nanoseconds.
     Compute(u64),
     /// What is measured begins here, if it has not begun yet.

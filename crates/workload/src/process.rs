@@ -64,6 +64,8 @@ pub enum StepError {
     Range(RangeError),
     /// It used what it may not.
     Fault(FaultError),
+    /// It could write where it was to be refused.
+    NotRefused,
     /// There is no memory left.
     OutOfMemory,
     /// An access faults for ever, though every fault is resolved.
@@ -147,6 +149,11 @@ impl<C: Coherence> Vm<C> {
                 }
                 return Ok(Step::Done);
             }
+            Operation::Segfault { area, page } => {
+                let page = process.addresses(area, &(page..page + 1))?;
+                self.segfault(process, page.start)?;
+                return Ok(Step::Done);
+            }
             Operation::Map { .. }
             | Operation::Unmap { .. }
             | Operation::Protect { .. }
@@ -178,6 +185,20 @@ impl<C: Coherence> Vm<C> {
         }
         self.return_to_user(process);
         Ok(Step::Done)
+    }
+
+    /// A write that is refused. Nobody is told of anything: the kernel finds that the area does not
+    /// allow it, and the thread goes on in its handler, which returns by a system call.
+    fn segfault(&self, process: &Process<C>, address: u64) -> Result<(), StepError> {
+        match self.touch(process, address, Access::Write) {
+            Err(StepError::Fault(FaultError::NotPermitted)) => {
+                self.enter_kernel();
+                self.return_to_user(process);
+                Ok(())
+            }
+            Ok(()) => Err(StepError::NotRefused),
+            Err(error) => Err(error),
+        }
     }
 
     /// The calling thread makes a system call.
@@ -270,6 +291,7 @@ impl fmt::Display for StepError {
             Self::Unmap(error) => write!(f, "cannot unmap: {error}"),
             Self::Range(error) => error.fmt(f),
             Self::Fault(error) => error.fmt(f),
+            Self::NotRefused => f.write_str("a write that must be refused was not"),
             Self::OutOfMemory => OutOfMemory.fmt(f),
             Self::Stuck => f.write_str("an access faults for ever"),
             Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),

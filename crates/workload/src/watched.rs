@@ -1,17 +1,30 @@
 //! A design under the oracle's eyes: every flush is reported when it begins and when it is said to
 //! be done, and nothing else is changed.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use shootdown::{Horizon, Root};
 use shootdown_sim::{FlushRecord, Sim};
-use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
+use shootdown_vm::{
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock,
+};
 
 /// A design, watched.
 #[derive(Debug)]
 pub struct Watched<C> {
     sim: Rc<Sim>,
     design: C,
+    unmaps: Cell<Unmaps>,
+}
+
+/// What became of each `munmap`, and of each mapping that replaced another, that took anything away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unmaps {
+    /// Flushed in ranges.
+    pub ranged: u64,
+    /// Flushed as all of the space: it was more than the machine's ceiling, or nobody kept count.
+    pub whole: u64,
 }
 
 /// A space of a watched design.
@@ -31,7 +44,28 @@ pub struct WatchedPending<P> {
 impl<C> Watched<C> {
     /// `design`, on this machine.
     pub const fn new(sim: Rc<Sim>, design: C) -> Self {
-        Self { sim, design }
+        Self { sim, design, unmaps: Cell::new(Unmaps { ranged: 0, whole: 0 }) }
+    }
+}
+
+impl<C> Watched<C> {
+    /// What became of `munmap`s so far, as their designs were asked.
+    pub const fn unmaps(&self) -> Unmaps {
+        self.unmaps.get()
+    }
+
+    fn note(&self, change: &Change) {
+        if change.cause != Cause::Unmap {
+            return;
+        }
+        let ceiling = self.sim.machine().tlb.flush_ceiling;
+        let is_whole = change.extents.is_whole() || change.extents.page_count() > ceiling;
+        let Unmaps { ranged, whole } = self.unmaps.get();
+        self.unmaps.set(if is_whole {
+            Unmaps { ranged, whole: whole + 1 }
+        } else {
+            Unmaps { ranged: ranged + 1, whole }
+        });
     }
 }
 
@@ -53,6 +87,7 @@ impl<C: Coherence> Coherence for Watched<C> {
     }
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
+        self.note(change);
         let record = self.sim.flush_began(space.root, change.range.clone());
         let pending = self.design.flush(&space.space, change);
         self.sim.flush_sent();

@@ -15,6 +15,7 @@ use shootdown_vm::{Coherence, HeldStats};
 
 use crate::operation::{LockId, Operation, ProgramId, Workload};
 use crate::process::{Process, Step, StepError, Vm};
+use crate::watched::Unmaps;
 
 /// How large a simulation may become.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub iterations: u64,
     /// What all CPUs did in that time.
     pub counts: Counts,
+    /// What became of `munmap`s, in all of the run.
+    pub unmaps: Unmaps,
     /// How long flushes took, in all of the run.
     pub waits: FlushWaits,
     /// Uses of what must not be used any more, in all of the run.
@@ -63,6 +66,7 @@ impl Outcome {
             time: sim.time(),
             iterations: 0,
             counts: sim.counts(),
+            unmaps: vm.design().unmaps(),
             waits: sim.flush_waits(),
             violations: sim.violations(),
             hazards: sim.hazards(),

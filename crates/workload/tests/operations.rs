@@ -121,3 +121,31 @@ fn forks_have_their_own_memory_and_exec_throws_it_away() {
         "{error}"
     );
 }
+
+#[test]
+fn a_write_that_is_refused_is_survived_and_one_that_is_not_is_a_mistake() {
+    let protect = |permission| Operation::Protect { area: AREA, pages: 0..1, permission };
+    let segfault = Operation::Segfault { area: AREA, page: 0 };
+    let begin = || vec![map(1, Mapping::Anonymous), touch(0..1, Access::Write)];
+    let refused = [begin(), vec![protect(Permission::Read), segfault.clone(), segfault.clone()]];
+    run_programs([refused.concat()]).unwrap();
+    let permitted = [begin(), vec![segfault.clone()]];
+    let error = StepError::NotRefused;
+    let program = ProgramId(0);
+    assert_eq!(run_programs([permitted.concat()]).unwrap_err(), RunError::Step { program, error });
+    let nowhere = run_programs([vec![segfault]]).unwrap_err();
+    assert_eq!(nowhere, RunError::Step { program, error: StepError::UnknownArea(AREA) });
+}
+
+#[test]
+fn a_system_call_takes_its_time_and_leaves_memory_alone() {
+    let calls = |count| {
+        let steps = [Operation::Begin].into_iter();
+        let steps = steps.chain((0..count).map(|_| Operation::SystemCall));
+        run_programs([steps.chain([Operation::End { iterations: count }]).collect()]).unwrap()
+    };
+    let (one, ten) = (calls(1), calls(10));
+    assert!(one.time > Time::ZERO);
+    assert!(ten.time >= one.time + one.time, "{} and {}", one.time, ten.time);
+    assert_eq!((ten.counts.flushes_full, ten.counts.flushes_ranged), (0, 0));
+}

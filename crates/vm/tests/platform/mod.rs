@@ -52,6 +52,9 @@ pub const SHARED: u8 = 1;
 pub const RELEASED: u8 = 2;
 /// None either; and page tables that become empty are kept.
 pub const KEEPING: u8 = 3;
+/// The lock for writing, as in Linux when it ran on ARC; and what an unmapping flushes there.
+pub const PER_SPACE: u8 = 4;
+pub const PER_AREA: u8 = 5;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -315,7 +318,7 @@ impl Platform for Host {
 
 const fn unmap_lock(lock: u8) -> UnmapLock {
     match lock {
-        EXCLUSIVE => UnmapLock::Exclusive,
+        EXCLUSIVE | PER_SPACE | PER_AREA => UnmapLock::Exclusive,
         SHARED => UnmapLock::Shared,
         _ => UnmapLock::Released,
     }
@@ -345,8 +348,12 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);
     const FIRST_READ: FirstRead =
         if LOCK == KEEPING { FirstRead::Guessed } else { FirstRead::ZeroPage };
-    const EXTRA_FLUSHES: ExtraFlushes =
-        if LOCK == SHARED { ExtraFlushes::AsLinux } else { ExtraFlushes::None };
+    const EXTRA_FLUSHES: ExtraFlushes = match LOCK {
+        SHARED => ExtraFlushes::AsLinux,
+        PER_SPACE => ExtraFlushes::SpacePerUnmap,
+        PER_AREA => ExtraFlushes::AreaPerUnmap,
+        _ => ExtraFlushes::None,
+    };
 
     fn space(&self, root: Root) -> Root {
         root

@@ -1,9 +1,17 @@
 //! Benchmarks, as generators of operations.
 
+mod crowd;
+mod linked;
 mod loops;
+mod page_heap;
 mod seed000;
 mod seed001;
+mod seed002;
+mod seed003;
 
+pub use crowd::{Beside, Crowd};
 pub use loops::{Kind, Loop, Tasks};
 pub use seed000::{MadviseMigrate, PthreadMmap, Touched};
 pub use seed001::{ContextSwitches, ExitStorm};
+pub use seed002::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
+pub use seed003::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
