@@ -7,8 +7,9 @@ use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use shootdown::{Here, Horizon, Lifetime, Pending, Presence, Root, Rule, Shootdown, Space};
-use shootdown_sim::{EngineOptions, Sim, SimMachine};
+use shootdown::{CpuId, Here, Horizon, Lifetime, Pending, Presence, Root, Rule, Shootdown, Space};
+use shootdown_sim::machine::Tagging;
+use shootdown_sim::{EngineOptions, Sim, SimMachine, Tell};
 use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
 
 /// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
@@ -79,6 +80,14 @@ pub struct Shooting;
 #[derive(Debug)]
 pub struct Counting;
 
+/// The same, and other CPUs are told by interrupts, whatever else the machine has.
+#[derive(Debug)]
+pub struct Interrupting;
+
+/// The same, and other CPUs are told by broadcasts, where the machine has them.
+#[derive(Debug)]
+pub struct Broadcasting;
+
 /// As under Linux 7.0.
 #[derive(Debug)]
 pub struct LinuxPolicy;
@@ -90,6 +99,12 @@ impl EngineOptions for Shooting {
 }
 impl EngineOptions for Counting {
     const LIFETIME: Lifetime = Lifetime::Counted;
+}
+impl EngineOptions for Interrupting {
+    const TELL: Tell = Tell::Interrupts;
+}
+impl EngineOptions for Broadcasting {
+    const TELL: Tell = Tell::Broadcasts;
 }
 
 macro_rules! ours {
@@ -103,7 +118,7 @@ macro_rules! ours {
     )*};
 }
 
-ours!(Ours, Shooting, Counting);
+ours!(Ours, Shooting, Counting, Interrupting, Broadcasting);
 
 impl Policy for LinuxPolicy {
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
@@ -150,8 +165,19 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
         // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks them,
         // and the handler does not interrupt it.
         let result = f(unsafe { self.engine.here() });
+        if self.sim.machine().tagging != Tagging::PerCpu {
+            self.count_tags();
+        }
         self.sim.unmask();
         result
+    }
+
+    /// Has the simulation know of the tags that this CPU has taken.
+    fn count_tags(&self) {
+        let cpu = self.sim.cpu();
+        let (known, stats) = (self.sim.counts_of(cpu), self.engine.cpu(CpuId(cpu as u32)).stats());
+        (known.tags_taken..stats.tags_taken).for_each(|_| self.sim.count_tag_taken());
+        (known.rollovers..stats.rollovers).for_each(|_| self.sim.count_rollover());
     }
 }
 

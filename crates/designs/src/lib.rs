@@ -7,7 +7,11 @@
 //! | [`linux::v4_12`] | Linux before seed 000 |
 //! | [`linux::v4_14`] | Linux with seed 000, as first merged |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
+//! | [`linux::v7_0::invlpgb`] | the same with INVLPGB |
 //! | [`linux::lifetime`] | the same with lazy CPUs counted, shot at exit, or with hazard pointers |
+//! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts; and with seed 003 |
+//! | [`linux::riscv`] | Linux on RISC-V, whose firmware tells others |
+//! | [`linux::arc`] | Linux on ARC, where to flush is to rename; before and after seed 002 |
 //! | [`engine`] | Shootdown |
 //!
 //! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
@@ -18,7 +22,11 @@ pub mod linux;
 pub mod naive;
 
 pub use engine::{Engine, LinuxPolicy};
+pub use linux::LinuxRule;
+pub use linux::arc::Arc;
+pub use linux::arm64::Arm64;
 pub use linux::lifetime::ExitFlush;
+pub use linux::riscv::Riscv;
 pub use linux::v4_12::Linux412;
 pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;

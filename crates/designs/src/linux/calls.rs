@@ -17,28 +17,28 @@ use super::{FlushInfo, OwnLine};
 
 /// All CPUs' queues and call objects.
 #[derive(Debug)]
-pub(crate) struct Calls {
-    cpus: Vec<CallCpu>,
+pub(crate) struct Calls<I = FlushInfo> {
+    cpus: Vec<CallCpu<I>>,
 }
 
 #[derive(Debug)]
-struct CallCpu {
+struct CallCpu<I> {
     /// How many calls are queued; the list itself is the host's.
     head: OwnLine<SimWord>,
-    queue: RefCell<VecDeque<Call>>,
-    /// The line of the `flush_tlb_info` that this CPU sends.
+    queue: RefCell<VecDeque<Call<I>>>,
+    /// The line of what this CPU sends (`flush_tlb_info`).
     info: OwnLine<SimWord>,
     /// The call objects by which it calls others: 1 while the call is not done.
     objects: OnceCell<Vec<OwnLine<SimWord>>>,
 }
 
 #[derive(Debug)]
-struct Call {
+struct Call<I> {
     from: usize,
-    info: Rc<FlushInfo>,
+    info: Rc<I>,
 }
 
-impl Calls {
+impl<I> Calls<I> {
     pub(crate) fn new(cpus: usize) -> Self {
         let cpu = |_| CallCpu {
             head: OwnLine(SimWord::with(0)),
@@ -54,11 +54,11 @@ impl Calls {
         &self,
         sim: &Sim,
         targets: &[usize],
-        info: &Rc<FlushInfo>,
+        info: &Rc<I>,
         meanwhile: impl FnOnce(),
     ) {
         let from = sim.cpu();
-        self.cpus[from].info.0.store(info.new_tlb_gen, Relaxed);
+        self.cpus[from].info.0.store(1, Relaxed);
         let mut quiet = Vec::new();
         for &target in targets {
             self.object(from, target).store(1, Relaxed);
@@ -81,7 +81,7 @@ impl Calls {
     }
 
     /// The interrupt's handler: does each queued call by `flush`.
-    pub(crate) fn serve(&self, sim: &Sim, mut flush: impl FnMut(&FlushInfo)) {
+    pub(crate) fn serve(&self, sim: &Sim, mut flush: impl FnMut(&I)) {
         let me = sim.cpu();
         let cpu = &self.cpus[me];
         cpu.head.0.swap(0, Relaxed);

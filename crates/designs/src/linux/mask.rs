@@ -13,6 +13,7 @@ struct Line([SimWord; 8]);
 #[derive(Debug)]
 pub(crate) struct CpuMask {
     lines: Vec<Line>,
+    cpus: usize,
     words: usize,
 }
 
@@ -20,7 +21,7 @@ impl CpuMask {
     pub(crate) fn new(cpus: usize) -> Self {
         let words = cpus.div_ceil(64);
         let line = |_| Line(core::array::from_fn(|_| SimWord::with(0)));
-        Self { lines: (0..words.div_ceil(8)).map(line).collect(), words }
+        Self { lines: (0..words.div_ceil(8)).map(line).collect(), cpus, words }
     }
 
     pub(crate) fn contains(&self, cpu: usize) -> bool {
@@ -33,6 +34,28 @@ impl CpuMask {
 
     pub(crate) fn remove(&self, cpu: usize) {
         self.word(cpu / 64).fetch_and(!(1 << (cpu % 64)), Relaxed);
+    }
+
+    /// Has all CPUs as members but one, unless that is so but for the one
+    /// (`cpumask_setall`, and `cpumask_clear_cpu`).
+    pub(crate) fn fill_but(&self, but: Option<usize>) {
+        let wanted = |index: usize| match but {
+            Some(cpu) if cpu / 64 == index => self.all(index) & !(1 << (cpu % 64)),
+            _ => self.all(index),
+        };
+        let is_full =
+            |&index: &usize| self.word(index).load(Relaxed) & wanted(index) == wanted(index);
+        if !(0..self.words).all(|index| is_full(&index)) {
+            (0..self.words).for_each(|index| self.word(index).store(self.all(index), Relaxed));
+        }
+        if let Some(cpu) = but.filter(|&cpu| self.contains(cpu)) {
+            self.remove(cpu);
+        }
+    }
+
+    /// Has no members from now on (`cpumask_clear`).
+    pub(crate) fn clear(&self) {
+        (0..self.words).for_each(|index| self.word(index).store(0, Relaxed));
     }
 
     /// Its members but one, in order.
@@ -53,6 +76,12 @@ impl CpuMask {
             }
         }
         cpus
+    }
+
+    /// The word in which all CPUs are members.
+    fn all(&self, index: usize) -> u64 {
+        let cpus = self.cpus - index * 64;
+        if cpus >= 64 { u64::MAX } else { (1 << cpus) - 1 }
     }
 
     fn word(&self, index: usize) -> &SimWord {

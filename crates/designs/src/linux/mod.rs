@@ -1,9 +1,17 @@
-//! What the Linux designs share: sets of CPUs, calls to other CPUs, and what a flush asks for.
+//! What the Linux designs share: sets of CPUs, calls to other CPUs, what a flush asks for, tags
+//! that are the same on all CPUs, and the references of lazy CPUs.
 
+mod active_mm;
+pub(crate) mod asids;
 mod calls;
 mod mask;
+mod mm_count;
+mod rules;
 
+pub mod arc;
+pub mod arm64;
 pub mod lifetime;
+pub mod riscv;
 pub mod v4_12;
 pub mod v4_14;
 pub mod v7_0;
@@ -16,6 +24,7 @@ use shootdown_vm::{Change, Freed};
 
 pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
+pub use rules::LinuxRule;
 
 /// A word that has a cache line to itself.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
-//! Linux 7.0 on x86, without INVLPGB: `switch_mm_irqs_off`, `flush_tlb_mm_range`, `flush_tlb_func`
-//! and who is told, case by case; the names are Linux's, for who reads them side by side.
+//! Linux 7.0 on x86, without INVLPGB unless [`invlpgb`] is asked for: `switch_mm_irqs_off`,
+//! `flush_tlb_mm_range`, `flush_tlb_func` and who is told, case by case; the names are Linux's, for
+//! who reads them side by side.
 //!
 //! Six tags per CPU, taken by turns. A lazy CPU stays in the mask, and is skipped unless page
 //! tables are freed. A CPU that has gone elsewhere stays in the mask, too, and is trimmed once a
@@ -20,8 +21,12 @@ use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
 use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 
-use super::lifetime::{ExitFlush, Lifetime, MmCount, Uncounted};
+use super::lifetime::{ExitFlush, Lifetime, Uncounted};
+use super::mm_count::MmCount;
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
+use invlpgb::{GlobalAsids, MmGlobal};
+
+pub mod invlpgb;
 
 /// The design.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ pub struct Linux70<L = Uncounted> {
     calls: Calls,
     last_ctx_id: Cell<u64>,
     lifetime: L,
+    /// Where INVLPGB is used.
+    global: Option<GlobalAsids>,
 }
 
 /// A space (`mm_struct`).
@@ -43,6 +50,7 @@ pub struct Mm {
     pub(super) cpumask: Rc<CpuMask>,
     /// When CPUs that are elsewhere are next told, too, to leave the mask.
     next_trim_cpumask: Cell<Time>,
+    global: MmGlobal,
 }
 
 /// A CPU's state (`cpu_tlbstate`, and `cpu_tlbstate_shared` in a line of its own).
@@ -108,6 +116,7 @@ impl<L: Lifetime> Linux70<L> {
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
             lifetime,
+            global: None,
             sim,
         }
     }
@@ -145,6 +154,11 @@ impl<L: Lifetime> Linux70<L> {
         let next_gen = || next.map_or(0, |mm| mm.tlb_gen.0.load(Relaxed));
         let (asid, tlb_gen, flush);
         if next_id == previous_id {
+            if let Some(mm) = next
+                && let Some(asid) = self.global_asid(mm)
+            {
+                return self.load_global(mm, asid);
+            }
             if !was_lazy {
                 return;
             }
@@ -162,7 +176,10 @@ impl<L: Lifetime> Linux70<L> {
                 _ => self.sim.fence(),
             }
             tlb_gen = next_gen();
-            (asid, flush) = self.choose_new_asid(next_id, tlb_gen);
+            (asid, flush) = match next.and_then(|mm| self.global_asid(mm)) {
+                Some(global) => (global, false),
+                None => self.choose_new_asid(next_id, tlb_gen),
+            };
         }
         if flush {
             me.ctxs[asid].set(Ctx { ctx_id: next_id, tlb_gen });
@@ -227,6 +244,10 @@ impl<L: Lifetime> Linux70<L> {
             return info.cpumask.remove(self.sim.cpu());
         }
         let Some(mm) = loaded else { return };
+        if let Some(asid) = self.global_asid(&mm) {
+            // What it has under the tag is kept fresh by broadcasts.
+            return self.load_global(&mm, asid);
+        }
         if me.lazy.get() {
             return self.unlazy_mm();
         }
@@ -283,6 +304,7 @@ impl<L: Lifetime> Coherence for Linux70<L> {
             tlb_gen: OwnLine(SimWord::with(0)),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
+            global: MmGlobal::new(),
         })
     }
 
@@ -290,6 +312,9 @@ impl<L: Lifetime> Coherence for Linux70<L> {
         let sim = &self.sim;
         let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
+        if self.global_asid(space).is_some() {
+            return self.broadcast_tlb_flush(space, &info);
+        }
         let flush_here = || {
             sim.mask();
             if self.has_loaded(space) {
@@ -315,6 +340,7 @@ impl<L: Lifetime> Coherence for Linux70<L> {
         let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
         let targets: Vec<usize> = others.into_iter().filter(told).collect();
         self.calls.call(sim, &targets, &info, flush_here);
+        self.consider_global_asid(space);
     }
 
     fn wait(&self, (): ()) -> Horizon {
@@ -332,11 +358,17 @@ impl<L: Lifetime> Coherence for Linux70<L> {
             ExitFlush::Interrupts => self.flush(space, &Change::whole(Freed::Tables)),
             ExitFlush::Broadcast => {}
         }
-        self.lifetime.put(self, space)
+        let retired = self.lifetime.put(self, space);
+        if retired == Retired::Free {
+            self.free_global_asid(space.root());
+        }
+        retired
     }
 
     fn take_dead(&self) -> Option<Root> {
-        self.lifetime.finish_switch(self)
+        let root = self.lifetime.finish_switch(self)?;
+        self.free_global_asid(root);
+        Some(root)
     }
 
     unsafe fn switch(&self, space: &Rc<Mm>) {

@@ -8,9 +8,52 @@ use std::rc::Rc;
 
 use shootdown::Root;
 use shootdown_sim::{
-    Affinity, Kernel, Machine, Purpose, RunEnd, Sim, SwitchedTo, ThreadSpec, Time, Touch,
+    Affinity, Kernel, Machine, Purpose, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time, Touch,
 };
 use shootdown_vm::{Change, Coherence, Freed, Retired};
+
+/// What the machine has beside its round numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hardware {
+    /// Nothing: tags are each CPU's own, and there are interrupts.
+    Plain,
+    /// It broadcasts, page by page, in 300 ns.
+    Broadcast,
+    /// Firmware fences.
+    Fence,
+    /// The kernel refills the TLB, and tags are renamed.
+    Renamed,
+}
+
+impl Hardware {
+    pub(crate) fn machine(self, tags: usize, cpus: usize) -> Machine {
+        let round = include_str!("../../../sim/tests/round.toml");
+        let round = round.replace("tags = { value = 6.0", &format!("tags = {{ value = {tags}"));
+        let section = |name: &str, keys: &[(&str, u32)]| {
+            let key = |&(key, value): &(&str, u32)| {
+                format!("{key} = {{ value = {value}, source = \"made up for tests\" }}\n")
+            };
+            format!("\n[{name}]\n{}", keys.iter().map(key).collect::<String>())
+        };
+        let (head, tail) = match self {
+            Self::Plain => ("", String::new()),
+            Self::Broadcast => {
+                let times = [("issue_ns", 10), ("complete_ns", 300), ("occupy_ns", 100)];
+                let limits = [("victim_ns", 0), ("pages_per_operation", 1), ("page_ceiling", 512)];
+                let keys = [times, limits].concat();
+                ("tagging = \"global\"\n", section("broadcast", &keys))
+            }
+            Self::Fence => {
+                let caller = [("call_ns", 500), ("each_ns", 50), ("deliver_ns", 1000)];
+                let target = [("target_ns", 300), ("page_ceiling", 64)];
+                let keys = [&caller[..], &target].concat();
+                ("tagging = \"global\"\n", section("remote_fence", &keys))
+            }
+            Self::Renamed => ("tagging = \"renamed\"\nrefill = \"software\"\n", String::new()),
+        };
+        Machine::from_toml(&format!("{head}{round}{tail}")).unwrap().with_cpus(cpus).unwrap()
+    }
+}
 
 /// A design, a machine, and spaces of 64 mapped pages each.
 pub(crate) struct Rig<C: Coherence> {
@@ -20,6 +63,8 @@ pub(crate) struct Rig<C: Coherence> {
     /// Whether CPUs free what they are handed after a switch, as they should.
     pub(crate) buries: Cell<bool>,
     freed: RefCell<Vec<(u64, usize)>>,
+    /// Threads that somebody is to wake.
+    pub(crate) sleepers: RefCell<Vec<ThreadId>>,
 }
 
 struct Space<S> {
@@ -39,8 +84,10 @@ impl<C: Coherence + 'static> Rig<C> {
         cpus: usize,
         design: impl FnOnce(Rc<Sim>) -> C,
     ) -> Rc<Self> {
-        let round = include_str!("../../../sim/tests/round.toml");
-        let machine = Machine::from_toml(round).unwrap().with_cpus(cpus).unwrap();
+        Self::on(Hardware::Plain.machine(6, cpus), spaces, design)
+    }
+
+    pub(crate) fn on(machine: Machine, spaces: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Rc<Self> {
         let sim = Rc::new(Sim::new(machine, 1 << 14, 512).unwrap());
         let design = design(Rc::clone(&sim));
         let space = |_| {
@@ -55,6 +102,7 @@ impl<C: Coherence + 'static> Rig<C> {
             spaces,
             buries: Cell::new(true),
             freed: RefCell::default(),
+            sleepers: RefCell::default(),
         });
         sim.install(rig.clone());
         rig

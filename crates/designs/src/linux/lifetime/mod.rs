@@ -25,14 +25,12 @@ mod counted;
 mod hazard;
 mod shoot;
 
-use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Root, Word};
-use shootdown_sim::SimWord;
+use shootdown::Root;
 use shootdown_vm::Retired;
 
-use super::OwnLine;
+use super::mm_count::Left;
 use super::v7_0::{Linux70, Mm};
 
 pub use counted::Counted;
@@ -96,37 +94,4 @@ impl Lifetime for Uncounted {
     fn put(&self, _linux: &Linux70<Self>, _mm: &Rc<Mm>) -> Retired {
         Retired::Free
     }
-}
-
-/// How many hold a space, all its users together as one (`mm_count`).
-///
-/// It has a line to itself, as in `mm_struct` since 6.5 (c1753fd02a00). When seed 001 was measured,
-/// in 2020, it shared one with `pgd`, which every switch reads; so this favours who counts.
-#[derive(Debug)]
-pub(super) struct MmCount(OwnLine<SimWord>);
-
-impl MmCount {
-    /// Of a space that has users.
-    pub(super) fn new() -> Self {
-        Self(OwnLine(SimWord::with(1)))
-    }
-
-    /// So many references more (`mmgrab`). Who calls it has one.
-    fn grab(&self, references: u64) {
-        self.0.0.fetch_add(references, Relaxed);
-    }
-
-    /// So many less (`mmdrop`).
-    fn drop(&self, references: u64) -> Left {
-        let before = self.0.0.fetch_add(references.wrapping_neg(), Relaxed);
-        if before == references { Left::Nobody } else { Left::Others }
-    }
-}
-
-/// Who is left to hold a space after references were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    /// Nobody: who dropped the last of them frees the space.
-    Nobody,
-    Others,
 }
