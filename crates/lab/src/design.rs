@@ -1,12 +1,15 @@
 //! Designs by name.
 
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
 use std::rc::Rc;
 use std::str::FromStr;
 
-use shootdown_designs::engine::Ours;
-use shootdown_designs::{Engine, ExitFlush, Linux70, Linux412, Linux414, LinuxPolicy, Naive};
+use shootdown_designs::engine::{Broadcasting, Interrupting, Ours, Policy};
+use shootdown_designs::linux::arc::{ByArea, BySpace};
+use shootdown_designs::{
+    Arc, Arm64, Engine, ExitFlush, Linux70, Linux412, Linux414, LinuxPolicy, Naive, Riscv,
+};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::Coherence;
 use shootdown_workload::recording::Reader;
@@ -30,6 +33,22 @@ pub enum Design {
     PowerpcShoot,
     /// Linux 7.0 with lazy CPUs found by hazard pointers, as was proposed.
     LinuxHazard,
+    /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it.
+    LinuxInvlpgb,
+    /// Linux on ARC before seed 002.
+    Arc39,
+    /// Linux on ARC with seed 002.
+    ArcRanged,
+    /// Linux on arm64.
+    Arm64,
+    /// Linux on arm64 with seed 003.
+    Arm64Skip,
+    /// Linux on RISC-V.
+    Riscv,
+    /// The engine of this repository, which tells others by interrupts alone.
+    ShootdownInterrupts,
+    /// The engine of this repository, which tells others by broadcasts where the machine has them.
+    ShootdownBroadcasts,
     /// The engine of this repository, with the memory manager doing as under Linux 7.0.
     ShootdownAlone,
     /// The engine of this repository.
@@ -37,7 +56,7 @@ pub enum Design {
 }
 
 impl Design {
-    /// All of them, ours last.
+    /// Those that are of interest on any machine, ours last.
     pub const ALL: [Self; 9] = [
         Self::Naive,
         Self::Linux412,
@@ -50,6 +69,28 @@ impl Design {
         Self::Shootdown,
     ];
 
+    /// Those that were made for hardware of another kind than x86's: tags that are the same on all
+    /// CPUs, or are renamed, and ways to tell others that interrupt nobody; and ours with one of
+    /// these ways alone.
+    ///
+    /// They are sound on any machine. What they do without the hardware is what their kernels do,
+    /// or would have to; each says so: see [`shootdown_designs::linux`].
+    pub const OF_OTHER_HARDWARE: [Self; 8] = [
+        Self::Arc39,
+        Self::ArcRanged,
+        Self::Arm64,
+        Self::Arm64Skip,
+        Self::Riscv,
+        Self::LinuxInvlpgb,
+        Self::ShootdownInterrupts,
+        Self::ShootdownBroadcasts,
+    ];
+
+    /// Every design.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::OF_OTHER_HARDWARE.into_iter().chain(Self::ALL)
+    }
+
     /// Its name, as one types it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -61,6 +102,14 @@ impl Design {
             Self::LinuxCounted => "linux-counted",
             Self::PowerpcShoot => "powerpc-shoot",
             Self::LinuxHazard => "linux-hazard",
+            Self::LinuxInvlpgb => "linux-7.0-invlpgb",
+            Self::Arc39 => "arc-3.9",
+            Self::ArcRanged => "arc-ranged",
+            Self::Arm64 => "arm64",
+            Self::Arm64Skip => "arm64-skip",
+            Self::Riscv => "riscv",
+            Self::ShootdownInterrupts => "shootdown-interrupts",
+            Self::ShootdownBroadcasts => "shootdown-broadcasts",
             Self::ShootdownAlone => "shootdown-alone",
             Self::Shootdown => "shootdown",
         }
@@ -85,14 +134,14 @@ impl Design {
     /// # Errors
     ///
     /// As [`shootdown_workload::replay::replay`].
-    pub fn replay<R: Read + 'static>(
+    pub fn replay(
         self,
         machine: Machine,
-        reader: Reader<R>,
+        reader: Reader<File>,
         survey: &Survey,
         progress: impl Fn(u64) + 'static,
     ) -> Result<Outcome, ReplayError> {
-        self.perform(machine, Replay { reader, survey, progress })
+        self.perform(machine, Replay { reader, survey, progress: Box::new(progress) })
     }
 
     fn perform<J: Job>(self, machine: Machine, job: J) -> J::Output {
@@ -104,18 +153,29 @@ impl Design {
             Self::LinuxCounted => job.perform(machine, |sim| Linux70::counted(sim, EXIT_FLUSH)),
             Self::PowerpcShoot => job.perform(machine, |sim| Linux70::shoot(sim, EXIT_FLUSH)),
             Self::LinuxHazard => job.perform(machine, |sim| Linux70::hazard(sim, EXIT_FLUSH)),
-            // As a kernel would be built for so many CPUs.
-            Self::ShootdownAlone => match machine.cpu_count() {
-                ..=64 => job.perform(machine, Engine::<1, LinuxPolicy>::new),
-                65..=256 => job.perform(machine, Engine::<4, LinuxPolicy>::new),
-                _ => job.perform(machine, Engine::<64, LinuxPolicy>::new),
-            },
-            Self::Shootdown => match machine.cpu_count() {
-                ..=64 => job.perform(machine, Engine::<1, Ours>::new),
-                65..=256 => job.perform(machine, Engine::<4, Ours>::new),
-                _ => job.perform(machine, Engine::<64, Ours>::new),
-            },
+            // On x86 the last flush interrupts, but that INVLPGB does it where it can.
+            Self::LinuxInvlpgb => {
+                job.perform(machine, |sim| Linux70::invlpgb(sim, ExitFlush::Interrupts))
+            }
+            Self::Arc39 => job.perform(machine, Arc::<BySpace>::new),
+            Self::ArcRanged => job.perform(machine, Arc::<ByArea>::new),
+            Self::Arm64 => job.perform(machine, Arm64::stock),
+            Self::Arm64Skip => job.perform(machine, Arm64::skip),
+            Self::Riscv => job.perform(machine, Riscv::new),
+            Self::ShootdownInterrupts => engine::<_, Interrupting>(machine, job),
+            Self::ShootdownBroadcasts => engine::<_, Broadcasting>(machine, job),
+            Self::ShootdownAlone => engine::<_, LinuxPolicy>(machine, job),
+            Self::Shootdown => engine::<_, Ours>(machine, job),
         }
+    }
+}
+
+/// The engine, as a kernel would be built for so many CPUs.
+fn engine<J: Job, P: Policy + 'static>(machine: Machine, job: J) -> J::Output {
+    match machine.cpu_count() {
+        ..=64 => job.perform(machine, Engine::<1, P>::new),
+        65..=256 => job.perform(machine, Engine::<4, P>::new),
+        _ => job.perform(machine, Engine::<64, P>::new),
     }
 }
 
@@ -152,13 +212,14 @@ impl Job for Run {
     }
 }
 
-struct Replay<'s, R, P> {
-    reader: Reader<R>,
+/// It has no parameters, so that each design is compiled with it once, and not for each caller.
+struct Replay<'s> {
+    reader: Reader<File>,
     survey: &'s Survey,
-    progress: P,
+    progress: Box<dyn Fn(u64)>,
 }
 
-impl<R: Read + 'static, P: Fn(u64) + 'static> Job for Replay<'_, R, P> {
+impl Job for Replay<'_> {
     type Output = Result<Outcome, ReplayError>;
 
     fn perform<C: Coherence + 'static>(
@@ -193,7 +254,7 @@ impl FromStr for Design {
     type Err = UnknownDesign;
 
     fn from_str(name: &str) -> Result<Self, UnknownDesign> {
-        let found = Self::ALL.into_iter().find(|design| design.name() == name);
+        let found = Self::every().find(|design| design.name() == name);
         found.ok_or_else(|| UnknownDesign(name.to_owned()))
     }
 }

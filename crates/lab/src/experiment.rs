@@ -1,6 +1,8 @@
 //! What is simulated: published results that are reproduced, and comparisons that nobody has
 //! published; what was measured, where, and under which designs.
 
+mod choice;
+mod published;
 mod scaling;
 
 use shootdown_sim::machine::Machine;
@@ -8,6 +10,8 @@ use shootdown_sim::machine::Machine;
 use crate::error::Failure;
 use crate::simulate;
 
+pub(crate) use choice::{Cell, Choice, Told};
+pub(crate) use published::EXPERIMENTS;
 pub(crate) use scaling::{Curve, Point, Scaling};
 
 /// The engine of this repository, among the designs.
@@ -37,6 +41,8 @@ pub(crate) struct Experiment {
     /// The published figure that the machine file was fitted to, if it was: a prediction of that
     /// figure is none.
     pub(crate) calibrated_on: Option<&'static str>,
+    /// What a reader must know of the figures: above all why they are off, where they are.
+    pub(crate) note: Option<&'static str>,
 }
 
 impl Experiment {
@@ -93,6 +99,14 @@ pub(crate) struct Outcome {
     pub(crate) flushes_full: u64,
     /// Flushes of single pages, on any CPU.
     pub(crate) flushes_ranged: u64,
+    /// Operations by which hardware told all CPUs of a flush.
+    pub(crate) broadcasts: u64,
+    /// What all CPUs together waited for those to be complete.
+    pub(crate) broadcast_wait_ns: u64,
+    /// Tags that spaces were given.
+    pub(crate) tags_taken: u64,
+    /// How often tags were used up, and all were taken back.
+    pub(crate) rollovers: u64,
     /// Uses of a translation after the flush that covered it was waited for.
     pub(crate) violations: u64,
     /// Freed page tables that a CPU's speculation could still have walked.
@@ -161,6 +175,8 @@ pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
     /// Of the experiment that is simulated with more and fewer CPUs, if it was asked for.
     pub(crate) scaling: Option<Scaling>,
+    /// Of the choice between the ways to tell other CPUs, if it was asked for.
+    pub(crate) choice: Option<Choice>,
     pub(crate) seed: u64,
     pub(crate) scale: Scale,
     /// All that something ran on, each once.
@@ -203,58 +219,6 @@ pub(crate) fn run(
 /// The experiment whose rate is simulated with more and fewer CPUs.
 pub(crate) const SCALED: &str = "context-switches";
 
-/// All of them, in the order of their documents.
-pub(crate) const EXPERIMENTS: [Experiment; 4] = [
-    Experiment {
-        seed: "000",
-        workload: "madvise-touch-migrate",
-        machine: "skylake-laptop-kvm",
-        metric: "time of an iteration",
-        unit: "us",
-        better: Better::Lower,
-        published: Some(Pair { before: 21.6, after: 13.4 }),
-        designs: Pair { before: "linux-4.12", after: "linux-4.14" },
-        peers: &["naive", "linux-7.0", "shootdown-alone"],
-        calibrated_on: Some("seed 000 before: 21.6 us"),
-    },
-    Experiment {
-        seed: "000",
-        workload: "pthread-mmap",
-        machine: "skylake-laptop-kvm",
-        metric: "time of a run",
-        unit: "s",
-        better: Better::Lower,
-        published: Some(Pair { before: 1.9, after: 1.1 }),
-        designs: Pair { before: "linux-4.12", after: "linux-4.14" },
-        peers: &["naive", "linux-7.0", "shootdown-alone"],
-        calibrated_on: Some("seed 000 before: 1.9 s (number of mappings)"),
-    },
-    Experiment {
-        seed: "001",
-        workload: SCALED,
-        machine: "power8-16s",
-        metric: "context switches in and out of idle",
-        unit: "M/s",
-        better: Better::Higher,
-        published: Some(Pair { before: 1.0, after: 118.0 }),
-        designs: Pair { before: "linux-counted", after: "powerpc-shoot" },
-        peers: &["linux-hazard", "linux-4.14", "linux-7.0"],
-        calibrated_on: Some("seed 001 before: about 1 M context switches/s"),
-    },
-    Experiment {
-        seed: "001",
-        workload: "exit-storm",
-        machine: "power8-16s",
-        metric: "interrupts per exit of a process",
-        unit: "per exit",
-        better: Better::Lower,
-        published: None,
-        designs: Pair { before: "powerpc-shoot", after: "linux-hazard" },
-        peers: &["linux-counted", "linux-7.0"],
-        calibrated_on: None,
-    },
-];
-
 /// Rows with made-up outcomes, to render.
 #[cfg(test)]
 pub(crate) mod example {
@@ -289,6 +253,7 @@ pub(crate) mod example {
             published: None,
             peers: &[],
             calibrated_on: None,
+            note: Some("nobody <published> it"),
             ..rate
         };
         let row = |experiment: Experiment, before, after, peers, shootdown| Row {
@@ -300,7 +265,13 @@ pub(crate) mod example {
         };
         vec![
             row(first, before, after, vec![], outcome(12.03, 0, 0)),
-            row(second, outcome(1.85, 9, 9), outcome(1.2, 3, 0), vec![], outcome(1.0, 2, 0)),
+            row(
+                second,
+                Outcome { broadcasts: 9, broadcast_wait_ns: 31_500, ..outcome(1.85, 9, 9) },
+                Outcome { tags_taken: 300, rollovers: 1, ..outcome(1.2, 3, 0) },
+                vec![],
+                outcome(1.0, 2, 0),
+            ),
             row(
                 rate,
                 outcome(0.98, 0, 0),
@@ -337,7 +308,29 @@ pub(crate) mod example {
             unit: "M/s",
             curves,
         });
-        Results { rows: rows(), scaling, seed: 1, scale: Scale::Full, machines: vec![machine] }
+        let told = |time_us, interrupts_sent, broadcasts| Told {
+            time_us,
+            interrupts_sent,
+            broadcasts,
+            violations: 0,
+        };
+        let cell = Cell {
+            machine: "arm64-2s",
+            workload: "<flush> & go".to_owned(),
+            interrupts: told(123.0, 1_500, 0),
+            broadcasts: told(200.0, 0, 700),
+            chosen: told(150.0, 30, 400),
+            peers: vec![("arm64", told(1_234.0, 0, 1_400))],
+        };
+        let fine = Cell { workload: "fine".to_owned(), chosen: cell.interrupts, ..cell.clone() };
+        Results {
+            rows: rows(),
+            scaling,
+            choice: Some(Choice { cells: vec![cell, fine] }),
+            seed: 1,
+            scale: Scale::Full,
+            machines: vec![machine],
+        }
     }
 }
 

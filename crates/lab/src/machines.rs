@@ -4,16 +4,21 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use shootdown_sim::machine::{Idle, Machine, Number};
+use shootdown_sim::machine::{Idle, Machine, Number, Refill, Tagging};
 
 use crate::error::Failure;
 use crate::render::text::{Align, Table};
 
 /// The files of `machines/`, so that the command works wherever it is.
-const EMBEDDED: [(&str, &str); 5] = [
+const EMBEDDED: [(&str, &str); 10] = [
+    ("amd-invlpgb", include_str!("../../../machines/amd-invlpgb.toml")),
+    ("ampere-emag-32", include_str!("../../../machines/ampere-emag-32.toml")),
+    ("arc-80mhz", include_str!("../../../machines/arc-80mhz.toml")),
+    ("arm64-2s", include_str!("../../../machines/arm64-2s.toml")),
     ("emerald-rapids-kvm", include_str!("../../../machines/emerald-rapids-kvm.toml")),
     ("haswell-desktop", include_str!("../../../machines/haswell-desktop.toml")),
     ("power8-16s", include_str!("../../../machines/power8-16s.toml")),
+    ("riscv-64", include_str!("../../../machines/riscv-64.toml")),
     ("skylake-laptop-kvm", include_str!("../../../machines/skylake-laptop-kvm.toml")),
     ("xeon-2s", include_str!("../../../machines/xeon-2s.toml")),
 ];
@@ -59,11 +64,12 @@ pub(crate) fn list() -> String {
 /// Every number of a machine.
 pub(crate) fn details(machine: &Machine) -> String {
     let mut text = format!(
-        "{}: {}\n{} CPUs; idle: {}\n\n",
+        "{}: {}\n{} CPUs; idle: {}; {}\n\n",
         machine.name,
         machine.about,
         machine.cpu_count(),
-        idle(&machine.idle)
+        idle(&machine.idle),
+        translation(machine)
     );
     let mut table = Table::new([("number", Align::Left), ("value", Align::Right)])
         .column("unit", Align::Left)
@@ -99,6 +105,25 @@ fn idle(idle: &Idle) -> String {
             states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ")
         }
     }
+}
+
+/// How its TLBs are kept.
+fn translation(machine: &Machine) -> String {
+    let tags = match machine.tagging {
+        Tagging::PerCpu => "tags per CPU",
+        Tagging::Global => "global tags",
+        Tagging::Renamed => "tags from a counter",
+    };
+    let refill = match machine.refill {
+        Refill::Hardware => "",
+        Refill::Software => ", refilled by software",
+    };
+    let tells = match (&machine.broadcast, &machine.remote_fence) {
+        (Some(_), _) => ", hardware broadcasts",
+        (None, Some(_)) => ", firmware fences others",
+        (None, None) => "",
+    };
+    format!("{tags}{refill}{tells}")
 }
 
 /// A key as (what, unit): the unit is last in its name.

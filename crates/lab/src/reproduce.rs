@@ -9,8 +9,8 @@ use shootdown_sim::machine::Machine;
 use crate::cli::{Format, Reproduce};
 use crate::error::{Failure, shown};
 use crate::experiment::{
-    Conditions, Curve, EXPERIMENTS, Experiment, Outcome, Pair, Results, Row, SCALED, SHOOTDOWN,
-    Scale, Scaling, run,
+    Choice, Conditions, Curve, EXPERIMENTS, Experiment, Outcome, Pair, Results, Row, SCALED,
+    SHOOTDOWN, Scale, Scaling, run,
 };
 use crate::render::{csv, json, text};
 use crate::{machines, print, report};
@@ -36,13 +36,18 @@ pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
 /// Runs the experiments that were asked for, and shows progress meanwhile.
 pub(crate) fn results(options: &Reproduce) -> Result<Results, Failure> {
     let chosen = chosen(options)?;
-    let progress = progress(&chosen);
-    let rows = rows(&chosen, &progress).and_then(|rows| Ok((rows, scaling(&chosen, &progress)?)));
+    let progress = progress(&chosen, options);
+    let all = || {
+        let rows = rows(&chosen, &progress)?;
+        Ok((rows, scaling(&chosen, &progress)?, choice(options, &progress)?))
+    };
+    let found = all();
     progress.finish_and_clear();
-    let (rows, scaling) = rows?;
+    let (rows, scaling, choice) = found?;
     Ok(Results {
         rows,
         scaling,
+        choice,
         seed: options.seed,
         scale: scale(options),
         machines: machines_of(&chosen),
@@ -54,7 +59,8 @@ pub(crate) fn violated(results: &Results) -> Result<(), Failure> {
     let ours = |curve: &&Curve| curve.design == SHOOTDOWN;
     let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves).filter(ours);
     let rows = results.rows.iter().map(|row| row.shootdown.violations);
-    match rows.chain(curves.map(|curve| curve.violations)).sum() {
+    let choice = results.choice.iter().map(Choice::violations);
+    match rows.chain(curves.map(|curve| curve.violations)).chain(choice).sum() {
         0 => Ok(()),
         violations => Err(Failure::Violated { violations }),
     }
@@ -97,10 +103,11 @@ fn machines_of(chosen: &[(Experiment, Conditions)]) -> Vec<Machine> {
 }
 
 /// On standard error, and only if someone can see it there.
-fn progress(chosen: &[(Experiment, Conditions)]) -> ProgressBar {
+fn progress(chosen: &[(Experiment, Conditions)], options: &Reproduce) -> ProgressBar {
     let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
     let sizes = scaled(chosen).map(|(_, conditions)| Scaling::runs(conditions));
-    let runs = designs.chain(sizes).sum::<usize>() as u64;
+    let choices = if chooses(options) { Choice::runs(scale(options)) } else { 0 };
+    let runs = designs.chain(sizes).chain([choices]).sum::<usize>() as u64;
     let bar = ProgressBar::with_draw_target(Some(runs), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{pos} of {len} runs, {elapsed}: {msg}") {
         bar.set_style(style);
@@ -155,4 +162,18 @@ fn scaling(
         Scaling::of(experiment, conditions, || progress.inc(1))
     };
     scaled(chosen).next().map(of).transpose()
+}
+
+/// Whether the choice between the ways to tell other CPUs was asked for: it is about what seed 003
+/// is about, has machines of its own, and takes as long as everything else together.
+fn chooses(options: &Reproduce) -> bool {
+    options.only.as_deref() == Some("003") && options.machine.is_none()
+}
+
+fn choice(options: &Reproduce, progress: &ProgressBar) -> Result<Option<Choice>, Failure> {
+    if !chooses(options) {
+        return Ok(None);
+    }
+    progress.set_message("interrupt or broadcast");
+    Choice::of(options.seed, scale(options), || progress.inc(1)).map(Some)
 }

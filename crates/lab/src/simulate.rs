@@ -1,11 +1,14 @@
 //! The seam to the simulator: the one place where an experiment becomes CPUs, threads and time.
 
+mod seed002;
+mod seed003;
+
 use std::rc::Rc;
 
 use shootdown_lab::Design;
 use shootdown_sim::Machine;
 use shootdown_workload::programs::{ContextSwitches, ExitStorm, MadviseMigrate, PthreadMmap};
-use shootdown_workload::{Limits, Workload};
+use shootdown_workload::{Limits, Outcome as Found, Workload};
 
 use crate::experiment::{Conditions, Experiment, Outcome, Scale};
 
@@ -26,42 +29,94 @@ pub(crate) fn simulate(
 ) -> Result<Outcome, String> {
     let Conditions { machine, seed, scale } = conditions;
     let design: Design = design.parse().map_err(|error| format!("{error}"))?;
-    let part = if *scale == Scale::Quick { 20 } else { 1 };
-    let workload: Rc<dyn Workload> = match experiment.workload {
-        "madvise-touch-migrate" => {
-            Rc::new(MadviseMigrate { cpus: machine.cpu_count(), iterations: 4000 / part })
-        }
-        "pthread-mmap" => {
-            let published = PthreadMmap::published();
-            let rounds = published.rounds / part;
-            Rc::new(PthreadMmap { rounds, seed: *seed, ..published })
-        }
-        "context-switches" => Rc::new(context_switches(machine, *scale, *seed)?),
-        "exit-storm" => Rc::new(exit_storm(machine, *scale, *seed)?),
-        other => return Err(format!("there is no workload `{other}`")),
-    };
+    let Measured { workload, value, times, add, less } =
+        measured(experiment.workload, machine, *scale, *seed)?;
     // A thread for each CPU, and those that start them.
     let default = Limits::default();
     let limits = Limits { threads: default.threads + machine.cpu_count(), ..default };
-    let found = design.run(machine.clone(), limits, workload).map_err(|error| error.to_string())?;
+    let run =
+        |workload| design.run(machine.clone(), limits, workload).map_err(|error| error.to_string());
+    let found = run(workload)?;
     let counts = &found.counts;
-    let value = match experiment.workload {
-        "madvise-touch-migrate" => found.time.us() / found.iterations as f64,
-        "context-switches" => ContextSwitches::switches(counts.switches) as f64 / found.time.us(),
-        "exit-storm" => counts.interrupts_sent as f64 / found.iterations as f64,
-        _ => found.time.seconds() * part as f64,
-    };
+    let mut metric = value(&found) * times + add;
+    if let Some(less) = less {
+        metric -= value(&run(less)?) * times;
+    }
     Ok(Outcome {
-        value,
+        value: metric,
         interrupts_sent: counts.interrupts_sent,
         interrupts_to_lazy: counts.interrupts_to_lazy,
         interrupts_to_absent: counts.interrupts_to_absent,
         flushes_full: counts.flushes_full,
         flushes_ranged: counts.flushes_ranged,
+        broadcasts: counts.broadcasts,
+        broadcast_wait_ns: counts.broadcast_wait.ns(),
+        tags_taken: counts.tags_taken,
+        rollovers: counts.rollovers,
         violations: found.violations,
         hazards: found.hazards,
         held_tables_peak: found.held_tables.peak,
         held_tables_overflows: found.held_tables.overflows,
+    })
+}
+
+/// What is run, and what is read from it.
+struct Measured {
+    workload: Rc<dyn Workload>,
+    value: fn(&Found) -> f64,
+    /// How many times as much was published.
+    times: f64,
+    /// What is no part of the run.
+    add: f64,
+    /// What is run besides, and subtracted.
+    less: Option<Rc<dyn Workload>>,
+}
+
+impl Measured {
+    fn of(workload: Rc<dyn Workload>, value: fn(&Found) -> f64) -> Self {
+        Self { workload, value, times: 1.0, add: 0.0, less: None }
+    }
+
+    /// An iteration's time, in microseconds.
+    fn us(workload: Rc<dyn Workload>) -> Self {
+        Self::of(workload, |found| found.time.us() / found.iterations as f64)
+    }
+
+    /// All of the run's time, in seconds, if this is but a part of it.
+    fn run(workload: Rc<dyn Workload>, part: u64) -> Self {
+        Self { times: part as f64, ..Self::of(workload, |found| found.time.seconds()) }
+    }
+}
+
+fn measured(
+    workload: &str,
+    machine: &Machine,
+    scale: Scale,
+    seed: u64,
+) -> Result<Measured, String> {
+    let part = if scale == Scale::Quick { 20 } else { 1 };
+    let cpus = machine.cpu_count();
+    Ok(match workload {
+        "madvise-touch-migrate" => {
+            Measured::us(Rc::new(MadviseMigrate { cpus, iterations: 4000 / part }))
+        }
+        "pthread-mmap" => {
+            let published = PthreadMmap::published();
+            let rounds = published.rounds / part;
+            Measured::run(Rc::new(PthreadMmap { rounds, seed, ..published }), part)
+        }
+        "context-switches" => {
+            let switches = context_switches(machine, scale, seed)?;
+            Measured::of(Rc::new(switches), |found| {
+                ContextSwitches::switches(found.counts.switches) as f64 / found.time.us()
+            })
+        }
+        "exit-storm" => Measured::of(Rc::new(exit_storm(machine, scale, seed)?), |found| {
+            found.counts.interrupts_sent as f64 / found.iterations as f64
+        }),
+        other => seed002::measured(other, scale, seed)
+            .or_else(|| seed003::measured(other, cpus, scale))
+            .ok_or_else(|| format!("there is no workload `{other}`"))?,
     })
 }
 
@@ -89,11 +144,13 @@ fn exit_storm(machine: &Machine, scale: Scale, seed: u64) -> Result<ExitStorm, S
 
 #[cfg(test)]
 mod tests {
+    use shootdown_workload::programs::MprotectThreaded;
+
     use super::*;
     use crate::experiment::EXPERIMENTS;
     use crate::machines;
 
-    /// An experiment of seed 001 under a design, with so many CPUs.
+    /// An experiment under a design, with so many CPUs.
     fn outcome(workload: &str, design: Design, cpus: usize) -> Outcome {
         let of_that_name = |experiment: &&Experiment| experiment.workload == workload;
         let experiment = EXPERIMENTS.iter().find(of_that_name).expect("an experiment");
@@ -135,6 +192,46 @@ mod tests {
         assert_eq!((ours.interrupts_sent, ours.held_tables_overflows), (0, 0));
         assert!(ours.held_tables_peak > 0, "CPUs are lazy on what has exited");
         assert!(outcome("exit-storm", Design::PowerpcShoot, 64).value > 1.0);
+    }
+
+    #[test]
+    fn of_two_threads_that_are_never_active_together_nobody_is_told() {
+        for design in [Design::Arm64Skip, Design::Shootdown] {
+            let broadcasts = |copies, iterations| {
+                let machine = machines::find("ampere-emag-32").expect("an embedded machine");
+                let workload = MprotectThreaded { copies, iterations };
+                let found = design.run(machine, Limits::default(), Rc::new(workload));
+                let Found { counts, violations, .. } = found.expect("it runs");
+                assert_eq!(violations, 0, "{design}");
+                counts.broadcasts
+            };
+            assert_eq!(broadcasts(1, 500), 0, "{design}");
+            // A thread that has not gone to sleep yet has to be told.
+            assert!(broadcasts(32, 500) < 32, "{design}");
+        }
+        assert_eq!(outcome("mprotect-threaded", Design::Shootdown, 32).broadcasts, 0);
+        assert!(outcome("mprotect-threaded", Design::Arm64, 32).broadcasts > 2 * 32 * 500);
+    }
+
+    #[test]
+    fn a_command_takes_as_many_tags_as_published_and_fewer_here() {
+        for (workload, before) in [("ls-1-library", 5.0), ("ls-3-libraries", 7.0)] {
+            let tags = |design| outcome(workload, design, 1).value;
+            let (found, after) = (tags(Design::Arc39), tags(Design::ArcRanged));
+            assert!((found - before).abs() < 0.01 && (after - 4.0).abs() < 0.01, "{workload}");
+            assert!(tags(Design::Shootdown) <= 4.0, "{workload}");
+        }
+    }
+
+    #[test]
+    fn what_was_fitted_to_lmbench_fits_and_no_more_than_that_was() {
+        let of_seed = EXPERIMENTS.iter().filter(|experiment| experiment.seed == "002");
+        for experiment in of_seed {
+            let published = experiment.published.expect("all of them are").before;
+            let found = outcome(experiment.workload, Design::Arc39, 1).value;
+            let error = (found - published).abs() / published;
+            assert!(error < 0.01, "{}: {found} for {published}", experiment.workload);
+        }
     }
 
     #[test]

@@ -72,9 +72,9 @@ impl Cost {
 /// interrupts and no more time than Linux but for what chance does.
 ///
 /// A simulation is chaotic where threads compete: who waits for whom, who finds which CPU idle, and
-/// how deep that sleeps, turns on nanoseconds. So each is the sum over three seeds, and a little is
-/// allowed for: one interrupt in a hundred, and two per CPU and seed for the start, when CPUs have
-/// not yet learned to tell that they enter the kernel; 4 % of the time, most of it where no
+/// how deep that sleeps, turns on nanoseconds. So each is the sum over several seeds, and a little
+/// is allowed for: one interrupt in a hundred, and two per CPU and seed for the start, when CPUs
+/// have not yet learned to tell that they enter the kernel; 4 % of the time, most of it where no
 /// interrupt is sent at all and both designs do the same work on other CPUs. Over all generators
 /// together there is no allowance: fewer interrupts, and less time in the geometric mean.
 fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
@@ -84,7 +84,9 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     for index in 0..count {
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
         let name = workloads(cpus, 0)[index].name();
-        for seed in 1..=3 {
+        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24.
+        let seeds = if name.starts_with("context-switch") { 12 } else { 3 };
+        for seed in 1..=seeds {
             let workload = workloads(cpus, seed).swap_remove(index);
             for (design, cost) in [(Design::Linux70, &mut linux), (Design::Shootdown, &mut ours)] {
                 let outcome = run(design, &machine, &workload);
@@ -101,7 +103,8 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         total = [total[0] + ours.interrupts, total[1] + linux.interrupts];
         let known = KNOWN_WORSE.contains(&(machine_name, cpus, &name));
         if !known
-            && (ours.interrupts > linux.interrupts + linux.interrupts / 100 + 6 * cpus as u64
+            && (ours.interrupts
+                > linux.interrupts + linux.interrupts / 100 + 2 * seeds * cpus as u64
                 || ratio > 1.04)
         {
             worse.push(name);

@@ -8,7 +8,11 @@ const HEADER: &str = "seed,workload,machine,metric,unit,better,published_before,
     predicted_before,predicted_after,shootdown,calibrated_on,violations,\
     hazards_before,hazards_after,hazards_shootdown,\
     interrupts_before,interrupts_after,interrupts_shootdown,\
-    held_tables_peak_shootdown";
+    held_tables_peak_shootdown,\
+    broadcasts_before,broadcasts_after,broadcasts_shootdown,\
+    broadcast_wait_ns_before,broadcast_wait_ns_after,broadcast_wait_ns_shootdown,\
+    tags_taken_before,tags_taken_after,tags_taken_shootdown,\
+    rollovers_before,rollovers_after,rollovers_shootdown";
 
 /// The rows under a line of names.
 pub(crate) fn rows(rows: &[Row]) -> String {
@@ -38,6 +42,10 @@ pub(crate) fn rows(rows: &[Row]) -> String {
             .chain(outcomes.map(|outcome| outcome.hazards.to_string()))
             .chain(outcomes.map(|outcome| outcome.interrupts_sent.to_string()))
             .chain([shootdown.held_tables_peak.to_string()])
+            .chain(outcomes.map(|outcome| outcome.broadcasts.to_string()))
+            .chain(outcomes.map(|outcome| outcome.broadcast_wait_ns.to_string()))
+            .chain(outcomes.map(|outcome| outcome.tags_taken.to_string()))
+            .chain(outcomes.map(|outcome| outcome.rollovers.to_string()))
             .collect();
         let _ = writeln!(text, "{}", fields.join(","));
     }
@@ -62,7 +70,7 @@ mod tests {
     fn every_line_has_every_column() {
         let text = rows(&example::rows());
         let columns: Vec<_> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [20; 5]);
+        assert_eq!(columns, [32; 5]);
         insta::assert_snapshot!(text);
     }
 

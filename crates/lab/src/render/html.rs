@@ -1,5 +1,6 @@
 //! Published results and what the simulator says of them, as parts of a page.
 
+mod choice;
 mod scaling;
 
 use std::fmt::Write as _;
@@ -8,7 +9,7 @@ use shootdown_sim::machine::Machine;
 
 use super::page::{Table, alarming, capitalised, escaped};
 use super::plot::{Bar, Of, Width, bars};
-use super::{grouped, significant, times, unit};
+use super::{grouped, of_some, significant, times, unit};
 use crate::experiment::{Pair, Results, Row, SHOOTDOWN, Scale};
 use crate::machines;
 
@@ -38,6 +39,7 @@ pub(crate) fn results(results: &Results) -> String {
     if let Some(scaling) = &results.scaling {
         part += &scaling::part(scaling);
     }
+    part += &results.choice.as_ref().map(choice::part).unwrap_or_default();
     part
 }
 
@@ -102,8 +104,8 @@ fn plot(row: &Row) -> String {
 
 fn designs(row: &Row) -> String {
     let unit = escaped(unit(row.experiment.unit));
-    let groups = [("", 1), ("Interrupts", 3), ("Flushes", 2), ("", 3)];
-    let names = [
+    let mut groups = vec![("", 1), ("Interrupts", 3), ("Flushes", 2), ("", 3)];
+    let mut names = vec![
         "Design",
         &unit,
         "sent",
@@ -115,9 +117,17 @@ fn designs(row: &Row) -> String {
         "Hazards",
         "Held",
     ];
+    let of_some = of_some(row);
+    for count in &of_some {
+        names.push(count.name_in_group);
+        match groups.last_mut() {
+            Some((group, columns)) if *group == count.group => *columns += 1,
+            _ => groups.push((count.group, 1)),
+        }
+    }
     let mut table = Table::grouped(&groups, &names);
     for (design, outcome) in row.designs() {
-        table.row([
+        let of_all = [
             escaped(design),
             significant(outcome.value),
             grouped(outcome.interrupts_sent),
@@ -128,17 +138,21 @@ fn designs(row: &Row) -> String {
             alarming(outcome.violations),
             grouped(outcome.hazards),
             grouped(outcome.held_tables_peak),
-        ]);
+        ];
+        table.row(of_all.into_iter().chain(of_some.iter().map(|count| count.cell(outcome))));
     }
-    let table = table.html();
-    match row.experiment.calibrated_on {
-        Some(measurement) => format!(
-            "{table}<p>Something was fitted to one of these figures ({}): that one is no \
-             prediction.</p>\n",
+    let mut part = table.html();
+    if let Some(measurement) = row.experiment.calibrated_on {
+        let _ = writeln!(
+            part,
+            "<p>Something was fitted to one of these figures ({}): that one is no prediction.</p>",
             escaped(measurement)
-        ),
-        None => table,
+        );
     }
+    if let Some(note) = row.experiment.note {
+        let _ = writeln!(part, "<p>{}</p>", escaped(&note.replace(" us", " µs")));
+    }
+    part
 }
 
 /// Where a page's numbers are from.

@@ -15,7 +15,9 @@
 //!                        freed page tables that a CPU's speculation could still have walked
 //!   "designs": [{"design", "value", "interrupts_sent", "interrupts_to_lazy", "flushes_full",
 //!                "flushes_ranged", "violations", "hazards", "interrupts_to_absent",
-//!                "held_tables_peak", "held_tables_overflows"}]
+//!                "held_tables_peak", "held_tables_overflows", "broadcasts", "broadcast_wait_ns",
+//!                "tags_taken", "rollovers"}],
+//!   "note": "…" | null                            what to know of the figures
 //! }],
 //! "scaling": {                                    a workload with more and fewer CPUs, or null
 //!   "workload": "…", "machine": "…", "unit": "…",
@@ -23,8 +25,15 @@
 //!               "points": [{"cpus": 2, "value": …}, …],
 //!               "linear_percent": …,    the least per CPU, of that with the fewest CPUs
 //!               "violations": 0}]
+//! },
+//! "choice": {               interrupt or broadcast, on machines that have both; or null
+//!   "cells": [{"machine": "…", "workload": "…",
+//!              "percent_worse": …,     the choice, than the better of the two ways alone
+//!              "designs": [{"design", "time_us", "interrupts_sent", "broadcasts", "violations"}]}]
 //! }}
 //! ```
+
+mod choice;
 
 use serde::Serialize;
 
@@ -34,6 +43,7 @@ use crate::experiment::{Curve, Outcome, Pair, Point, Results, Row, Scaling};
 struct Document<'a> {
     rows: Vec<JsonRow<'a>>,
     scaling: Option<JsonScaling<'a>>,
+    choice: Option<choice::JsonChoice<'a>>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +61,7 @@ struct JsonRow<'a> {
     violations: u64,
     hazards: Hazards,
     designs: Vec<Design<'a>>,
+    note: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -79,6 +90,10 @@ struct Design<'a> {
     interrupts_to_absent: u64,
     held_tables_peak: u64,
     held_tables_overflows: u64,
+    broadcasts: u64,
+    broadcast_wait_ns: u64,
+    tags_taken: u64,
+    rollovers: u64,
 }
 
 #[derive(Serialize)]
@@ -108,6 +123,7 @@ pub(crate) fn results(results: &Results) -> String {
     let document = Document {
         rows: results.rows.iter().map(json_row).collect(),
         scaling: results.scaling.as_ref().map(json_scaling),
+        choice: results.choice.as_ref().map(Into::into),
     };
     // Structures of numbers and strings always serialise.
     let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
@@ -136,6 +152,7 @@ fn json_row(row: &Row) -> JsonRow<'_> {
             shootdown: shootdown.hazards,
         },
         designs: row.designs().map(|(design, outcome)| json_design(design, outcome)).collect(),
+        note: experiment.note,
     }
 }
 
@@ -152,6 +169,10 @@ fn json_design<'a>(design: &'a str, outcome: &Outcome) -> Design<'a> {
         interrupts_to_absent: outcome.interrupts_to_absent,
         held_tables_peak: outcome.held_tables_peak,
         held_tables_overflows: outcome.held_tables_overflows,
+        broadcasts: outcome.broadcasts,
+        broadcast_wait_ns: outcome.broadcast_wait_ns,
+        tags_taken: outcome.tags_taken,
+        rollovers: outcome.rollovers,
     }
 }
 

@@ -8,9 +8,64 @@ pub(crate) mod page;
 pub(crate) mod plot;
 pub(crate) mod text;
 
+use crate::experiment::{Outcome, Row};
+
 /// What the models of Linux leave out, where it is what matters.
 pub(crate) const UNCOUNTED: &str = "Of the models of Linux only linux-counted counts the CPUs that \
 are lazy on an address space, as Linux does on all but powerpc.";
+
+/// A count that not every machine has, and how it is written.
+pub(crate) struct OfSome {
+    /// Where there are no groups of columns.
+    pub(crate) name: &'static str,
+    pub(crate) group: &'static str,
+    pub(crate) name_in_group: &'static str,
+    of: fn(&Outcome) -> u64,
+    written: fn(u64) -> String,
+}
+
+impl OfSome {
+    pub(crate) fn cell(&self, outcome: &Outcome) -> String {
+        (self.written)((self.of)(outcome))
+    }
+}
+
+const OF_SOME: [OfSome; 4] = [
+    OfSome {
+        name: "broadcasts",
+        group: "Broadcasts",
+        name_in_group: "sent",
+        of: |outcome| outcome.broadcasts,
+        written: grouped,
+    },
+    OfSome {
+        name: "waited for them",
+        group: "Broadcasts",
+        name_in_group: "waited",
+        of: |outcome| outcome.broadcast_wait_ns,
+        written: duration,
+    },
+    OfSome {
+        name: "tags taken",
+        group: "Tags",
+        name_in_group: "taken",
+        of: |outcome| outcome.tags_taken,
+        written: grouped,
+    },
+    OfSome {
+        name: "rollovers",
+        group: "Tags",
+        name_in_group: "rollovers",
+        of: |outcome| outcome.rollovers,
+        written: grouped,
+    },
+];
+
+/// Those of which some design of the row has any.
+pub(crate) fn of_some(row: &Row) -> Vec<&'static OfSome> {
+    let has_any = |count: &&OfSome| row.designs().any(|(_, outcome)| (count.of)(outcome) > 0);
+    OF_SOME.iter().filter(has_any).collect()
+}
 
 /// Three significant digits, which is what the published figures have.
 pub(crate) fn significant(value: f64) -> String {

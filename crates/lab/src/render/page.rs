@@ -93,7 +93,7 @@ pub(crate) fn capitalised(text: &str) -> String {
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 18%,transparent)}\
-body{font:15px/1.5 system-ui,sans-serif;max-width:58rem;margin:2.5rem auto;padding:0 1rem}\
+body{font:15px/1.5 system-ui,sans-serif;max-width:66rem;margin:2.5rem auto;padding:0 1rem}\
 h1{font-size:1.6rem;line-height:1.2}\
 h2{font-size:1.25rem;margin-top:3rem;padding-top:1rem;border-top:1px solid var(--line)}\
 h3{font-size:1.05rem;margin-top:2rem}\

@@ -1,9 +1,13 @@
 //! Tables for people, and the results as such.
 
+mod choice;
+
 use std::fmt;
 
-use super::{UNCOUNTED, grouped, significant, times, unit};
+use super::{UNCOUNTED, grouped, of_some, significant, times, unit};
 use crate::experiment::{Pair, Results, Row, Scaling};
+
+pub(crate) use choice::verdict;
 
 /// A table with aligned columns, two spaces apart.
 #[derive(Debug)]
@@ -75,6 +79,9 @@ pub(crate) fn results(results: &Results) -> String {
             experiment.better.name(),
             designs(row)
         );
+        if let Some(note) = experiment.note {
+            text += &format!("{}\n", note.replace(" us", " µs"));
+        }
     }
     if let Some(scaling) = &results.scaling {
         text += &format!(
@@ -85,6 +92,7 @@ pub(crate) fn results(results: &Results) -> String {
             curves(scaling)
         );
     }
+    text += &results.choice.as_ref().map(choice::part).unwrap_or_default();
     text
 }
 
@@ -158,6 +166,10 @@ fn designs(row: &Row) -> Table {
         .column("violations", Align::Right)
         .column("hazards", Align::Right)
         .column("held", Align::Right);
+    let of_some = of_some(row);
+    for count in &of_some {
+        table = table.column(count.name, Align::Right);
+    }
     for (design, outcome) in row.designs() {
         let counts = [
             outcome.interrupts_sent,
@@ -170,7 +182,8 @@ fn designs(row: &Row) -> Table {
             outcome.held_tables_peak,
         ];
         let named = [design.to_owned(), significant(outcome.value)];
-        table.row(named.into_iter().chain(counts.map(grouped)));
+        let of_some = of_some.iter().map(|count| count.cell(outcome));
+        table.row(named.into_iter().chain(counts.map(grouped)).chain(of_some));
     }
     table
 }

@@ -100,7 +100,7 @@ fn designs(names: &[String]) -> Result<Vec<Design>, Failure> {
     for name in names {
         let design = name.trim().parse().map_err(|_| Failure::UnknownDesign {
             name: name.clone(),
-            known: Design::ALL.map(Design::name).to_vec(),
+            known: Design::every().map(Design::name).collect(),
         })?;
         if !designs.contains(&design) {
             designs.push(design);
