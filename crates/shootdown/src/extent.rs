@@ -58,15 +58,15 @@ impl PageSize {
 /// └─────────────────────────┴──────────┴────────┴─────────────┘
 /// ```
 ///
-/// Of the address these are bits 12 to 57, and the last is the sign: no machine has more (57 bits on
-/// x86 with five levels of tables).
+/// Of the address these are bits 12 to 57, and the last is the sign: no machine has more (57 bits
+/// on x86 with five levels of tables).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extent(u64);
 
 impl Extent {
     /// The most pages that an extent counts; beyond that it is the whole space. 16 MiB of small
-    /// pages: no CPU would drop so many one by one, but one with range operations can (`TLBI RVAE1`),
-    /// and where there are none, Linux on arm64 still names up to 511.
+    /// pages: no CPU would drop so many one by one, but one with range operations can
+    /// (`TLBI RVAE1`), and where there are none, Linux on arm64 still names up to 511.
     pub const MAX_PAGES: usize = 4095;
 
     const PAGES: u64 = 0xfff;

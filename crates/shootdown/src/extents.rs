@@ -49,11 +49,11 @@ impl Extents {
     /// The extents; or the whole space, if they are several and have more pages than that together:
     /// then nobody would drop them one by one, and one generation is enough.
     pub(crate) fn up_to(&self, page_count_max: usize) -> &[Extent] {
+        const PAGES: [Extent; 1] = [Extent::whole()];
+        const TABLES: [Extent; 1] = [Extent::whole().freeing_tables()];
         if self.count < 2 || self.page_count() <= page_count_max {
             return self.as_slice();
         }
-        const PAGES: [Extent; 1] = [Extent::whole()];
-        const TABLES: [Extent; 1] = [Extent::whole().freeing_tables()];
         if self.free_tables() { &TABLES } else { &PAGES }
     }
 

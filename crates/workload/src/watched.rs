@@ -18,7 +18,8 @@ pub struct Watched<C> {
     unmaps: Cell<Unmaps>,
 }
 
-/// What became of each `munmap`, and of each mapping that replaced another, that took anything away.
+/// What became of each `munmap`, and of each mapping that replaced another, that took anything
+/// away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmaps {
     /// Flushed in ranges.

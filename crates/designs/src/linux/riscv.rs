@@ -1,7 +1,7 @@
 //! Linux on RISC-V: tags that are the same on all CPUs, and firmware that reaches into other CPUs:
 //! `set_mm` and `__flush_tlb_range` of Linux 7.0, as read in its public source.
 //!
-//! Tags are arm64's ([`asids`](super::asids)), and used only if there are more than two for each
+//! Tags are arm64's (`asids`), and used only if there are more than two for each
 //! CPU; else every switch flushes. With tags, a CPU that has run a space stays in its mask for
 //! ever, and is told of all flushes since, idle or elsewhere. The firmware is asked once for all of
 //! them (an SBI remote fence, whose targets the kernel does not interrupt); where only this CPU has

@@ -321,10 +321,10 @@ impl<M: Machine> Here<'_, M> {
         }
         for cpu in self.cpus_with_tags().iter() {
             let state = machine.state(cpu);
-            // Of a CPU that has just chosen, we know from here on that it is on its way; and so does
-            // whoever finds a number that we or the next ones give away (both Release below), for a
-            // flush of the space that had it. It takes four CPUs to tell the difference, more than
-            // loom can explore: these orderings are argued, and no test fails without them.
+            // Of a CPU that has just chosen, we know from here on that it is on its way; and so
+            // does whoever finds a number that we or the next ones give away (both Release below),
+            // for a flush of the space that had it. It takes four CPUs to tell the difference, more
+            // than loom can explore: these orderings are argued, and no test fails without them.
             let active = state.active_tag.swap(0, Acquire);
             // Else it has not chosen since the last rollover, and still has that one loaded.
             if active != 0 {
@@ -364,7 +364,8 @@ impl<M: Machine> Here<'_, M> {
     /// Until it is [unpinned](Self::unpin_tag) as often, rollovers leave it alone, and each flush
     /// of the space is broadcast, for a device says nobody when it uses a translation.
     ///
-    /// To be unpinned before the space is [retired](Self::retire), for its tables may be freed then.
+    /// To be unpinned before the space is [retired](Self::retire), for its tables may be freed
+    /// then.
     ///
     /// `None` if the machine's tags are not [global](crate::Tagging::Global), if it cannot
     /// [broadcast](Machine::broadcast) to everyone, if the numbers that are left would not suffice
