@@ -217,8 +217,8 @@ rules! {
     ExpelFence: Fence,
     /// A space may have got another number: after that is written, before the version that lets
     /// others use it is, before its root is loaded, or a device is told. Pairs with
-    /// [`FlushFence`](Self::FlushFence) and [`ExpelFence`](Self::ExpelFence), after which the number
-    /// is read that is broadcast.
+    /// [`FlushFence`](Self::FlushFence) and [`ExpelFence`](Self::ExpelFence), after which the
+    /// number is read that is broadcast.
     RenumberFence: Fence,
     /// A CPU that comes online: after it is in the set of those online, before it reads the
     /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
