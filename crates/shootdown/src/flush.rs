@@ -71,9 +71,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_told_nobody.add_alone(1);
             (Pending::done(self.engine), generation)
         } else {
-            for (&extent, before_last) in extents.iter().zip((0..extents.len() as u64).rev()) {
-                space.journal.log(machine, generation - before_last, extent);
-            }
+            self.log_all(space, extents, generation);
             // Also if these are pages only: earlier tables may be free by now, and we look anyway.
             self.tell_present(space, extents, generation, Walkers::HeldBack, &members)
         };
@@ -81,6 +79,32 @@ impl<'e, M: Machine> Here<'e, M> {
             self.flush_here(space, extents, generation);
         }
         (pending, Horizon { flush: generation, cleared })
+    }
+
+    /// The first part of a flush of one of several spaces, no tables freed: all but the rings, for
+    /// which those who must be told are added to `present`. Returns the generation.
+    pub(crate) fn flush_one_of_several(
+        &self,
+        space: &Space<M>,
+        extents: &[Extent],
+        present: &mut CpuSet<M>,
+    ) -> (u64, Told) {
+        let generation = self.begin_flush(space, extents);
+        let members = self.other_members(space);
+        if members.is_empty() && !self.has_devices(space) {
+            self.counters().flushes_told_nobody.add_alone(1);
+            return (generation, Told::ByRings);
+        }
+        self.log_all(space, extents, generation);
+        let tag = space.global_tag();
+        let found = self.look_for_present(space, generation, Walkers::Ignored, &members);
+        let is_sent = self.broadcasts(space, tag, &found.present, extents, generation);
+        if !is_sent {
+            self.count_if_nobody(&found.present);
+            present.insert_all(&found.present);
+        }
+        self.note_skipped(space, found.skipped, 0, members.len());
+        (generation, if is_sent { Told::ByBroadcast } else { Told::ByRings })
     }
 
     /// Has every CPU that could still walk unhooked page tables of `space` forget the way to them:
@@ -139,13 +163,8 @@ impl<'e, M: Machine> Here<'e, M> {
             && self.broadcasts(space, tag, &present, extents, generation);
         let (mut pending, mut tally) = (Pending::done(self.engine), Tally::default());
         if !is_sent || leaving.are_told {
-            if present.is_empty() {
-                self.counters().flushes_told_nobody.add_alone(1);
-            }
-            (pending, tally) = self.ring_all(&present);
-            if self.machine().broadcast().is_some() {
-                self.local().teller.learn_rings(tally.interrupts, tally.coalesced);
-            }
+            self.count_if_nobody(&present);
+            (pending, tally) = self.ring_present(&present);
             space.counters.interrupts_sent.add(tally.interrupts);
             space.counters.rings_coalesced.add(tally.coalesced);
         }
@@ -157,6 +176,30 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         self.note_skipped(space, skipped, tally.disconnected, members.len());
         (pending, cleared)
+    }
+
+    /// Logs what a flush covers, whose last generation this is.
+    #[inline]
+    fn log_all(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
+        for (&extent, before_last) in extents.iter().zip((0..extents.len() as u64).rev()) {
+            space.journal.log(self.machine(), generation - before_last, extent);
+        }
+    }
+
+    #[inline]
+    fn count_if_nobody(&self, present: &CpuSet<M>) {
+        if present.is_empty() {
+            self.counters().flushes_told_nobody.add_alone(1);
+        }
+    }
+
+    /// Rings those who are present, and learns what that was worth.
+    pub(crate) fn ring_present(&self, present: &CpuSet<M>) -> (Pending<'e, M>, Tally) {
+        let (pending, tally) = self.ring_all(present);
+        if self.machine().broadcast().is_some() {
+            self.local().teller.learn_rings(tally.interrupts, tally.coalesced);
+        }
+        (pending, tally)
     }
 
     /// Whether devices translate by the space's page tables.
@@ -361,7 +404,7 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// The flush's own CPU's part.
     #[inline]
-    fn flush_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
+    pub(crate) fn flush_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
         let (machine, loaded) = (self.machine(), self.local().loaded.get());
         if !core::ptr::eq(loaded.space, space) {
             return;
@@ -382,6 +425,15 @@ impl<'e, M: Machine> Here<'e, M> {
             self.catch_up(space, machine.flush_ceiling());
         }
     }
+}
+
+/// How those who are present are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// By rings, if there are any, or they are yet to be rung.
+    ByRings,
+    /// By a broadcast, which this CPU has yet to complete.
+    ByBroadcast,
 }
 
 /// What a flush does about CPUs that do not use the space, and could walk its tables.

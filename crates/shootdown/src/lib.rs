@@ -169,6 +169,7 @@ mod pending;
 mod answer;
 mod quarantine;
 mod gather;
+mod reclaim;
 mod retire;
 mod stats;
 
@@ -187,6 +188,7 @@ pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
 pub use pending::Pending;
 pub use presence::{Presence, SpaceId};
 pub use quarantine::{Horizon, Quarantine};
+pub use reclaim::{BATCH_SPACES, Batch, BatchIsFull, InBatch, SentBatch, StaleWrites};
 pub use retire::{Lifetime, Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;

@@ -329,6 +329,19 @@ pub unsafe trait Machine: Sync + Sized {
     /// Drops every translation of this CPU, global ones included, under every tag.
     fn invalidate_all(&self);
 
+    /// Whether a CPU walks the page tables before it first writes to a page that it remembers as
+    /// not yet written, and so takes a fault where the entry is gone.
+    ///
+    /// So it is where the hardware marks entries as written (x86, Arm and RISC-V where they do),
+    /// for it must find the entry to mark; and where it does not, and what is not yet written is
+    /// not writable. A [`Batch`](crate::Batch) may then put off the flush of such a page, and who
+    /// found it unmarked may take it to be clean for good. Linux asks as much of every architecture
+    /// that batches unmaps. Where it is `false`, as by default, such pages are flushed one by one.
+    #[inline]
+    fn traps_stale_writes(&self) -> bool {
+        false
+    }
+
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
 

@@ -330,6 +330,14 @@ rules! {
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
     TagLockRelease: Kind::Ordering(Release),
 
+    /// Nobody uses what a batch had taken from a space before it says that it holds back nothing
+    /// there. Pairs with [`HeldBackAcquire`](Self::HeldBackAcquire).
+    HeldBackRelease: Kind::Ordering(Release),
+    /// The other end of [`HeldBackRelease`](Self::HeldBackRelease): who found nothing to flush, for
+    /// a batch had taken it, and finds that nothing is held back. Without: it gives away, as
+    /// unused, what another CPU is using.
+    HeldBackAcquire: Kind::Ordering(Acquire),
+
     /// A flush rings those who are present.
     RingPresent: Step,
     /// A CPU on its way in counts as present.
@@ -390,6 +398,9 @@ rules! {
     TellDevices: Step,
     /// What was not broadcast is made up for, even by a CPU that missed nothing else.
     KeepGaps: Step,
+    /// A batch says that it holds something back before it takes it. Without: who finds it gone
+    /// takes it to be flushed.
+    MarkHeldBack: Step,
     /// A CPU coming online drops whatever its TLB holds from before.
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.

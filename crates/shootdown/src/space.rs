@@ -40,6 +40,8 @@ pub struct Space<M: Machine> {
     /// What flushes up to this generation covered, nobody has, or a broadcast that its issuer waits
     /// for takes it away.
     pub(crate) clean_everywhere: M::Word,
+    /// How many batches hold back something that they took. See `reclaim.rs`.
+    pub(crate) held_back: M::Word,
     pub(crate) roster: Roster<M>,
 }
 
@@ -54,6 +56,7 @@ impl<M: Machine> Space<M> {
             stakes: M::Word::new(ALIVE),
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
+            held_back: M::Word::new(0),
             roster: Roster::new(),
         }
     }

@@ -77,11 +77,14 @@ fn nobody_uses_what_was_given_away() {
 
 #[test]
 fn nobody_does_however_tags_are_given() {
+    let mut total = ChurnReport::default();
     for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
         let (report, walks) = churn(config, STEPS.div_ceil(8), number as u64);
         assert_eq!((report.stale, walks), (0, 0), "{config:?}");
-        assert!(report.touches > 0 && report.flushes > 0);
+        total += report;
     }
+    // Together: miri has eight steps for each, and whoever is not scheduled early may only flush.
+    assert!(total.touches > 0 && total.flushes > 0);
 }
 
 #[test]

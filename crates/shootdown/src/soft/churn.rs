@@ -8,6 +8,7 @@ use crate::engine::Shootdown;
 use crate::extent::{Extent, PageSize};
 use crate::machine::{CpuId, Root, Word};
 use crate::pending::Pending;
+use crate::reclaim::{Batch, StaleWrites};
 use crate::space::Space;
 
 /// Spaces that all CPUs map, unmap, switch to and flush as chance has it.
@@ -100,9 +101,13 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                     cpu.here().leave();
                     current = None;
                 }
-                10..=12 => {
+                10..=11 => {
                     let (space, page) = (random.index(self.spaces.len()), random.index(self.pages));
                     self.replace_page(engine, &cpu, space, page, &mut random);
+                    report.flushes += 1;
+                }
+                12 => {
+                    self.reclaim_pages(engine, &cpu, &mut random);
                     report.flushes += 1;
                 }
                 13 => {
@@ -154,17 +159,61 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
     ) {
         let Locked { space, pages, .. } = &self.spaces[space];
         lock(cpu, &pages[page]);
-        engine.machine().unmap(space, page);
         let address = (page as u64) << 12;
         let extent = match random.below(8) {
             0 => Extent::whole(),
             1 => Extent::pages(address, 1 + random.index(40), PageSize::SIZE_4K),
             _ => Extent::page(address),
         };
-        finish(cpu, cpu.here().flush(space, extent), random);
+        let pending = if engine.machine().take(space, page) {
+            cpu.here().flush(space, extent)
+        } else {
+            // It is in a batch, which will find that it has been replaced.
+            cpu.here().settle(space, extent)
+        };
+        finish(cpu, pending, random);
         engine.machine().free(space, page);
         engine.machine().map(space, page);
         unlock(&pages[page]);
+    }
+
+    /// Unmaps pages of several spaces, each under its lock, and flushes them together without one.
+    /// Gives their frames away when that is safe, unless that was done meanwhile.
+    fn reclaim_pages(
+        &self,
+        engine: &Shootdown<Soft<P, WORDS>>,
+        cpu: &OnCpu<'_, P, WORDS>,
+        random: &mut Random,
+    ) {
+        let mut batch: Batch<&Space<_>, Vec<(usize, usize)>, 2> = Batch::new();
+        for _ in 0..=random.below(6) {
+            let (index, page) = (random.index(self.spaces.len()), random.index(self.pages));
+            let Locked { space, pages, .. } = &self.spaces[index];
+            lock(cpu, &pages[page]);
+            if let Ok(in_batch) = batch.space(engine.machine(), &space)
+                && engine.machine().take(space, page)
+            {
+                let extent = Extent::page((page as u64) << 12);
+                let unmapped = in_batch.unmapped(&cpu.here(), extent, StaleWrites::Possible);
+                batch.free_later((index, page));
+                finish(cpu, unmapped, random);
+            }
+            unlock(&pages[page]);
+        }
+        let mut sent = batch.send(&cpu.here());
+        while random.below(2) == 0 && !sent.poll() {
+            cpu.interrupt_point();
+            P::relax();
+        }
+        for (index, page) in sent.wait() {
+            let Locked { space, pages, .. } = &self.spaces[index];
+            lock(cpu, &pages[page]);
+            if !engine.machine().is_mapped(space, page) {
+                engine.machine().free(space, page);
+                engine.machine().map(space, page);
+            }
+            unlock(&pages[page]);
+        }
     }
 
     /// Replaces the page tables, and gives the old ones away when that is safe.

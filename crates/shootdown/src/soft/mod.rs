@@ -135,6 +135,8 @@ pub struct Config {
     /// After how often these were asked for the other way is the cheaper one, and so on; 0 for
     /// never.
     pub costs_turn_after: u64,
+    /// See [`Machine::traps_stale_writes`].
+    pub traps_stale_writes: bool,
     /// A rule that the engine shall break on this machine.
     pub broken: Option<Rule>,
 }
@@ -162,6 +164,7 @@ impl Config {
             operation_ns: 0,
         },
         costs_turn_after: 0,
+        traps_stale_writes: true,
         broken: None,
     };
 
@@ -247,6 +250,17 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// Clears a page's entry. Its translation must be flushed before its frame is freed.
     pub fn unmap(&self, space: &Space<Self>, page: usize) {
         self.table(space).unmap(page);
+    }
+
+    /// Whether a page's entry maps it. To be asked under a lock, or where it makes no difference.
+    pub fn is_mapped(&self, space: &Space<Self>, page: usize) -> bool {
+        self.table(space).is_mapped(page)
+    }
+
+    /// Clears a page's entry, if that maps it; says so. Ordered with the same done by another CPU,
+    /// as changes of entries must be where two may come to the same one.
+    pub fn take(&self, space: &Space<Self>, page: usize) -> bool {
+        self.table(space).take(page)
     }
 
     /// Gives a page's frame away: who still uses it from now on is wrong.
@@ -406,6 +420,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn invalidate_all(&self) {
         self.tlb(Tlb::invalidate_all);
+    }
+    fn traps_stale_writes(&self) -> bool {
+        self.config.traps_stale_writes
     }
     fn ring(&self, cpus: &CpuSet<Self>) {
         for cpu in cpus.iter() {

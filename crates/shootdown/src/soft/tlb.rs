@@ -1,6 +1,6 @@
 //! A TLB that never forgets, and page tables that know when what they mapped has been reused.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::collections::HashMap;
 use std::vec::Vec;
 
@@ -8,7 +8,8 @@ use super::{Frame, Platform};
 use crate::extent::Extent;
 use crate::machine::{Entries, Root, Tag, Word};
 
-/// One flat page table. All accesses are relaxed: what order there is, the engine must bring about.
+/// One flat page table. All accesses are relaxed but for one: what order there is, the engine must
+/// bring about.
 pub(super) struct Table<P: Platform> {
     /// Per page: 0 where nothing is mapped, else one more than how often its frame had been freed.
     entries: Vec<P::Word>,
@@ -39,6 +40,14 @@ impl<P: Platform> Table<P> {
 
     pub(super) fn unmap(&self, page: usize) {
         self.entries[page].store(0, Relaxed);
+    }
+
+    pub(super) fn is_mapped(&self, page: usize) -> bool {
+        self.entries[page].load(Relaxed) != 0
+    }
+
+    pub(super) fn take(&self, page: usize) -> bool {
+        self.entries[page].swap(0, AcqRel) != 0
     }
 
     pub(super) fn free(&self, page: usize) {

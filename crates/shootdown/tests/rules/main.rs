@@ -20,6 +20,7 @@ mod lifetimes;
 mod platform;
 mod policies;
 mod programs;
+mod reclaim;
 mod system;
 mod tags;
 
@@ -31,6 +32,7 @@ use std::time::Instant;
 use casts::Part;
 use ends::*;
 use programs::*;
+use reclaim::*;
 use shootdown::Rule;
 use shootdown::soft::Config;
 use tags::*;
@@ -70,6 +72,8 @@ fn program_against<const W: usize>(rule: Rule) -> Option<Program> {
         Rule::MarkHolders => retire_under_lazy::<W>,
         Rule::LookForDebt => retire_under_lazy::<W>,
         Rule::LeaveDeadSpace => reap_idle::<W>,
+        Rule::HeldBackRelease | Rule::HeldBackAcquire => unmap_what_was_taken::<W>,
+        Rule::MarkHeldBack => unmap_what_was_taken::<W>,
         Rule::RingPresent => flush_active::<W>,
         Rule::RingSwitching => switch_with_kept_tag::<W>,
         Rule::RingLeaving => switch_away_from_freed_tables::<W>,
@@ -148,7 +152,7 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that no single rule needs: each looks at a meeting of two CPUs that several rules get
 /// right together.
-fn meetings<const W: usize>() -> [(&'static str, Program); 19] {
+fn meetings<const W: usize>() -> [(&'static str, Program); 22] {
     [
         ("two let go", two_let_go::<W>),
         ("come back while retired", come_back_while_retired::<W>),
@@ -169,6 +173,9 @@ fn meetings<const W: usize>() -> [(&'static str, Program); 19] {
         ("switch and broadcast", switch_and_broadcast::<W>),
         ("enter lazy and broadcast", enter_lazy_and_broadcast::<W>),
         ("expel by broadcast", expel_by_broadcast::<W>),
+        ("reclaim while switching", reclaim_while_switching::<W>),
+        ("reclaim while moving", reclaim_while_moving::<W>),
+        ("reclaim active", reclaim_active::<W>),
     ]
 }
 
@@ -231,8 +238,9 @@ fn every_program_is_right_in_all_interleavings() {
             return None;
         }
         // Three CPUs that all do something: unbounded, these take too long.
-        let long =
-            is(program, expel_and_unhook::<1>) || is(program, hold_back_after_roster_moved::<1>);
+        let long = is(program, expel_and_unhook::<1>)
+            || is(program, hold_back_after_roster_moved::<1>)
+            || is(program, unmap_what_was_taken::<1>);
         Some(if long { Search::Bounded(3) } else { Search::Unbounded })
     });
 }

@@ -1,0 +1,515 @@
+//! *Reclaim*: pages that are taken from running programs, many at a time. (Linux:
+//! `tlbflush_unmap_batch`.)
+//!
+//! Who needs memory takes pages from many spaces, one by one and in no order. To tell other CPUs of
+//! each costs an interrupt for each page and CPU. A [`Batch`] puts that off: it notes what was
+//! taken from which space, and when it is sent, each CPU that could be using any of it is
+//! interrupted once, while this one does its own part. A CPU that is told makes up for what it has
+//! missed of the space that it runs, range by range; of all others, when it next runs them.
+//!
+//! # What must not happen meanwhile
+//!
+//! From the moment that an entry is cleared until the batch is done, other CPUs may go on using the
+//! page. Three things must wait for that, or see to it:
+//!
+//! - *Whatever becomes of the page*: it must not be reused, nor written out to where it came from,
+//!   for it may still change. It is in the batch's bag, and comes out when the batch is done.
+//! - *Who finds the entry empty*, and would have flushed it had it held a page: `munmap` and
+//!   `mprotect`, `mremap` and `madvise`. Their callers rely on nobody using it afterwards. They
+//!   [settle](Here::settle): what a batch holds back, they flush themselves.
+//! - *Whoever takes a page for clean*, because its entry said so: a CPU might yet write to it. On
+//!   most machines it can't: it walks the page tables again before its first write, and finds
+//!   nothing ([`Machine::traps_stale_writes`]). On others, what could be written is flushed at
+//!   once.
+//!
+//! To take away the mark that a page was accessed needs no flush at all: a CPU that remembers it
+//! as marked does not mark it again, and the page is taken for older than it is.
+//!
+//! ```text
+//!   batch                                       munmap, mprotect, mremap, madvise
+//!   ─────                                       ─────────────────────────────────
+//!   held back += 1        (MarkHeldBack)        change entries, with acquire
+//!   clear entry, with release                     … one is empty: nothing to flush
+//!   …                                           held back?       (HeldBackAcquire)
+//!   flush; wait                                   0 → nobody uses it any more
+//!   held back -= 1        (HeldBackRelease)       else flush the range; wait
+//! ```
+
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::cpu::Here;
+use crate::cpu_set::CpuSet;
+use crate::extent::Extent;
+use crate::extents::Extents;
+use crate::flush::Told;
+use crate::machine::{Machine, Word};
+use crate::pending::Pending;
+use crate::rules::{Rule, order};
+use crate::space::Space;
+
+/// Of how many spaces a batch can hold pages, unless it says otherwise: as many as Linux takes
+/// pages at a time (`SWAP_CLUSTER_MAX`), if each is mapped once.
+pub const BATCH_SPACES: usize = 32;
+
+/// Pages that were unmapped, and not flushed yet: of up to `SPACES` spaces, each with a few extents
+/// that grow where they must.
+///
+/// `S` is what points to a space and keeps it in place: a reference, an `Arc`. `B` is what the pages
+/// are kept in, as in [`Gather`](crate::Gather). Takes 56 bytes for each of the spaces, so that it
+/// fits a kernel's stack.
+///
+/// Dropped before it is [sent](Self::send), it leaks its pages, and its spaces are flushed by all
+/// who [settle](Here::settle) from then on.
+#[must_use = "what was unmapped must be flushed"]
+pub struct Batch<S, B, const SPACES: usize = BATCH_SPACES> {
+    /// Those of a space that comes again are with the others; the last one is the likeliest.
+    lots: [Option<Lot<S>>; SPACES],
+    count: usize,
+    pages: ManuallyDrop<B>,
+}
+
+/// What was unmapped of one space.
+struct Lot<S> {
+    space: S,
+    extents: Extents,
+}
+
+/// There is no room for another space: the batch is to be sent, and another one begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchIsFull;
+
+/// A space in a batch: its entries may be cleared.
+#[must_use = "what is cleared must be noted"]
+pub struct InBatch<'b, M: Machine, S> {
+    extents: &'b mut Extents,
+    space: &'b S,
+    machine: PhantomData<M>,
+}
+
+/// Whether a CPU that remembers an entry as it was could still write to the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StaleWrites {
+    /// The entry let nobody write.
+    Impossible,
+    /// It did, marked as written or not.
+    Possible,
+}
+
+impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        let lots = core::array::from_fn(|_| None);
+        Self { lots, count: 0, pages: ManuallyDrop::new(B::default()) }
+    }
+
+    /// Whether nothing was unmapped: then nothing need be sent.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The pages.
+    pub fn pages(&self) -> &B {
+        &self.pages
+    }
+
+    /// A page is to come out when the batch is done.
+    pub fn free_later<F>(&mut self, page: F)
+    where
+        B: Extend<F>,
+    {
+        self.pages.extend([page]);
+    }
+
+    /// Says that entries of a space are about to be cleared: from now on, those who change its page
+    /// tables find that something may be held back.
+    ///
+    /// To be called *before* the first of them is cleared, where it was not called for the space
+    /// since the batch began; calling it again costs a look.
+    ///
+    /// # Errors
+    ///
+    /// If there are `SPACES` others in the batch already.
+    #[expect(clippy::missing_panics_doc, reason = "the lot has just been filled")]
+    pub fn space<M: Machine>(
+        &mut self,
+        machine: &M,
+        space: &S,
+    ) -> Result<InBatch<'_, M, S>, BatchIsFull>
+    where
+        S: Deref<Target = Space<M>> + Clone,
+    {
+        let known = self.lots[..self.count].iter().rposition(|lot| {
+            lot.as_ref().is_some_and(|lot| core::ptr::eq(&raw const *lot.space, &raw const **space))
+        });
+        let index = match known {
+            Some(index) => index,
+            None if self.count == SPACES => return Err(BatchIsFull),
+            None => {
+                space.hold_back(machine);
+                self.lots[self.count] = Some(Lot { space: space.clone(), extents: Extents::new() });
+                self.count += 1;
+                self.count - 1
+            }
+        };
+        let Lot { space, extents } = self.lots[index].as_mut().expect("filled up to `count`");
+        Ok(InBatch { extents, space, machine: PhantomData })
+    }
+
+    /// Tells every CPU that could be using any of it, once, and does this CPU's own part.
+    pub fn send<'e, M: Machine>(self, here: &Here<'e, M>) -> SentBatch<'e, M, S, B, SPACES>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        let Self { lots, pages, .. } = self;
+        let pending = here.flush_lots(&lots);
+        SentBatch { pending, lots, pages: Some(ManuallyDrop::into_inner(pages)) }
+    }
+}
+
+impl<S, B: Default, const SPACES: usize> Default for Batch<S, B, SPACES> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S, B, const SPACES: usize> fmt::Debug for Batch<S, B, SPACES> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let extents = self.lots.iter().flatten().map(|lot| &lot.extents);
+        f.debug_list().entries(extents).finish()
+    }
+}
+
+impl<M: Machine, S: Deref<Target = Space<M>>> InBatch<'_, M, S> {
+    /// Entries in `extent` were cleared.
+    ///
+    /// The returned [`Pending`] is done, except where a CPU could write to the pages unnoticed:
+    /// there they are flushed at once, and the caller waits for that before it looks whether they
+    /// were written.
+    pub fn unmapped<'e>(
+        self,
+        here: &Here<'e, M>,
+        extent: Extent,
+        stale_writes: StaleWrites,
+    ) -> Pending<'e, M> {
+        if stale_writes == StaleWrites::Possible && !here.machine().traps_stale_writes() {
+            return here.flush(self.space, extent);
+        }
+        self.extents.add(extent);
+        Pending::done(here.engine)
+    }
+}
+
+impl<M: Machine, S> fmt::Debug for InBatch<'_, M, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("InBatch").field(&self.extents).finish()
+    }
+}
+
+/// A batch whose flush is on its way.
+///
+/// Dropping it waits, and drops the pages then.
+#[must_use = "what was unmapped is handed out by `wait`"]
+pub struct SentBatch<'e, M: Machine, S, B, const SPACES: usize = BATCH_SPACES>
+where
+    S: Deref<Target = Space<M>>,
+{
+    pending: Pending<'e, M>,
+    /// Those that are marked, until they are not.
+    lots: [Option<Lot<S>>; SPACES],
+    /// Until they are handed out.
+    pages: Option<B>,
+}
+
+impl<M: Machine, S, B, const SPACES: usize> SentBatch<'_, M, S, B, SPACES>
+where
+    S: Deref<Target = Space<M>>,
+{
+    /// Returns when nobody can use the pages any more, and hands them out. As [`Pending::wait`].
+    pub fn wait(mut self) -> B {
+        self.finish();
+        self.pages.take().expect("they are handed out once")
+    }
+
+    /// Whether nobody can, without waiting. As [`Pending::poll`].
+    pub fn poll(&mut self) -> bool {
+        self.pending.poll()
+    }
+
+    fn finish(&mut self) {
+        self.pending.finish();
+        let machine = &self.pending.engine.machine;
+        for lot in self.lots.iter_mut().filter_map(Option::take) {
+            lot.space.hold_back_no_more(machine);
+        }
+    }
+}
+
+impl<M: Machine, S, B, const SPACES: usize> Drop for SentBatch<'_, M, S, B, SPACES>
+where
+    S: Deref<Target = Space<M>>,
+{
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl<M: Machine, S, B, const SPACES: usize> fmt::Debug for SentBatch<'_, M, S, B, SPACES>
+where
+    S: Deref<Target = Space<M>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SentBatch").field(&self.pending).finish()
+    }
+}
+
+impl<M: Machine> Space<M> {
+    /// Whether a batch holds back what it has taken from this space: to be asked by who has changed
+    /// page tables, after that; see [`Here::settle`]. See [`Rule::HeldBackAcquire`].
+    #[inline]
+    pub fn is_held_back(&self, machine: &M) -> bool {
+        self.held_back.load(order(machine, Rule::HeldBackAcquire)) != 0
+    }
+
+    /// A batch is about to take something. Ordered by the clearing of the entry, which comes after.
+    fn hold_back(&self, machine: &M) {
+        if !machine.breaks(Rule::MarkHeldBack) {
+            self.held_back.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Nobody uses what a batch had taken. See [`Rule::HeldBackRelease`].
+    fn hold_back_no_more(&self, machine: &M) {
+        if !machine.breaks(Rule::MarkHeldBack) {
+            self.held_back.fetch_add(1_u64.wrapping_neg(), order(machine, Rule::HeldBackRelease));
+        }
+    }
+}
+
+impl<'e, M: Machine> Here<'e, M> {
+    /// Flushes `extent` of `space`, if a [`Batch`] holds back anything of the space.
+    ///
+    /// For who has changed page tables, and found nothing to flush where another may just have
+    /// taken a page away: when the returned [`Pending`] is done, nobody uses what was there. Where
+    /// something *was* to be flushed, too, one [`flush`](Self::flush) of all that was to be changed
+    /// does both, if the space [is held back](Space::is_held_back).
+    pub fn settle(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
+        if space.is_held_back(self.machine()) {
+            self.flush(space, extent)
+        } else {
+            Pending::done(self.engine)
+        }
+    }
+
+    /// Flushes what was taken from several spaces, and rings each CPU once.
+    fn flush_lots<S>(&self, lots: &[Option<Lot<S>>]) -> Pending<'e, M>
+    where
+        S: Deref<Target = Space<M>>,
+    {
+        let machine = self.machine();
+        let mut present = CpuSet::new();
+        let mut issuer = None;
+        let mut own_part = None;
+        for lot in lots.iter().flatten().filter(|lot| !lot.extents.is_empty()) {
+            let (space, extents) = (&*lot.space, lot.extents.up_to(machine.flush_ceiling()));
+            let (generation, told) = self.flush_one_of_several(space, extents, &mut present);
+            if told == Told::ByBroadcast {
+                issuer = Some(self.id);
+            }
+            if core::ptr::eq(self.local().loaded.get().space, space) {
+                own_part = Some((space, extents, generation));
+            }
+        }
+        let (mut pending, _) = self.ring_present(&present);
+        pending.issuer = issuer;
+        // While the others do theirs.
+        if let Some((space, extents, generation)) = own_part
+            && !machine.breaks(Rule::FlushLocally)
+        {
+            self.flush_here(space, extents, generation);
+        }
+        pending
+    }
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::machine::{CpuId, Root};
+    use crate::soft::{Config, Host, OnCpu, Soft, Touch};
+    use std::vec;
+    use std::vec::Vec;
+
+    type Spaces<'s> = &'s Space<Soft<Host>>;
+    type Pages = Vec<usize>;
+
+    const PAGES: usize = 40;
+    /// A CPU that comes online drops everything.
+    const ONLINE: u64 = 1;
+    const CONFIG: Config = Config { cpus: 3, tables: 3, pages: PAGES, ..Config::DEFAULT };
+
+    struct System {
+        engine: Shootdown<Soft<Host>>,
+        spaces: [Space<Soft<Host>>; 3],
+    }
+
+    impl System {
+        fn new(config: Config) -> Self {
+            let engine = Soft::engine(config);
+            let spaces = [0, 1, 2].map(|root| engine.space(Root(root)));
+            for space in &spaces {
+                (0..PAGES).for_each(|page| engine.machine().map(space, page));
+            }
+            (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+            Self { engine, spaces }
+        }
+
+        /// CPU `cpu` uses some pages of a space.
+        fn run(&self, cpu: u32, space: usize) -> OnCpu<'_, Host> {
+            let cpu = self.engine.enter(CpuId(cpu));
+            #[expect(unsafe_code, reason = "the spaces live as long as the machine")]
+            // SAFETY: see the reason.
+            unsafe {
+                cpu.here().switch(&self.spaces[space]);
+            }
+            (0..PAGES).for_each(|page| assert_eq!(cpu.touch(page), Touch::Ok));
+            cpu
+        }
+
+        /// Takes a page, and says what it was to wait for.
+        fn take<'s, const SPACES: usize>(
+            &'s self,
+            batch: &mut Batch<Spaces<'s>, Pages, SPACES>,
+            cpu: &OnCpu<'s, Host>,
+            space: usize,
+            page: usize,
+        ) -> Result<Pending<'s, Soft<Host>>, BatchIsFull> {
+            let in_batch = batch.space(self.engine.machine(), &&self.spaces[space])?;
+            assert!(self.engine.machine().take(&self.spaces[space], page));
+            let extent = Extent::page((page as u64) << 12);
+            let pending = in_batch.unmapped(&cpu.here(), extent, StaleWrites::Possible);
+            batch.free_later(page);
+            Ok(pending)
+        }
+    }
+
+    #[test]
+    fn each_cpu_is_interrupted_once_and_drops_what_was_taken_of_its_space_alone() {
+        let system = System::new(CONFIG);
+        let (zero, one, two) = (system.run(0, 0), system.run(1, 0), system.run(2, 1));
+        let mut batch: Batch<_, Pages> = Batch::new();
+        for (space, page) in [(0, 3), (1, 5), (0, 9), (0, 4), (1, 30), (2, 1)] {
+            system.take(&mut batch, &zero, space, page).unwrap().wait();
+        }
+        let mut sent = batch.send(&zero.here());
+        assert!(!sent.poll());
+        one.interrupt_point();
+        two.interrupt_point();
+        assert_eq!(sent.wait(), [3, 5, 9, 4, 30, 1]);
+        let faults = |cpu: &OnCpu<'_, Host>| {
+            let pages = 0..PAGES;
+            pages.filter(|&page| cpu.touch(page) == Touch::Fault).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(&zero), [3, 4, 9]);
+        assert_eq!(faults(&one), [3, 4, 9]);
+        assert_eq!(faults(&two), [5, 30]);
+        let stats = system.engine.machine().total_stats();
+        assert_eq!((stats.interrupts_sent, stats.flushes_full), (2, ONLINE * 3));
+        assert_eq!(stats.pages_invalidated, 3 + 3 + 2);
+    }
+
+    #[test]
+    fn who_finds_a_page_taken_flushes_it_until_the_batch_is_done() {
+        let system = System::new(CONFIG);
+        let (zero, one) = (system.run(0, 0), system.run(1, 0));
+        let here = zero.here();
+        let settles = |space: &Space<_>| {
+            let before = space.stats(system.engine.machine()).flushes_ranged;
+            let mut pending = here.settle(space, Extent::page(0x3000));
+            one.interrupt_point();
+            assert!(pending.poll());
+            space.stats(system.engine.machine()).flushes_ranged - before
+        };
+        let mut batch: Batch<_, Pages> = Batch::new();
+        assert_eq!(settles(&system.spaces[0]), 0);
+        system.take(&mut batch, &zero, 0, 3).unwrap().wait();
+        assert_eq!(settles(&system.spaces[0]), 1);
+        assert_eq!(one.touch(3), Touch::Fault);
+        assert_eq!(settles(&system.spaces[1]), 0, "nothing of it was taken");
+        let sent = batch.send(&zero.here());
+        assert_eq!(settles(&system.spaces[0]), 1, "sent is not done");
+        sent.wait();
+        assert_eq!(settles(&system.spaces[0]), 0);
+    }
+
+    #[test]
+    fn too_many_spaces_are_refused_and_too_many_pages_are_all_of_them() {
+        let system = System::new(CONFIG);
+        let zero = system.run(0, 0);
+        let mut batch: Batch<_, Pages, 2> = Batch::new();
+        for page in 0..PAGES {
+            system.take(&mut batch, &zero, 0, page).unwrap().wait();
+        }
+        system.take(&mut batch, &zero, 1, 0).unwrap().wait();
+        assert_eq!(system.take(&mut batch, &zero, 2, 0).unwrap_err(), BatchIsFull);
+        assert!(!system.spaces[2].is_held_back(system.engine.machine()));
+        system.take(&mut batch, &zero, 1, 1).unwrap().wait();
+        assert_eq!(batch.send(&zero.here()).wait().len(), PAGES + 2);
+        assert_eq!(zero.here().cpu.stats().flushes_full, ONLINE + 1);
+        assert_eq!(zero.touch(39), Touch::Fault);
+    }
+
+    #[test]
+    fn where_stale_writes_go_unnoticed_what_could_be_written_is_flushed_at_once() {
+        let system = System::new(Config { traps_stale_writes: false, ..CONFIG });
+        let (zero, one) = (system.run(0, 0), system.run(1, 0));
+        let mut batch: Batch<_, Pages> = Batch::new();
+        let mut pending = system.take(&mut batch, &zero, 0, 3).unwrap();
+        assert!(!pending.poll());
+        one.interrupt_point();
+        pending.wait();
+        assert_eq!((zero.touch(3), one.touch(3)), (Touch::Fault, Touch::Fault));
+        assert!(batch.send(&zero.here()).poll(), "there is nothing left to flush");
+    }
+
+    #[test]
+    fn a_batch_that_is_dropped_frees_nothing_and_its_spaces_are_flushed() {
+        let system = System::new(CONFIG);
+        let zero = system.run(0, 0);
+        let dropped = std::rc::Rc::new(());
+        let mut batch: Batch<Spaces<'_>, Vec<std::rc::Rc<()>>> = Batch::new();
+        let in_batch = batch.space(system.engine.machine(), &&system.spaces[0]).unwrap();
+        in_batch.unmapped(&zero.here(), Extent::page(0), StaleWrites::Impossible).wait();
+        batch.free_later(std::rc::Rc::clone(&dropped));
+        drop(batch);
+        assert_eq!(std::rc::Rc::strong_count(&dropped), 2, "leaked");
+        assert!(system.spaces[0].is_held_back(system.engine.machine()));
+    }
+
+    #[test]
+    fn nothing_taken_is_nothing_flushed() {
+        let system = System::new(CONFIG);
+        let zero = system.run(0, 0);
+        let mut batch: Batch<Spaces<'_>, Pages> = Batch::new();
+        let _ = batch.space(system.engine.machine(), &&system.spaces[0]).unwrap();
+        assert_eq!(batch.send(&zero.here()).wait(), vec![0; 0]);
+        assert_eq!(system.spaces[0].stats(system.engine.machine()).flushes_ranged, 0);
+        assert!(!system.spaces[0].is_held_back(system.engine.machine()));
+    }
+
+    #[test]
+    fn where_hardware_tells_the_others_nobody_is_interrupted() {
+        let system = System::new(Config { ..CONFIG.with_broadcasts(6) });
+        let (zero, one) = (system.run(0, 0), system.run(1, 1));
+        let mut batch: Batch<_, Pages> = Batch::new();
+        system.take(&mut batch, &zero, 0, 3).unwrap().wait();
+        system.take(&mut batch, &zero, 1, 5).unwrap().wait();
+        assert_eq!(batch.send(&zero.here()).wait(), [3, 5]);
+        assert_eq!((zero.touch(3), one.touch(5)), (Touch::Fault, Touch::Fault));
+        assert_eq!(system.engine.machine().total_stats().interrupts_sent, 0);
+    }
+}

@@ -1,0 +1,141 @@
+//! Programs about pages that are taken in a batch.
+
+use std::sync::Arc;
+
+use loom::thread;
+use shootdown::soft::{Config, Touch};
+use shootdown::{Batch, SentBatch, Space, StaleWrites};
+
+use crate::system::{Cpu, Machine, System, finish, page_at, switch};
+
+type Spaces<'s, const W: usize> = &'s Space<Machine<W>>;
+type Sent<'s, const W: usize> = SentBatch<'s, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
+
+/// Takes page 0 of each of `spaces`, and sends the batch.
+fn reclaim<'s, const W: usize>(
+    system: &'s System<W>,
+    cpu: &Cpu<'s, W>,
+    spaces: &[Spaces<'s, W>],
+) -> Sent<'s, W> {
+    let mut batch = Batch::new();
+    for space in spaces {
+        let in_batch = batch.space(system.machine(), space).unwrap();
+        assert!(system.machine().take(space, 0));
+        finish(in_batch.unmapped(&cpu.here(), page_at(0), StaleWrites::Possible));
+        batch.free_later(0);
+    }
+    batch.send(&cpu.here())
+}
+
+/// The end of most programs: CPU 1 takes the interrupt that may be on its way, the batch is done,
+/// its pages are given away, and CPU 1 must not use them.
+fn conclude<const W: usize>(system: &System<W>, mut sent: Sent<'_, W>) {
+    let cpu = system.cpu(1);
+    cpu.interrupt_point();
+    assert!(sent.poll(), "nobody is left to answer");
+    sent.wait();
+    system.machine().free(&system.a, 0);
+    system.machine().free(&system.b, 0);
+    assert_ne!(cpu.touch(0), Touch::Stale);
+    for space in [&system.a, &system.b] {
+        switch(&cpu, space);
+        assert_ne!(cpu.touch(0), Touch::Stale);
+    }
+}
+
+/// CPU 1 uses a page, and takes the interrupt. CPU 0 takes the page in a batch, and CPU 2 unmaps it
+/// at the same time, and gives it away as soon as *it* may, if it was too late to take it.
+pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { cpus: 3, ..config });
+    let other = Arc::clone(&system);
+    let using = thread::spawn(move || {
+        let cpu = other.cpu(1);
+        assert_ne!(cpu.touch(0), Touch::Stale);
+        cpu.interrupt_point();
+    });
+    let other = Arc::clone(&system);
+    let unmapping = thread::spawn(move || {
+        let (system, cpu) = (&other, other.cpu(2));
+        if system.machine().take(&system.a, 0) {
+            return std::mem::forget(cpu.here().flush(&system.a, page_at(0)));
+        }
+        let mut pending = cpu.here().settle(&system.a, page_at(0));
+        if pending.poll() {
+            system.machine().free(&system.a, 0);
+        } else {
+            std::mem::forget(pending);
+        }
+    });
+    let cpu = system.cpu(0);
+    let mut batch: Batch<Spaces<'_, W>, Vec<usize>, 2> = Batch::new();
+    let in_batch = batch.space(system.machine(), &&system.a).unwrap();
+    if system.machine().take(&system.a, 0) {
+        finish(in_batch.unmapped(&cpu.here(), page_at(0), StaleWrites::Possible));
+    }
+    let mut sent = batch.send(&cpu.here());
+    if sent.poll() {
+        sent.wait();
+    } else {
+        std::mem::forget(sent);
+    }
+    using.join().unwrap();
+    unmapping.join().unwrap();
+}
+
+/// CPU 1 comes back to one of the two spaces that CPU 0 takes a page from.
+pub(crate) fn reclaim_while_switching<const W: usize>(config: Config) {
+    let system = both_cached::<W>(config);
+    let sent = system.race(
+        |system, cpu| switch(cpu, &system.a),
+        |cpu| reclaim(&system, cpu, &[&system.a, &system.b]),
+    );
+    conclude(&system, sent);
+}
+
+/// CPU 1 goes from one of the two spaces to the other, between which the batch looks for it.
+pub(crate) fn reclaim_while_moving<const W: usize>(config: Config) {
+    let system = both_cached::<W>(config);
+    switch(&system.cpu(1), &system.a);
+    let sent = system.race(
+        |system, cpu| switch(cpu, &system.b),
+        |cpu| reclaim(&system, cpu, &[&system.a, &system.b]),
+    );
+    conclude(&system, sent);
+}
+
+/// CPU 1 goes on using its space, and takes the interrupt; the page is given away as soon as may
+/// be.
+pub(crate) fn reclaim_active<const W: usize>(config: Config) {
+    let system = both_cached::<W>(config);
+    switch(&system.cpu(1), &system.a);
+    let left = system.race(
+        |_, cpu| {
+            assert_ne!(cpu.touch(0), Touch::Stale);
+            cpu.interrupt_point();
+            assert_ne!(cpu.touch(0), Touch::Stale);
+        },
+        |cpu| {
+            let mut sent = reclaim(&system, cpu, &[&system.a, &system.b]);
+            if !sent.poll() {
+                return Some(sent);
+            }
+            sent.wait();
+            system.machine().free(&system.a, 0);
+            None
+        },
+    );
+    if let Some(sent) = left {
+        conclude(&system, sent);
+    }
+}
+
+/// CPU 1 has page 0 of both spaces cached, and uses neither.
+fn both_cached<const W: usize>(config: Config) -> Arc<System<W>> {
+    let system = System::<W>::active(config);
+    let cpu = system.cpu(1);
+    switch(&cpu, &system.b);
+    assert_eq!(cpu.touch(0), Touch::Ok);
+    cpu.here().leave();
+    drop(cpu);
+    system
+}
