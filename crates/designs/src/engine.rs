@@ -7,10 +7,15 @@ use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use shootdown::{CpuId, Here, Horizon, Lifetime, Pending, Presence, Root, Rule, Shootdown, Space};
+use shootdown::{
+    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, Lifetime, Pending, Presence, Root, Rule,
+    Shootdown, Space, StaleWrites,
+};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{EngineOptions, Sim, SimMachine, Tell};
-use shootdown_vm::{Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock};
+use shootdown_vm::{
+    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, UnmapLock,
+};
 
 /// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
 /// interrupt.
@@ -184,11 +189,13 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
 impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     type Space = Rc<Space<SimMachine<WORDS, P>>>;
     type Pending = (Pending<'static, SimMachine<WORDS, P>>, Horizon);
+    type Batch = Batch<Self::Space, Vec<()>>;
 
     const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;
     const FIRST_READ: FirstRead = P::FIRST_READ;
     const EXTRA_FLUSHES: ExtraFlushes = P::EXTRA_FLUSHES;
+    const TAKING: Taking = Taking::Batched;
 
     fn online(&self) {
         self.here(|here| here.online());
@@ -216,6 +223,36 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         let (pending, horizon) = self.here(|here| here.expel(space));
         self.masked(|| pending.wait());
         horizon
+    }
+
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
+        batch.space(self.engine.machine(), space).map(drop)
+    }
+
+    fn taken(
+        &self,
+        batch: &mut Self::Batch,
+        space: &Self::Space,
+        address: u64,
+        stale_writes: StaleWrites,
+    ) {
+        let in_batch = batch.space(self.engine.machine(), space).expect("it was let in");
+        let pending =
+            self.here(|here| in_batch.unmapped(&here, Extent::page(address), stale_writes));
+        self.masked(|| pending.wait());
+    }
+
+    fn flush_batch(&self, batch: Self::Batch) {
+        if batch.is_empty() {
+            return;
+        }
+        let sent = self.here(|here| batch.send(&here));
+        self.sim.flush_sent();
+        self.masked(|| drop(sent));
+    }
+
+    fn is_held_back(&self, space: &Self::Space) -> bool {
+        space.is_held_back(self.engine.machine())
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {

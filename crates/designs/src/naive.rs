@@ -81,6 +81,7 @@ impl Naive {
 impl Coherence for Naive {
     type Space = Rc<Space>;
     type Pending = ();
+    type Batch = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
 

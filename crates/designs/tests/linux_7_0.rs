@@ -1,6 +1,6 @@
 //! Linux 7.0, case by case: what `flush_tlb_func` and `should_flush_tlb` do, with counts worked out
-//! by hand. Cases 2, 3, 4 and 7 of the handler need batched unmapping or global tags, which this
-//! design has not.
+//! by hand. Cases 2 and 7 of the handler need batches (`batch.rs`), and 3 and 4 global tags
+//! (`invlpgb.rs`).
 
 mod rig;
 

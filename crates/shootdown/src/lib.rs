@@ -112,7 +112,10 @@
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
 //!    then free pages. Where you free what was mapped, [`Gather`] does that in order, and page
 //!    tables, too.
-//! 5. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space: its
+//! 5. Where memory is reclaimed, and pages of many spaces are unmapped one by one: a [`Batch`], so
+//!    that each CPU is interrupted once for all of them. From then on, whoever changes page tables
+//!    and finds a page gone [settles](Here::settle), lest it return before the batch is flushed.
+//! 6. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space: its
 //!    page tables are yours again when [`Machine::reclaim`] says so. When memory is short:
 //!    [`Here::reap`]. A CPU that enters a deep idle state calls [`Here::leave`], and holds nothing.
 //!
@@ -130,9 +133,10 @@
 //! these make up, with their [tags](Tagging); then the main path, [`switch`](Here::switch),
 //! [`flush`](Here::flush), [`broadcast`](Broadcast), [`pending`](Pending),
 //! [`answer`](Here::answer); and the end of things,
-//! [`quarantine`](Quarantine), [`gather`](Gather), [`retire`](Here::retire). [`rules`] is the
-//! chapter on memory ordering: every barrier and every step that correctness hangs on has a name
-//! there, and, but for one that no tool can see, a test that fails without it.
+//! [`quarantine`](Quarantine), [`gather`](Gather), [`reclaim`](Batch), [`retire`](Here::retire).
+//! [`rules`] is the chapter on memory ordering: every barrier and every step that correctness
+//! hangs on has a name there, and, but for one that no tool can see, a test that fails without
+//! it.
 
 #![no_std]
 #![warn(clippy::pedantic)]

@@ -25,15 +25,7 @@
 //! To take away the mark that a page was accessed needs no flush at all: a CPU that remembers it
 //! as marked does not mark it again, and the page is taken for older than it is.
 //!
-//! ```text
-//!   batch                                       munmap, mprotect, mremap, madvise
-//!   ─────                                       ─────────────────────────────────
-//!   held back += 1        (MarkHeldBack)        change entries, with acquire
-//!   clear entry, with release                     … one is empty: nothing to flush
-//!   …                                           held back?       (HeldBackAcquire)
-//!   flush; wait                                   0 → nobody uses it any more
-//!   held back -= 1        (HeldBackRelease)       else flush the range; wait
-//! ```
+//! The protocol between the first and the second is in [`rules`](crate::rules).
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -58,9 +50,9 @@ pub const BATCH_SPACES: usize = 32;
 /// Pages that were unmapped, and not flushed yet: of up to `SPACES` spaces, each with a few extents
 /// that grow where they must.
 ///
-/// `S` is what points to a space and keeps it in place: a reference, an `Arc`. `B` is what the pages
-/// are kept in, as in [`Gather`](crate::Gather). Takes 56 bytes for each of the spaces, so that it
-/// fits a kernel's stack.
+/// `S` is what points to a space and keeps it in place: a reference, an `Arc`. `B` is what the
+/// pages are kept in, as in [`Gather`](crate::Gather). Takes 48 bytes for each of the spaces, so
+/// that it fits a kernel's stack.
 ///
 /// Dropped before it is [sent](Self::send), it leaks its pages, and its spaces are flushed by all
 /// who [settle](Here::settle) from then on.
@@ -488,6 +480,12 @@ mod tests {
         drop(batch);
         assert_eq!(std::rc::Rc::strong_count(&dropped), 2, "leaked");
         assert!(system.spaces[0].is_held_back(system.engine.machine()));
+    }
+
+    #[test]
+    fn a_batch_fits_a_kernels_stack() {
+        let size = size_of::<Batch<Spaces<'_>, Pages>>();
+        assert_eq!(size, BATCH_SPACES * 48 + size_of::<usize>() + size_of::<Pages>());
     }
 
     #[test]

@@ -137,6 +137,21 @@
 //! [`CompleteBroadcasts`]: Rule::CompleteBroadcasts
 //! [`CompleteForOthers`]: Rule::CompleteForOthers
 //!
+//! # Pages that a batch holds back
+//!
+//! Reclaim takes pages from many spaces, and flushes them together, later. Until then, who finds one
+//! gone must not conclude that nobody uses it:
+//!
+//! ```text
+//!   batch                                        munmap, mprotect, mremap, madvise
+//!   ─────                                        ─────────────────────────────────
+//!   held back += 1             (MarkHeldBack)    look at the entry (the kernel's, with acquire)
+//!   clear the entry (the kernel's, with release)   it is clear: nothing to flush
+//!   flush all; wait                              held back?            (HeldBackAcquire)
+//!   held back −= 1          (HeldBackRelease)      0 → nobody uses the page any more
+//!   give the pages away                            else flush what it covers; wait
+//! ```
+//!
 //! # The hand-off
 //!
 //! A space that is retired is freed by whoever gives up the last stake in it. Marks and the letting

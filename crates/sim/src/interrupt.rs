@@ -2,9 +2,8 @@
 //! one.
 
 use crate::scheduler::ThreadId;
-use crate::sim::Sim;
+use crate::sim::{Flushing, Sim};
 use crate::time::Time;
-use crate::tlb::SpaceKey;
 
 /// What an interrupt is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +35,14 @@ impl Sim {
     /// [begun](Self::flush_began). A CPU to which one is on its way already, and that has not taken
     /// it, takes one for both.
     pub fn send_flush_interrupt(&self, targets: impl IntoIterator<Item = usize>) {
-        let flush = self.clock.borrow().cpus[self.cpu()].flushing;
+        let flush = self.clock.borrow().cpus[self.cpu()].flushing.clone();
         let mut group = None;
         for target in targets {
             let group_of_target = target / self.machine.interrupt.targets_per_send.max(1);
             if group.replace(group_of_target) != Some(group_of_target) {
                 self.spend_on_sending();
             }
-            let (to_lazy, to_absent) = self.judge_target(target, flush);
+            let (to_lazy, to_absent) = self.judge_target(target, flush.as_ref());
             self.count(|counts| {
                 counts.interrupts_sent += 1;
                 counts.interrupts_to_lazy += u64::from(to_lazy);
@@ -71,13 +70,13 @@ impl Sim {
 
     /// Whether the target of a flush has the space loaded without running it, or has it not loaded,
     /// and that since before the flush began: who has just left was right to be told.
-    fn judge_target(&self, target: usize, flush: Option<(Option<SpaceKey>, Time)>) -> (bool, bool) {
+    fn judge_target(&self, target: usize, flush: Option<&Flushing>) -> (bool, bool) {
         let scheduler = self.scheduler.borrow();
-        let Some((space, began_at)) = flush else { return (false, false) };
-        if scheduler.is_switching(target) || scheduler.switched_at(target) >= began_at {
+        let Some(Flushing { spaces, since }) = flush else { return (false, false) };
+        if scheduler.is_switching(target) || scheduler.switched_at(target) >= *since {
             return (false, false);
         }
-        if space.is_some_and(|space| self.tlbs.borrow()[target].space != space) {
+        if !spaces.is_empty() && !spaces.contains(&self.tlbs.borrow()[target].space) {
             return (false, true);
         }
         (!scheduler.runs_user_thread(target), false)

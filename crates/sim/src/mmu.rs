@@ -5,12 +5,14 @@
 //! found out.
 
 use core::ops::Range;
+use std::collections::BTreeSet;
 
 use crate::lines::{Access, LineId};
 use crate::machine::Refill;
 use crate::memory::{FrameNumber, Purpose};
 use crate::oracle::{FlushRecord, Violation, Wrong};
-use crate::sim::Sim;
+use crate::sim::{Flushing, Sim};
+use crate::time::Time;
 use crate::tlb::{SpaceKey, Translation, Upper};
 
 /// What a thread does with a page.
@@ -172,8 +174,19 @@ impl Sim {
     pub fn flush_began(&self, root: FrameNumber, range: Option<Range<u64>>) -> FlushRecord {
         let space = SpaceKey::new(root, self.memory.borrow().generation(root));
         let now = self.now();
-        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((Some(space), now));
+        self.sending_for([space]);
         self.oracle.borrow_mut().begin(space, range, now)
+    }
+
+    /// Says that this CPU is about to interrupt others for several flushes that have begun.
+    pub fn batch_began<'f>(&self, flushes: impl IntoIterator<Item = &'f FlushRecord>) {
+        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(FlushRecord::space).collect();
+        self.sending_for(spaces);
+    }
+
+    fn sending_for(&self, spaces: impl IntoIterator<Item = SpaceKey>) {
+        let flushing = Flushing { spaces: spaces.into_iter().collect(), since: self.now() };
+        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some(flushing);
     }
 
     /// Says that this CPU is about to interrupt others so that they let go of page tables: of the
@@ -181,7 +194,8 @@ impl Sim {
     pub fn expelling(&self, root: Option<FrameNumber>) {
         let memory = self.memory.borrow();
         let space = root.map(|root| SpaceKey::new(root, memory.generation(root)));
-        self.clock.borrow_mut().cpus[self.cpu()].flushing = Some((space, self.now()));
+        drop(memory);
+        self.sending_for(space);
     }
 
     /// Says that this CPU has sent all interrupts for the flush that it began.
@@ -195,6 +209,16 @@ impl Sim {
         self.count(|counts| counts.flush_wait += waited);
         self.waits.borrow_mut().record(waited);
         self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
+    }
+
+    /// The same of several flushes, which were waited for together since `began_at`.
+    pub fn batch_ended(&self, flushes: impl IntoIterator<Item = FlushRecord>, began_at: Time) {
+        let waited = self.now() - began_at;
+        self.count(|counts| counts.flush_wait += waited);
+        self.waits.borrow_mut().record(waited);
+        for flush in flushes {
+            self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
+        }
     }
 
     /// The frame of a page by a cached translation that allows the touch.

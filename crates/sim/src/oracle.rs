@@ -59,6 +59,12 @@ pub struct FlushRecord {
     pub(crate) began_at: Time,
 }
 
+impl FlushRecord {
+    pub(crate) const fn space(&self) -> SpaceKey {
+        self.space
+    }
+}
+
 /// The judge.
 #[derive(Debug)]
 pub(crate) struct Oracle {

@@ -113,9 +113,17 @@ pub(crate) struct CpuClock {
     /// When the remote fences that it was told of are done.
     pub(crate) fenced_until: Time,
     pub(crate) broadcasting: Broadcasting,
-    /// The space that it is sending a flush for, whose interrupts it sends, and since when.
-    pub(crate) flushing: Option<(Option<SpaceKey>, Time)>,
+    /// The flush whose interrupts it sends.
+    pub(crate) flushing: Option<Flushing>,
     pub(crate) counts: Counts,
+}
+
+/// A flush whose interrupts are being sent: who is interrupted for nothing?
+#[derive(Clone, Debug)]
+pub(crate) struct Flushing {
+    /// For those who have loaded one of these spaces, or any if there is none.
+    pub(crate) spaces: Rc<[SpaceKey]>,
+    pub(crate) since: Time,
 }
 
 /// Why a run ended.

@@ -1,12 +1,14 @@
 //! Advice about pages. (Linux: `madvise`.)
 
+use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::areas::Areas;
 use crate::coherence::{Cause, Coherence};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
-use crate::platform::{Platform, Work};
+use crate::platform::{Frame, Platform, Work};
 use crate::space::AddressSpace;
 
 /// What user space says of some pages.
@@ -16,9 +18,13 @@ pub enum Advice {
     DontNeed,
     /// What was written to them is not needed, but what is written from now on is: the marks of
     /// private anonymous pages are taken away, and the next use sets them again. A page without a
-    /// mark may be discarded; there is no reclaim here that would, so that contents stay. Of other
-    /// areas no notice is taken. (Linux: `MADV_FREE`, which refuses them.)
+    /// mark may be discarded, which [reclaim](crate::Vm::reclaim) does when it comes to it. Of
+    /// other areas no notice is taken. (Linux: `MADV_FREE`, which refuses them.)
     Free,
+    /// They will not be used for some time: those of stored files are written out, if need be, and
+    /// taken, as reclaim does, whether or not they were used of late. Nothing is lost. (Linux:
+    /// `MADV_PAGEOUT`.)
+    PageOut,
 }
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
@@ -32,27 +38,44 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// advice is taken all the same, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.areas.read();
+        let areas = self.mappings.areas.read();
         areas.check(&range)?;
         let is_covered = areas.cover(&range);
+        if advice == Advice::PageOut {
+            let frames = self.frames(&areas, &range);
+            drop(areas);
+            self.vm.page_out(&frames);
+            return if is_covered { Ok(()) } else { Err(RangeError::NoArea) };
+        }
         let mut gather = Gather::begin(self, range.clone(), Cause::Advise);
         for area in areas.overlapping(&range) {
             let part = area.range.start.max(range.start)..area.range.end.min(range.end);
             match advice {
                 Advice::DontNeed => gather.clear_area(&area.range, &part),
                 Advice::Free if area.is_private_anonymous() => self.unmark(&part, &mut gather),
-                Advice::Free => {}
+                Advice::Free | Advice::PageOut => {}
             }
         }
         gather.send().wait_and_unlock(areas);
         if is_covered { Ok(()) } else { Err(RangeError::NoArea) }
     }
 
+    /// The frames of what is mapped in `range`.
+    fn frames(&self, areas: &Areas<P>, range: &Range<u64>) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for area in areas.overlapping(range) {
+            let part = area.range.start.max(range.start)..area.range.end.min(range.end);
+            let entries = self.mappings.tables.entries(&self.vm.platform, part);
+            frames.extend(entries.filter_map(|(_, _, entry)| Some(F::as_leaf(entry)?.frame)));
+        }
+        frames
+    }
+
     /// Takes the marks from entries. A CPU that has cached one as marked would not mark it again,
     /// so this is flushed as if the entry was taken away.
     fn unmark(&self, range: &Range<u64>, gather: &mut Gather<'_, P, C, F>) {
         let platform = &self.vm.platform;
-        for (address, at, mut entry) in self.tables.entries(platform, range.clone()) {
+        for (address, at, mut entry) in self.mappings.tables.entries(platform, range.clone()) {
             // Nobody has written the page of zeros. A claimed page is being written, and is marked
             // then.
             while let Some(leaf) = F::as_leaf(entry)
@@ -60,9 +83,15 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 && !leaf.marks.is_empty()
             {
                 let unmarked = F::leaf(Leaf { marks: Marks::empty(), ..leaf });
+                // It may be discardable from before, and until the flush, a CPU may write to it
+                // that remembers the mark, and leaves no other.
+                if let Some(pages) = &self.vm.pages {
+                    pages.mark_needed(leaf.frame);
+                }
                 match platform.compare_exchange(at, entry, unmarked) {
                     Ok(_) => {
                         gather.take_leaf(address, leaf);
+                        gather.discard_later(leaf.frame, address);
                         break;
                     }
                     // The MMU has marked it, or another call was here.

@@ -57,6 +57,11 @@ impl<P: Platform> Areas<P> {
         (!closed.limits.is_empty()).then_some(closed)
     }
 
+    /// All areas, in order.
+    pub(crate) fn into_areas(self) -> impl Iterator<Item = Area<P>> {
+        self.by_start.into_values()
+    }
+
     /// Where areas may be.
     pub(crate) fn limits(&self) -> Range<u64> {
         self.limits.clone()

@@ -5,7 +5,7 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use shootdown::{Extent, Extents, Horizon, PageSize, Root};
+use shootdown::{BatchIsFull, Extent, Extents, Horizon, PageSize, Root, StaleWrites};
 
 /// What was changed in a space's page tables, and must not be used by any CPU any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub enum Cause {
     Fork,
     /// A write to a page that is shared, or that nobody has written.
     CopyOnWrite,
+    /// Reclaim: the page was taken by who needs memory.
+    Reclaim,
     /// The end of the space.
     Exit,
 }
@@ -57,6 +59,13 @@ impl Change {
         let page_size = PageSize::SIZE_4K;
         let extents = one(Extent::range(range.clone(), page_size), freed);
         Self { range: Some(range), extents, page_size, freed, cause: Cause::Unmap }
+    }
+
+    /// One page, taken by who reclaims memory.
+    #[must_use]
+    pub fn taken(address: u64) -> Self {
+        let range = address..address + crate::PAGE_BYTES;
+        Self { cause: Cause::Reclaim, ..Self::range(range, Freed::Pages) }
     }
 
     /// All of the space, as at its end.
@@ -115,6 +124,15 @@ pub enum FirstRead {
     Guessed,
 }
 
+/// When pages are flushed that who reclaims memory has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taking {
+    /// One by one (Linux until 4.2).
+    FlushedAtOnce,
+    /// Many together, of several spaces.
+    Batched,
+}
+
 /// What is flushed although no CPU could go wrong without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraFlushes {
@@ -150,6 +168,9 @@ pub trait Coherence {
     type Space;
     /// A flush that was sent and may not yet be done.
     type Pending;
+    /// Pages that were taken from several spaces, and not flushed yet. See
+    /// [`hold_back`](Self::hold_back).
+    type Batch: Default;
 
     /// Which lock `munmap` holds while it waits for a flush.
     const UNMAP_LOCK: UnmapLock;
@@ -159,6 +180,9 @@ pub trait Coherence {
 
     /// What it maps for the first read of a page.
     const FIRST_READ: FirstRead = FirstRead::ZeroPage;
+
+    /// When it flushes what was [taken](Self::taken).
+    const TAKING: Taking = Taking::FlushedAtOnce;
 
     /// What it flushes without need.
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
@@ -184,6 +208,46 @@ pub trait Coherence {
     fn expel(&self, space: &Self::Space) -> Horizon {
         let _ = space;
         Horizon::CLEAR
+    }
+
+    /// Who reclaims memory is about to clear entries of `space`, whose flush may be put off until
+    /// the batch is [flushed](Self::flush_batch). From now on, the space
+    /// [is held back](Self::is_held_back).
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for another space: the batch is to be flushed first.
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
+        let _ = (batch, space);
+        Ok(())
+    }
+
+    /// The entry for the page at `address` was cleared, of a space that is in the batch. When this
+    /// returns, no CPU can write to the page without that being noticed, if its entry was not
+    /// marked as written.
+    ///
+    /// A design that puts nothing off has flushed it by then, and so it is here.
+    fn taken(
+        &self,
+        batch: &mut Self::Batch,
+        space: &Self::Space,
+        address: u64,
+        stale_writes: StaleWrites,
+    ) {
+        let _ = (batch, stale_writes);
+        self.wait(self.flush(space, &Change::taken(address)));
+    }
+
+    /// Returns when no CPU can use any page that was taken.
+    fn flush_batch(&self, batch: Self::Batch) {
+        let _ = batch;
+    }
+
+    /// Whether something of the space may be in a batch: then who finds an entry without a page
+    /// must flush what it was asked to change, as if there had been one.
+    fn is_held_back(&self, space: &Self::Space) -> bool {
+        let _ = space;
+        false
     }
 
     /// The space has no user left and is never switched to again; this CPU may still have it
@@ -247,10 +311,12 @@ macro_rules! forward {
         impl<C: Coherence> Coherence for $pointer {
             type Space = C::Space;
             type Pending = C::Pending;
+            type Batch = C::Batch;
 
             const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
             const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
             const FIRST_READ: FirstRead = C::FIRST_READ;
+            const TAKING: Taking = C::TAKING;
             const EXTRA_FLUSHES: ExtraFlushes = C::EXTRA_FLUSHES;
 
             fn online(&self) {
@@ -267,6 +333,28 @@ macro_rules! forward {
             }
             fn expel(&self, space: &Self::Space) -> Horizon {
                 (**self).expel(space)
+            }
+            fn hold_back(
+                &self,
+                batch: &mut Self::Batch,
+                space: &Self::Space,
+            ) -> Result<(), BatchIsFull> {
+                (**self).hold_back(batch, space)
+            }
+            fn taken(
+                &self,
+                batch: &mut Self::Batch,
+                space: &Self::Space,
+                address: u64,
+                stale_writes: StaleWrites,
+            ) {
+                (**self).taken(batch, space, address, stale_writes);
+            }
+            fn flush_batch(&self, batch: Self::Batch) {
+                (**self).flush_batch(batch);
+            }
+            fn is_held_back(&self, space: &Self::Space) -> bool {
+                (**self).is_held_back(space)
             }
             fn retire(&self, space: &Self::Space) -> Retired {
                 (**self).retire(space)

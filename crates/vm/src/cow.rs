@@ -57,7 +57,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             self.put_back(gather, page, at, claim, writable(leaf.frame), leaf);
             return Ok(());
         }
-        let own = match platform.allocate(FrameUse::Page) {
+        let own = match self.vm.allocate(FrameUse::Page) {
             Ok(own) => own,
             Err(error) => {
                 self.put_back(gather, page, at, claim, entry, leaf);
@@ -76,7 +76,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             platform.copy_page(leaf.frame, own);
         }
         sent.wait();
+        self.note(own, None, page);
         if platform.compare_exchange(at, claim, writable(own)).is_err() {
+            self.strike_out(own, page);
             platform.release(own);
         }
         Ok(())

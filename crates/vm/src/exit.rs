@@ -1,7 +1,7 @@
 //! The end of a space.
 
 use crate::coherence::{Coherence, Retired};
-use crate::format::Format;
+use crate::format::{Format, Leaf, Marks};
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::table::PageTables;
@@ -21,12 +21,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub fn exit(&self) {
         let platform = &self.vm.platform;
         platform.work(Work::Areas, 1);
-        let Some(mut areas) = self.areas.write().close() else { return };
+        let Some(mut areas) = self.mappings.areas.write().close() else { return };
         for area in areas.iter() {
             let mut page_count = 0;
-            for (_, _, entry) in self.tables.entries(platform, area.range.clone()) {
+            for (address, _, entry) in self.mappings.tables.entries(platform, area.range.clone()) {
                 if let Some(leaf) = F::as_leaf(entry) {
-                    self.vm.release(leaf.frame);
+                    self.leave_page(address, leaf);
                     page_count += 1;
                 }
             }
@@ -37,8 +37,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let ranges = areas.with_tables(PageTables::<F>::last_table_bytes());
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
-        self.tables.unhook(platform, &ranges, &(0..u64::MAX), |table, _| tables.push(table));
-        tables.push(self.tables.root_frame());
+        self.mappings
+            .tables
+            .unhook(platform, &ranges, &(0..u64::MAX), |table, _| tables.push(table));
+        tables.push(self.mappings.tables.root_frame());
 
         // Before it is retired: another CPU may be told a moment later that it is dead.
         self.vm.held.keep_dead(self.root(), tables, quarantined);
@@ -48,5 +50,19 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         self.vm.bury();
         self.vm.held.count_dead(self.root());
         self.vm.bound_held();
+        self.vm.close_all(areas.into_areas());
+    }
+
+    /// Releases a page that an entry holds, unless reclaim is about to: that clears the entry, and
+    /// strikes it out, in one.
+    fn leave_page(&self, address: u64, leaf: Leaf) {
+        if leaf.marks.contains(Marks::DIRTY)
+            && let Some(pages) = &self.vm.pages
+        {
+            pages.mark_dirty(leaf.frame);
+        }
+        if self.strike_out(leaf.frame, address) {
+            self.vm.release(leaf.frame);
+        }
     }
 }

@@ -1,12 +1,15 @@
 //! Page faults: the page that an access needs, as late as can be.
 
+use alloc::sync::Arc;
+
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Backing, Protection, Sharing};
-use crate::coherence::{Coherence, FirstRead};
+use crate::coherence::{Change, Coherence, FirstRead};
 use crate::error::FaultError;
+use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Mappings};
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Sees to it that an access at `address`, which the MMU has refused, can be tried again.
@@ -21,12 +24,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub fn fault(&self, address: u64, access: Access) -> Result<(), FaultError> {
         let page = address & !(PAGE_BYTES - 1);
         self.vm.platform.work(Work::Fault, 1);
-        let areas = self.areas.read();
+        let areas = self.mappings.areas.read();
         let area = areas.find(page).ok_or(FaultError::NoArea)?;
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
-        let at = self.tables.make(&self.vm.platform, page)?;
+        let at = self.mappings.tables.make(&self.vm, page)?;
         let entry = self.vm.platform.load(at);
         if entry == EMPTY {
             return Ok(self.install(area, page, access, at)?);
@@ -62,13 +65,24 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             FirstRead::Guessed => self.first_reads.expected(area, access),
         };
         let frame = self.first_frame(area, page, access)?;
-        self.put_first(area, frame, access, at);
+        if self.vm.pages.is_some() && shown(area, page, access).is_none() {
+            self.settle(page);
+        }
+        self.put_first(area, page, frame, access, at);
         self.map_around(area, page, access, at);
         Ok(())
     }
 
     /// Maps `frame`, which is counted once for it, where nothing was, as far as `access` needs it.
-    pub(crate) fn put_first(&self, area: &Area<P>, frame: Frame, access: Access, at: EntryAt) {
+    pub(crate) fn put_first(
+        &self,
+        area: &Area<P>,
+        page: u64,
+        frame: Frame,
+        access: Access,
+        at: EntryAt,
+    ) {
+        self.note(frame, shown(area, page, access), page);
         let leaf = Leaf {
             frame,
             protection: first_protection(area, access),
@@ -82,7 +96,24 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         // No flush: nobody remembers that there was nothing.
         if self.vm.platform.compare_exchange(at, EMPTY, F::leaf(leaf)).is_err() {
             // Another CPU was faster. What it has put there may do; if not, we come back.
+            self.strike_out(frame, page);
             self.vm.release(frame);
+        }
+    }
+
+    /// Has every CPU forget the page that reclaim may just have taken from `page`: another one is
+    /// about to be mapped there, and what one CPU writes to that, another must not look for in the
+    /// old one. (Linux maps it at once, and so a thread may for a moment read what was there before
+    /// another thread's write.)
+    fn settle(&self, page: u64) {
+        if C::EXTRA_FLUSHES.are_as_linux() {
+            return;
+        }
+        let Mappings { flights, coherent, .. } = &*self.mappings;
+        let is_settled = flights.overlapping(&(page..page + PAGE_BYTES), None).is_none()
+            && !self.vm.coherence.is_held_back(coherent);
+        if !is_settled {
+            self.vm.coherence.wait(self.flush(&Change::taken(page)));
         }
     }
 
@@ -91,17 +122,19 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let platform = &self.vm.platform;
         match &area.backing {
             Backing::Anonymous if access == Access::Write => {
-                let own = platform.allocate(FrameUse::Page)?;
+                let own = self.vm.allocate(FrameUse::Page)?;
                 platform.clear_page(own);
                 Ok(own)
             }
             Backing::Anonymous => Ok(self.vm.zero_page),
             Backing::File { file, first_page } => {
-                let cached = file.page(first_page + (page - area.range.start) / PAGE_BYTES)?;
-                if area.sharing == Sharing::Shared || access != Access::Write {
+                let allocate = || self.vm.allocate(FrameUse::Page);
+                let cached =
+                    file.page(first_page + (page - area.range.start) / PAGE_BYTES, allocate)?;
+                if shown(area, page, access).is_some() {
                     return Ok(cached);
                 }
-                let own = platform.allocate(FrameUse::Page);
+                let own = allocate();
                 if let Ok(own) = own {
                     platform.copy_page(cached, own);
                 }
@@ -119,5 +152,18 @@ fn first_protection<P: Platform>(area: &Area<P>, access: Access) -> Protection {
         area.protection - Protection::WRITE
     } else {
         area.protection
+    }
+}
+
+/// The file, and its page, that the first access to a page is shown; `None` if that is a page of
+/// its own.
+fn shown<P: Platform>(area: &Area<P>, page: u64, access: Access) -> Option<(&Arc<File<P>>, u64)> {
+    match &area.backing {
+        Backing::File { file, first_page }
+            if area.sharing == Sharing::Shared || access != Access::Write =>
+        {
+            Some((file, first_page + (page - area.range.start) / PAGE_BYTES))
+        }
+        _ => None,
     }
 }

@@ -4,6 +4,8 @@
 //! Files are read in order more often than not, and a page that is in memory costs only an entry,
 //! where a fault of its own would cost a hundred times that.
 
+use core::cell::Cell;
+
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Backing};
 use crate::coherence::Coherence;
@@ -25,18 +27,23 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let start = window.max(area.range.start);
         let end = (window + window_bytes).min(area.range.end);
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
-        let cached = file.cached(number(start)..number(end));
-        if cached.is_empty() {
-            return;
+        let place = |number_there| {
+            let address = start + (number_there - number(start)) * PAGE_BYTES;
+            (address, EntryAt { index: F::index(address, 0), ..at })
+        };
+        let platform = &self.vm.platform;
+        let looked_at = Cell::new(0);
+        let is_empty = |number_there| {
+            looked_at.update(|count| count + 1);
+            platform.load(place(number_there).1) == EMPTY
+        };
+        let cached = file.cached(number(start)..number(end), is_empty);
+        if looked_at.get() != 0 {
+            platform.work(Work::Entry, looked_at.get());
         }
-        self.vm.platform.work(Work::Entry, cached.len());
-        for (cached_number, frame) in cached {
-            let address = start + (cached_number - number(start)) * PAGE_BYTES;
-            let neighbour = EntryAt { index: F::index(address, 0), ..at };
-            if self.vm.platform.load(neighbour) == EMPTY {
-                self.vm.platform.share(frame);
-                self.put_first(area, frame, access, neighbour);
-            }
+        for (number_there, frame) in cached {
+            let (address, neighbour) = place(number_there);
+            self.put_first(area, address, frame, access, neighbour);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Forking: a space with the same content, page by page shared until one of the two writes.
 
+use alloc::sync::Arc;
+
 use crate::area::{Area, Protection, Sharing};
 use crate::areas::Areas;
 use crate::coherence::{Cause, Coherence};
@@ -23,10 +25,13 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     pub fn fork(&self) -> Result<Self, OutOfMemory> {
         let mut child = Self::new(&self.vm)?;
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.areas.write();
+        let areas = self.mappings.areas.write();
         let mut gather = Gather::begin(self, areas.limits(), Cause::Fork);
+        if let Some(mappings) = Arc::get_mut(&mut child.mappings) {
+            // Nobody else knows of it yet: no lock, and always.
+            *mappings.areas.get_mut() = areas.duplicate();
+        }
         let copied = self.copy_entries(&areas, &child, &mut gather);
-        *child.areas.get_mut() = areas.duplicate();
         if C::EXTRA_FLUSHES.are_as_linux() {
             gather.flush_also(Extra::Everything);
         }
@@ -61,11 +66,14 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         gather: &mut Gather<'_, P, C, F>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
-        for (address, at, entry) in self.tables.entries(platform, area.range.clone()) {
-            let to = target.make(&child.tables, platform, address)?;
+        for (address, at, entry) in self.mappings.tables.entries(platform, area.range.clone()) {
+            let to = target.make(&child.mappings.tables, &self.vm, address)?;
             // There are no claims: we hold the lock for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
-            self.vm.share(leaf.frame);
+            if !self.note_inherited(leaf.frame, child, address) {
+                // The copy finds it where reclaim has put it.
+                continue;
+            }
             platform.swap(to, F::leaf(leaf));
             platform.work(Work::ForkEntry, 1);
         }

@@ -11,9 +11,9 @@ use crate::PAGE_BYTES;
 use crate::areas::Vacated;
 use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 use crate::flights::Flight;
-use crate::format::{EMPTY, Format, Leaf};
+use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::platform::{Frame, Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, Mappings};
 
 /// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
@@ -31,6 +31,7 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     taken: Option<Range<u64>>,
     /// The same, piece by piece, and what is to be freed after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
+    marks: Marked,
     extra: Option<Extra>,
     cause: Cause,
 }
@@ -50,6 +51,16 @@ pub(crate) enum Extra {
 struct Removed {
     pages: Vec<Frame>,
     tables: Vec<Frame>,
+    marks: Marked,
+}
+
+/// What is to be said of pages after the flush, when nobody can write to them unnoticed.
+#[derive(Default)]
+struct Marked {
+    /// Their entries said that they had been written.
+    dirty: Vec<Frame>,
+    /// Nobody needs what was written to them before.
+    discardable: Vec<(Frame, u64)>,
 }
 
 impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
@@ -59,15 +70,16 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         requested: Range<u64>,
         cause: Cause,
     ) -> Self {
-        let flight = space.flights.begin(&requested);
+        let flight = space.mappings.flights.begin(&requested);
         let gathered = shootdown::Gather::new();
-        Self { space, flight, requested, taken: None, gathered, extra: None, cause }
+        let marks = Marked::default();
+        Self { space, flight, requested, taken: None, gathered, marks, extra: None, cause }
     }
 
     /// Clears the entries for `range`.
     pub(crate) fn clear(&mut self, range: &Range<u64>) {
         let space = self.space;
-        for (address, at, _) in space.tables.entries(&space.vm.platform, range.clone()) {
+        for (address, at, _) in space.mappings.tables.entries(&space.vm.platform, range.clone()) {
             // What it holds now, not what it held: the MMU may have marked it, or a fault have put
             // a page there. A claim goes, too; its owner will notice.
             let held = space.vm.platform.swap(at, EMPTY);
@@ -95,7 +107,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     pub(crate) fn unhook(&mut self, empty: &Vacated) {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
-        space.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
+        space.mappings.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
             self.gathered.table(covered.start, table);
             self.take_range(covered);
             self.make_room();
@@ -107,8 +119,19 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf) {
         self.take_leaf(address, leaf);
         if leaf.frame != self.space.vm.zero_page {
+            self.space.strike_out(leaf.frame, address);
+            if leaf.marks.contains(Marks::DIRTY) && self.space.vm.pages.is_some() {
+                self.marks.dirty.push(leaf.frame);
+            }
             self.gathered.free_later(leaf.frame);
             self.make_room();
+        }
+    }
+
+    /// Nobody needs what was written to a page until now.
+    pub(crate) fn discard_later(&mut self, page: Frame, address: u64) {
+        if self.space.vm.pages.is_some() {
+            self.marks.discardable.push((page, address));
         }
     }
 
@@ -143,7 +166,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// Nothing was changed after all.
     pub(crate) fn cancel(self) {
-        self.space.flights.end(self.flight);
+        self.space.mappings.flights.end(self.flight);
     }
 
     /// What is to be flushed of all that was changed up to now, and what is to be freed then.
@@ -151,7 +174,9 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         // We may have found nothing, or less than was asked for, because another call was here
         // before us. Our caller will rely on the range being clean, so if the other's flush is not
         // done, ours covers it all; and what we took elsewhere, which may be empty tables.
-        let raced = self.space.flights.overlapping(&self.requested, Some(&self.flight)).is_some();
+        let Mappings { flights, coherent, .. } = &*self.space.mappings;
+        let raced = flights.overlapping(&self.requested, Some(&self.flight)).is_some()
+            || self.space.vm.coherence.is_held_back(coherent);
         if raced {
             self.space.counters.count_race();
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
@@ -171,7 +196,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
                 range.map(|range| Change { range: Some(range), extents, page_size, freed, cause })
             }
         };
-        (change, Removed { pages, tables })
+        (change, Removed { pages, tables, marks: mem::take(&mut self.marks) })
     }
 
     fn take_range(&mut self, range: Range<u64>) {
@@ -206,7 +231,7 @@ impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
     /// Waits until the flush is done, and frees what was gathered.
     pub(crate) fn wait(self) {
         let horizon = self.pending.map(|pending| self.space.vm.coherence.wait(pending));
-        self.space.flights.end(self.flight);
+        self.space.mappings.flights.end(self.flight);
         self.removed.free(self.space, horizon);
     }
 
@@ -230,6 +255,7 @@ impl Removed {
         horizon: Option<Horizon>,
     ) {
         let vm = &space.vm;
+        self.marks.say(space);
         if !self.pages.is_empty() {
             vm.platform.work(Work::UnmapPage, self.pages.len());
         }
@@ -237,5 +263,19 @@ impl Removed {
             vm.platform.release(page);
         }
         space.free_tables(self.tables, horizon.unwrap_or(Horizon::UNKNOWN));
+    }
+}
+
+impl Marked {
+    /// Before the pages are released: until then, their frames are theirs.
+    fn say<P: Platform, C: Coherence, F: Format>(&self, space: &AddressSpace<P, C, F>) {
+        let Some(pages) = &space.vm.pages else { return };
+        for &page in &self.dirty {
+            pages.mark_dirty(page);
+        }
+        for &(page, address) in &self.discardable {
+            let node = space.vm.platform.node_of(page);
+            pages.mark_discardable(page, &space.mappings, address, node);
+        }
     }
 }

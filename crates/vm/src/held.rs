@@ -104,7 +104,7 @@ impl<P: Platform> HeldTables<P> {
     }
 }
 
-impl<P: Platform, C: Coherence> Vm<P, C> {
+impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     /// Frees the page tables of dead spaces that this CPU was the last to hold.
     ///
     /// To be called where memory can be freed, some time after a switch of address spaces, or
@@ -189,7 +189,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Has lazy CPUs forget the way to tables in quarantine, and frees those.
     fn expel(&self) {
         self.vm.held.count_overflow();
-        let horizon = self.vm.coherence.expel(&self.coherent);
+        let horizon = self.vm.coherence.expel(&self.mappings.coherent);
         self.free_cleared(horizon);
     }
 

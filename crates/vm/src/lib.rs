@@ -1,10 +1,10 @@
 //! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
 //!
-//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces, in
-//! page tables of the hardware's own format. It stands on a [`Platform`], which has frames, entries
-//! and locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is known
-//! here: the same source runs on a simulated machine whose MMU walks these very tables, and on
-//! bare metal.
+//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces, takes
+//! pages back when memory is short, and moves them between nodes; in page tables of the hardware's
+//! own format. It stands on a [`Platform`], which has frames, entries and locks, and drives a
+//! [`Coherence`], which makes CPUs forget translations. Neither is known here: the same source runs
+//! on a simulated machine whose MMU walks these very tables, and on bare metal.
 //!
 //! # What it promises
 //!
@@ -15,7 +15,10 @@
 //! - Calls may be made from any number of CPUs. Faults and [`advise`](AddressSpace::advise) run
 //!   side by side, and next to the second half of an [`unmap`](AddressSpace::unmap); entries of
 //!   page tables are changed by atomic operations alone.
-//! - A call that runs out of memory gives back what it took, and leaves a space that works.
+//! - A call that runs out of memory gives back what it took, and leaves a space that works. Before
+//!   that, where memory is [reclaimed](Vm::with_reclaim), it takes pages from whoever can spare them.
+//! - Nothing that was written to a file is lost when its page is taken: it is written out after the
+//!   flush, when nobody can write to it unnoticed any more.
 //!
 //! # Example
 //!
@@ -59,9 +62,15 @@
 //!
 //! # What it is not
 //!
-//! There is no reclaim, no swap, no huge page, no write-back and no end of a file:
-//! every page of a [`File`] exists, and is zeros when it is first read. The one format is
-//! [x86-64's](X86_64). Heap allocations, for areas and lists, are not expected to fail.
+//! There is no swap, no huge page, and no end of a file. Pages of a [stored](File::stored) file are
+//! written out when reclaim takes them, and at no other time. A file that is not stored, and every
+//! anonymous page that nobody [gave up](Advice::Free), stays in memory. Heap allocations, for areas
+//! and lists, are not expected to fail.
+//!
+//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`Sv39`] and [`Sv48`], as
+//! far as their bits go: no machine that walks them is here yet. Where a CPU may remember that a
+//! page was *not* mapped, or remembers after a fault what it refused (RISC-V without Svvptc; Arm,
+//! for permissions), the kernel's fault handler has that forgotten on its own CPU.
 //!
 //! # Reading it
 //!
@@ -73,7 +82,9 @@
 //! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
 //! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit);
-//! and `held`, the page tables that a CPU may still walk.
+//! and `held`, the page tables that a CPU may still walk. Last, what comes from the pages' side:
+//! `pages` knows where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short, and
+//! [`migrate`](AddressSpace::migrate) moves them to other memory.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -97,6 +108,7 @@ mod table;
 mod file;
 mod flights;
 mod gather;
+mod pages;
 mod space;
 mod map;
 mod fault;
@@ -109,20 +121,26 @@ mod protect;
 mod advise;
 mod fork;
 mod exit;
+mod reclaim;
+mod migrate;
 mod held;
 
 pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, UnmapLock,
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, Taking,
+    UnmapLock,
 };
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
+pub use format::aarch64::Aarch64;
+pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};
 pub use held::{HELD_TABLES_MAX, HeldStats};
 pub use map::Place;
-pub use platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
+pub use reclaim::{RECLAIM_PAGES, Reclaimed};
 pub use space::{AddressSpace, Stats, Vm};
 
 /// The size of a page.

@@ -50,7 +50,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             (backing, _) => backing,
         };
         self.vm.platform.work(Work::Areas, 1);
-        let mut areas = self.areas.write();
+        let mut areas = self.mappings.areas.write();
         let range = match place {
             Place::Anywhere { length } => self.find_room(&mut areas, length)?,
             Place::Fixed(range) => {
@@ -71,14 +71,14 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
-        let occupied = |range: &Range<u64>| self.flights.overlapping(range, None);
+        let occupied = |range: &Range<u64>| self.mappings.flights.overlapping(range, None);
         if let Some(range) = areas.find_room(length, occupied) {
             return Ok(range);
         }
         // The only room left may be waiting for a flush. One of our own makes it clean: those who
         // wait have changed all their entries, which they do under the lock.
         let limits = areas.limits();
-        if self.flights.overlapping(&limits, None).is_none() {
+        if self.mappings.flights.overlapping(&limits, None).is_none() {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
@@ -90,7 +90,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// be faulted in anew: under the lock. Page tables stay, for the area to come.
     pub(crate) fn replace(&self, areas: &mut Areas<P>, range: &Range<u64>) {
         let removed = areas.remove(range);
-        if removed.is_empty() && self.flights.overlapping(range, None).is_none() {
+        if removed.is_empty() && self.mappings.flights.overlapping(range, None).is_none() {
             return;
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);
@@ -98,5 +98,6 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             gather.clear_area(&area.range, &area.range);
         }
         gather.send().wait();
+        self.vm.close_all(removed);
     }
 }

@@ -24,6 +24,10 @@ pub enum FrameUse {
     Page,
 }
 
+/// A file that is stored somewhere, by whatever number the platform knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
 /// There is no frame left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
@@ -103,6 +107,39 @@ pub trait Platform {
 
     /// Copies a page.
     fn copy_page(&self, from: Frame, to: Frame);
+
+    /// Fills a page with what is stored as page `number` of a file. May sleep.
+    fn read_in(&self, file: FileId, number: u64, page: Frame) {
+        let _ = (file, number);
+        self.clear_page(page);
+    }
+
+    /// Stores a page as page `number` of a file. May sleep. If the page is written meanwhile, it is
+    /// stored again later, and what is stored now may be of either time.
+    fn write_out(&self, file: FileId, number: u64, page: Frame) {
+        let _ = (file, number, page);
+    }
+
+    /// How many nodes there are, each with memory of its own.
+    fn node_count(&self) -> usize {
+        1
+    }
+
+    /// The node whose memory a frame is.
+    fn node_of(&self, page: Frame) -> usize {
+        let _ = page;
+        0
+    }
+
+    /// A frame for a page, in the memory of a node, as [`allocate`](Self::allocate).
+    ///
+    /// # Errors
+    ///
+    /// If there is none left there.
+    fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        let _ = node;
+        self.allocate(FrameUse::Page)
+    }
 
     /// Is told what the memory manager does. Where time is real, there is nothing to do.
     fn work(&self, work: Work, count: usize) {

@@ -50,7 +50,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, P>, BadRange> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.areas.write();
+        let areas = self.mappings.areas.write();
         areas.check(range)?;
         Ok(areas)
     }
@@ -73,7 +73,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn protect_entries(&self, area: &Area<P>, gather: &mut Gather<'_, P, C, F>) {
         let platform = &self.vm.platform;
-        for (address, at, mut entry) in self.tables.entries(platform, area.range.clone()) {
+        for (address, at, mut entry) in self.mappings.tables.entries(platform, area.range.clone()) {
             // Claims are taken and returned under the lock, which we hold for writing.
             while let Some(old) = F::as_leaf(entry) {
                 let new = Leaf { protection: self.allowed(area, old), ..old };

@@ -46,7 +46,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// (Linux has unmapped what was at `to` when it runs out of memory.)
     pub fn remap(&self, from: Range<u64>, to: Range<u64>) -> Result<(), RemapError> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.areas.write();
+        let areas = self.mappings.areas.write();
         areas.check(&from)?;
         areas.check(&to)?;
         let is_in_place = from.start == to.start;
@@ -133,12 +133,17 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             page.entry = self.vm.platform.swap(page.from, EMPTY);
             if let Some(leaf) = F::as_leaf(page.entry) {
                 gather.take_leaf(page.address, leaf);
+                // Its count is ours until it is put in.
+                self.strike_out(leaf.frame, page.address);
             }
         }
     }
 
     fn put_in(&self, moving: &[Moving]) {
         for page in moving {
+            if let Some(leaf) = F::as_leaf(page.entry) {
+                self.note(leaf.frame, None, page.to_address);
+            }
             self.vm.platform.swap(page.to, page.entry);
         }
     }
@@ -149,17 +154,18 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let platform = &self.vm.platform;
         let mut target = LastTable::default();
         let page = |(address, at, entry)| {
-            let to = target.make(&self.tables, platform, to + (address - from.start))?;
-            Ok(Moving { address, from: at, to, entry })
+            let to_address = to + (address - from.start);
+            let to = target.make(&self.mappings.tables, &self.vm, to_address)?;
+            Ok(Moving { address, from: at, to, to_address, entry })
         };
-        self.tables.entries(platform, from.clone()).map(page).collect()
+        self.mappings.tables.entries(platform, from.clone()).map(page).collect()
     }
 
     /// Takes tables away that were made for areas that do not come. Those that an area needs that
     /// is there already may stay.
     fn take_back_tables(&self, areas: &mut Areas<P>, range: &Range<u64>) {
         if C::EMPTY_TABLES == EmptyTables::Kept {
-            return areas.vacate(self.tables.last_tables(&self.vm.platform, range));
+            return areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, range));
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Move);
         for [part, gap] in areas.gaps_in(range) {
@@ -175,6 +181,7 @@ struct Moving {
     address: u64,
     from: EntryAt,
     to: EntryAt,
+    to_address: u64,
     entry: u64,
 }
 

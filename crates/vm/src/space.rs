@@ -17,6 +17,7 @@ use crate::flights::Flights;
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
 use crate::held::{HELD_TABLES_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
+use crate::pages::Pages;
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::table::PageTables;
 
@@ -25,8 +26,7 @@ use crate::table::PageTables;
 ///
 /// Platform and coherence are handles: something small that can be cloned, such as a reference, an
 /// `Rc`, or a unit type for a kernel that has but one of them.
-#[derive(Clone)]
-pub struct Vm<P: Platform, C> {
+pub struct Vm<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) platform: P,
     pub(crate) coherence: C,
     pub(crate) zero_page: Frame,
@@ -34,9 +34,11 @@ pub struct Vm<P: Platform, C> {
     pub(crate) held_tables_max: u64,
     /// In bytes; less than two pages is none.
     pub(crate) fault_around_bytes: u64,
+    /// Of every page that is mapped, if memory is reclaimed.
+    pub(crate) pages: Option<Arc<Pages<P, C, F>>>,
 }
 
-impl<P: Platform, C: Coherence> Vm<P, C> {
+impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     /// Takes the one frame that all pages share which were read and never written. It is never
     /// given back, and its users are not counted: a count would be the busiest word of the system.
     ///
@@ -53,7 +55,17 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
             held: Arc::new(HeldTables::new()),
             held_tables_max: HELD_TABLES_MAX,
             fault_around_bytes: 0,
+            pages: None,
         })
+    }
+
+    /// Keeps a record of every page that is mapped, so that memory can be
+    /// [reclaimed](Self::reclaim), and pages [migrated](AddressSpace::migrate). To be said before
+    /// the first space is made.
+    #[must_use]
+    pub fn with_reclaim(self) -> Self {
+        let pages = Some(Arc::new(Pages::new(self.platform.node_count())));
+        Self { pages, ..self }
     }
 
     /// Has a read fault in an area of a file map its neighbours, too, as far as they are in memory:
@@ -81,6 +93,13 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
     /// The way to keep TLBs coherent.
     pub const fn coherence(&self) -> &C {
         &self.coherence
+    }
+
+    /// A frame: a free one, or one whose page is taken from somebody, if memory is reclaimed.
+    ///
+    /// Not to be called with a spin lock held, nor by who reclaims.
+    pub(crate) fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        self.platform.allocate(purpose).or_else(|error| self.allocate_reclaimed(purpose, error))
     }
 
     /// The page of zeros.
@@ -115,10 +134,8 @@ impl<P: Platform, C: Coherence> Vm<P, C> {
 /// it, its pages and tables are lost; and that it must not be when a CPU has it loaded: see
 /// [`Coherence::switch`].
 pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
-    pub(crate) vm: Vm<P, C>,
-    pub(crate) tables: PageTables<F>,
-    pub(crate) areas: RwLock<P::SleepingLock, Areas<P>>,
-    pub(crate) flights: Flights,
+    pub(crate) vm: Vm<P, C, F>,
+    pub(crate) mappings: Arc<Mappings<P, C, F>>,
     /// How many entries have been claimed by faults that copy a page.
     pub(crate) claims: AtomicU64,
     pub(crate) first_reads: FirstReads,
@@ -126,6 +143,14 @@ pub struct AddressSpace<P: Platform, C: Coherence, F: Format = X86_64> {
     /// Unhooked tables that CPUs may still walk, and whether there are any.
     pub(crate) quarantine: Quarantined<P>,
     pub(crate) has_quarantined: AtomicBool,
+}
+
+/// The part of a space that is reached from its pages: by who reclaims or migrates them, and knows
+/// nothing else of it.
+pub(crate) struct Mappings<P: Platform, C: Coherence, F> {
+    pub(crate) tables: PageTables<F>,
+    pub(crate) areas: RwLock<P::SleepingLock, Areas<P>>,
+    pub(crate) flights: Flights,
     pub(crate) coherent: C::Space,
 }
 
@@ -135,13 +160,16 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     /// # Errors
     ///
     /// If there is no frame for the root of its page tables.
-    pub fn new(vm: &Vm<P, C>) -> Result<Self, OutOfMemory> {
-        let tables = PageTables::new(&vm.platform)?;
-        Ok(Self {
+    pub fn new(vm: &Vm<P, C, F>) -> Result<Self, OutOfMemory> {
+        let tables = PageTables::new(vm.allocate(FrameUse::Table)?);
+        let mappings = Mappings {
             coherent: vm.coherence.space(tables.root()),
             areas: RwLock::new(Areas::new(vm.platform.user_addresses())),
             tables,
             flights: Flights::new(),
+        };
+        Ok(Self {
+            mappings: Arc::new(mappings),
             claims: AtomicU64::new(0),
             first_reads: FirstReads::default(),
             counters: Counters::default(),
@@ -154,43 +182,43 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// The root of the page tables.
-    pub const fn root(&self) -> Root {
-        self.tables.root()
+    pub fn root(&self) -> Root {
+        self.mappings.tables.root()
     }
 
     /// What the coherence keeps for this space: what a scheduler [switches](Coherence::switch) to.
-    pub const fn coherent(&self) -> &C::Space {
-        &self.coherent
+    pub fn coherent(&self) -> &C::Space {
+        &self.mappings.coherent
     }
 
     /// What all spaces have in common.
-    pub const fn vm(&self) -> &Vm<P, C> {
+    pub const fn vm(&self) -> &Vm<P, C, F> {
         &self.vm
     }
 
     /// The areas as they are now, in order of address.
     pub fn areas(&self) -> Vec<Area<P>> {
-        self.areas.read().iter().cloned().collect()
+        self.mappings.areas.read().iter().cloned().collect()
     }
 
     /// Whether no CPU may have an old translation for an address in `range` because a flush of it
     /// is still under way.
     pub fn is_settled(&self, range: &Range<u64>) -> bool {
-        self.flights.overlapping(range, None).is_none()
+        self.mappings.flights.overlapping(range, None).is_none()
     }
 
     /// Whether there is an area at `address`.
     pub fn is_mapped(&self, address: u64) -> bool {
-        self.areas.read().find(address).is_some()
+        self.mappings.areas.read().find(address).is_some()
     }
 
     /// What the MMU would let user code do at `address`, as the page tables are now; `None` if it
     /// would find no page there.
     pub fn translation(&self, address: u64) -> Option<Protection> {
         // Only below an area do tables stay while we walk them.
-        let areas = self.areas.read();
+        let areas = self.mappings.areas.read();
         areas.find(address)?;
-        let at = self.tables.find(&self.vm.platform, address)?;
+        let at = self.mappings.tables.find(&self.vm.platform, address)?;
         let leaf = F::as_leaf(self.vm.platform.load(at))?;
         (!leaf.protection.is_empty()).then_some(leaf.protection)
     }
@@ -202,7 +230,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     pub(crate) fn flush(&self, change: &Change) -> C::Pending {
         self.counters.flushes.fetch_add(1, Relaxed);
-        self.vm.coherence.flush(&self.coherent, change)
+        self.vm.coherence.flush(&self.mappings.coherent, change)
     }
 }
 
@@ -245,7 +273,22 @@ impl Counters {
     }
 }
 
-impl<P: Platform, C> fmt::Debug for Vm<P, C> {
+// Not derived: that would ask for a format that can be cloned.
+impl<P: Platform + Clone, C: Coherence + Clone, F: Format> Clone for Vm<P, C, F> {
+    fn clone(&self) -> Self {
+        Self {
+            platform: self.platform.clone(),
+            coherence: self.coherence.clone(),
+            zero_page: self.zero_page,
+            held: Arc::clone(&self.held),
+            held_tables_max: self.held_tables_max,
+            fault_around_bytes: self.fault_around_bytes,
+            pages: self.pages.clone(),
+        }
+    }
+}
+
+impl<P: Platform, C: Coherence, F: Format> fmt::Debug for Vm<P, C, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vm").field("zero_page", &self.zero_page).finish_non_exhaustive()
     }

@@ -13,8 +13,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use shootdown::Root;
 
 use crate::PAGE_BYTES;
+use crate::coherence::Coherence;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::space::Vm;
 
 /// The page tables of a space.
 pub(crate) struct PageTables<F> {
@@ -26,10 +28,9 @@ pub(crate) struct PageTables<F> {
 }
 
 impl<F: Format> PageTables<F> {
-    pub(crate) fn new(platform: &impl Platform) -> Result<Self, OutOfMemory> {
-        let root = platform.allocate(FrameUse::Table)?;
+    pub(crate) const fn new(root: Frame) -> Self {
         let (count, count_at_unhook) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { root, count, count_at_unhook, format: PhantomData })
+        Self { root, count, count_at_unhook, format: PhantomData }
     }
 
     pub(crate) const fn root(&self) -> Root {
@@ -37,23 +38,27 @@ impl<F: Format> PageTables<F> {
     }
 
     /// The entry for the page of `address`, below tables that are made where there are none.
-    pub(crate) fn make(
+    pub(crate) fn make<P: Platform, C: Coherence>(
         &self,
-        platform: &impl Platform,
+        vm: &Vm<P, C, F>,
         address: u64,
     ) -> Result<EntryAt, OutOfMemory> {
-        let table = self.make_last(platform, address)?;
+        let table = self.make_last(vm, address)?;
         Ok(EntryAt { table, index: F::index(address, 0) })
     }
 
     /// The table of level 0 for `address`, made with those above it where there are none.
-    fn make_last(&self, platform: &impl Platform, address: u64) -> Result<Frame, OutOfMemory> {
+    fn make_last<P: Platform, C: Coherence>(
+        &self,
+        vm: &Vm<P, C, F>,
+        address: u64,
+    ) -> Result<Frame, OutOfMemory> {
         let mut table = self.root;
         for level in (1..F::LEVELS).rev() {
             let at = EntryAt { table, index: F::index(address, level) };
-            table = match F::as_table(platform.load(at)) {
+            table = match F::as_table(vm.platform.load(at)) {
                 Some(next) => next,
-                None => self.hang_new_table(platform, at)?,
+                None => self.hang_new_table(vm, at)?,
             };
         }
         Ok(table)
@@ -132,15 +137,19 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Hangs a new table into an entry that was empty, or finds what another CPU hung there.
-    fn hang_new_table(&self, platform: &impl Platform, at: EntryAt) -> Result<Frame, OutOfMemory> {
-        let new = platform.allocate(FrameUse::Table)?;
-        match platform.compare_exchange(at, EMPTY, F::table(new)) {
+    fn hang_new_table<P: Platform, C: Coherence>(
+        &self,
+        vm: &Vm<P, C, F>,
+        at: EntryAt,
+    ) -> Result<Frame, OutOfMemory> {
+        let new = vm.allocate(FrameUse::Table)?;
+        match vm.platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
                 self.count.fetch_add(1, Relaxed);
                 Ok(new)
             }
             Err(found) => {
-                platform.free_table(new);
+                vm.platform.free_table(new);
                 Ok(F::as_table(found).expect("above level 0 there are tables only"))
             }
         }
@@ -165,16 +174,16 @@ pub(crate) struct LastTable {
 
 impl LastTable {
     /// As [`PageTables::make`], always for the same `tables`.
-    pub(crate) fn make<F: Format>(
+    pub(crate) fn make<P: Platform, C: Coherence, F: Format>(
         &mut self,
         tables: &PageTables<F>,
-        platform: &impl Platform,
+        vm: &Vm<P, C, F>,
         address: u64,
     ) -> Result<EntryAt, OutOfMemory> {
         let number = address / F::span(1);
         let table = match self.number_and_table {
             Some((last, table)) if last == number => table,
-            _ => tables.make_last(platform, address)?,
+            _ => tables.make_last(vm, address)?,
         };
         self.number_and_table = Some((number, table));
         Ok(EntryAt { table, index: F::index(address, 0) })

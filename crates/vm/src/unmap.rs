@@ -25,7 +25,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If areas cannot be there. Nothing is changed then.
     pub fn unmap(&self, range: Range<u64>) -> Result<(), BadRange> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.areas.write();
+        let areas = self.mappings.areas.write();
         areas.check(&range)?;
         self.unmap_locked(areas, range);
         Ok(())
@@ -34,7 +34,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// The same for a good range, by who holds the lock.
     pub(crate) fn unmap_locked(&self, mut areas: WriteGuard<'_, P>, range: Range<u64>) {
         let removed = areas.remove(&range);
-        if removed.is_empty() && self.flights.overlapping(&range, None).is_none() {
+        if removed.is_empty() && self.mappings.flights.overlapping(&range, None).is_none() {
             return;
         }
         let empty = self.empty_tables(&mut areas, &removed);
@@ -48,7 +48,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             remove(gather, &removed, &empty).wait_and_unlock(areas);
         }
         // A file of which this was the last area goes only now.
-        drop(removed);
+        self.vm.close_all(removed);
     }
 
     /// Where page tables are to be unhooked, now that `removed` is gone.
@@ -60,8 +60,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 vec![Vacated { gap: areas.gap_around(&range), ranges: vec![range] }]
             }
             EmptyTables::Kept => {
-                areas.vacate(self.tables.last_tables(&self.vm.platform, &range));
-                if self.tables.are_many() {
+                areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, &range));
+                if self.mappings.tables.are_many() {
                     areas.take_vacated(PageTables::<F>::last_table_bytes())
                 } else {
                     Vec::new()

@@ -9,7 +9,7 @@ use std::thread;
 
 use platform::*;
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, FaultError, File, PAGE_BYTES, Place, Sharing,
+    Access, AddressSpace, Advice, Backing, FaultError, File, FileId, PAGE_BYTES, Place, Sharing,
 };
 
 type OurSpace<const LOCK: u8> = Space<LOCK, AT_WAIT>;
@@ -45,6 +45,17 @@ enum Operation {
     ReadNext,
     /// Of the pages right below: the page table is needed further on.
     UnmapNeighbour,
+    /// Of everything that can be taken.
+    Reclaim,
+    /// To the one node, and to the other.
+    Migrate,
+}
+
+/// Whether memory is reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Plenty,
+    Reclaimed,
 }
 
 const STATES: [State; 8] = [
@@ -57,20 +68,24 @@ const STATES: [State; 8] = [
     State::FileRead,
     State::FileCached,
 ];
-const FIRST: [Operation; 6] = [
+const FIRST: [Operation; 8] = [
     Operation::Read,
     Operation::Write(1),
     Operation::Discard,
     Operation::Free,
     Operation::ReadNext,
     Operation::UnmapNeighbour,
+    Operation::Reclaim,
+    Operation::Migrate,
 ];
-const SECOND: [Operation; 5] = [
+const SECOND: [Operation; 7] = [
     Operation::Read,
     Operation::Write(2),
     Operation::Discard,
     Operation::Free,
     Operation::ReadNext,
+    Operation::Reclaim,
+    Operation::Migrate,
 ];
 
 /// The page, and what is right below it.
@@ -86,11 +101,15 @@ struct World<const LOCK: u8> {
 }
 
 impl<const LOCK: u8> World<LOCK> {
-    fn new(state: State) -> Self {
+    fn new(state: State, memory: Memory) -> Self {
         let host = Host::new(64, 3);
         let vm = system(&host).with_fault_around(16 * PAGE_BYTES);
+        let (vm, file) = match memory {
+            Memory::Plenty => (vm, File::new(host.clone())),
+            Memory::Reclaimed => (vm.with_reclaim(), File::stored(host.clone(), FileId(1))),
+        };
         let space = AddressSpace::new(&vm).unwrap();
-        let file = Arc::new(File::new(host.clone()));
+        let file = Arc::new(file);
         let backing = match state {
             State::File | State::FileRead | State::FileCached => {
                 Backing::File { file: Arc::clone(&file), first_page: 0 }
@@ -140,7 +159,8 @@ impl<const LOCK: u8> World<LOCK> {
             .map(|cpu| access(&*self.space, cpu, address, Access::Read, 0).unwrap())
             .collect();
         assert!(words.iter().all(|word| *word == words[0]), "CPUs see {words:?}");
-        let discards = [first, second].iter().any(|one| matches!(one, Operation::Discard));
+        let discards =
+            [first, second].iter().any(|one| matches!(one, Operation::Discard | Operation::Free));
         let was = match state {
             State::Written | State::Shared | State::Left => OLD,
             _ => 0,
@@ -152,8 +172,10 @@ impl<const LOCK: u8> World<LOCK> {
             assert_eq!(access(child, 2, address, Access::Read, 0), Ok(OLD));
             child.exit();
         }
+        let vm = self.space.vm().clone();
         self.space.exit();
-        drop((self.space, self.child, self.file));
+        vm.close(self.file);
+        drop((self.space, self.child));
         assert_eq!(self.host.frames_in_use(), 1);
     }
 }
@@ -175,17 +197,24 @@ fn perform<const LOCK: u8>(space: &OurSpace<LOCK>, cpu: usize, operation: Operat
         Operation::Free => space.advise(pages(PAGE, 1), Advice::Free).unwrap(),
         Operation::ReadNext => touch(PAGE + 1, Access::Read, 0),
         Operation::UnmapNeighbour => space.unmap(pages(NEIGHBOUR, 2)).unwrap(),
+        Operation::Reclaim => {
+            (0..NODES).for_each(|node| assert!(space.vm().reclaim(node, 10).freed < 10));
+        }
+        Operation::Migrate => {
+            (0..NODES).for_each(|node| assert!(space.migrate(pages(PAGE, 1), node).is_ok()));
+        }
     }
 }
 
 /// Returns whether the second came before the first was over.
 fn interleave<const LOCK: u8>(
+    memory: Memory,
     state: State,
     first: Operation,
     second: Operation,
     moment: u64,
 ) -> bool {
-    let world = World::<LOCK>::new(state);
+    let world = World::<LOCK>::new(state, memory);
     let space = Arc::clone(&world.space);
     world.host.interrupt_after(moment, move || perform(&space, 1, second));
     perform(&world.space, 0, first);
@@ -194,12 +223,14 @@ fn interleave<const LOCK: u8>(
     !is_over
 }
 
-fn every_moment<const LOCK: u8>() {
+fn every_moment<const LOCK: u8>(memory: Memory) {
     let mut count = 0;
     for state in STATES {
         for first in FIRST {
             for second in SECOND {
-                count += (0..).take_while(|&n| interleave::<LOCK>(state, first, second, n)).count();
+                let comes =
+                    |moment: &u64| interleave::<LOCK>(memory, state, first, second, *moment);
+                count += (0..).take_while(comes).count();
             }
         }
     }
@@ -208,19 +239,29 @@ fn every_moment<const LOCK: u8>() {
 
 #[test]
 fn no_interleaving_loses_or_leaks_a_page_under_the_shared_lock() {
-    every_moment::<SHARED>();
+    every_moment::<SHARED>(Memory::Plenty);
 }
 
 #[test]
 fn no_interleaving_loses_or_leaks_a_page_with_the_lock_released() {
-    every_moment::<RELEASED>();
+    every_moment::<RELEASED>(Memory::Plenty);
 }
 
 /// A page that others have, too, is discarded in the middle of a claim, faulted in again, and
 /// claimed again: the first claim must not end the second.
 #[test]
+fn no_interleaving_with_reclaim_does() {
+    every_moment::<SHARED>(Memory::Reclaimed);
+}
+
+#[test]
+fn no_interleaving_with_batched_reclaim_does() {
+    every_moment::<BATCHING>(Memory::Reclaimed);
+}
+
+#[test]
 fn a_claim_is_not_mistaken_for_another() {
-    let world = World::<RELEASED>::new(State::FileRead);
+    let world = World::<RELEASED>::new(State::FileRead, Memory::Plenty);
     let address = pages(PAGE, 1).start;
     let (second_waits, until_second_waits) = mpsc::channel();
     let (first_is_done, until_first_is_done) = mpsc::channel();
@@ -250,7 +291,7 @@ fn a_claim_is_not_mistaken_for_another() {
 /// Segmentation faults are none of memory's.
 #[test]
 fn an_address_without_an_area_is_refused() {
-    let world = World::<RELEASED>::new(State::Untouched);
+    let world = World::<RELEASED>::new(State::Untouched, Memory::Plenty);
     assert_eq!(world.space.fault(pages(50, 1).start, Access::Read), Err(FaultError::NoArea));
     assert_eq!(
         world.space.fault(pages(PAGE, 1).start, Access::Execute),

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use platform::*;
 use proptest::prelude::*;
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Area, Backing, FaultError, File, MapError, PAGE_BYTES, Place,
-    Protection, RangeError, RemapError, Sharing,
+    Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
+    Place, Protection, RangeError, RemapError, Sharing, Vm,
 };
 
 const CPUS: usize = 3;
@@ -26,6 +26,8 @@ struct Page {
     /// What was written to it privately.
     own: Option<u64>,
     object: Option<(Object, u64)>,
+    /// What was written to it may be gone.
+    is_discardable: bool,
 }
 
 impl Page {
@@ -69,6 +71,9 @@ enum Step {
     Discard { first: u64, count: u64 },
     Free { first: u64, count: u64 },
     Touch { page: u64, count: u64, cpu: usize, access: Access },
+    Reclaim { node: usize, count: usize },
+    PageOut { first: u64, count: u64 },
+    Migrate { first: u64, count: u64, node: usize },
     Fork,
     Exit,
 }
@@ -115,6 +120,10 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         }),
         2 => Just(Step::Fork),
         1 => Just(Step::Exit),
+        2 => (0..NODES, 1..40usize).prop_map(|(node, count)| Step::Reclaim { node, count }),
+        1 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
+        2 => (range(), 0..NODES)
+            .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
     ];
     (0..4usize, step)
 }
@@ -143,8 +152,21 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     fn new(fault_around_bytes: u64) -> Self {
         let host = Host::new(4096, CPUS);
         let vm = system(&host).with_fault_around(fault_around_bytes);
-        let space = AddressSpace::new(&vm).unwrap();
-        let file = (Arc::new(File::new(host.clone())), Object::default());
+        let file = File::new(host.clone());
+        Self::with(host, &vm, file)
+    }
+
+    /// Memory is reclaimed, and the file is stored.
+    fn with_reclaim() -> Self {
+        let host = Host::new(4096, CPUS);
+        let vm = system(&host).with_fault_around(4 * PAGE_BYTES).with_reclaim();
+        let file = File::stored(host.clone(), FileId(1));
+        Self::with(host, &vm, file)
+    }
+
+    fn with(host: Host, vm: &Vm<Host, Design<LOCK, WHEN>>, file: File<Host>) -> Self {
+        let space = AddressSpace::new(vm).unwrap();
+        let file = (Arc::new(file), Object::default());
         Self { file, spaces: vec![(space, Model::new())], host, next_value: 1 }
     }
 
@@ -186,20 +208,14 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 let result = space.remap(pages(first, count), pages(to, to_count));
                 assert_eq!(result, model_move(model, first, count, to, to_count));
             }
-            Step::Discard { first, count } => {
-                let (space, model) = &mut self.spaces[index];
-                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
-                let result = space.advise(pages(first, count), Advice::DontNeed);
-                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
-                for (_, page) in model.range_mut(first..first + count) {
-                    page.own = None;
-                }
+            Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
+            Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
+            Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),
+            Step::Reclaim { node, count } => {
+                self.spaces[0].0.vm().reclaim(node, count);
             }
-            Step::Free { first, count } => {
-                let (space, model) = &self.spaces[index];
-                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
-                let result = space.advise(pages(first, count), Advice::Free);
-                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+            Step::Migrate { first, count, node } => {
+                self.spaces[index].0.migrate(pages(first, count), node).unwrap();
             }
             Step::Touch { page, count, cpu, access } => {
                 (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
@@ -213,6 +229,20 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
             Step::Fork | Step::Exit => {}
         }
         self.check();
+    }
+
+    fn advise(&mut self, index: usize, first: u64, count: u64, advice: Advice) {
+        let (space, model) = &mut self.spaces[index];
+        let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+        let result = space.advise(pages(first, count), advice);
+        assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+        for (_, page) in model.range_mut(first..first + count) {
+            match advice {
+                Advice::DontNeed => page.own = None,
+                Advice::Free => page.is_discardable |= page.object.is_none() && page.own.is_some(),
+                Advice::PageOut => {}
+            }
+        }
     }
 
     fn map(&mut self, index: usize, count: u64, protection: Protection, kind: Kind) {
@@ -243,7 +273,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         for n in 0..count {
             let object = object.clone().map(|object| (object, n));
             let protection = enforced(protection);
-            let page = Page { protection, sharing, own: None, object };
+            let page = Page { protection, sharing, own: None, object, is_discardable: false };
             self.spaces[index].1.insert(first + n, page);
         }
     }
@@ -268,8 +298,12 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
             None => Err(FaultError::NoArea),
             Some(page) if !page.protection.contains(how.needs()) => Err(FaultError::NotPermitted),
             Some(page) => {
+                if page.is_discardable && result == Ok(0) {
+                    page.own = None;
+                }
                 if how == Access::Write {
                     page.write(value);
+                    page.is_discardable = false;
                 }
                 Ok(page.read())
             }
@@ -310,10 +344,22 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn end(mut self) {
+        let space = AddressSpace::new(self.spaces[0].0.vm()).unwrap();
         for (space, _) in self.spaces.drain(..) {
             space.exit();
         }
-        drop(self.file);
+        // What was written to the file is there, in memory or on the disk.
+        let (file, object) = self.file;
+        let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
+        space.map(Place::Fixed(pages(0, 24)), READ, Sharing::Shared, backing).unwrap();
+        for (&page, &word) in &*object.borrow() {
+            let address = pages(page, 1).start;
+            assert_eq!(access(&space, 0, address, Access::Read, 0), Ok(word));
+        }
+        let vm = space.vm().clone();
+        space.exit();
+        vm.close(file);
+        drop(space);
         assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
     }
 }
@@ -376,6 +422,14 @@ fn run_with_fault_around<const LOCK: u8, const WHEN: u8>(bytes: u64, steps: &[(u
     world.end();
 }
 
+fn run_with_reclaim<const LOCK: u8>(steps: &[(usize, Step)]) {
+    let mut world = World::<LOCK, AT_WAIT>::with_reclaim();
+    for (which, step) in steps {
+        world.step(*which, step);
+    }
+    world.end();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -419,6 +473,22 @@ proptest! {
         steps in prop::collection::vec(steps(), 1..60)
     ) {
         run_with_fault_around::<RELEASED, AT_WAIT>(8 * PAGE_BYTES, &steps);
+    }
+
+    /// The same, with pages that are reclaimed and migrated, each flushed at once.
+    #[test]
+    fn programs_do_as_the_model_says_with_reclaim(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<SHARED>(&steps);
+    }
+
+    /// The same, with many flushed together.
+    #[test]
+    fn programs_do_as_the_model_says_with_batches(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<BATCHING>(&steps);
     }
 
     /// A coherence that is done at once must do as well: whoever flushes before it has changed the

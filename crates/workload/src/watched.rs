@@ -4,10 +4,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root};
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::{FlushRecord, Sim};
 use shootdown_vm::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, UnmapLock,
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, PAGE_BYTES, Retired, Taking,
+    UnmapLock,
 };
 
 /// A design, watched.
@@ -42,6 +43,13 @@ pub struct WatchedPending<P> {
     record: FlushRecord,
 }
 
+/// Pages that were taken, and not flushed yet.
+#[derive(Debug, Default)]
+pub struct WatchedBatch<B> {
+    batch: B,
+    records: Vec<FlushRecord>,
+}
+
 impl<C> Watched<C> {
     /// `design`, on this machine.
     pub const fn new(sim: Rc<Sim>, design: C) -> Self {
@@ -73,10 +81,12 @@ impl<C> Watched<C> {
 impl<C: Coherence> Coherence for Watched<C> {
     type Space = WatchedSpace<C::Space>;
     type Pending = WatchedPending<C::Pending>;
+    type Batch = WatchedBatch<C::Batch>;
 
     const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
     const FIRST_READ: FirstRead = C::FIRST_READ;
+    const TAKING: Taking = C::TAKING;
     const EXTRA_FLUSHES: ExtraFlushes = C::EXTRA_FLUSHES;
 
     fn online(&self) {
@@ -106,6 +116,41 @@ impl<C: Coherence> Coherence for Watched<C> {
         let horizon = self.design.expel(&space.space);
         self.sim.flush_sent();
         horizon
+    }
+
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
+        self.design.hold_back(&mut batch.batch, &space.space)
+    }
+
+    fn taken(
+        &self,
+        batch: &mut Self::Batch,
+        space: &Self::Space,
+        address: u64,
+        stale_writes: StaleWrites,
+    ) {
+        let record = self.sim.flush_began(space.root, Some(address..address + PAGE_BYTES));
+        self.design.taken(&mut batch.batch, &space.space, address, stale_writes);
+        self.sim.flush_sent();
+        match C::TAKING {
+            Taking::FlushedAtOnce => self.sim.flush_ended(record),
+            Taking::Batched => batch.records.push(record),
+        }
+    }
+
+    fn flush_batch(&self, batch: Self::Batch) {
+        let WatchedBatch { batch, records } = batch;
+        let began_at = self.sim.now();
+        self.sim.batch_began(&records);
+        self.design.flush_batch(batch);
+        self.sim.flush_sent();
+        if !records.is_empty() {
+            self.sim.batch_ended(records, began_at);
+        }
+    }
+
+    fn is_held_back(&self, space: &Self::Space) -> bool {
+        self.design.is_held_back(&space.space)
     }
 
     fn retire(&self, space: &Self::Space) -> Retired {

@@ -182,6 +182,7 @@ impl<U: Unmap> Arc<U> {
 impl<U: Unmap> Coherence for Arc<U> {
     type Space = Rc<Mm>;
     type Pending = ();
+    type Batch = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
     const EXTRA_FLUSHES: ExtraFlushes = U::EXTRA_FLUSHES;

@@ -15,6 +15,9 @@
 //! two accesses of each is a barrier, and one of the two sees the other. (What a missing barrier
 //! does is not for this machine to show: here all accesses are in order.)
 //!
+//! Of what reclaim takes, the broadcasts go out at once, and are waited for together:
+//! `arm64/batch.rs`.
+//!
 //! # What the model leaves out
 //!
 //! - Page-table levels in broadcasts (TTL), 8-bit tags in pairs (KPTI), pinned tags, software PAN.
@@ -36,16 +39,19 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root, Word};
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, TagEntries, Told};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
+use super::batch::TlbFlushBatched;
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
-use super::{Calls, CpuMask, FlushInfo};
+use super::{Calls, CpuMask, FlushInfo, UnmapBatch};
+
+mod batch;
 
 /// The design.
 #[derive(Debug)]
@@ -56,6 +62,8 @@ pub struct Arm64 {
     mms: ActiveMms<Mm>,
     /// For each CPU, whether it has loaded the reserved root (`!cpu_not_lazy_tlb`).
     reserved_root: Vec<Cell<bool>>,
+    /// For each CPU, whether all that it has broadcast is complete.
+    is_waited_for: Vec<Cell<bool>>,
     last_ctx_id: Cell<u64>,
     /// Where the hardware does not broadcast.
     calls: Option<Calls>,
@@ -78,6 +86,7 @@ pub struct Mm {
     root: u64,
     context: MmContext,
     mm_count: MmCount,
+    tlb_flush_batched: Rc<TlbFlushBatched>,
     /// The CPUs on which the tag is stale (`mm_cpumask`).
     stale: Rc<CpuMask>,
 }
@@ -139,6 +148,7 @@ impl Arm64 {
             asids: Asids::new(&sim, if has_tags { tags } else { 0 }, broken),
             mms: ActiveMms::new(cpus),
             reserved_root: (0..cpus).map(|_| Cell::new(false)).collect(),
+            is_waited_for: (0..cpus).map(|_| Cell::new(true)).collect(),
             last_ctx_id: Cell::new(0),
             calls: (!has_broadcast).then(|| Calls::new(cpus)),
             broken,
@@ -152,6 +162,7 @@ impl Arm64 {
 
     /// `switch_mm`.
     fn switch_mm(&self, next: &Rc<Mm>) {
+        self.complete_at_switch();
         let cpu = self.sim.cpu();
         let previous = self.mms.active(cpu);
         let was_reserved = self.reserved_root[cpu].take();
@@ -257,9 +268,7 @@ impl Arm64 {
             Some(range) => self.sim.broadcast(tag, Told::Pages(core::slice::from_ref(range))),
             None => self.sim.broadcast(tag, Told::Tag),
         }
-        if self.broken != Some(LinuxRule::Complete) {
-            self.sim.complete_broadcasts();
-        }
+        self.dsb_ish();
     }
 
     /// What a CPU does that is interrupted. Nothing is kept of a space that is not loaded.
@@ -275,8 +284,10 @@ impl Arm64 {
 impl Coherence for Arm64 {
     type Space = Rc<Mm>;
     type Pending = ();
+    type Batch = UnmapBatch;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
+    const TAKING: Taking = Taking::Batched;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
@@ -286,16 +297,36 @@ impl Coherence for Arm64 {
             root: root.0 >> 12,
             context: MmContext { id: SimWord::with(0), nr_active_mm: SimWord::with(0) },
             mm_count: MmCount::new(),
+            tlb_flush_batched: TlbFlushBatched::new(),
             stale: Rc::new(CpuMask::new(self.reserved_root.len())),
         })
     }
 
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
-        self.flush_mm(space, change.range.clone(), change.freed);
+        let flush = |change: &Change| self.flush_mm(space, change.range.clone(), change.freed);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
     }
 
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
+    }
+
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.hold_back(&space.tlb_flush_batched);
+        Ok(())
+    }
+
+    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
+        self.try_to_unmap(batch, space, address);
+    }
+
+    fn flush_batch(&self, batch: Self::Batch) {
+        self.arch_tlbbatch_flush(&batch);
+        batch.finish();
+    }
+
+    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_held_back()
     }
 
     fn retire(&self, space: &Rc<Mm>) -> Retired {
@@ -312,6 +343,7 @@ impl Coherence for Arm64 {
     }
 
     fn enter_lazy(&self) {
+        self.complete_at_switch();
         let cpu = self.sim.cpu();
         if self.skips()
             && let Some(mm) = self.mms.active(cpu)

@@ -1,8 +1,9 @@
 //! What the Linux designs share: sets of CPUs, calls to other CPUs, what a flush asks for, tags
-//! that are the same on all CPUs, and the references of lazy CPUs.
+//! that are the same on all CPUs, the references of lazy CPUs, and reclaim's batches.
 
 mod active_mm;
 pub(crate) mod asids;
+pub(crate) mod batch;
 mod calls;
 mod mask;
 mod mm_count;
@@ -22,6 +23,7 @@ use std::rc::Rc;
 use shootdown_sim::Sim;
 use shootdown_vm::{Change, Freed};
 
+pub use batch::UnmapBatch;
 pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
@@ -66,6 +68,18 @@ impl FlushInfo {
         }
     }
 
+    /// All of whatever a CPU has loaded: what a batch asks for, which knows of no space.
+    pub(crate) fn of_batch() -> Self {
+        Self {
+            mm: NO_MM,
+            cpumask: Rc::new(CpuMask::new(0)),
+            range: None,
+            stride: 1 << 12,
+            new_tlb_gen: TLB_GENERATION_INVALID,
+            freed_tables: false,
+        }
+    }
+
     /// Invalidates what is loaded on this CPU: page by page, or all of it.
     pub(crate) fn invalidate(&self, sim: &Sim) {
         match &self.range {
@@ -75,6 +89,10 @@ impl FlushInfo {
     }
 }
 
+/// In place of a `ctx_id`: whichever space is loaded (`NULL`).
+pub(crate) const NO_MM: u64 = 0;
+/// No flush of one space has it.
+pub(crate) const TLB_GENERATION_INVALID: u64 = 0;
 /// `ctx_id` of the kernel's own space, which has no user pages.
 pub(crate) const INIT_MM: u64 = 1;
 /// Between two spaces (`LOADED_MM_SWITCHING`).

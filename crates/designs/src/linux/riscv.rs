@@ -7,6 +7,10 @@
 //! them (an SBI remote fence, whose targets the kernel does not interrupt); where only this CPU has
 //! ever run the space, it is not asked. A lazy CPU is counted (`mm_count`).
 //!
+//! What reclaim takes is put off, always: `arch_tlbbatch_add_pending` adds the space's mask to the
+//! batch's, and `arch_tlbbatch_flush` has all of that drop everything, under all tags
+//! (`FLUSH_TLB_NO_ASID`), idle or elsewhere. The rest is in `linux/batch.rs`.
+//!
 //! # What the model leaves out
 //!
 //! - `Svinval`, deferred `fence.i`, and the flush of new kernel mappings: they concern no space.
@@ -21,16 +25,17 @@ use core::cell::Cell;
 use core::ops::Range;
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root};
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, Told};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
+use super::batch::TlbFlushBatched;
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
-use super::{Calls, CpuMask, FlushInfo, OwnLine};
+use super::{Calls, CpuMask, FlushInfo, NO_MM, OwnLine, UnmapBatch};
 
 /// The design.
 #[derive(Debug)]
@@ -42,6 +47,7 @@ pub struct Riscv {
     last_ctx_id: Cell<u64>,
     /// Where firmware does not do it.
     calls: Option<Calls>,
+    broken: Option<LinuxRule>,
 }
 
 /// A space (`mm_struct`).
@@ -52,6 +58,7 @@ pub struct Mm {
     /// `context.id`.
     id: OwnLine<SimWord>,
     mm_count: MmCount,
+    tlb_flush_batched: Rc<TlbFlushBatched>,
     cpumask: Rc<CpuMask>,
 }
 
@@ -87,6 +94,7 @@ impl Riscv {
             mms: ActiveMms::new(cpus),
             last_ctx_id: Cell::new(0),
             calls: (!has_firmware).then(|| Calls::new(cpus)),
+            broken,
             sim,
         }
     }
@@ -117,7 +125,7 @@ impl Riscv {
         let others = cpus.iter().any(|&cpu| cpu != self.sim.cpu());
         match &self.calls {
             None if others => self.fence(mm, cpus, range.as_ref()),
-            Some(calls) if others => self.call(calls, mm, &cpus, range),
+            Some(calls) if others => self.call(calls, &cpus, &Rc::new(info(mm, range))),
             _ if cpus.is_empty() => {}
             _ => self.flush_here(&info(mm, range)),
         }
@@ -130,21 +138,38 @@ impl Riscv {
     }
 
     /// Interrupts the mask, this CPU included if it is in it (`on_each_cpu_mask`).
-    fn call(&self, calls: &Calls, mm: &Mm, cpus: &[usize], range: Option<Range<u64>>) {
-        let (me, info) = (self.sim.cpu(), Rc::new(info(mm, range)));
+    fn call(&self, calls: &Calls, cpus: &[usize], info: &Rc<FlushInfo>) {
+        let me = self.sim.cpu();
         let others: Vec<usize> = cpus.iter().copied().filter(|&cpu| cpu != me).collect();
-        calls.call(&self.sim, &others, &info, || {
+        calls.call(&self.sim, &others, info, || {
             if cpus.contains(&me) {
                 self.sim.mask();
-                self.flush_here(&info);
+                self.flush_here(info);
                 self.sim.unmask();
             }
         });
     }
 
+    /// `arch_tlbbatch_flush`: `__flush_tlb_range` without a tag.
+    fn arch_tlbbatch_flush(&self, batch: &UnmapBatch) {
+        if !batch.is_flush_required() || self.broken == Some(LinuxRule::FlushBatch) {
+            return;
+        }
+        let cpus = batch.cpus();
+        let others = !batch.others(self.sim.cpu()).is_empty();
+        match &self.calls {
+            None if others => self.sim.remote_fence(cpus, 0, Told::Everything),
+            Some(calls) if others => self.call(calls, &cpus, &Rc::new(FlushInfo::of_batch())),
+            _ if cpus.is_empty() => {}
+            _ => self.sim.invalidate_all(),
+        }
+    }
+
     /// `local_flush_tlb_range_asid`.
     fn flush_here(&self, info: &FlushInfo) {
-        if self.has_loaded(info.mm) {
+        if info.mm == NO_MM {
+            self.sim.invalidate_all();
+        } else if self.has_loaded(info.mm) {
             info.invalidate(&self.sim);
         } else {
             self.sim.spend(self.sim.machine().tlb.load_root_and_discard);
@@ -168,8 +193,10 @@ fn info(mm: &Mm, range: Option<Range<u64>>) -> FlushInfo {
 impl Coherence for Riscv {
     type Space = Rc<Mm>;
     type Pending = ();
+    type Batch = UnmapBatch;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
+    const TAKING: Taking = Taking::Batched;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
@@ -179,16 +206,36 @@ impl Coherence for Riscv {
             root: root.0 >> 12,
             id: OwnLine(SimWord::with(0)),
             mm_count: MmCount::new(),
+            tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.sim.machine().cpu_count())),
         })
     }
 
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
-        self.flush_mm(space, change.range.clone(), change.freed);
+        let flush = |change: &Change| self.flush_mm(space, change.range.clone(), change.freed);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
     }
 
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
+    }
+
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.hold_back(&space.tlb_flush_batched);
+        Ok(())
+    }
+
+    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, _: u64, _: StaleWrites) {
+        batch.add_pending(&space.tlb_flush_batched, space.cpumask.members());
+    }
+
+    fn flush_batch(&self, batch: Self::Batch) {
+        self.arch_tlbbatch_flush(&batch);
+        batch.finish();
+    }
+
+    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_held_back()
     }
 
     fn retire(&self, space: &Rc<Mm>) -> Retired {

@@ -19,4 +19,13 @@ pub enum LinuxRule {
     LookAgain,
     /// Broadcasts are complete before the flush returns.
     Complete,
+    /// Broadcasts that nobody has waited for are complete before the CPU runs another thread.
+    CompleteAtSwitch,
+    /// Reclaim: a batch is flushed before what was taken is reused.
+    FlushBatch,
+    /// Reclaim: a page that is put off counts as a flush of its space, for CPUs that have the space
+    /// loaded lazily, or under a tag that they have kept.
+    CountTaken,
+    /// Reclaim: who finds an entry empty is told that its page may still be in use (3ea277194daa).
+    MarkBatched,
 }

@@ -133,6 +133,7 @@ impl Linux414 {
 impl Coherence for Linux414 {
     type Space = Rc<Mm>;
     type Pending = ();
+    type Batch = ();
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;

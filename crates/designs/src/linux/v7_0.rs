@@ -5,7 +5,7 @@
 //! Six tags per CPU, taken by turns. A lazy CPU stays in the mask, and is skipped unless page
 //! tables are freed. A CPU that has gone elsewhere stays in the mask, too, and is trimmed once a
 //! second. A CPU that has missed more than one flush flushes everything. Local and remote flushes
-//! overlap.
+//! overlap. What reclaim takes is put off, and loses its addresses: `v7_0/batch.rs`.
 //!
 //! What differs, apart from what the memory manager does for every design alike: there is no
 //! reference count of lazy users, unless a [`Lifetime`] has one; page faults take the lock of the
@@ -17,15 +17,19 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root, Word};
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
+use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
 
+use super::batch::TlbFlushBatched;
 use super::lifetime::{ExitFlush, Lifetime, Uncounted};
 use super::mm_count::MmCount;
-use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine, SWITCHING};
+use super::rules::LinuxRule;
+use super::{Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, OwnLine, SWITCHING};
+use super::{TLB_GENERATION_INVALID, UnmapBatch};
 use invlpgb::{GlobalAsids, MmGlobal};
 
+mod batch;
 pub mod invlpgb;
 
 /// The design.
@@ -38,6 +42,7 @@ pub struct Linux70<L = Uncounted> {
     lifetime: L,
     /// Where INVLPGB is used.
     global: Option<GlobalAsids>,
+    broken: Option<LinuxRule>,
 }
 
 /// A space (`mm_struct`).
@@ -47,6 +52,7 @@ pub struct Mm {
     root: u64,
     pub(super) mm_count: MmCount,
     tlb_gen: OwnLine<SimWord>,
+    tlb_flush_batched: Rc<TlbFlushBatched>,
     pub(super) cpumask: Rc<CpuMask>,
     /// When CPUs that are elsewhere are next told, too, to leave the mask.
     next_trim_cpumask: Cell<Time>,
@@ -117,8 +123,15 @@ impl<L: Lifetime> Linux70<L> {
             last_ctx_id: Cell::new(INIT_MM),
             lifetime,
             global: None,
+            broken: None,
             sim,
         }
+    }
+
+    /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
+    #[must_use]
+    pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
+        Self { broken, ..self }
     }
 
     pub(super) fn sim(&self) -> &Sim {
@@ -232,14 +245,24 @@ impl<L: Lifetime> Linux70<L> {
         if cpu.is_lazy.0.load(Relaxed) != 0 {
             return false;
         }
-        loaded == SWITCHING || loaded == info.mm || trim
+        info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
+    }
+
+    /// What [`should_flush`](Self::should_flush) is about to look at. Its loads do not depend on
+    /// each other: an x86 CPU overlaps them.
+    fn prefetch_states(&self, cpus: &[usize]) {
+        for &cpu in cpus {
+            self.cpus[cpu].loaded_mm.0.prefetch();
+            self.cpus[cpu].is_lazy.0.prefetch();
+        }
     }
 
     /// `flush_tlb_func`: what a CPU does that is told, or that flushes.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
         let loaded = me.mm.borrow().clone();
-        if loaded.as_ref().map_or(INIT_MM, |mm| mm.ctx_id) != info.mm {
+        let loaded_id = loaded.as_ref().map_or(INIT_MM, |mm| mm.ctx_id);
+        if info.mm != NO_MM && info.mm != loaded_id {
             // Elsewhere for good, or for long: told once a second, to save later flushes the look.
             return info.cpumask.remove(self.sim.cpu());
         }
@@ -253,7 +276,8 @@ impl<L: Lifetime> Linux70<L> {
         }
         let slot = &me.ctxs[me.loaded_mm_asid.get()];
         let local = slot.get().tlb_gen;
-        if info.new_tlb_gen <= local {
+        let is_known = info.new_tlb_gen != TLB_GENERATION_INVALID;
+        if is_known && info.new_tlb_gen <= local {
             return;
         }
         let current = mm.tlb_gen.0.load(Relaxed);
@@ -267,6 +291,37 @@ impl<L: Lifetime> Linux70<L> {
             self.sim.invalidate_tag();
         }
         slot.set(Ctx { tlb_gen: current, ..slot.get() });
+    }
+
+    fn flush_tlb_mm_range(&self, space: &Rc<Mm>, change: &Change) {
+        let sim = &self.sim;
+        let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
+        if self.global_asid(space).is_some() {
+            return self.broadcast_tlb_flush(space, &info);
+        }
+        let flush_here = || {
+            sim.mask();
+            if self.has_loaded(space) {
+                self.flush_func(&info);
+            }
+            sim.unmask();
+        };
+        let others = space.cpumask.others(sim.cpu());
+        if others.is_empty() {
+            return flush_here();
+        }
+        let trim = sim.now() > space.next_trim_cpumask.get();
+        if trim {
+            space.next_trim_cpumask.set(sim.now() + TRIM_INTERVAL);
+        }
+        if !info.freed_tables {
+            self.prefetch_states(&others);
+        }
+        let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
+        let targets: Vec<usize> = others.into_iter().filter(told).collect();
+        self.calls.call(sim, &targets, &info, flush_here);
+        self.consider_global_asid(space);
     }
 
     /// Has all CPUs of the mask switch to `init_mm` if they are lazy on the space.
@@ -291,8 +346,10 @@ impl<L: Lifetime> Linux70<L> {
 impl<L: Lifetime> Coherence for Linux70<L> {
     type Space = Rc<Mm>;
     type Pending = ();
+    type Batch = UnmapBatch;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
+    const TAKING: Taking = Taking::Batched;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
 
     fn space(&self, root: Root) -> Rc<Mm> {
@@ -302,6 +359,7 @@ impl<L: Lifetime> Coherence for Linux70<L> {
             root: root.0 >> 12,
             mm_count: MmCount::new(),
             tlb_gen: OwnLine(SimWord::with(0)),
+            tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
             global: MmGlobal::new(),
@@ -309,42 +367,30 @@ impl<L: Lifetime> Coherence for Linux70<L> {
     }
 
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
-        let sim = &self.sim;
-        let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
-        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
-        if self.global_asid(space).is_some() {
-            return self.broadcast_tlb_flush(space, &info);
-        }
-        let flush_here = || {
-            sim.mask();
-            if self.has_loaded(space) {
-                self.flush_func(&info);
-            }
-            sim.unmask();
-        };
-        let others = space.cpumask.others(sim.cpu());
-        if others.is_empty() {
-            return flush_here();
-        }
-        let trim = sim.now() > space.next_trim_cpumask.get();
-        if trim {
-            space.next_trim_cpumask.set(sim.now() + TRIM_INTERVAL);
-        }
-        if !info.freed_tables {
-            // The loads of `should_flush` do not depend on each other: an x86 CPU overlaps them.
-            for &cpu in &others {
-                self.cpus[cpu].loaded_mm.0.prefetch();
-                self.cpus[cpu].is_lazy.0.prefetch();
-            }
-        }
-        let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
-        let targets: Vec<usize> = others.into_iter().filter(told).collect();
-        self.calls.call(sim, &targets, &info, flush_here);
-        self.consider_global_asid(space);
+        let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
     }
 
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
+    }
+
+    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.hold_back(&space.tlb_flush_batched);
+        Ok(())
+    }
+
+    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
+        self.try_to_unmap(batch, space, address);
+    }
+
+    fn flush_batch(&self, batch: Self::Batch) {
+        self.arch_tlbbatch_flush(&batch);
+        batch.finish();
+    }
+
+    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_held_back()
     }
 
     fn retire(&self, space: &Rc<Mm>) -> Retired {

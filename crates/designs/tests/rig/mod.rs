@@ -1,7 +1,9 @@
 //! A design on a machine with round numbers, without a memory manager: threads that are told what
 //! to do and when, so that counts can be worked out by hand.
 
-#![allow(dead_code, reason = "each file of tests uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each file of tests uses a part of it")]
+
+mod reclaim;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,6 +13,8 @@ use shootdown_sim::{
     Affinity, Kernel, Machine, Purpose, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time, Touch,
 };
 use shootdown_vm::{Change, Coherence, Freed, Retired};
+
+pub(crate) use reclaim::Batch;
 
 /// What the machine has beside its round numbers.
 #[derive(Clone, Copy, Debug)]

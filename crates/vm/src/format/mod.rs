@@ -7,7 +7,12 @@
 //! emptied tables until the end. `aarch64-paging` (0.12) has atomic entries, but one architecture,
 //! and invalidates by itself. What is left to take from any of them is a table of constants.
 
+pub(crate) mod aarch64;
+pub(crate) mod riscv;
 pub(crate) mod x86_64;
+
+#[cfg(test)]
+mod checks;
 
 use crate::area::Protection;
 use crate::platform::Frame;
@@ -26,10 +31,10 @@ bitflags::bitflags! {
     }
 }
 
-/// What an entry of the last level says.
+/// What an entry that maps a page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// The page.
+    /// The page; of a large one, its first frame.
     pub frame: Frame,
     /// What the MMU lets user code do. With nothing allowed, the entry is not present to the MMU,
     /// and still holds its page.
@@ -41,17 +46,30 @@ pub struct Leaf {
 /// A format of page tables: of 4 KiB each, with entries of 64 bits.
 ///
 /// Levels are counted from the leaves up: the entries at level 0 map pages, those at level
-/// [`LEVELS`](Self::LEVELS) - 1 are in the root.
+/// [`LEVELS`](Self::LEVELS) - 1 are in the root. An entry at levels 1 to
+/// [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX) may be a leaf, too: it maps a large page.
+///
+/// What is read from an entry at a level is exactly one of these: [`EMPTY`], a table, a leaf, or a
+/// claim, which is what is neither of the others. At another level it may be read as another one.
+///
+/// # From a table to a large leaf, and back
+///
+/// Neither may take the other's place in one step: the entry is emptied or claimed in between, and
+/// flushed. Else a CPU may use both at once; Arm forbids it (*break-before-make*), and an Intel CPU
+/// uses now the one, now the other (volume 3A, section 4.10.2).
 pub trait Format {
     /// How many tables a walk visits.
     const LEVELS: usize;
     /// How many bits of the address are the index of an entry.
     const INDEX_BITS: u32;
+    /// The highest level at which an entry may map a page.
+    const LEAF_LEVEL_MAX: usize;
 
     /// An entry that points to a table of the level below.
     fn table(table: Frame) -> u64;
 
-    /// The table that an entry above level 0 points to.
+    /// The table that an entry above level 0 points to; `None` if it is empty, a claim or a large
+    /// leaf.
     fn as_table(entry: u64) -> Option<Frame>;
 
     /// An entry at level 0.
@@ -60,8 +78,17 @@ pub trait Format {
     /// What an entry at level 0 says; `None` if it holds no page.
     fn as_leaf(entry: u64) -> Option<Leaf>;
 
-    /// An entry at level 0 that is not present to the MMU, holds no page, is not [`EMPTY`], and is
-    /// another one for every ticket.
+    /// An entry at `level`, which is neither 0 nor above [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX),
+    /// that maps all that it covers. The address of the frame must be a multiple of
+    /// [`span`](Self::span): MMUs refuse others, or round them down. Both are debug assertions.
+    fn large_leaf(leaf: Leaf, level: usize) -> u64;
+
+    /// What an entry at `level`, which is not 0, says if it is a leaf; `None` if it is a table, or
+    /// holds no page. Above [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX) there are none.
+    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf>;
+
+    /// An entry, at any level where there are leaves, that is not present to the MMU, holds no
+    /// page, is not [`EMPTY`], and is another one for every ticket below 2^52.
     fn claim(ticket: u64) -> u64;
 
     /// How many bytes one entry at `level` covers.
@@ -75,4 +102,23 @@ pub trait Format {
     fn index(address: u64, level: usize) -> usize {
         (address / Self::span(level)) as usize & ((1 << Self::INDEX_BITS) - 1)
     }
+}
+
+/// `bit`, or nothing.
+const fn bit_if(is_set: bool, bit: u64) -> u64 {
+    if is_set { bit } else { 0 }
+}
+
+/// Asserts what [`Format::large_leaf`] asks of its caller.
+fn assert_large<F: Format>(frame: Frame, level: usize) {
+    debug_assert!(is_large_level::<F>(level), "no leaf at level {level}");
+    debug_assert!(
+        frame.address().is_multiple_of(F::span(level)),
+        "{frame:x?} is no first frame of a page at level {level}",
+    );
+}
+
+/// Whether a large leaf may be at `level`.
+fn is_large_level<F: Format>(level: usize) -> bool {
+    (1..=F::LEAF_LEVEL_MAX).contains(&level)
 }

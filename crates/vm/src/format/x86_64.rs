@@ -1,6 +1,9 @@
 //! x86-64, four levels, as in Intel's manual, volume 3A, section 4.5.
+//!
+//! It is assumed that there are no shadow stacks (section 4.6): a CPU that has them takes a dirty
+//! page that is not writable for a part of one. (Linux: `_PAGE_SAVED_DIRTY`.)
 
-use super::{Format, Leaf, Marks};
+use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
 use crate::area::Protection;
 use crate::platform::Frame;
 
@@ -16,6 +19,10 @@ use crate::platform::Frame;
 /// Where P is 0, the MMU looks at nothing else. A page to which no access is allowed then keeps
 /// its frame and has G set, as Linux has it (`_PAGE_PROTNONE`); a claim has bit 9 set, and its
 /// ticket above.
+///
+/// PS is set in large leaves, whether they are present or not, and only there: at level 1, of
+/// 2 MiB, and at level 2, of 1 GiB, if the CPU knows them (CPUID 80000001H, EDX bit 26). Their
+/// frame begins at bit 21 or 30. (Bit 12 is PAT there, as bit 7 is at level 0: always 0.)
 #[derive(Clone, Copy, Debug)]
 pub enum X86_64 {}
 
@@ -24,6 +31,8 @@ const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
+/// PS: a leaf above level 0.
+const LARGE: u64 = 1 << 7;
 /// The meaning of G where P is 0.
 const NO_ACCESS: u64 = 1 << 8;
 const CLAIM: u64 = 1 << 9;
@@ -34,6 +43,7 @@ const NO_EXECUTE: u64 = 1 << 63;
 impl Format for X86_64 {
     const LEVELS: usize = 4;
     const INDEX_BITS: u32 = 9;
+    const LEAF_LEVEL_MAX: usize = 2;
 
     fn table(table: Frame) -> u64 {
         // Permissions are the leaf's alone; accessed, for we know that it will be.
@@ -41,18 +51,18 @@ impl Format for X86_64 {
     }
 
     fn as_table(entry: u64) -> Option<Frame> {
-        (entry & PRESENT != 0).then_some(frame_of(entry))
+        (entry & (PRESENT | LARGE) == PRESENT).then_some(frame_of(entry))
     }
 
     fn leaf(leaf: Leaf) -> u64 {
-        let bit = |bit, is_set| if is_set { bit } else { 0 };
-        leaf.frame.address()
-            | bit(PRESENT | USER, !leaf.protection.is_empty())
-            | bit(NO_ACCESS, leaf.protection.is_empty())
-            | bit(WRITABLE, leaf.protection.contains(Protection::WRITE))
-            | bit(NO_EXECUTE, !leaf.protection.contains(Protection::EXECUTE))
-            | bit(ACCESSED, leaf.marks.contains(Marks::ACCESSED))
-            | bit(DIRTY, leaf.marks.contains(Marks::DIRTY))
+        let Leaf { frame, protection, marks } = leaf;
+        frame.address()
+            | bit_if(!protection.is_empty(), PRESENT | USER)
+            | bit_if(protection.is_empty(), NO_ACCESS)
+            | bit_if(protection.contains(Protection::WRITE), WRITABLE)
+            | bit_if(!protection.contains(Protection::EXECUTE), NO_EXECUTE)
+            | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
+            | bit_if(marks.contains(Marks::DIRTY), DIRTY)
     }
 
     fn as_leaf(entry: u64) -> Option<Leaf> {
@@ -70,6 +80,20 @@ impl Format for X86_64 {
         Some(Leaf { frame: frame_of(entry), protection, marks })
     }
 
+    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
+        assert_large::<Self>(leaf.frame, level);
+        Self::leaf(leaf) | LARGE
+    }
+
+    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
+        debug_assert!(level != 0, "bit 7 is another one there");
+        if is_large_level::<Self>(level) && entry & LARGE != 0 {
+            Self::as_leaf(entry)
+        } else {
+            None
+        }
+    }
+
     fn claim(ticket: u64) -> u64 {
         (ticket << CLAIM_TICKET_SHIFT) | CLAIM
     }
@@ -82,7 +106,26 @@ const fn frame_of(entry: u64) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EMPTY;
+    use crate::format::checks::{Hardware, format_checks};
+
+    impl Hardware for X86_64 {
+        // Bits 51 to 12.
+        const FRAME_BITS: u32 = 40;
+
+        fn is_valid(entry: u64) -> bool {
+            entry & 1 != 0
+        }
+
+        fn read(entry: u64) -> u64 {
+            entry | 0x20
+        }
+
+        fn written(entry: u64) -> Option<u64> {
+            (entry & 2 != 0).then_some(entry | 0x60)
+        }
+    }
+
+    format_checks!(X86_64);
 
     #[test]
     fn entries_are_the_hardwares() {
@@ -91,33 +134,36 @@ mod tests {
             protection: Protection::READ | Protection::WRITE,
             marks: Marks::ACCESSED | Marks::DIRTY,
         };
+        // NX (63); D (6), A (5), US (2), RW (1), P (0): 0x40 + 0x20 + 4 + 2 + 1.
         assert_eq!(X86_64::leaf(leaf), 0x8000_0000_1234_5067);
         let code = Protection::READ | Protection::EXECUTE;
+        // US, P.
         let leaf = Leaf { protection: code, marks: Marks::empty(), ..leaf };
         assert_eq!(X86_64::leaf(leaf), 0x1234_5005);
+        // A, US, RW, P: 0x20 + 4 + 2 + 1.
         assert_eq!(X86_64::table(Frame(2)), 0x2027);
+        // NX; G (8), D: 0x100 + 0x40.
+        let protection = Protection::empty();
+        let leaf = Leaf { protection, marks: Marks::DIRTY, ..leaf };
+        assert_eq!(X86_64::leaf(leaf), 0x8000_0000_1234_5140);
+        // Bit 9, and the ticket from bit 10 on: 0x200 + 5 * 0x400.
+        assert_eq!(X86_64::claim(5), 0x1600);
     }
 
     #[test]
-    fn every_leaf_is_read_as_it_was_written() {
-        for protection in (0..8).map(Protection::from_bits_truncate).map(Protection::as_enforced) {
-            for marks in (0..4).map(Marks::from_bits_truncate) {
-                let leaf = Leaf { frame: Frame(0xff_ffff_ffff), protection, marks };
-                let entry = X86_64::leaf(leaf);
-                assert_eq!(X86_64::as_leaf(entry), Some(leaf));
-                assert_eq!(entry & PRESENT != 0, !protection.is_empty());
-            }
-        }
-        assert_eq!(X86_64::as_leaf(EMPTY), None);
-    }
-
-    #[test]
-    fn a_claim_holds_nothing_whatever_its_ticket() {
-        for ticket in [0, 1, 0x5555_5555, u64::MAX >> CLAIM_TICKET_SHIFT] {
-            let entry = X86_64::claim(ticket);
-            assert!(entry != EMPTY && entry & PRESENT == 0);
-            assert_eq!(X86_64::as_leaf(entry), None);
-        }
+    fn large_entries_are_the_hardwares() {
+        let leaf = Leaf {
+            frame: Frame(0x12200),
+            protection: Protection::READ | Protection::WRITE,
+            marks: Marks::ACCESSED,
+        };
+        // NX; PS (7), A, US, RW, P: 0x80 + 0x20 + 4 + 2 + 1.
+        assert_eq!(X86_64::large_leaf(leaf, 1), 0x8000_0000_1220_00a7);
+        let leaf = Leaf { frame: Frame(0x80000), ..leaf };
+        assert_eq!(X86_64::large_leaf(leaf, 2), 0x8000_0000_8000_00a7);
+        // NX; G, PS, A: 0x100 + 0x80 + 0x20.
+        let leaf = Leaf { protection: Protection::empty(), ..leaf };
+        assert_eq!(X86_64::large_leaf(leaf, 2), 0x8000_0000_8000_01a0);
     }
 
     #[test]
@@ -125,6 +171,5 @@ mod tests {
         let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
         let indices = [3, 2, 1, 0].map(|level| X86_64::index(address, level));
         assert_eq!(indices, [1, 2, 3, 4]);
-        assert_eq!(X86_64::span(1), 2 << 20);
     }
 }

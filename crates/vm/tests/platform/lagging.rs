@@ -110,6 +110,7 @@ impl State {
 impl<const LOCK: u8> Coherence for Lagging<LOCK> {
     type Space = Root;
     type Pending = (Root, Change, Horizon);
+    type Batch = ();
 
     const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
     const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);

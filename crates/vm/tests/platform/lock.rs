@@ -1,7 +1,7 @@
 //! The platform's spin lock, and a moment right before it is taken, in which other CPUs may do
 //! something.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use lock_api::RawMutex;
 
@@ -9,6 +9,13 @@ use super::Hook;
 
 thread_local! {
     static BEFORE: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether this thread holds a spin lock: another CPU would wait for that, and so cannot be played
+/// by this thread.
+pub fn is_held() -> bool {
+    HELD.get() != 0
 }
 
 /// Has `hook` be called once, right before this thread takes a spin lock.
@@ -31,13 +38,17 @@ unsafe impl RawMutex for Watched {
             hook();
         }
         self.0.lock();
+        HELD.set(HELD.get() + 1);
     }
 
     fn try_lock(&self) -> bool {
-        self.0.try_lock()
+        let is_locked = self.0.try_lock();
+        HELD.set(HELD.get() + usize::from(is_locked));
+        is_locked
     }
 
     unsafe fn unlock(&self) {
+        HELD.set(HELD.get() - 1);
         // SAFETY: as our caller promises.
         unsafe { self.0.unlock() }
     }

@@ -128,6 +128,12 @@ impl Host {
         self.read_entry(entry_at(table, address, 12)) & 0x40 != 0
     }
 
+    /// The frame that an entry holds.
+    pub fn frame_of(&self, root: Root, address: u64) -> Frame {
+        let table = self.last_table(root, address).expect("there is a table for it");
+        Frame(self.read_entry(entry_at(table, address, 12)) >> 12 & 0xff_ffff_ffff)
+    }
+
     /// The addresses that each table of a space covers, but for the root's.
     pub fn tables_of(&self, root: Root) -> Vec<std::ops::Range<u64>> {
         let mut found = Vec::new();

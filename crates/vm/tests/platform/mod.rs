@@ -10,7 +10,7 @@ pub mod lagging;
 pub mod lock;
 mod mmu;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
-use shootdown::{Horizon, Root};
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes, FaultError,
-    FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, Retired, UnmapLock,
-    Vm, Work,
+    FileId, FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, Retired,
+    Taking, UnmapLock, Vm, Work,
 };
 
 pub use mmu::Refused;
@@ -55,6 +55,13 @@ pub const KEEPING: u8 = 3;
 /// The lock for writing, as in Linux when it ran on ARC; and what an unmapping flushes there.
 pub const PER_SPACE: u8 = 4;
 pub const PER_AREA: u8 = 5;
+/// As released; and pages that reclaim takes are flushed together.
+pub const BATCHING: u8 = 6;
+
+/// Frames are of two nodes, by turns.
+pub const NODES: usize = 2;
+/// Of how many spaces a batch can hold pages.
+const BATCH_SPACES: usize = 2;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -67,6 +74,10 @@ pub struct Machine {
     tlbs: Vec<Mutex<Tlb>>,
     flushes: Mutex<Vec<Change>>,
     retired: AtomicUsize,
+    /// What is on the disk: the word of each page of each file.
+    stored: Mutex<HashMap<(FileId, u64), u64>>,
+    /// How many batches hold something back of each space.
+    held_back: Mutex<HashMap<u64, usize>>,
     /// Called once, by the next wait, before any CPU is told.
     hook: Mutex<Option<Hook>>,
     /// Called once, when so many more calls of the platform have been made.
@@ -119,6 +130,8 @@ impl Host {
             tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
             flushes: Mutex::default(),
             retired: AtomicUsize::new(0),
+            stored: Mutex::default(),
+            held_back: Mutex::default(),
             hook: Mutex::default(),
             interruption: Mutex::default(),
             is_to_interrupt: AtomicBool::new(false),
@@ -163,7 +176,7 @@ impl Host {
 
     /// A moment in which other CPUs may do something.
     fn moment(&self) {
-        if !self.0.is_to_interrupt.load(Relaxed) {
+        if !self.0.is_to_interrupt.load(Relaxed) || lock::is_held() {
             return;
         }
         let mut interruption = self.0.interruption.lock();
@@ -199,6 +212,11 @@ impl Host {
         std::mem::take(&mut self.0.flushes.lock())
     }
 
+    /// The word of a page on the disk.
+    pub fn stored(&self, file: FileId, number: u64) -> u64 {
+        self.0.stored.lock().get(&(file, number)).copied().unwrap_or(0)
+    }
+
     pub fn retired(&self) -> usize {
         self.0.retired.load(Relaxed)
     }
@@ -211,6 +229,41 @@ impl Host {
 
     fn entry(&self, at: EntryAt) -> &AtomicU64 {
         &self.state(at.table, TABLE).entries.get().expect("tables have entries")[at.index]
+    }
+
+    /// The first free frame that is `wanted`.
+    fn allocate_wanted(
+        &self,
+        purpose: FrameUse,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<Frame, OutOfMemory> {
+        self.moment();
+        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
+            u64::MAX => Some(u64::MAX),
+            budget => budget.checked_sub(1),
+        });
+        budget.map_err(|_| OutOfMemory)?;
+        let number = {
+            let mut free = self.0.free.lock();
+            let index = free.iter().position(|&number| wanted(number)).ok_or(OutOfMemory)?;
+            free.remove(index).expect("it is there")
+        };
+        let state = &self.0.frames[number as usize];
+        match purpose {
+            FrameUse::Table => {
+                let entries = state
+                    .entries
+                    .get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+                entries.iter().for_each(|entry| entry.store(0, Relaxed));
+                state.kind.store(TABLE, Release);
+            }
+            FrameUse::Page => {
+                state.word.store(GARBAGE, Relaxed);
+                state.users.store(1, Relaxed);
+                state.kind.store(PAGE, Release);
+            }
+        }
+        Ok(Frame(number))
     }
 
     /// The word of a page.
@@ -232,29 +285,30 @@ impl Platform for Host {
     type SpinLock = lock::Watched;
 
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        self.allocate_wanted(purpose, |_| true)
+    }
+
+    fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        self.allocate_wanted(FrameUse::Page, |number| self.node_of(Frame(number)) == node)
+    }
+
+    fn node_count(&self) -> usize {
+        NODES
+    }
+
+    fn node_of(&self, page: Frame) -> usize {
+        page.0 as usize % NODES
+    }
+
+    fn read_in(&self, file: FileId, number: u64, page: Frame) {
         self.moment();
-        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
-            u64::MAX => Some(u64::MAX),
-            budget => budget.checked_sub(1),
-        });
-        budget.map_err(|_| OutOfMemory)?;
-        let number = self.0.free.lock().pop_front().ok_or(OutOfMemory)?;
-        let state = &self.0.frames[number as usize];
-        match purpose {
-            FrameUse::Table => {
-                let entries = state
-                    .entries
-                    .get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
-                entries.iter().for_each(|entry| entry.store(0, Relaxed));
-                state.kind.store(TABLE, Release);
-            }
-            FrameUse::Page => {
-                state.word.store(GARBAGE, Relaxed);
-                state.users.store(1, Relaxed);
-                state.kind.store(PAGE, Release);
-            }
-        }
-        Ok(Frame(number))
+        self.word(page).store(self.stored(file, number), Relaxed);
+    }
+
+    fn write_out(&self, file: FileId, number: u64, page: Frame) {
+        self.moment();
+        let word = self.word(page).load(Relaxed);
+        self.0.stored.lock().insert((file, number), word);
     }
 
     fn share(&self, page: Frame) {
@@ -328,6 +382,13 @@ const fn empty_tables(lock: u8) -> EmptyTables {
     if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
 }
 
+/// What reclaim has taken, and no CPU has been told of.
+#[derive(Debug, Default)]
+pub struct Taken {
+    spaces: Vec<u64>,
+    changes: Vec<(Root, Change)>,
+}
+
 /// Tells all CPUs of a change, and no more than the change says.
 #[derive(Clone, Debug)]
 pub struct Telling<const LOCK: u8, const WHEN: u8>(pub Host);
@@ -343,11 +404,13 @@ impl<const LOCK: u8, const WHEN: u8> Telling<LOCK, WHEN> {
 impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     type Space = Root;
     type Pending = (Root, Change);
+    type Batch = Taken;
 
     const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
     const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);
     const FIRST_READ: FirstRead =
         if LOCK == KEEPING { FirstRead::Guessed } else { FirstRead::ZeroPage };
+    const TAKING: Taking = if LOCK == BATCHING { Taking::Batched } else { Taking::FlushedAtOnce };
     const EXTRA_FLUSHES: ExtraFlushes = match LOCK {
         SHARED => ExtraFlushes::AsLinux,
         PER_SPACE => ExtraFlushes::SpacePerUnmap,
@@ -373,6 +436,46 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
             self.tell(root, &change);
         }
         Horizon::CLEAR
+    }
+
+    fn hold_back(&self, batch: &mut Taken, root: &Root) -> Result<(), BatchIsFull> {
+        if !batch.spaces.contains(&root.0) {
+            if batch.spaces.len() == BATCH_SPACES {
+                return Err(BatchIsFull);
+            }
+            batch.spaces.push(root.0);
+            *self.0.0.held_back.lock().entry(root.0).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn taken(&self, batch: &mut Taken, root: &Root, address: u64, _: StaleWrites) {
+        let change = Change::taken(address);
+        if Self::TAKING == Taking::FlushedAtOnce {
+            self.wait(self.flush(root, &change));
+        } else {
+            assert!(batch.spaces.contains(&root.0), "taken before it was said");
+            batch.changes.push((*root, change));
+        }
+    }
+
+    fn flush_batch(&self, batch: Taken) {
+        if batch.spaces.is_empty() {
+            return;
+        }
+        self.0.begin_wait();
+        for (root, change) in &batch.changes {
+            self.0.0.flushes.lock().push(change.clone());
+            self.tell(*root, change);
+        }
+        let mut held_back = self.0.0.held_back.lock();
+        for space in batch.spaces {
+            *held_back.entry(space).or_default() -= 1;
+        }
+    }
+
+    fn is_held_back(&self, root: &Root) -> bool {
+        self.0.0.held_back.lock().get(&root.0).is_some_and(|&batches| batches != 0)
     }
 
     fn retire(&self, &root: &Root) -> Retired {

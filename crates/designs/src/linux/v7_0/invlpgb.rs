@@ -107,14 +107,18 @@ impl GlobalAsids {
     /// `reset_global_asid_space`.
     fn reset(&self, sim: &Sim) {
         sim.count_rollover();
-        sim.broadcast(0, Told::Everything);
-        sim.complete_broadcasts();
+        flush_all_nonglobals(sim);
         let mut used = self.used.borrow_mut();
         for asid in self.freed.borrow_mut().drain(..) {
             used[asid] = false;
         }
         self.last.set(TLB_NR_DYN_ASIDS);
     }
+}
+
+fn flush_all_nonglobals(sim: &Sim) {
+    sim.broadcast(0, Told::Everything);
+    sim.complete_broadcasts();
 }
 
 impl Linux70<Counted> {
@@ -153,6 +157,11 @@ impl<L: Lifetime> Linux70<L> {
         self.sim.broadcast(asid as u16 + 1, told);
         self.finish_asid_transition(mm, info);
         self.sim.complete_broadcasts();
+    }
+
+    /// Has all CPUs drop everything, of all spaces and under all tags.
+    pub(super) fn invlpgb_flush_all_nonglobals(&self) {
+        flush_all_nonglobals(&self.sim);
     }
 
     /// Interrupts the mask as long as a CPU runs the space under a tag of its own.

@@ -1,0 +1,222 @@
+//! RISC-V with 64 bits, three or four levels, as in its manual, volume II, chapter
+//! "Supervisor-Level ISA", sections "Sv39" and "Sv48": the entries are the same.
+//!
+//! # What is assumed of the hardware
+//!
+//! - The MMU sets A and D (Svadu, with `menvcfg.ADUE` set). Where it does not (Svade), an access
+//!   that is only to be marked faults again and again, for [`fault`](crate::AddressSpace::fault)
+//!   finds nothing wrong.
+//! - A CPU may remember that an entry was invalid, or a translation that has refused a write.
+//!   Whoever handles a page fault therefore executes `SFENCE.VMA` for the page, on this CPU, before
+//!   the access is tried again, whether the entry had to be changed or not. (Linux:
+//!   `update_mmu_cache`.) With Svvptc it is not needed where the entry was invalid.
+
+use super::{Format, Leaf, Marks, assert_large, bit_if, is_large_level};
+use crate::area::Protection;
+use crate::platform::Frame;
+
+/// Page tables of RISC-V with 39 bits of address: three levels of 512 entries.
+///
+/// User code has the lower half, which ends at 2^38: see [`RiscV`].
+pub type Sv39 = RiscV<3>;
+
+/// Page tables of RISC-V with 48 bits of address: four levels of 512 entries.
+///
+/// User code has the lower half, which ends at 2^47: see [`RiscV`].
+pub type Sv48 = RiscV<4>;
+
+/// Page tables of RISC-V: [`Sv39`] with 3 levels, [`Sv48`] with 4.
+///
+/// ```text
+///   63 62  61 60 54 53                  10 9   8  7   6   5   4   3   2   1   0
+/// ┌───┬──────┬─────┬──────────────────────┬─────┬───┬───┬───┬───┬───┬───┬───┬───┐
+/// │ N │ PBMT │     │ frame                │ RSW │ D │ A │ G │ U │ X │ W │ R │ V │
+/// └───┴──────┴─────┴──────────────────────┴─────┴───┴───┴───┴───┴───┴───┴───┴───┘
+/// ```
+///
+/// N and PBMT, of Svnapot and Svpbmt, are always 0, and so is what is reserved below them. Where V
+/// is 1 and one of R, W and X is, the entry is a leaf, at any level: of 2 MiB at level 1, of 1 GiB
+/// at level 2. Where V is 1 and none of them is, it is a table, of which D, A and U must be 0.
+///
+/// Where V is 0, the MMU looks at nothing else. A page to which no access is allowed then keeps its
+/// frame and marks and has G set, as Linux has it (`_PAGE_PROT_NONE`); a claim has bit 8 set, which
+/// is the lower one of RSW, and its ticket above those.
+#[derive(Clone, Copy, Debug)]
+pub enum RiscV<const LEVELS: usize> {}
+
+const VALID: u64 = 1 << 0;
+const READABLE: u64 = 1 << 1;
+const WRITABLE: u64 = 1 << 2;
+const EXECUTABLE: u64 = 1 << 3;
+const USER: u64 = 1 << 4;
+const ACCESSED: u64 = 1 << 6;
+const DIRTY: u64 = 1 << 7;
+/// The meaning of G where V is 0.
+const NO_ACCESS: u64 = 1 << 5;
+const CLAIM: u64 = 1 << 8;
+const CLAIM_TICKET_SHIFT: u32 = 10;
+const FRAME: u64 = 0x003f_ffff_ffff_fc00;
+const FRAME_SHIFT: u32 = 10;
+/// With V, what tells a leaf from a table.
+const LEAF: u64 = READABLE | WRITABLE | EXECUTABLE;
+
+impl<const LEVELS: usize> Format for RiscV<LEVELS> {
+    const LEVELS: usize = {
+        assert!(LEVELS == 3 || LEVELS == 4, "Sv39 or Sv48");
+        LEVELS
+    };
+    const INDEX_BITS: u32 = 9;
+    // Sv48 would have leaves of 512 GiB at level 3.
+    const LEAF_LEVEL_MAX: usize = 2;
+
+    fn table(table: Frame) -> u64 {
+        field_of(table) | VALID
+    }
+
+    fn as_table(entry: u64) -> Option<Frame> {
+        (entry & (VALID | LEAF) == VALID).then_some(frame_of(entry))
+    }
+
+    fn leaf(leaf: Leaf) -> u64 {
+        let Leaf { frame, protection, marks } = leaf;
+        field_of(frame)
+            // W without R is reserved.
+            | bit_if(!protection.is_empty(), VALID | READABLE | USER)
+            | bit_if(protection.is_empty(), NO_ACCESS)
+            | bit_if(protection.contains(Protection::WRITE), WRITABLE)
+            | bit_if(protection.contains(Protection::EXECUTE), EXECUTABLE)
+            | bit_if(marks.contains(Marks::ACCESSED), ACCESSED)
+            | bit_if(marks.contains(Marks::DIRTY), DIRTY)
+    }
+
+    fn as_leaf(entry: u64) -> Option<Leaf> {
+        let mut protection = Protection::empty();
+        if entry & VALID != 0 {
+            protection.set(Protection::READ, entry & READABLE != 0);
+            protection.set(Protection::WRITE, entry & WRITABLE != 0);
+            protection.set(Protection::EXECUTE, entry & EXECUTABLE != 0);
+            if protection.is_empty() {
+                return None;
+            }
+        } else if entry & NO_ACCESS == 0 {
+            return None;
+        }
+        let mut marks = Marks::empty();
+        marks.set(Marks::ACCESSED, entry & ACCESSED != 0);
+        marks.set(Marks::DIRTY, entry & DIRTY != 0);
+        Some(Leaf { frame: frame_of(entry), protection, marks })
+    }
+
+    fn large_leaf(leaf: Leaf, level: usize) -> u64 {
+        assert_large::<Self>(leaf.frame, level);
+        Self::leaf(leaf)
+    }
+
+    fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
+        debug_assert!(level != 0, "it is not large there");
+        if is_large_level::<Self>(level) { Self::as_leaf(entry) } else { None }
+    }
+
+    fn claim(ticket: u64) -> u64 {
+        (ticket << CLAIM_TICKET_SHIFT) | CLAIM
+    }
+}
+
+/// The frame, in its place.
+fn field_of(frame: Frame) -> u64 {
+    debug_assert!(frame.0 <= FRAME >> FRAME_SHIFT, "{frame:x?} has more than 44 bits");
+    frame.0 << FRAME_SHIFT
+}
+
+const fn frame_of(entry: u64) -> Frame {
+    Frame((entry & FRAME) >> FRAME_SHIFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::checks::{Hardware, format_checks};
+
+    impl<const LEVELS: usize> Hardware for RiscV<LEVELS> {
+        // Bits 53 to 10.
+        const FRAME_BITS: u32 = 44;
+
+        fn is_valid(entry: u64) -> bool {
+            entry & 1 != 0
+        }
+
+        fn read(entry: u64) -> u64 {
+            entry | 0x40
+        }
+
+        fn written(entry: u64) -> Option<u64> {
+            (entry & 4 != 0).then_some(entry | 0xc0)
+        }
+    }
+
+    mod sv39 {
+        use super::*;
+        format_checks!(Sv39);
+    }
+
+    mod sv48 {
+        use super::*;
+        format_checks!(Sv48);
+    }
+
+    #[test]
+    fn entries_are_the_hardwares() {
+        let leaf = Leaf {
+            frame: Frame(0x12345),
+            protection: Protection::READ | Protection::WRITE,
+            marks: Marks::ACCESSED | Marks::DIRTY,
+        };
+        // The frame, times 2^10, is 0x048d_1400. D (7), A (6), U (4), W (2), R (1), V (0): 0x80 +
+        // 0x40 + 0x10 + 4 + 2 + 1.
+        assert_eq!(Sv39::leaf(leaf), 0x048d_14d7);
+        // U, X (3), R, V: 0x10 + 8 + 2 + 1.
+        let code = Protection::READ | Protection::EXECUTE;
+        let leaf = Leaf { protection: code, marks: Marks::empty(), ..leaf };
+        assert_eq!(Sv39::leaf(leaf), 0x048d_141b);
+        // V alone.
+        assert_eq!(Sv39::table(Frame(2)), 0x801);
+        // D, G (5): 0x80 + 0x20.
+        let leaf = Leaf { protection: Protection::empty(), marks: Marks::DIRTY, ..leaf };
+        assert_eq!(Sv39::leaf(leaf), 0x048d_14a0);
+        // Bit 8, and the ticket from bit 10 on: 0x100 + 5 * 0x400.
+        assert_eq!(Sv39::claim(5), 0x1500);
+    }
+
+    #[test]
+    fn large_entries_are_the_hardwares() {
+        // As for a page: the level alone makes them large.
+        let leaf = Leaf {
+            frame: Frame(0x12200),
+            protection: Protection::READ | Protection::WRITE,
+            marks: Marks::ACCESSED,
+        };
+        // 0x12200 times 2^10; A, U, W, R, V: 0x40 + 0x10 + 4 + 2 + 1.
+        assert_eq!(Sv39::large_leaf(leaf, 1), 0x0488_0057);
+        let leaf = Leaf { frame: Frame(0x80000), ..leaf };
+        assert_eq!(Sv39::large_leaf(leaf, 2), 0x2000_0057);
+        // A, G: 0x40 + 0x20.
+        let leaf = Leaf { protection: Protection::empty(), ..leaf };
+        assert_eq!(Sv39::large_leaf(leaf, 2), 0x2000_0060);
+    }
+
+    #[test]
+    fn write_without_read_is_never_said() {
+        let leaf = Leaf { frame: Frame(1), protection: Protection::WRITE, marks: Marks::empty() };
+        // 1 times 2^10; U, W, R, V: 0x10 + 4 + 2 + 1.
+        assert_eq!(Sv39::leaf(leaf), 0x417);
+    }
+
+    #[test]
+    fn a_walk_takes_nine_bits_at_each_level() {
+        let address = (1 << 39) | (2 << 30) | (3 << 21) | (4 << 12) | 5;
+        assert_eq!(Sv39::LEVELS, 3);
+        assert_eq!([2, 1, 0].map(|level| Sv39::index(address, level)), [2, 3, 4]);
+        assert_eq!(Sv48::LEVELS, 4);
+        assert_eq!([3, 2, 1, 0].map(|level| Sv48::index(address, level)), [1, 2, 3, 4]);
+    }
+}

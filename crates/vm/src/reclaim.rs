@@ -1,0 +1,395 @@
+//! Reclaim: takes pages from whoever has them, when memory is needed. (Linux: `shrink_folio_list`,
+//! `try_to_unmap`.)
+//!
+//! The pages of stored files, and those that [`Free`](crate::Advice::Free) was said of, are on
+//! lists by age. The oldest are looked at first. One that was used since the last look is left for
+//! later; the others are taken from every space that maps them, so many at a time. Their flush is
+//! the coherence's to put off, until all of them are taken; then it is done, and only after that is
+//! anything written out or given away.
+//!
+//! No lock of a space is taken, so whoever holds one may come here for want of memory. What keeps
+//! others in order meanwhile:
+//!
+//! - *Faults* find the entry empty. The page is still the file's, so that they find it there; of
+//!   what is no file's they get another, when the old one is [settled].
+//! - *`munmap` and all others* find the entry empty, and that the space
+//!   [is held back](crate::Coherence::is_held_back), and flush what they were asked to change.
+//! - *Forks* find the page gone from where they have just read it, and leave it out.
+//! - *The end of a space* finds its entry struck out, and leaves its count to us.
+//!
+//! To look whether a page was used takes the marks away, and flushes nothing: a CPU that remembers
+//! a mark does not set it again, and the page is taken for older than it is.
+//!
+//! [settled]: shootdown::Here::settle
+
+use alloc::sync::Weak;
+use alloc::vec::Vec;
+use core::mem;
+use core::ops::AddAssign;
+
+use shootdown::StaleWrites;
+
+use crate::PAGE_BYTES;
+use crate::area::Protection;
+use crate::coherence::{Coherence, Taking};
+use crate::file::File;
+use crate::flights::Flight;
+use crate::format::{EMPTY, Format, Leaf, Marks};
+use crate::pages::{Age, Owner, Page, Pages, Place, State};
+use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::space::Vm;
+
+/// So many pages are looked at, taken and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
+pub const RECLAIM_PAGES: usize = 32;
+
+/// How often memory that was reclaimed may be somebody else's before one gives up.
+const ATTEMPTS: usize = 16;
+
+/// How often a page is come to before one gives up: once to take its marks, once to find that it
+/// was used again, and once to find that it was not used any more.
+const ROUNDS: usize = 3;
+
+/// What reclaim came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Pages that are free now.
+    pub freed: usize,
+    /// Pages that were looked at.
+    pub looked_at: usize,
+    /// Pages that were written to where they are stored.
+    pub written: usize,
+}
+
+impl AddAssign for Reclaimed {
+    fn add_assign(&mut self, other: Self) {
+        self.freed += other.freed;
+        self.looked_at += other.looked_at;
+        self.written += other.written;
+    }
+}
+
+/// Whether pages that were used of late are left alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Recent {
+    Kept,
+    Taken,
+}
+
+/// What is to be done with a page.
+enum Verdict {
+    /// It is no page any more that could be taken.
+    Drop,
+    Keep(Age),
+    Take,
+}
+
+/// A page on its way out.
+struct TakenPage<P: Platform> {
+    page: Frame,
+    /// The file that it is of, and which of its pages.
+    file: Option<(Weak<File<P>>, u64)>,
+    /// How many entries held it.
+    count: usize,
+    /// One of them said so.
+    was_written: bool,
+}
+
+/// What came of trying to take one entry.
+enum Step<P: Platform, C: Coherence, F> {
+    Taken(Place<P, C, F>, Leaf, Option<Flight>),
+    /// Somebody else is at it.
+    Busy,
+    /// It has been written, and is needed again.
+    Needed,
+    BatchIsFull,
+    /// There is no entry left.
+    Done,
+}
+
+impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
+    /// Frees up to `target` pages of a node, or some more; less, if pages are in use, or changed
+    /// hands meanwhile. For the kernel's reclaim thread, one for each node, which goes on until
+    /// enough is free or nothing more was freed; and called by whoever finds no frame.
+    ///
+    /// Does nothing without [`with_reclaim`](Self::with_reclaim).
+    pub fn reclaim(&self, node: usize, target: usize) -> Reclaimed {
+        let mut total = Reclaimed::default();
+        let Some(pages) = &self.pages else { return total };
+        let mut left = ROUNDS * pages.listed(node);
+        while total.freed < target && left > 0 {
+            let oldest = pages.take_oldest(node, RECLAIM_PAGES.min(left));
+            if oldest.is_empty() {
+                break;
+            }
+            left -= oldest.len();
+            total += self.reclaim_pages(pages, node, oldest, Recent::Kept);
+        }
+        total
+    }
+
+    /// A frame, when there was none: reclaims for as long as that frees any.
+    pub(crate) fn allocate_reclaimed(
+        &self,
+        purpose: FrameUse,
+        error: OutOfMemory,
+    ) -> Result<Frame, OutOfMemory> {
+        let Some(pages) = &self.pages else { return Err(error) };
+        for _ in 0..ATTEMPTS {
+            let reclaim = |node| self.reclaim(node, RECLAIM_PAGES).freed;
+            if !(0..pages.node_count()).any(|node| reclaim(node) > 0) {
+                return Err(error);
+            }
+            if let Ok(frame) = self.platform.allocate(purpose) {
+                return Ok(frame);
+            }
+        }
+        Err(error)
+    }
+
+    /// Takes pages, whether or not they were used of late, if they are pages that can be taken.
+    pub(crate) fn page_out(&self, frames: &[Frame]) -> Reclaimed {
+        let mut total = Reclaimed::default();
+        let Some(pages) = &self.pages else { return total };
+        for chunk in frames.chunks(RECLAIM_PAGES) {
+            // What is kept is on a list already.
+            total += self.reclaim_chosen(pages, chunk.iter().copied(), Recent::Taken, |_, _| {});
+        }
+        total
+    }
+
+    fn reclaim_pages(
+        &self,
+        pages: &Pages<P, C, F>,
+        node: usize,
+        oldest: Vec<Frame>,
+        recent: Recent,
+    ) -> Reclaimed {
+        let mut kept = Vec::new();
+        let reclaimed =
+            self.reclaim_chosen(pages, oldest, recent, |page, age| kept.push((page, age)));
+        pages.put_back(node, kept);
+        reclaimed
+    }
+
+    fn reclaim_chosen(
+        &self,
+        pages: &Pages<P, C, F>,
+        chosen: impl IntoIterator<Item = Frame>,
+        recent: Recent,
+        mut keep: impl FnMut(Frame, Age),
+    ) -> Reclaimed {
+        let mut reclaimed = Reclaimed::default();
+        let mut batch = C::Batch::default();
+        let mut taken = Vec::new();
+        for page in chosen {
+            reclaimed.looked_at += 1;
+            let verdict = pages.with(page, |record| self.judge(page, record, recent));
+            match verdict {
+                None => {}
+                Some(Verdict::Drop) => {
+                    pages.forget_if(page, Page::is_orphan);
+                }
+                Some(Verdict::Keep(age)) => keep(page, age),
+                Some(Verdict::Take) => match self.take_everywhere(pages, page, &mut batch) {
+                    Some(page) => taken.push(page),
+                    None => keep(page, Age::Active),
+                },
+            }
+        }
+        self.coherence.flush_batch(batch);
+        for taken in taken {
+            self.finish(pages, taken, &mut reclaimed, &mut keep);
+        }
+        reclaimed
+    }
+
+    /// What is to be done with a page; takes the marks of having been used away.
+    fn judge(&self, page: Frame, record: &mut Page<P, C, F>, recent: Recent) -> Verdict {
+        let can_go = match &record.owner {
+            Owner::Anonymous => record.state.contains(State::DISCARDABLE),
+            Owner::File(file, _) => file.strong_count() != 0,
+        };
+        if !can_go {
+            record.state.remove(State::LISTED);
+            return Verdict::Drop;
+        }
+        if recent == Recent::Taken {
+            return Verdict::Take;
+        }
+        let used = record.places.iter().filter(|place| self.take_accessed(page, place)).count();
+        let was_used = record.state.contains(State::REFERENCED);
+        record.state.set(State::REFERENCED, used > 0);
+        match used {
+            0 => Verdict::Take,
+            1 if !was_used => Verdict::Keep(Age::Inactive),
+            _ => Verdict::Keep(Age::Active),
+        }
+    }
+
+    /// Whether a page was used through an entry since this was last asked.
+    fn take_accessed(&self, page: Frame, place: &Place<P, C, F>) -> bool {
+        let Some((at, mut entry)) = self.entry_of(page, place) else { return false };
+        while let Some(leaf) = F::as_leaf(entry).filter(|leaf| leaf.frame == page) {
+            if !leaf.marks.contains(Marks::ACCESSED) {
+                return false;
+            }
+            let unmarked = Leaf { marks: leaf.marks - Marks::ACCESSED, ..leaf };
+            match self.platform.compare_exchange(at, entry, F::leaf(unmarked)) {
+                Ok(_) => return true,
+                Err(found) => entry = found,
+            }
+        }
+        false
+    }
+
+    /// The entry at a place, if it holds the page.
+    fn entry_of(&self, page: Frame, place: &Place<P, C, F>) -> Option<(EntryAt, u64)> {
+        let at = place.space.tables.find(&self.platform, place.address)?;
+        let entry = self.platform.load(at);
+        F::as_leaf(entry).is_some_and(|leaf| leaf.frame == page).then_some((at, entry))
+    }
+
+    /// Takes a page from every space that maps it. `None` if it is needed after all.
+    fn take_everywhere(
+        &self,
+        pages: &Pages<P, C, F>,
+        page: Frame,
+        batch: &mut C::Batch,
+    ) -> Option<TakenPage<P>> {
+        let file = pages.with(page, |record| match &record.owner {
+            Owner::Anonymous => None,
+            Owner::File(file, number) => Some((Weak::clone(file), *number)),
+        })?;
+        let mut taken = TakenPage { page, file, count: 0, was_written: false };
+        let mut busy = 0;
+        loop {
+            let step = pages.with(page, |record| self.take_one(page, record, busy, batch))?;
+            match step {
+                Step::Taken(place, leaf, flight) => {
+                    let Place { space, address } = place;
+                    tell(&self.coherence, batch, &space.coherent, address, leaf);
+                    if let Some(flight) = flight {
+                        space.flights.end(flight);
+                    }
+                    taken.was_written |= leaf.marks.contains(Marks::DIRTY);
+                    taken.count += 1;
+                }
+                Step::Busy => busy += 1,
+                Step::BatchIsFull => self.coherence.flush_batch(mem::take(batch)),
+                Step::Needed => return None,
+                Step::Done => return Some(taken),
+            }
+        }
+    }
+
+    /// Clears the entry at the place after so many that are busy, and strikes it out.
+    fn take_one(
+        &self,
+        page: Frame,
+        record: &mut Page<P, C, F>,
+        busy: usize,
+        batch: &mut C::Batch,
+    ) -> Step<P, C, F> {
+        let Some(place) = record.places.get(busy) else { return Step::Done };
+        let Some((at, mut entry)) = self.entry_of(page, place) else { return Step::Busy };
+        let is_anonymous = matches!(record.owner, Owner::Anonymous);
+        // Before the entry is cleared: who finds it so must find this, too.
+        let flight = match C::TAKING {
+            Taking::FlushedAtOnce => {
+                Some(place.space.flights.begin(&(place.address..place.address + PAGE_BYTES)))
+            }
+            Taking::Batched => {
+                if self.coherence.hold_back(batch, &place.space.coherent).is_err() {
+                    return Step::BatchIsFull;
+                }
+                None
+            }
+        };
+        let not_taken = |flight: Option<Flight>, step| {
+            if let Some(flight) = flight {
+                place.space.flights.end(flight);
+            }
+            step
+        };
+        loop {
+            let Some(leaf) = F::as_leaf(entry).filter(|leaf| leaf.frame == page) else {
+                return not_taken(flight, Step::Busy);
+            };
+            if is_anonymous && (leaf.marks.contains(Marks::DIRTY) || record.places.len() > 1) {
+                record.state.remove(State::DISCARDABLE);
+                return not_taken(flight, Step::Needed);
+            }
+            match self.platform.compare_exchange(at, entry, EMPTY) {
+                Ok(_) => return Step::Taken(record.places.swap_remove(busy), leaf, flight),
+                // The MMU has marked it, or somebody else has taken it.
+                Err(found) => entry = found,
+            }
+        }
+    }
+
+    /// Does with a page, which no CPU uses any more, what is to be done with it.
+    fn finish(
+        &self,
+        pages: &Pages<P, C, F>,
+        TakenPage { page, file, count, was_written }: TakenPage<P>,
+        reclaimed: &mut Reclaimed,
+        keep: &mut impl FnMut(Frame, Age),
+    ) {
+        if count != 0 {
+            self.platform.work(Work::UnmapPage, count);
+        }
+        let Some((file, number)) = file else {
+            // Discarded: its last count was the entry's.
+            if count != 0 {
+                pages.forget_if(page, |_| true);
+                (0..count).for_each(|_| self.platform.release(page));
+                reclaimed.freed += 1;
+            }
+            return;
+        };
+        if was_written {
+            // Not before the flush: another reclaim of the same page would write it out while it
+            // is still written to, and leave nothing to do for us.
+            pages.mark_dirty(page);
+        }
+        let file = file.upgrade();
+        if let Some(file) = &file
+            && pages.with(page, Page::take_dirty) == Some(true)
+        {
+            file.write_out(number, page);
+            reclaimed.written += 1;
+        }
+        (0..count).for_each(|_| self.platform.release(page));
+        let Some(file) = file else { return };
+        let is_free = pages.forget_if(page, |record| {
+            !record.state.contains(State::DIRTY) && file.take_unused(number, page)
+        });
+        if is_free {
+            self.platform.release(page);
+            reclaimed.freed += 1;
+        } else {
+            keep(page, Age::Inactive);
+        }
+        // Who dropped it meanwhile has left its end to us.
+        self.close(file);
+    }
+}
+
+/// Tells the coherence of a page whose entry, in a space of the batch, held `leaf`.
+pub(crate) fn tell<C: Coherence>(
+    coherence: &C,
+    batch: &mut C::Batch,
+    space: &C::Space,
+    address: u64,
+    leaf: Leaf,
+) {
+    // Else no CPU could have found it.
+    if !leaf.protection.is_empty() {
+        let stale_writes = if leaf.protection.contains(Protection::WRITE) {
+            StaleWrites::Possible
+        } else {
+            StaleWrites::Impossible
+        };
+        coherence.taken(batch, space, address, stale_writes);
+    }
+}
