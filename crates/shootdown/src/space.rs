@@ -17,7 +17,7 @@ use crate::stats::{Counter, SpaceCounters, SpaceStats};
 ///
 /// # Size
 ///
-/// 448 bytes up to 192 CPUs, and 1408 for 4096. In lines of 64 bytes: four of log,
+/// 448 bytes up to 192 CPUs, and 1472 for 4096. In lines of 64 bytes: four of log,
 /// which flushes write and CPUs that have missed something read; one with generation, id, root and
 /// counters, which flushes write and CPUs that switch in read; then two [sets of CPUs][`CpuBits`],
 /// written when a CPU comes for the first time.
@@ -40,9 +40,9 @@ pub struct Space<M: Machine> {
     /// What flushes up to this generation covered, nobody has, or a broadcast that its issuer waits
     /// for takes it away.
     pub(crate) clean_everywhere: M::Word,
+    pub(crate) roster: Roster<M>,
     /// How many batches hold back something that they took. See `reclaim.rs`.
     pub(crate) held_back: M::Word,
-    pub(crate) roster: Roster<M>,
 }
 
 impl<M: Machine> Space<M> {
@@ -56,8 +56,8 @@ impl<M: Machine> Space<M> {
             stakes: M::Word::new(ALIVE),
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
-            held_back: M::Word::new(0),
             roster: Roster::new(),
+            held_back: M::Word::new(0),
         }
     }
 

@@ -278,7 +278,7 @@ fn sizes_and_places_are_as_documented() {
     assert_eq!(align_of::<Cpu<Machine>>(), 64);
     assert_eq!(size_of::<Space<Machine>>(), 448);
     assert_eq!(size_of::<Space<Machine<3>>>(), 448);
-    assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
+    assert_eq!(size_of::<Space<Machine<64>>>(), 1472);
     assert_eq!(size_of::<shootdown::Pending<'_, Machine<64>>>(), 552);
     assert_eq!(size_of::<shootdown::Pending<'_, Machine>>(), 48);
 }

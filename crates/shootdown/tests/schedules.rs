@@ -130,6 +130,7 @@ fn steps_left_out_are_noticed() {
         Rule::DiscardReusedTag,
         Rule::DiscardFreedTables,
         Rule::KeepPresent,
+        Rule::MarkHeldBack,
     ];
     let of_lives = of_lives.map(|rule| (rule, lives as fn(Config)));
     let of_churn = of_churn.map(|rule| (rule, churn as fn(Config)));

@@ -1,6 +1,6 @@
 //! A workload that does everything at once, for stress tests.
 
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::vec::Vec;
 
 use super::{OnCpu, Platform, Soft, Touch};
@@ -24,6 +24,8 @@ struct Locked<P: Platform, const WORDS: usize> {
     space: Space<Soft<P, WORDS>>,
     /// One lock per page.
     pages: Vec<P::Word>,
+    /// Which batch has taken each page, under its lock; 0 for none.
+    taken_by: Vec<P::Word>,
     tables: P::Word,
 }
 
@@ -54,7 +56,8 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         let spaces = (0..config.tables).map(|table| {
             let space = engine.space(Root(table as u64));
             (0..config.pages).for_each(|page| engine.machine().map(&space, page));
-            Locked { space, pages: (0..config.pages).map(|_| lock()).collect(), tables: lock() }
+            let words = || (0..config.pages).map(|_| lock()).collect();
+            Locked { space, pages: words(), taken_by: words(), tables: lock() }
         });
         Self { spaces: spaces.collect(), pages: config.pages }
     }
@@ -87,6 +90,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         cpu.here().online();
         let mut report = ChurnReport::default();
         let mut current = None;
+        let mut batches = 0;
         while go_on(&report) {
             cpu.interrupt_point();
             match random.below(32) {
@@ -107,7 +111,9 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                     report.flushes += 1;
                 }
                 12 => {
-                    self.reclaim_pages(engine, &cpu, &mut random);
+                    batches += 1;
+                    let batch = batches << 32 | u64::from(cpu.cpu.0);
+                    self.reclaim_pages(engine, &cpu, batch, &mut random);
                     report.flushes += 1;
                 }
                 13 => {
@@ -157,8 +163,9 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         page: usize,
         random: &mut Random,
     ) {
-        let Locked { space, pages, .. } = &self.spaces[space];
+        let Locked { space, pages, taken_by, .. } = &self.spaces[space];
         lock(cpu, &pages[page]);
+        taken_by[page].store(0, Relaxed);
         let address = (page as u64) << 12;
         let extent = match random.below(8) {
             0 => Extent::whole(),
@@ -183,12 +190,13 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
         cpu: &OnCpu<'_, P, WORDS>,
+        number: u64,
         random: &mut Random,
     ) {
         let mut batch: Batch<&Space<_>, Vec<(usize, usize)>, 2> = Batch::new();
         for _ in 0..=random.below(6) {
             let (index, page) = (random.index(self.spaces.len()), random.index(self.pages));
-            let Locked { space, pages, .. } = &self.spaces[index];
+            let Locked { space, pages, taken_by, .. } = &self.spaces[index];
             lock(cpu, &pages[page]);
             if let Ok(in_batch) = batch.space(engine.machine(), &space)
                 && engine.machine().take(space, page)
@@ -196,6 +204,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 let extent = Extent::page((page as u64) << 12);
                 let unmapped = in_batch.unmapped(&cpu.here(), extent, StaleWrites::Possible);
                 batch.free_later((index, page));
+                taken_by[page].store(number, Relaxed);
                 finish(cpu, unmapped, random);
             }
             unlock(&pages[page]);
@@ -206,9 +215,10 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             P::relax();
         }
         for (index, page) in sent.wait() {
-            let Locked { space, pages, .. } = &self.spaces[index];
+            let Locked { space, pages, taken_by, .. } = &self.spaces[index];
             lock(cpu, &pages[page]);
-            if !engine.machine().is_mapped(space, page) {
+            if taken_by[page].load(Relaxed) == number {
+                taken_by[page].store(0, Relaxed);
                 engine.machine().free(space, page);
                 engine.machine().map(space, page);
             }

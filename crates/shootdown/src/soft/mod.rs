@@ -252,11 +252,6 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.table(space).unmap(page);
     }
 
-    /// Whether a page's entry maps it. To be asked under a lock, or where it makes no difference.
-    pub fn is_mapped(&self, space: &Space<Self>, page: usize) -> bool {
-        self.table(space).is_mapped(page)
-    }
-
     /// Clears a page's entry, if that maps it; says so. Ordered with the same done by another CPU,
     /// as changes of entries must be where two may come to the same one.
     pub fn take(&self, space: &Space<Self>, page: usize) -> bool {

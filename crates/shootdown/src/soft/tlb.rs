@@ -42,10 +42,6 @@ impl<P: Platform> Table<P> {
         self.entries[page].store(0, Relaxed);
     }
 
-    pub(super) fn is_mapped(&self, page: usize) -> bool {
-        self.entries[page].load(Relaxed) != 0
-    }
-
     pub(super) fn take(&self, page: usize) -> bool {
         self.entries[page].swap(0, AcqRel) != 0
     }
