@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use rig::{Batch, Hardware, Rig};
+use shootdown_designs::engine::{Engine, Ours};
 use shootdown_designs::linux::arm64::Variant;
 use shootdown_designs::linux::lifetime::Counted;
 use shootdown_designs::{Arm64, ExitFlush, Linux70, Linux412, LinuxRule, Riscv, UnmapBatched};
@@ -139,6 +140,21 @@ fn seed_004_interrupts_each_cpu_of_the_masks_once_lazy_or_not_and_each_drops_all
     assert_eq!(taken.each(|counts| counts.interrupts_taken), [1; 4]);
     assert_eq!(taken.each(|counts| counts.flushes_full), [1; 4]);
     assert_eq!(taken.sum(|counts| counts.pages_invalidated), 0);
+}
+
+/// As few interrupts as Linux, and every CPU drops what was taken from the space that it runs: it
+/// keeps the rest. Who comes back drops as much.
+#[test]
+fn shootdown_interrupts_who_is_present_once_for_the_pages_of_its_space() {
+    let taken = take(Hardware::Plain, Engine::<1, Ours>::new);
+    taken.assert_gone();
+    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 3);
+    assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 0);
+    assert_eq!(taken.each(|counts| counts.interrupts_taken), [1, 1, 0, 1]);
+    assert_eq!(taken.each(|counts| counts.pages_invalidated), [3, 2, 0, 2]);
+    assert_eq!(taken.each_afterwards(|counts| counts.pages_invalidated), [0, 0, 3, 3]);
+    let nothing = |counts: &[Counts]| counts.iter().all(|counts| counts.flushes_full == 0);
+    assert!(nothing(&taken.until_flushed) && nothing(&taken.afterwards));
 }
 
 #[test]

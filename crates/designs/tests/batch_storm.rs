@@ -1,6 +1,6 @@
-//! Reclaim under each Linux that puts its flush off, at random: threads come and go, fault and
-//! unmap, while pages are taken from them; and each rule broken once, so that the oracle is seen to
-//! notice.
+//! Reclaim under ours and each Linux that puts its flush off, at random: threads come and go, fault
+//! and unmap, while pages are taken from them; and each rule broken once, so that the oracle is seen
+//! to notice.
 
 mod rig;
 
@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use rig::{Batch, Hardware, Rig};
+use shootdown::Rule;
+use shootdown_designs::engine::{Engine, Ours};
 use shootdown_designs::linux::arm64::Variant;
 use shootdown_designs::linux::lifetime::Counted;
 use shootdown_designs::{Arm64, ExitFlush, Linux70, LinuxRule, Riscv, UnmapBatched};
@@ -33,6 +35,7 @@ fn storm<C: Coherence + 'static>(
         let (space, cpu) = (thread % SPACES, (thread / SPACES) as usize);
         rig.thread(cpu, space, move |rig| {
             for turn in 0..400 {
+                rig.return_to_user(space);
                 let page = (thread * 7 + turn * 5) % 16;
                 for gone in rig.faults(page..page + 4) {
                     rig.fault_in(space, gone);
@@ -88,6 +91,9 @@ fn count_wrongs<C: Coherence + 'static>(
 
 #[test]
 fn in_a_storm_nobody_uses_what_was_taken() {
+    for hardware in [Hardware::Plain, Hardware::Broadcast, Hardware::Fence, Hardware::Renamed] {
+        assert_eq!(count_wrongs(hardware, Engine::<1, Ours>::new), 0);
+    }
     assert_eq!(count_wrongs(Hardware::Plain, UnmapBatched::new), 0);
     assert_eq!(count_wrongs(Hardware::Plain, Linux70::new), 0);
     assert_eq!(count_wrongs(Hardware::Broadcast, invlpgb), 0);
@@ -101,6 +107,10 @@ fn in_a_storm_nobody_uses_what_was_taken() {
 #[test]
 fn in_a_storm_whatever_is_forgotten_is_caught() {
     use LinuxRule::{Complete, CompleteAtSwitch, CountTaken, FlushBatch, HeedStale, MarkBatched};
+    for rule in [Rule::MarkHeldBack, Rule::RingPresent, Rule::Wait] {
+        let design = |sim| Engine::<1, Ours>::with_broken_rule(sim, Some(rule));
+        assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
+    }
     for rule in [FlushBatch, MarkBatched] {
         let design = |sim| UnmapBatched::with_broken_rule(sim, Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use shootdown_sim::machine::{Idle, Machine, Number, Refill, Tagging};
+use shootdown_sim::machine::{Idle, Machine, Number, Refill, StaleWrites, Tagging};
 
 use crate::error::Failure;
 use crate::render::text::{Align, Table};
@@ -123,7 +123,11 @@ fn translation(machine: &Machine) -> String {
         (None, Some(_)) => ", firmware fences others",
         (None, None) => "",
     };
-    format!("{tags}{refill}{tells}")
+    let writes = match machine.stale_writes {
+        StaleWrites::Trapped => "",
+        StaleWrites::Unnoticed => ", writes through stale entries unnoticed",
+    };
+    format!("{tags}{refill}{tells}{writes}")
 }
 
 /// A key as (what, unit): the unit is last in its name.

@@ -139,8 +139,8 @@
 //!
 //! # Pages that a batch holds back
 //!
-//! Reclaim takes pages from many spaces, and flushes them together, later. Until then, who finds one
-//! gone must not conclude that nobody uses it:
+//! Reclaim takes pages from many spaces, and flushes them together, later. Until then, who finds
+//! one gone must not conclude that nobody uses it:
 //!
 //! ```text
 //!   batch                                        munmap, mprotect, mremap, madvise

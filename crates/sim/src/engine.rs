@@ -41,6 +41,7 @@ pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     dead_count: AtomicUsize,
     options: PhantomData<fn() -> O>,
     tagging: Tagging,
+    traps_stale_writes: bool,
     tags: usize,
     flush_ceiling: usize,
     broadcast: Option<Broadcast>,
@@ -71,6 +72,7 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
             dead_count: AtomicUsize::new(0),
             options: PhantomData,
             tagging,
+            traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
             tags: machine.tlb.tags,
             flush_ceiling: machine.tlb.flush_ceiling,
             broadcast: telling::broadcast(machine, O::TELL),
@@ -167,6 +169,9 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
         word.prefetch();
     }
     fn publish(&self) {}
+    fn traps_stale_writes(&self) -> bool {
+        self.traps_stale_writes
+    }
     fn tagging(&self) -> Tagging {
         self.tagging
     }

@@ -8,8 +8,8 @@ use core::ops::Range;
 use std::collections::BTreeSet;
 
 use crate::lines::{Access, LineId};
-use crate::machine::Refill;
-use crate::memory::{FrameNumber, Purpose};
+use crate::machine::{Refill, StaleWrites};
+use crate::memory::{FrameNumber, Memory, Purpose};
 use crate::oracle::{FlushRecord, Violation, Wrong};
 use crate::sim::{Flushing, Sim};
 use crate::time::Time;
@@ -233,7 +233,11 @@ impl Sim {
             return None;
         }
         if matches!(touch, Touch::Write(_)) && !found.dirty {
-            return None;
+            if self.machine.stale_writes == StaleWrites::Trapped {
+                return None;
+            }
+            found.dirty = true;
+            mark_written(&mut self.memory.borrow_mut(), loaded.root(), address, found.frame);
         }
         let generation = self.memory.borrow().generation(found.frame);
         let frame = found.frame + ((address - found.page) >> 12);
@@ -458,6 +462,22 @@ impl Sim {
 /// The cache lines of a frame.
 fn lines_of(frame: FrameNumber) -> impl Iterator<Item = LineId> {
     (0..4096 / 64).map(move |line| LineId::of_physical((frame << 12) | (line << 6)))
+}
+
+/// Marks the entry for `address` as written, if it still maps the small page `frame`.
+fn mark_written(memory: &mut Memory, root: FrameNumber, address: u64, frame: FrameNumber) {
+    let index = |shift: u8| (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
+    let upper = (1..=(TOP_SHIFT - PAGE_SHIFT) / LEVEL_BITS).rev();
+    let last = upper.map(|level| PAGE_SHIFT + level * LEVEL_BITS).try_fold(root, |table, shift| {
+        let entry = memory.entry(table, index(shift));
+        (entry & PRESENT != 0).then_some(entry_frame(entry))
+    });
+    if let Some(entry) = last.and_then(|table| memory.entry_mut(table, index(PAGE_SHIFT)))
+        && *entry & PRESENT != 0
+        && entry_frame(*entry) == frame
+    {
+        *entry |= DIRTY;
+    }
 }
 
 const fn entry_frame(entry: u64) -> FrameNumber {

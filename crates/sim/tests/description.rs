@@ -1,6 +1,6 @@
 //! Machine files: what is read, and what is refused.
 
-use shootdown_sim::machine::{Refill, Tagging};
+use shootdown_sim::machine::{Refill, StaleWrites, Tagging};
 use shootdown_sim::{Machine, MachineError};
 
 const ROUND: &str = include_str!("round.toml");
@@ -36,6 +36,7 @@ fn what_is_not_said_is_as_on_x86() {
     let machine = machine("", "", 6).unwrap();
     assert_eq!((machine.tagging, machine.refill), (Tagging::PerCpu, Refill::Hardware));
     assert!(machine.broadcast.is_none() && machine.remote_fence.is_none());
+    assert_eq!(machine.stale_writes, StaleWrites::Trapped);
 }
 
 #[test]
@@ -48,6 +49,8 @@ fn tags_refill_and_ways_to_tell_are_read() {
     for section in ["broadcast", "remote_fence"] {
         assert!(all.numbers().iter().any(|number| number.section == section));
     }
+    let unnoticed = machine("stale_writes = \"unnoticed\"", "", 6).unwrap();
+    assert_eq!(unnoticed.stale_writes, StaleWrites::Unnoticed);
     let renamed = machine("tagging = \"renamed\"\nrefill = \"software\"", "", 255).unwrap();
     assert_eq!((renamed.tagging, renamed.refill), (Tagging::Renamed, Refill::Software));
     assert!(machine(GLOBAL, BROADCAST, 0).is_ok(), "all under one tag");

@@ -1,10 +1,10 @@
 //! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
 //!
-//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces, takes
-//! pages back when memory is short, and moves them between nodes; in page tables of the hardware's
-//! own format. It stands on a [`Platform`], which has frames, entries and locks, and drives a
-//! [`Coherence`], which makes CPUs forget translations. Neither is known here: the same source runs
-//! on a simulated machine whose MMU walks these very tables, and on bare metal.
+//! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces,
+//! takes pages back when memory is short, and moves them between nodes; in page tables of the
+//! hardware's own format. It stands on a [`Platform`], which has frames, entries and locks, and
+//! drives a [`Coherence`], which makes CPUs forget translations. Neither is known here: the same
+//! source runs on a simulated machine whose MMU walks these very tables, and on bare metal.
 //!
 //! # What it promises
 //!
@@ -16,7 +16,8 @@
 //!   side by side, and next to the second half of an [`unmap`](AddressSpace::unmap); entries of
 //!   page tables are changed by atomic operations alone.
 //! - A call that runs out of memory gives back what it took, and leaves a space that works. Before
-//!   that, where memory is [reclaimed](Vm::with_reclaim), it takes pages from whoever can spare them.
+//!   that, where memory is [reclaimed](Vm::with_reclaim), it takes pages from whoever can spare
+//!   them.
 //! - Nothing that was written to a file is lost when its page is taken: it is written out after the
 //!   flush, when nobody can write to it unnoticed any more.
 //!
@@ -83,8 +84,8 @@
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
 //! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit);
 //! and `held`, the page tables that a CPU may still walk. Last, what comes from the pages' side:
-//! `pages` knows where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short, and
-//! [`migrate`](AddressSpace::migrate) moves them to other memory.
+//! `pages` knows where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short,
+//! and [`migrate`](AddressSpace::migrate) moves them to other memory.
 
 #![no_std]
 #![warn(clippy::pedantic)]

@@ -172,6 +172,15 @@ impl<C: Coherence + 'static> Rig<C> {
         }
     }
 
+    /// The calling thread, of a space, goes on in user mode after it may have been away.
+    pub(crate) fn return_to_user(&self, space: u64) {
+        // SAFETY: as for `switch`.
+        #[expect(unsafe_code, reason = "the seam's is unsafe")]
+        unsafe {
+            self.design.return_to_user(&self.spaces[space as usize].coherent);
+        }
+    }
+
     /// Flushes pages of a space and waits. Nothing was changed in the page tables, so that the
     /// pages may go on being used; the oracle watches all the same.
     pub(crate) fn flush(&self, space: u64, pages: core::ops::Range<u64>, freed: Freed) {

@@ -294,6 +294,19 @@ pub enum Refill {
     Software,
 }
 
+/// What becomes of the first write through a translation that was cached when the page was not
+/// marked as written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StaleWrites {
+    /// The page tables are walked again, and the entry is marked, or found to be gone (x86, Arm,
+    /// RISC-V; where the kernel marks entries, what is not marked is not writable).
+    #[default]
+    Trapped,
+    /// It goes through, and the entry is marked if it is still there.
+    Unnoticed,
+}
+
 /// What CPUs do when they have nothing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -335,6 +348,8 @@ pub(super) struct MachineFile {
     pub(super) tagging: Tagging,
     #[serde(default)]
     pub(super) refill: Refill,
+    #[serde(default)]
+    pub(super) stale_writes: StaleWrites,
     /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]` and `[kernel]`
     /// are to be multiplied, where they were not measured on this machine. Once, if missing.
     scale: Option<ScaleFile>,

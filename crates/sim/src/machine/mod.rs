@@ -12,8 +12,8 @@ use crate::queue::Key;
 use crate::time::Time;
 
 pub use file::{
-    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, Number, Refill, RemoteFence, Tagging,
-    Tlb, TlbInIdle, Virtualization,
+    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, Number, Refill, RemoteFence, StaleWrites,
+    Tagging, Tlb, TlbInIdle, Virtualization,
 };
 pub use topology::{Distance, Topology};
 
@@ -30,6 +30,8 @@ pub struct Machine {
     pub tagging: Tagging,
     /// Who walks page tables after a miss.
     pub refill: Refill,
+    /// What becomes of writes that the page tables do not know of yet.
+    pub stale_writes: StaleWrites,
     /// What accesses to memory cost.
     pub cache: Cache,
     /// What is cached of page tables, and what it costs to forget it.
@@ -67,6 +69,7 @@ impl Machine {
             topology: file.topology(),
             tagging: file.tagging,
             refill: file.refill,
+            stale_writes: file.stale_writes,
             cache: file.cache.resolve(1.0),
             tlb: file.tlb.resolve(1.0),
             interrupt: file.interrupt.resolve(scale),
