@@ -1,6 +1,6 @@
-//! Reclaim under ours and each Linux that puts its flush off, at random: threads come and go, fault
-//! and unmap, while pages are taken from them; and each rule broken once, so that the oracle is seen
-//! to notice.
+//! Reclaim under ours and each Linux that puts its flush off, at random: threads come and go,
+//! fault and unmap, while pages are taken from them; and each rule broken once, so that the oracle
+//! is seen to notice.
 
 mod rig;
 
