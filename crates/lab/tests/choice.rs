@@ -8,7 +8,8 @@ use shootdown_sim::{Machine, Time};
 use shootdown_workload::programs::{Beside, Crowd, Kind, Loop, Tasks};
 use shootdown_workload::{Limits, Workload};
 
-const LIMITS: Limits = Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 /// Two threads that flush; many that do, in few processes and in many; one beside others that want
 /// to compute. Long enough for CPUs to have learnt what there is to learn: where 32 begin at once

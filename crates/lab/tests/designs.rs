@@ -25,7 +25,8 @@ fn machine(name: &str, cpus: usize) -> Machine {
     Machine::from_toml(text).unwrap().with_cpus(cpus).unwrap()
 }
 
-const LIMITS: Limits = Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
     let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));

@@ -13,7 +13,8 @@ use shootdown_workload::programs::{
 };
 use shootdown_workload::{Limits, Outcome, Workload};
 
-const LIMITS: Limits = Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 /// How a machine differs from an x86 one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

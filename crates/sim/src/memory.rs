@@ -26,11 +26,18 @@ const TABLES_LIMIT_MIN: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Memory {
     frames: Vec<Frame>,
-    free: Vec<FrameNumber>,
+    /// For each node.
+    nodes: Vec<Node>,
     limit: usize,
-    in_use: usize,
     tables: usize,
     tables_limit: usize,
+}
+
+/// One node's memory: every so many-th frame.
+#[derive(Debug, Default)]
+struct Node {
+    free: Vec<FrameNumber>,
+    in_use: usize,
 }
 
 #[derive(Debug, Default)]
@@ -52,32 +59,38 @@ enum Content {
 impl Memory {
     /// Memory of so many frames. What is never used costs the host nothing; a page costs it some
     /// bytes, and a page table 4 KiB, so that no more than one frame in 64 may be one.
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, nodes: usize) -> Self {
         // Frame 0 stays unused, so that no entry's address is 0.
         let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
-        Self { frames, free: Vec::new(), limit, in_use: 0, tables: 0, tables_limit }
+        let nodes = (0..nodes).map(|_| Node::default()).collect();
+        Self { frames, nodes, limit, tables: 0, tables_limit }
     }
 
-    pub(crate) fn allocate(&mut self, purpose: Purpose) -> Option<FrameNumber> {
+    /// A frame of a node; or, if there is none left there, of another.
+    pub(crate) fn allocate(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
+        (node..self.nodes.len()).chain(0..node).find_map(|node| self.allocate_on(purpose, node))
+    }
+
+    /// A frame of a node.
+    pub(crate) fn allocate_on(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
         if purpose == Purpose::Table && self.tables == self.tables_limit {
             return None;
         }
-        let number = match self.free.pop() {
-            Some(number) => number,
-            None if self.frames.len() > self.limit => return None,
-            None => {
-                self.frames.push(Frame::default());
-                self.frames.len() as FrameNumber - 1
-            }
-        };
+        while self.nodes[node].free.is_empty() && self.frames.len() <= self.limit {
+            let new = self.frames.len() as FrameNumber;
+            self.frames.push(Frame::default());
+            let of = self.node_of(new);
+            self.nodes[of].free.push(new);
+        }
+        let number = self.nodes[node].free.pop()?;
+        self.nodes[node].in_use += 1;
         let frame = &mut self.frames[number as usize];
         frame.users = 1;
         frame.content = match purpose {
             Purpose::Page => Content::Page(GARBAGE),
             Purpose::Table => Content::Table(Box::new([0; ENTRIES])),
         };
-        self.in_use += 1;
         self.tables += usize::from(purpose == Purpose::Table);
         Some(number)
     }
@@ -101,8 +114,9 @@ impl Memory {
         let was_table = matches!(frame.content, Content::Table(_));
         frame.content = Content::Free;
         frame.generation = frame.generation.wrapping_add(1);
-        self.free.push(number);
-        self.in_use -= 1;
+        let node = self.node_of(number);
+        self.nodes[node].free.push(number);
+        self.nodes[node].in_use -= 1;
         self.tables -= usize::from(was_table);
         true
     }
@@ -114,8 +128,28 @@ impl Memory {
     }
 
     /// How many frames are in use.
-    pub(crate) const fn in_use(&self) -> usize {
-        self.in_use
+    pub(crate) fn in_use(&self) -> usize {
+        self.nodes.iter().map(|node| node.in_use).sum()
+    }
+
+    /// How many frames each node has.
+    pub(crate) fn frames_of_node(&self) -> usize {
+        self.limit / self.nodes.len()
+    }
+
+    /// How many frames of a node are not in use.
+    pub(crate) fn free_of(&self, node: usize) -> usize {
+        self.frames_of_node().saturating_sub(self.nodes[node].in_use)
+    }
+
+    /// The node whose memory a frame is.
+    pub(crate) fn node_of(&self, frame: FrameNumber) -> usize {
+        // Frame 0 is nobody's.
+        (frame as usize).wrapping_sub(1) % self.nodes.len()
+    }
+
+    pub(crate) fn node_count(&self) -> usize {
+        self.nodes.len()
     }
 
     /// The entry of a table; 0, which maps nothing, if the frame is no table.
@@ -168,15 +202,30 @@ mod tests {
 
     #[test]
     fn a_frame_is_reused_only_when_the_last_user_is_gone() {
-        let mut memory = Memory::new(1);
-        let page = memory.allocate(Purpose::Page).unwrap();
+        let mut memory = Memory::new(1, 1);
+        let page = memory.allocate(Purpose::Page, 0).unwrap();
         memory.share(page);
         assert!(!memory.release(page));
-        assert_eq!(memory.allocate(Purpose::Table), None);
+        assert_eq!(memory.allocate(Purpose::Table, 0), None);
         assert!(memory.release(page));
         assert_eq!(memory.generation(page), 1);
-        assert_eq!(memory.allocate(Purpose::Table), Some(page));
+        assert_eq!(memory.allocate(Purpose::Table, 0), Some(page));
         assert_eq!(memory.entry(page, 7), 0);
         assert_eq!(memory.in_use(), 1);
+    }
+
+    #[test]
+    fn a_node_gives_its_own_frames_first() {
+        let mut memory = Memory::new(8, 4);
+        let mut allocate = |node| memory.allocate(Purpose::Page, node).unwrap();
+        let of_two = [allocate(2), allocate(2)];
+        let elsewhere = allocate(2);
+        assert!(of_two.iter().all(|&frame| memory.node_of(frame) == 2));
+        assert_eq!(memory.node_of(elsewhere), 3);
+        assert_eq!([0, 1, 2, 3].map(|node| memory.free_of(node)), [2, 2, 0, 1]);
+        assert_eq!(memory.allocate_on(Purpose::Page, 2), None);
+        assert!(memory.release(of_two[0]));
+        assert_eq!(memory.allocate_on(Purpose::Page, 2), Some(of_two[0]));
+        assert_eq!(memory.in_use(), 3);
     }
 }

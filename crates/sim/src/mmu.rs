@@ -361,13 +361,52 @@ impl Sim {
     #[must_use]
     pub fn allocate(&self, purpose: Purpose) -> Option<FrameNumber> {
         self.spend(self.machine.kernel.frame);
-        let frame = self.memory.borrow_mut().allocate(purpose)?;
+        let node = self.node();
+        let frame = self.memory.borrow_mut().allocate(purpose, node)?;
         if purpose == Purpose::Table {
             self.spend(self.machine.kernel.clear_page);
             let mut lines = self.lines.borrow_mut();
             lines_of(frame).for_each(|line| lines.own(line, self.cpu()));
         }
         Some(frame)
+    }
+
+    /// A page's frame in the memory of a node, if there is one left.
+    #[must_use]
+    pub fn allocate_page_on(&self, node: usize) -> Option<FrameNumber> {
+        self.spend(self.machine.kernel.frame);
+        self.memory.borrow_mut().allocate_on(Purpose::Page, node)
+    }
+
+    /// The node whose memory a frame is.
+    #[must_use]
+    pub fn node_of(&self, frame: FrameNumber) -> usize {
+        self.memory.borrow().node_of(frame)
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.memory.borrow().node_count()
+    }
+
+    /// How many frames each node has.
+    #[must_use]
+    pub fn frames_of_node(&self) -> usize {
+        self.memory.borrow().frames_of_node()
+    }
+
+    /// How many frames of a node are not in use.
+    #[must_use]
+    pub fn free_frames(&self, node: usize) -> usize {
+        self.memory.borrow().free_of(node)
+    }
+
+    /// The node of this CPU.
+    #[must_use]
+    pub fn node(&self) -> usize {
+        let socket = self.machine.topology.socket_of(self.cpu());
+        socket * self.node_count() / self.machine.topology.socket_count()
     }
 
     /// Counts one user of a page more.
@@ -442,6 +481,17 @@ impl Sim {
         let before = *entry;
         *entry = update(before);
         before
+    }
+
+    /// Fills a page with what a device has read into memory.
+    pub fn fill_page(&self, page: FrameNumber, word: u64) {
+        self.memory.borrow_mut().write(page, word);
+    }
+
+    /// What a device would read in a page.
+    #[must_use]
+    pub fn page_content(&self, page: FrameNumber) -> u64 {
+        self.memory.borrow().read(page)
     }
 
     /// Fills a page with zeros.

@@ -145,6 +145,20 @@ impl Sim {
     ///
     /// If the host has no room for the stacks.
     pub fn new(machine: Machine, frames: usize, threads_max: usize) -> io::Result<Self> {
+        Self::with_nodes(machine, frames, 1, threads_max)
+    }
+
+    /// The same, with memory of so many nodes, among which sockets are divided.
+    ///
+    /// # Errors
+    ///
+    /// If the host has no room for the stacks.
+    pub fn with_nodes(
+        machine: Machine,
+        frames: usize,
+        nodes: usize,
+        threads_max: usize,
+    ) -> io::Result<Self> {
         let cpus = machine.cpu_count();
         let cpu = |_| CpuClock {
             now: Time::ZERO,
@@ -171,7 +185,7 @@ impl Sim {
                 interconnect_free_at: Time::ZERO,
             }),
             lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
-            memory: RefCell::new(Memory::new(frames)),
+            memory: RefCell::new(Memory::new(frames, nodes)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::default()),
             waits: RefCell::new(FlushWaits::new()),

@@ -16,6 +16,6 @@ mod world;
 
 pub use operation::Workload;
 pub use platform::SimPlatform;
-pub use process::StepError;
+pub use process::{Memory, StepError};
 pub use watched::{Unmaps, Watched};
 pub use world::{Limits, Outcome, RunError, run};

@@ -1,22 +1,82 @@
 //! The simulated machine, as the memory manager sees it.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
-use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock};
-use shootdown_vm::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId};
+use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
 /// Physical memory, page-table entries, locks and the time that work takes, on the machine of a
 /// simulation.
 #[derive(Clone, Debug)]
 pub struct SimPlatform {
     sim: Rc<Sim>,
+    /// What was written to files: the word of each page.
+    stored: Rc<RefCell<HashMap<(FileId, u64), u64>>>,
+    reclaimers: Rc<Reclaimers>,
 }
+
+/// The threads that reclaim memory, one for each node. (Linux: `kswapd`.)
+#[derive(Debug, Default)]
+pub(crate) struct Reclaimers {
+    /// Those that wait for work.
+    idle: RefCell<HashMap<usize, ThreadId>>,
+    is_over: Cell<bool>,
+}
+
+/// When the reclaim thread of a node is woken, and how far it goes: the second and third of Linux's
+/// watermarks, which are, for nodes as small as a simulation can afford, some hundredths of the
+/// memory.
+const LOW: usize = 64;
+const HIGH: usize = 32;
 
 impl SimPlatform {
     /// On this machine.
     #[must_use]
-    pub const fn new(sim: Rc<Sim>) -> Self {
-        Self { sim }
+    pub fn new(sim: Rc<Sim>) -> Self {
+        Self { sim, stored: Rc::default(), reclaimers: Rc::default() }
+    }
+
+    /// The calling thread waits until a node is short of memory. Returns whether it is, or all is
+    /// over.
+    pub(crate) fn wait_for_shortage(&self, node: usize) -> bool {
+        let Some(thread) = self.sim.current_thread() else { return false };
+        while !self.reclaimers.is_over.get() {
+            if self.is_short(node, LOW) {
+                return true;
+            }
+            self.reclaimers.idle.borrow_mut().insert(node, thread);
+            self.sim.block();
+        }
+        false
+    }
+
+    /// Whether a node has less free memory than its reclaim thread leaves.
+    pub(crate) fn is_below_high(&self, node: usize) -> bool {
+        !self.reclaimers.is_over.get() && self.is_short(node, HIGH)
+    }
+
+    /// Nobody needs memory any more.
+    pub(crate) fn end_reclaimers(&self) {
+        self.reclaimers.is_over.set(true);
+        let idle = self.reclaimers.idle.take();
+        idle.into_values().for_each(|thread| self.sim.wake(thread));
+    }
+
+    /// Whether less than one frame in so many is free.
+    fn is_short(&self, node: usize, part: usize) -> bool {
+        self.sim.free_frames(node) < self.sim.frames_of_node() / part
+    }
+
+    fn wake_reclaimer(&self, node: usize) {
+        if !self.is_short(node, LOW) {
+            return;
+        }
+        let idle = self.reclaimers.idle.borrow_mut().remove(&node);
+        if let Some(thread) = idle {
+            self.sim.wake(thread);
+        }
     }
 }
 
@@ -29,7 +89,9 @@ impl Platform for SimPlatform {
             FrameUse::Table => Purpose::Table,
             FrameUse::Page => Purpose::Page,
         };
-        self.sim.allocate(purpose).map(Frame).ok_or(OutOfMemory)
+        let frame = self.sim.allocate(purpose);
+        self.wake_reclaimer(self.sim.node());
+        frame.map(Frame).ok_or(OutOfMemory)
     }
     fn share(&self, page: Frame) {
         self.sim.share(page.0);
@@ -59,6 +121,27 @@ impl Platform for SimPlatform {
     }
     fn copy_page(&self, from: Frame, to: Frame) {
         self.sim.copy_page(from.0, to.0);
+    }
+    fn read_in(&self, file: FileId, number: u64, page: Frame) {
+        let stored = self.stored.borrow().get(&(file, number)).copied();
+        match stored {
+            // A device puts it there.
+            Some(word) => self.sim.fill_page(page.0, word),
+            // A hole, which the file system fills with zeros.
+            None => self.sim.clear_page(page.0),
+        }
+    }
+    fn write_out(&self, file: FileId, number: u64, page: Frame) {
+        self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
+    }
+    fn node_count(&self) -> usize {
+        self.sim.node_count()
+    }
+    fn node_of(&self, page: Frame) -> usize {
+        self.sim.node_of(page.0)
+    }
+    fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        self.sim.allocate_page_on(node).map(Frame).ok_or(OutOfMemory)
     }
     fn work(&self, work: Work, count: usize) {
         let cost = &self.sim.machine().kernel;

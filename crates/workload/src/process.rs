@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use shootdown_sim::{PageFault, Sim, SwitchedTo, Touch};
+use shootdown_sim::{PageFault, Sim, SwitchedTo, Time, Touch};
 use shootdown_vm::{
     AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, HeldStats, MapError,
     OutOfMemory, PAGE_BYTES, Place, Protection, RangeError, Sharing,
@@ -21,12 +21,26 @@ use crate::watched::Watched;
 /// taken away, or claimed by another CPU, between a fault and the next try.
 const FAULTS_MAX: u32 = 100_000;
 
+/// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
+const RECLAIM_PAUSE: Time = Time::from_ms(1);
+
+/// Whether there is memory for everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// There is; and nobody keeps account of where pages are mapped.
+    #[default]
+    Enough,
+    /// Pages are reclaimed, and files are stored somewhere.
+    Reclaimed,
+}
+
 type Design<C> = Rc<Watched<C>>;
 
 /// The memory manager of a simulated machine, under one design.
 pub(crate) struct Vm<C: Coherence> {
     sim: Rc<Sim>,
     vm: shootdown_vm::Vm<SimPlatform, Design<C>>,
+    memory: Memory,
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
     /// What is written next: each write is another value.
     stamp: Cell<u64>,
@@ -75,11 +89,13 @@ pub enum StepError {
 }
 
 impl<C: Coherence> Vm<C> {
-    pub(crate) fn new(sim: Rc<Sim>, design: C) -> Result<Self, StepError> {
+    pub(crate) fn new(sim: Rc<Sim>, memory: Memory, design: C) -> Result<Self, StepError> {
         let platform = SimPlatform::new(Rc::clone(&sim));
         let design = Rc::new(Watched::new(Rc::clone(&sim), design));
+        let vm = shootdown_vm::Vm::new(platform, design)?;
         Ok(Self {
-            vm: shootdown_vm::Vm::new(platform, design)?,
+            vm: if memory == Memory::Reclaimed { vm.with_reclaim() } else { vm },
+            memory,
             sim,
             files: RefCell::default(),
             stamp: Cell::new(0),
@@ -96,6 +112,22 @@ impl<C: Coherence> Vm<C> {
 
     pub(crate) fn platform(&self) -> &SimPlatform {
         self.vm.platform()
+    }
+
+    /// The body of a node's reclaim thread: waits until memory is short, and takes pages until it
+    /// is not, or nothing more can be had.
+    pub(crate) fn keep_memory_free(&self, node: usize) {
+        while self.platform().wait_for_shortage(node) {
+            while self.platform().is_below_high(node) {
+                let reclaimed = self.vm.reclaim(node, shootdown_vm::RECLAIM_PAGES);
+                self.sim.preemption_point();
+                if reclaimed.freed == 0 {
+                    // Somebody may let go of something.
+                    self.sim.sleep(RECLAIM_PAUSE);
+                    break;
+                }
+            }
+        }
     }
 
     /// A process without memory.
@@ -245,9 +277,16 @@ impl<C: Coherence> Vm<C> {
 
     #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
     fn backing(&self, mapping: Mapping) -> (Sharing, Backing<SimPlatform>) {
-        let of = |file| {
+        let of = |file: FileId| {
             let mut files = self.files.borrow_mut();
-            let new = || Arc::new(File::new(self.vm.platform().clone()));
+            let id = shootdown_vm::FileId(u64::from(file.0));
+            let platform = self.vm.platform().clone();
+            let new = || {
+                Arc::new(match self.memory {
+                    Memory::Enough => File::new(platform),
+                    Memory::Reclaimed => File::stored(platform, id),
+                })
+            };
             let file = Arc::clone(files.entry(file).or_insert_with(new));
             Backing::File { file, first_page: 0 }
         };

@@ -14,7 +14,7 @@ use shootdown_sim::{
 use shootdown_vm::{Coherence, HeldStats};
 
 use crate::operation::{LockId, Operation, ProgramId, Workload};
-use crate::process::{Process, Step, StepError, Vm};
+use crate::process::{Memory, Process, Step, StepError, Vm};
 use crate::watched::Unmaps;
 
 /// How large a simulation may become.
@@ -26,12 +26,26 @@ pub struct Limits {
     pub threads: usize,
     /// Simulated time.
     pub time: Time,
+    /// Whether memory is reclaimed when it is short.
+    pub memory: Memory,
+    /// Among how many nodes memory is divided.
+    pub nodes: usize,
+}
+
+impl Limits {
+    /// 16 GiB in one node, which are enough; 4096 threads, one hour.
+    pub const DEFAULT: Self = Self {
+        frames: 4 << 20,
+        threads: 4096,
+        time: Time::from_ms(3_600_000),
+        memory: Memory::Enough,
+        nodes: 1,
+    };
 }
 
 impl Default for Limits {
-    /// 16 GiB, 4096 threads, one hour.
     fn default() -> Self {
-        Self { frames: 4 << 20, threads: 4096, time: Time::from_ms(3_600_000) }
+        Self::DEFAULT
     }
 }
 
@@ -121,9 +135,9 @@ pub fn run<C: Coherence + 'static>(
     workload: Rc<dyn Workload>,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, RunError> {
-    let sim = Sim::new(machine, limits.frames, limits.threads);
+    let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
     let sim = Rc::new(sim.map_err(|error| RunError::Host(error.to_string()))?);
-    let vm = Vm::new(Rc::clone(&sim), design(Rc::clone(&sim)));
+    let vm = Vm::new(Rc::clone(&sim), limits.memory, design(Rc::clone(&sim)));
     let vm = vm.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let world = Rc::new(World {
         vm,
@@ -132,10 +146,14 @@ pub fn run<C: Coherence + 'static>(
         tasks: RefCell::default(),
         locks: RefCell::default(),
         measure: Cell::default(),
+        unfinished: Cell::default(),
         failure: RefCell::new(None),
         sim: Rc::clone(&sim),
     });
     sim.install(world.clone());
+    if limits.memory == Memory::Reclaimed {
+        world.start_reclaimers()?;
+    }
     let end = world.start().map(|()| sim.run_until(limits.time));
     // The world holds the machine, and the machine the world.
     sim.uninstall();
@@ -152,6 +170,8 @@ struct World<C: Coherence + 'static> {
     tasks: RefCell<HashMap<ProgramId, Task>>,
     locks: RefCell<HashMap<LockId, Rc<UserLock>>>,
     measure: Cell<Measure>,
+    /// How many threads of the workload there are.
+    unfinished: Cell<usize>,
     failure: RefCell<Option<RunError>>,
 }
 
@@ -194,6 +214,17 @@ impl<C: Coherence + 'static> World<C> {
         Ok(())
     }
 
+    /// One thread for each node, until the last of the workload's is done.
+    fn start_reclaimers(self: &Rc<Self>) -> Result<(), RunError> {
+        for node in 0..self.sim.node_count() {
+            let spec = ThreadSpec { space: None, affinity: Affinity::Any };
+            let world = Rc::clone(self);
+            let thread = self.sim.spawn(spec, move || world.vm.keep_memory_free(node));
+            thread.map_err(|error| RunError::Host(error.to_string()))?;
+        }
+        Ok(())
+    }
+
     fn add(&self, process: Process<C>) -> Rc<Process<C>> {
         let mut processes = self.processes.borrow_mut();
         process.number.set(processes.len() as u64);
@@ -214,6 +245,7 @@ impl<C: Coherence + 'static> World<C> {
         let (world, process) = (Rc::clone(self), Rc::clone(process));
         let thread = self.sim.spawn(spec, move || world.thread(process, program));
         let thread = thread.map_err(|error| RunError::Host(error.to_string()))?;
+        self.unfinished.set(self.unfinished.get() + 1);
         self.task(program, |task| task.thread = Some(thread));
         Ok(())
     }
@@ -237,6 +269,10 @@ impl<C: Coherence + 'static> World<C> {
         });
         for thread in joining {
             self.sim.wake(thread);
+        }
+        self.unfinished.set(self.unfinished.get() - 1);
+        if self.unfinished.get() == 0 {
+            self.vm.platform().end_reclaimers();
         }
     }
 

@@ -29,7 +29,8 @@ impl Workload for Programs {
 fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Outcome, RunError> {
     let round = include_str!("../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
-    let limits = Limits { frames: 1 << 12, threads: 16, time: Time::from_ms(1000) };
+    let limits =
+        Limits { frames: 1 << 12, threads: 16, time: Time::from_ms(1000), ..Limits::DEFAULT };
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));
     run(machine, limits, Rc::new(programs), Linux70::new)
 }

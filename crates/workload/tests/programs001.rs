@@ -10,7 +10,8 @@ use shootdown_workload::operation::{Operation, ProgramId};
 use shootdown_workload::programs::{ContextSwitches, ExitStorm};
 use shootdown_workload::{Limits, Outcome, Workload, run};
 
-const LIMITS: Limits = Limits { frames: 1 << 18, threads: 1024, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 18, threads: 1024, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 /// On the machine of the seed, with so many CPUs.
 fn outcome<C: Coherence + 'static>(

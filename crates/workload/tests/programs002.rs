@@ -13,7 +13,8 @@ use shootdown_workload::programs::{
 };
 use shootdown_workload::{Limits, Outcome, Workload, run};
 
-const LIMITS: Limits = Limits { frames: 1 << 16, threads: 16, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 16, threads: 16, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 const MAIN: ProgramId = ProgramId(0);
 const LS: Ls = Ls { commands: 3, libraries: 1 };
 const PAGEFAULT: LatPagefault =

@@ -10,7 +10,8 @@ use shootdown_workload::operation::{Access, AreaId, Operation, Permission, Progr
 use shootdown_workload::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
 use shootdown_workload::{Limits, Outcome, Workload, run};
 
-const LIMITS: Limits = Limits { frames: 1 << 17, threads: 64, time: Time::from_ms(60_000) };
+const LIMITS: Limits =
+    Limits { frames: 1 << 17, threads: 64, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 const CPUS: usize = 8;
 const MPROTECT: MprotectThreaded = MprotectThreaded { copies: 4, iterations: 20 };
 const TCMALLOC: TcmallocLargeHeap = TcmallocLargeHeap { copies: 4, every: 20, compute_ns: 100 };

@@ -52,6 +52,18 @@ impl Topology {
         self.cpus
     }
 
+    /// How many sockets there are.
+    #[must_use]
+    pub const fn socket_count(&self) -> usize {
+        self.sockets
+    }
+
+    /// The socket that a CPU is in.
+    #[must_use]
+    pub const fn socket_of(&self, cpu: usize) -> usize {
+        cpu / self.cpus_per_socket()
+    }
+
     pub(super) fn resized(self, cpus: usize) -> Self {
         let sockets = self.sockets.max(cpus.div_ceil(self.cpus_per_socket()));
         Self { sockets, cpus, ..self }

@@ -8,6 +8,7 @@ mod seed000;
 mod seed001;
 mod seed002;
 mod seed003;
+mod seed004;
 
 pub use crowd::{Beside, Crowd};
 pub use loops::{Kind, Loop, Tasks};
@@ -15,3 +16,4 @@ pub use seed000::{MadviseMigrate, PthreadMmap, Touched};
 pub use seed001::{ContextSwitches, ExitStorm};
 pub use seed002::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
 pub use seed003::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
+pub use seed004::MappedReaders;
