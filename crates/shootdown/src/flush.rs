@@ -83,6 +83,8 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// The first part of a flush of one of several spaces, no tables freed: all but the rings, for
     /// which those who must be told are added to `present`. Returns the generation.
+    ///
+    /// This CPU does its own part if it uses the space; else it makes up for it when it comes back.
     pub(crate) fn flush_one_of_several(
         &self,
         space: &Space<M>,
@@ -91,11 +93,14 @@ impl<'e, M: Machine> Here<'e, M> {
     ) -> (u64, Told) {
         let generation = self.begin_flush(space, extents);
         let members = self.other_members(space);
-        if members.is_empty() && !self.has_devices(space) {
+        let is_alone = members.is_empty() && !self.has_devices(space);
+        if !is_alone || self.presence() == Presence::Lazy(space.id()) {
+            self.log_all(space, extents, generation);
+        }
+        if is_alone {
             self.counters().flushes_told_nobody.add_alone(1);
             return (generation, Told::ByRings);
         }
-        self.log_all(space, extents, generation);
         let tag = space.global_tag();
         let found = self.look_for_present(space, generation, Walkers::Ignored, &members);
         let is_sent = self.broadcasts(space, tag, &found.present, extents, generation);

@@ -40,6 +40,7 @@ use crate::extents::Extents;
 use crate::flush::Told;
 use crate::machine::{Machine, Word};
 use crate::pending::Pending;
+use crate::presence::Presence;
 use crate::rules::{Rule, order};
 use crate::space::Space;
 
@@ -311,7 +312,9 @@ impl<'e, M: Machine> Here<'e, M> {
             if told == Told::ByBroadcast {
                 issuer = Some(self.id);
             }
-            if core::ptr::eq(self.local().loaded.get().space, space) {
+            // If we are lazy on it, as who reclaims in the middle of a page fault may be, there is
+            // time until we come back, and one look at the log then stands for many batches.
+            if self.presence() == Presence::Active(space.id()) {
                 own_part = Some((space, extents, generation));
             }
         }
@@ -497,6 +500,24 @@ mod tests {
         assert_eq!(batch.send(&zero.here()).wait(), vec![0; 0]);
         assert_eq!(system.spaces[0].stats(system.engine.machine()).flushes_ranged, 0);
         assert!(!system.spaces[0].is_held_back(system.engine.machine()));
+    }
+
+    #[test]
+    fn who_is_lazy_on_its_space_makes_up_for_its_own_batches_when_it_comes_back() {
+        let system = System::new(CONFIG);
+        let zero = system.run(0, 0);
+        zero.here().enter_lazy();
+        for pages in [[3, 4], [20, 5]] {
+            let mut batch: Batch<_, Pages> = Batch::new();
+            for page in pages {
+                system.take(&mut batch, &zero, 0, page).unwrap().wait();
+            }
+            assert_eq!(batch.send(&zero.here()).wait(), pages);
+        }
+        assert_eq!(zero.here().cpu.stats().pages_invalidated, 0);
+        assert!(zero.here().resume(system.spaces[0].id()));
+        assert_eq!(zero.here().cpu.stats().pages_invalidated, 4);
+        assert_eq!(zero.touch(20), Touch::Fault);
     }
 
     #[test]
