@@ -83,6 +83,8 @@ bitflags::bitflags! {
         const REFERENCED = 4;
         /// It is on a list.
         const LISTED = 8;
+        /// What is in it is stored somewhere else, or can be.
+        const STORED = 16;
     }
 }
 
@@ -129,12 +131,16 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         let is_new_on_list = {
             let mut records = self.shard(page).lock();
             let record = records.entry(page).or_insert_with(Page::new);
+            if record.places.is_empty() && record.is_orphan() {
+                // The frame was a file's that was dropped, and is another page's now.
+                *record = Page { state: record.state & State::LISTED, ..Page::new() };
+            }
             if let Some((file, number)) = file
                 && !record.owner.is(file)
             {
-                // The frame may have been another file's, which was dropped with it.
                 record.owner = Owner::File(Arc::downgrade(file), number);
                 record.state &= State::LISTED;
+                record.state.set(State::STORED, file.is_stored());
             }
             record.places.push(Place { space: Arc::clone(space), address });
             file.is_some_and(|(file, _)| file.is_stored()) && record.list()

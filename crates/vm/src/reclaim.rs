@@ -207,7 +207,9 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     fn judge(&self, page: Frame, record: &mut Page<P, C, F>, recent: Recent) -> Verdict {
         let can_go = match &record.owner {
             Owner::Anonymous => record.state.contains(State::DISCARDABLE),
-            Owner::File(file, _) => file.strong_count() != 0,
+            Owner::File(file, _) => {
+                record.state.contains(State::STORED) && file.strong_count() != 0
+            }
         };
         if !can_go {
             record.state.remove(State::LISTED);

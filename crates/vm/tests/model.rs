@@ -121,7 +121,7 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         2 => Just(Step::Fork),
         1 => Just(Step::Exit),
         2 => (0..NODES, 1..40usize).prop_map(|(node, count)| Step::Reclaim { node, count }),
-        1 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
+        2 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
         2 => (range(), 0..NODES)
             .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
     ];

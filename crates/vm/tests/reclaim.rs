@@ -275,6 +275,27 @@ fn what_is_not_needed_is_discarded_in_batches() {
     what_is_not_needed_is_discarded_unless_it_is_written_again::<BATCHING>();
 }
 
+/// Only what is stored somewhere else can be taken, whoever asks for it.
+#[test]
+fn what_is_paged_out_comes_back_and_what_is_stored_nowhere_stays() {
+    let world = World::<BATCHING>::new();
+    world.map_file(0, 2, Sharing::Shared);
+    let place = Place::Fixed(pages(10, 2));
+    world.space.map(place, READ_WRITE, Sharing::Shared, Backing::Anonymous).unwrap();
+    world.map_anonymous(20, 2);
+    for page in [0, 1, 10, 11, 20, 21] {
+        write(&world.space, 1, page, page + 1).unwrap();
+    }
+    let in_use = world.host.frames_in_use();
+    world.space.advise(pages(0, 30), Advice::PageOut).unwrap_err();
+    assert_eq!(world.host.frames_in_use(), in_use - 2);
+    world.host.check_caches();
+    for page in [0, 1, 10, 11, 20, 21] {
+        assert_eq!(read(&world.space, 0, page), Ok(page + 1));
+    }
+    world.end();
+}
+
 /// What a CPU writes after the advice, by an entry that it remembers as written, leaves no mark
 /// until the advice's own flush has reached it: reclaim must not take it for unneeded before.
 #[test]
