@@ -177,6 +177,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             // Somebody has discarded it meanwhile, and left its end to us: no CPU has found it.
             self.leave(pages, stays, address, leaf.marks);
         }
+        if let Some((file, _)) = file {
+            // Who dropped it meanwhile has left its end to us.
+            self.vm.close(file);
+        }
         is_ours.then_some(())
     }
 

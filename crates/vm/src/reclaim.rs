@@ -265,8 +265,9 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         let mut taken = TakenPage { page, file, count: 0, was_written: false };
         let mut busy = 0;
         loop {
-            let step = pages.with(page, |record| self.take_one(page, record, busy, batch))?;
-            match step {
+            let step = pages.with(page, |record| self.take_one(page, record, busy, batch));
+            // Without a record: its file was closed meanwhile, and what is left are our counts.
+            match step.unwrap_or(Step::Done) {
                 Step::Taken(place, leaf, flight) => {
                     let Place { space, address } = place;
                     tell(&self.coherence, batch, &space.coherent, address, leaf);

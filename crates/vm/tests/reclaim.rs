@@ -2,6 +2,7 @@
 
 mod platform;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -425,6 +426,46 @@ fn reclaim_comes_at_every_moment<const LOCK: u8>() {
         };
         assert!((0..).take_while(comes_at).count() > 10);
     }
+}
+
+/// The other way round: the end of areas and of their file comes at every moment of reclaim.
+fn the_end_comes_at_every_moment<const LOCK: u8>() {
+    let comes_at = |moment: &u64| {
+        let World { host, file, space } = World::<LOCK>::new();
+        for first in [0, 4] {
+            let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
+            let place = Place::Fixed(pages(first, 4));
+            space.map(place, READ_WRITE, Sharing::Shared, backing).unwrap();
+            cache(&space, 2, first..first + 4);
+        }
+        write(&space, 1, 1, 1).unwrap();
+        let other = Arc::clone(&space);
+        let file = Cell::new(Some(file));
+        host.interrupt_after(*moment, move || {
+            other.unmap(pages(0, 4)).unwrap();
+            other.advise(pages(4, 4), Advice::DontNeed).unwrap();
+            file.take().into_iter().for_each(|file| other.vm().close(file));
+            other.unmap(pages(4, 4)).unwrap();
+        });
+        (0..NODES).for_each(|node| assert!(space.vm().reclaim(node, 9).freed < 9));
+        let is_over = host.cancel_interruption();
+        host.check_caches();
+        space.exit();
+        drop(space);
+        assert!(is_over || host.frames_in_use() == 1, "moment {moment}");
+        !is_over
+    };
+    assert!((0..).take_while(comes_at).count() > 10);
+}
+
+#[test]
+fn the_end_comes_at_every_moment_page_by_page() {
+    the_end_comes_at_every_moment::<RELEASED>();
+}
+
+#[test]
+fn the_end_comes_at_every_moment_in_batches() {
+    the_end_comes_at_every_moment::<BATCHING>();
 }
 
 #[test]
