@@ -1,0 +1,99 @@
+//! Two operations, of which the second comes at every moment of the first: between any two of its
+//! calls of the platform.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use shootdown_vm::{Advice, Backing, Place, Sharing};
+
+use crate::platform::*;
+use crate::world::*;
+
+/// Each of these, with reclaim at every moment of it: no page is released twice or lost, and what
+/// is read is what was written.
+fn reclaim_comes_at_every_moment<const LOCK: u8>() {
+    type Operation<const LOCK: u8> = fn(&OurSpace<LOCK>);
+    let operations: [Operation<LOCK>; 5] = [
+        |space| space.exit(),
+        |space| {
+            let child = space.fork().unwrap();
+            (0..8).for_each(|page| assert_eq!(read(&child, 0, page), Ok(page % 4 + 1)));
+            child.exit();
+        },
+        |space| space.unmap(pages(2, 4)).unwrap(),
+        |space| space.protect(pages(0, 8), READ).unwrap(),
+        |space| {
+            space.remap(pages(0, 4), pages(20, 4)).unwrap();
+            (0..4).for_each(|page| assert_eq!(read(space, 0, page + 20), Ok(page + 1)));
+        },
+    ];
+    for operation in operations {
+        let comes_at = |moment: &u64| {
+            let world = World::<LOCK>::new();
+            world.map_file(0, 4, Sharing::Shared);
+            (0..4).for_each(|page| assert!(write(&world.space, 1, page, page + 1).is_ok()));
+            world.map_file(4, 4, Sharing::Private);
+            cache(&world.space, 2, 4..8);
+            let other = Arc::clone(&world.space);
+            world.host.interrupt_after(*moment, move || {
+                (0..NODES).for_each(|node| assert!(other.vm().reclaim(node, 9).freed < 9));
+            });
+            operation(&world.space);
+            let is_over = world.host.cancel_interruption();
+            world.host.check_caches();
+            world.end();
+            !is_over
+        };
+        assert!((0..).take_while(comes_at).count() > 10);
+    }
+}
+
+/// The other way round: the end of areas and of their file comes at every moment of reclaim.
+fn the_end_comes_at_every_moment<const LOCK: u8>() {
+    let comes_at = |moment: &u64| {
+        let World { host, file, space } = World::<LOCK>::new();
+        for first in [0, 4] {
+            let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
+            let place = Place::Fixed(pages(first, 4));
+            space.map(place, READ_WRITE, Sharing::Shared, backing).unwrap();
+            cache(&space, 2, first..first + 4);
+        }
+        write(&space, 1, 1, 1).unwrap();
+        let other = Arc::clone(&space);
+        let file = Cell::new(Some(file));
+        host.interrupt_after(*moment, move || {
+            other.unmap(pages(0, 4)).unwrap();
+            other.advise(pages(4, 4), Advice::DontNeed).unwrap();
+            file.take().into_iter().for_each(|file| other.vm().close(file));
+            other.unmap(pages(4, 4)).unwrap();
+        });
+        (0..NODES).for_each(|node| assert!(space.vm().reclaim(node, 9).freed < 9));
+        let is_over = host.cancel_interruption();
+        host.check_caches();
+        space.exit();
+        drop(space);
+        assert!(is_over || host.frames_in_use() == 1, "moment {moment}");
+        !is_over
+    };
+    assert!((0..).take_while(comes_at).count() > 10);
+}
+
+#[test]
+fn the_end_comes_at_every_moment_page_by_page() {
+    the_end_comes_at_every_moment::<RELEASED>();
+}
+
+#[test]
+fn the_end_comes_at_every_moment_in_batches() {
+    the_end_comes_at_every_moment::<BATCHING>();
+}
+
+#[test]
+fn reclaim_comes_at_every_moment_page_by_page() {
+    reclaim_comes_at_every_moment::<RELEASED>();
+}
+
+#[test]
+fn reclaim_comes_at_every_moment_in_batches() {
+    reclaim_comes_at_every_moment::<BATCHING>();
+}
