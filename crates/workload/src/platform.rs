@@ -1,7 +1,7 @@
 //! The simulated machine, as the memory manager sees it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId};
@@ -20,8 +20,8 @@ pub struct SimPlatform {
 /// The threads that reclaim memory, one for each node. (Linux: `kswapd`.)
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimers {
-    /// Those that wait for work.
-    idle: RefCell<HashMap<usize, ThreadId>>,
+    /// Those that wait for work, by node.
+    idle: RefCell<BTreeMap<usize, ThreadId>>,
     is_over: Cell<bool>,
 }
 
