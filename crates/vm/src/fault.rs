@@ -103,8 +103,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     /// Has every CPU forget the page that reclaim may just have taken from `page`: another one is
     /// about to be mapped there, and what one CPU writes to that, another must not look for in the
-    /// old one. (Linux maps it at once, and so a thread may for a moment read what was there before
-    /// another thread's write.)
+    /// old one. (The designs that flush as Linux does are spared this: as far as we know, Linux
+    /// does nothing of the kind.)
     fn settle(&self, page: u64) {
         if C::EXTRA_FLUSHES.are_as_linux() {
             return;
