@@ -9,6 +9,7 @@ use shootdown_designs::engine::{Broadcasting, Interrupting, Ours, Policy};
 use shootdown_designs::linux::arc::{ByArea, BySpace};
 use shootdown_designs::{
     Arc, Arm64, Engine, ExitFlush, Linux70, Linux412, Linux414, LinuxPolicy, Naive, Riscv,
+    UnmapBatched,
 };
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::Coherence;
@@ -35,6 +36,10 @@ pub enum Design {
     LinuxHazard,
     /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it.
     LinuxInvlpgb,
+    /// Linux before seed 004: what reclaim takes is flushed page by page.
+    Unmap42,
+    /// Linux with seed 004: one interrupt for each CPU and batch of pages.
+    UnmapBatched,
     /// Linux on ARC before seed 002.
     Arc39,
     /// Linux on ARC with seed 002.
@@ -69,6 +74,9 @@ impl Design {
         Self::Shootdown,
     ];
 
+    /// Those that differ from others only when memory is reclaimed.
+    pub const OF_RECLAIM: [Self; 2] = [Self::Unmap42, Self::UnmapBatched];
+
     /// Those that were made for hardware of another kind than x86's: tags that are the same on all
     /// CPUs, or are renamed, and ways to tell others that interrupt nobody; and ours with one of
     /// these ways alone.
@@ -88,7 +96,7 @@ impl Design {
 
     /// Every design.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::OF_OTHER_HARDWARE.into_iter().chain(Self::ALL)
+        Self::OF_OTHER_HARDWARE.into_iter().chain(Self::OF_RECLAIM).chain(Self::ALL)
     }
 
     /// Its name, as one types it.
@@ -103,6 +111,8 @@ impl Design {
             Self::PowerpcShoot => "powerpc-shoot",
             Self::LinuxHazard => "linux-hazard",
             Self::LinuxInvlpgb => "linux-7.0-invlpgb",
+            Self::Unmap42 => "unmap-4.2",
+            Self::UnmapBatched => "unmap-batched",
             Self::Arc39 => "arc-3.9",
             Self::ArcRanged => "arc-ranged",
             Self::Arm64 => "arm64",
@@ -157,6 +167,8 @@ impl Design {
             Self::LinuxInvlpgb => {
                 job.perform(machine, |sim| Linux70::invlpgb(sim, ExitFlush::Interrupts))
             }
+            Self::Unmap42 => job.perform(machine, Linux412::new),
+            Self::UnmapBatched => job.perform(machine, UnmapBatched::new),
             Self::Arc39 => job.perform(machine, Arc::<BySpace>::new),
             Self::ArcRanged => job.perform(machine, Arc::<ByArea>::new),
             Self::Arm64 => job.perform(machine, Arm64::stock),

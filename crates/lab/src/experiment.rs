@@ -8,7 +8,7 @@ mod scaling;
 use shootdown_sim::machine::Machine;
 
 use crate::error::Failure;
-use crate::simulate;
+use crate::simulate::{self, Runs};
 
 pub(crate) use choice::{Cell, Choice, Told};
 pub(crate) use published::EXPERIMENTS;
@@ -201,6 +201,8 @@ pub(crate) struct Conditions {
     pub(crate) seed: u64,
     /// How much is simulated.
     pub(crate) scale: Scale,
+    /// What was simulated before, under these conditions but for the machine.
+    pub(crate) runs: Runs,
 }
 
 /// Simulates one experiment under one design.

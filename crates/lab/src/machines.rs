@@ -10,17 +10,19 @@ use crate::error::Failure;
 use crate::render::text::{Align, Table};
 
 /// The files of `machines/`, so that the command works wherever it is.
-const EMBEDDED: [(&str, &str); 10] = [
+const EMBEDDED: [(&str, &str); 12] = [
     ("amd-invlpgb", include_str!("../../../machines/amd-invlpgb.toml")),
     ("ampere-emag-32", include_str!("../../../machines/ampere-emag-32.toml")),
     ("arc-80mhz", include_str!("../../../machines/arc-80mhz.toml")),
     ("arm64-2s", include_str!("../../../machines/arm64-2s.toml")),
+    ("desktop-1s", include_str!("../../../machines/desktop-1s.toml")),
     ("emerald-rapids-kvm", include_str!("../../../machines/emerald-rapids-kvm.toml")),
     ("haswell-desktop", include_str!("../../../machines/haswell-desktop.toml")),
     ("power8-16s", include_str!("../../../machines/power8-16s.toml")),
     ("riscv-64", include_str!("../../../machines/riscv-64.toml")),
     ("skylake-laptop-kvm", include_str!("../../../machines/skylake-laptop-kvm.toml")),
     ("xeon-2s", include_str!("../../../machines/xeon-2s.toml")),
+    ("xeon-4s", include_str!("../../../machines/xeon-4s.toml")),
 ];
 
 /// A machine by its name, or from a file: whatever ends in `.toml` is a path.

@@ -13,6 +13,7 @@ use crate::experiment::{
     SHOOTDOWN, Scale, Scaling, run,
 };
 use crate::render::{csv, json, text};
+use crate::simulate::Runs;
 use crate::{machines, print, report};
 
 /// Runs the command.
@@ -71,10 +72,11 @@ fn chosen(options: &Reproduce) -> Result<Vec<(Experiment, Conditions)>, Failure>
     let wanted = |experiment: &&Experiment| {
         options.only.as_deref().is_none_or(|seed| seed == experiment.seed)
     };
-    let mut chosen = Vec::new();
+    let (mut chosen, runs) = (Vec::new(), Runs::default());
     for experiment in EXPERIMENTS.iter().filter(wanted) {
         let machine = machines::find(options.machine.as_deref().unwrap_or(experiment.machine))?;
-        let conditions = Conditions { machine, seed: options.seed, scale: scale(options) };
+        let (seed, scale, runs) = (options.seed, scale(options), runs.clone());
+        let conditions = Conditions { machine, seed, scale, runs };
         // What was fitted was fitted on the experiment's own machine.
         let fitted = experiment.calibrated_on.filter(|_| options.machine.is_none());
         chosen.push((Experiment { calibrated_on: fitted, ..*experiment }, conditions));

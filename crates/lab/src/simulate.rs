@@ -2,8 +2,11 @@
 
 mod seed002;
 mod seed003;
+pub(crate) mod seed004;
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use shootdown_lab::Design;
 use shootdown_sim::Machine;
@@ -27,20 +30,24 @@ pub(crate) fn simulate(
     design: &str,
     conditions: &Conditions,
 ) -> Result<Outcome, String> {
-    let Conditions { machine, seed, scale } = conditions;
+    let Conditions { machine, seed, scale, runs } = conditions;
     let design: Design = design.parse().map_err(|error| format!("{error}"))?;
-    let Measured { workload, value, times, add, less } =
-        measured(experiment.workload, machine, *scale, *seed)?;
+    let Measured { workload, limits, value, times, add, less } =
+        measured(experiment, machine, *scale, *seed)?;
     // A thread for each CPU, and those that start them.
-    let default = Limits::default();
-    let limits = Limits { threads: default.threads + machine.cpu_count(), ..default };
-    let run =
-        |workload| design.run(machine.clone(), limits, workload).map_err(|error| error.to_string());
-    let found = run(workload)?;
+    let limits = Limits { threads: limits.threads + machine.cpu_count(), ..limits };
+    let run = |workload: Rc<dyn Workload>, part| {
+        let of = [experiment.workload, part, design.name()];
+        let key = (of, machine.name.clone(), machine.cpu_count());
+        runs.find_or_run(key, || {
+            design.run(machine.clone(), limits, workload).map_err(|error| error.to_string())
+        })
+    };
+    let found = run(workload, "")?;
     let counts = &found.counts;
     let mut metric = value(&found) * times + add;
     if let Some(less) = less {
-        metric -= value(&run(less)?) * times;
+        metric -= value(&run(less, "less")?) * times;
     }
     Ok(Outcome {
         value: metric,
@@ -60,10 +67,36 @@ pub(crate) fn simulate(
     })
 }
 
+/// What was found so far, so that what several figures are read from runs once. Of one seed and
+/// scale.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs(Arc<Mutex<BTreeMap<RunKey, Found>>>);
+
+/// Workload, which part of it, and design; the machine, and how many CPUs it has.
+type RunKey = ([&'static str; 3], String, usize);
+
+impl Runs {
+    fn find_or_run(
+        &self,
+        key: RunKey,
+        run: impl FnOnce() -> Result<Found, String>,
+    ) -> Result<Found, String> {
+        let locked = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = locked().get(&key) {
+            return Ok(found.clone());
+        }
+        // Not under the lock: others run meanwhile.
+        let found = run()?;
+        locked().insert(key, found.clone());
+        Ok(found)
+    }
+}
+
 /// What is run, and what is read from it.
 struct Measured {
     workload: Rc<dyn Workload>,
-    value: fn(&Found) -> f64,
+    limits: Limits,
+    value: Box<dyn Fn(&Found) -> f64>,
     /// How many times as much was published.
     times: f64,
     /// What is no part of the run.
@@ -73,8 +106,9 @@ struct Measured {
 }
 
 impl Measured {
-    fn of(workload: Rc<dyn Workload>, value: fn(&Found) -> f64) -> Self {
-        Self { workload, value, times: 1.0, add: 0.0, less: None }
+    fn of(workload: Rc<dyn Workload>, value: impl Fn(&Found) -> f64 + 'static) -> Self {
+        let (limits, value) = (Limits::DEFAULT, Box::new(value));
+        Self { workload, limits, value, times: 1.0, add: 0.0, less: None }
     }
 
     /// An iteration's time, in microseconds.
@@ -89,14 +123,14 @@ impl Measured {
 }
 
 fn measured(
-    workload: &str,
+    experiment: &Experiment,
     machine: &Machine,
     scale: Scale,
     seed: u64,
 ) -> Result<Measured, String> {
     let part = if scale == Scale::Quick { 20 } else { 1 };
     let cpus = machine.cpu_count();
-    Ok(match workload {
+    Ok(match experiment.workload {
         "madvise-touch-migrate" => {
             Measured::us(Rc::new(MadviseMigrate { cpus, iterations: 4000 / part }))
         }
@@ -116,6 +150,7 @@ fn measured(
         }),
         other => seed002::measured(other, scale, seed)
             .or_else(|| seed003::measured(other, cpus, scale))
+            .or_else(|| seed004::measured(experiment, machine, scale))
             .ok_or_else(|| format!("there is no workload `{other}`"))?,
     })
 }
@@ -156,7 +191,8 @@ mod tests {
         let experiment = EXPERIMENTS.iter().find(of_that_name).expect("an experiment");
         let machine = machines::find(experiment.machine).expect("an embedded machine");
         let machine = machine.with_cpus(cpus).expect("so many CPUs can be had");
-        let conditions = Conditions { machine, seed: 1, scale: Scale::Quick };
+        let conditions =
+            Conditions { machine, seed: 1, scale: Scale::Quick, runs: Runs::default() };
         let outcome = simulate(experiment, design.name(), &conditions);
         outcome.unwrap_or_else(|error| panic!("{workload} under {design}: {error}"))
     }

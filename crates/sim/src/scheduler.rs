@@ -545,6 +545,7 @@ impl Sim {
     /// Waits in ever deeper idle states, at most until the given time.
     fn wait_for_work(&self, until: Option<Time>) {
         let start = self.now();
+        self.clock.borrow_mut().cpus[self.cpu()].idle_since = Some(start);
         let mut exit = Time::ZERO;
         if let Idle::States(states) = &self.machine.idle {
             for (state, next) in states.iter().zip(states.iter().skip(1).map(Some).chain([None])) {
@@ -576,6 +577,7 @@ impl Sim {
 
     fn count_idle(&self, start: Time) {
         let time = self.now() - start;
+        self.clock.borrow_mut().cpus[self.cpu()].idle_since = None;
         self.count(|counts| counts.idle += time);
     }
 

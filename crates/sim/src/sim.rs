@@ -106,6 +106,8 @@ pub(crate) struct CpuClock {
     stored_at: Time,
     /// Waiting for something to do.
     pub(crate) parked: bool,
+    /// Since when it has had no thread to run.
+    pub(crate) idle_since: Option<Time>,
     /// Held up by an instruction that waits for other CPUs.
     pub(crate) stalled: bool,
     /// What others' broadcasts and remote fences took from it, and it has not yet lost.
@@ -116,6 +118,14 @@ pub(crate) struct CpuClock {
     /// The flush whose interrupts it sends.
     pub(crate) flushing: Option<Flushing>,
     pub(crate) counts: Counts,
+}
+
+impl CpuClock {
+    /// What it did until `now`.
+    fn counts_at(&self, now: Time) -> Counts {
+        let idle = self.idle_since.map_or(Time::ZERO, |since| now.saturating_sub(since));
+        Counts { idle: self.counts.idle + idle, ..self.counts }
+    }
 }
 
 /// A flush whose interrupts are being sent: who is interrupted for nothing?
@@ -167,6 +177,7 @@ impl Sim {
             arrivals: VecDeque::new(),
             stored_at: Time::ZERO,
             parked: false,
+            idle_since: None,
             stalled: false,
             stolen: Time::ZERO,
             fenced_until: Time::ZERO,
@@ -286,7 +297,7 @@ impl Sim {
     /// What one CPU did so far.
     #[must_use]
     pub fn counts_of(&self, cpu: usize) -> Counts {
-        self.clock.borrow().cpus[cpu].counts
+        self.clock.borrow().cpus[cpu].counts_at(self.now())
     }
 
     /// What all CPUs did so far.
@@ -294,7 +305,7 @@ impl Sim {
     pub fn counts(&self) -> Counts {
         let mut total = Counts::default();
         for cpu in &self.clock.borrow().cpus {
-            total += cpu.counts;
+            total += cpu.counts_at(self.now());
         }
         total
     }

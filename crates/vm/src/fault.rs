@@ -64,6 +64,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             FirstRead::ZeroPage => access,
             FirstRead::Guessed => self.first_reads.expected(area, access),
         };
+        self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
         if self.vm.pages.is_some() && shown(area, page, access).is_none() {
             self.settle(page);

@@ -45,6 +45,11 @@ impl<P: Platform> File<P> {
         self.pages.lock().len()
     }
 
+    /// Whether this page is in memory.
+    pub(crate) fn holds(&self, number: u64) -> bool {
+        self.pages.lock().contains_key(&number)
+    }
+
     /// The pages that are in memory and wanted of those with `numbers`, in order, each counted once
     /// more for the caller.
     pub(crate) fn cached(

@@ -80,7 +80,7 @@
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed. Then the space and
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
-//! `cow`, `first_read` and `fault_around`, [`unmap`](AddressSpace::unmap),
+//! `cow`, `first_read`, `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
 //! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit);
 //! and `held`, the page tables that a CPU may still walk. Last, what comes from the pages' side:
@@ -116,6 +116,7 @@ mod fault;
 mod cow;
 mod first_read;
 mod fault_around;
+mod read_ahead;
 mod unmap;
 mod remap;
 mod protect;

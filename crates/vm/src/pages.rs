@@ -3,11 +3,12 @@
 //!
 //! # What a record says
 //!
-//! A page has a record from when it is first mapped until nobody has it any more: whose it is, and
-//! each place where it is mapped. A place is noted *before* the entry there is written, and struck
-//! out *after* the entry was cleared, by whoever cleared it. So each entry that holds the page has
-//! its place noted, and a place whose entry holds something else is on its way in or out, and its
-//! entry somebody else's. Who has cleared an entry also has its count of the page.
+//! A page has a record from when it is first mapped, or read in ahead, until nobody has it any
+//! more: whose it is, and each place where it is mapped. A place is noted *before* the entry there
+//! is written, and struck out *after* the entry was cleared, by whoever cleared it. So each entry
+//! that holds the page has its place noted, and a place whose entry holds something else is on its
+//! way in or out, and its entry somebody else's. Who has cleared an entry also has its count of the
+//! page.
 //!
 //! Page tables are freed only when every entry below has been cleared and struck out. So whoever
 //! holds a record's lock, and finds a place, finds the table there, too.
@@ -128,25 +129,50 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         address: u64,
         node: usize,
     ) {
-        let is_new_on_list = {
-            let mut records = self.shard(page).lock();
-            let record = records.entry(page).or_insert_with(Page::new);
-            if record.places.is_empty() && record.is_orphan() {
-                // The frame was a file's that was dropped, and is another page's now.
-                *record = Page { state: record.state & State::LISTED, ..Page::new() };
+        let place = Place { space: Arc::clone(space), address };
+        if self.note_as(page, file, Some(place)) {
+            self.list([(page, node)]);
+        }
+    }
+
+    /// Notes a file's page that was read in, and that nobody has mapped yet: for the caller, who
+    /// counts it. Returns whether it is to be [listed](Self::list).
+    pub(crate) fn note_unmapped(&self, page: Frame, file: &Arc<File<P>>, number: u64) -> bool {
+        self.note_as(page, Some((file, number)), None)
+    }
+
+    fn note_as(
+        &self,
+        page: Frame,
+        file: Option<(&Arc<File<P>>, u64)>,
+        place: Option<Place<P, C, F>>,
+    ) -> bool {
+        let mut records = self.shard(page).lock();
+        let record = records.entry(page).or_insert_with(Page::new);
+        if record.places.is_empty() && record.is_orphan() {
+            // The frame was a file's that was dropped, and is another page's now.
+            *record = Page { state: record.state & State::LISTED, ..Page::new() };
+        }
+        if let Some((file, number)) = file
+            && !record.owner.is(file)
+        {
+            record.owner = Owner::File(Arc::downgrade(file), number);
+            record.state &= State::LISTED;
+            record.state.set(State::STORED, file.is_stored());
+        }
+        record.places.extend(place);
+        file.is_some_and(|(file, _)| file.is_stored()) && record.list()
+    }
+
+    /// Puts pages, each with its node, on the lists, as the youngest of those that were used once.
+    pub(crate) fn list(&self, pages: impl IntoIterator<Item = (Frame, usize)>) {
+        let mut pages = pages.into_iter().peekable();
+        while let Some((page, node)) = pages.next() {
+            let mut lists = self.lists[node].lock();
+            lists.inactive.push_back(page);
+            while let Some((page, _)) = pages.next_if(|&(_, other)| other == node) {
+                lists.inactive.push_back(page);
             }
-            if let Some((file, number)) = file
-                && !record.owner.is(file)
-            {
-                record.owner = Owner::File(Arc::downgrade(file), number);
-                record.state &= State::LISTED;
-                record.state.set(State::STORED, file.is_stored());
-            }
-            record.places.push(Place { space: Arc::clone(space), address });
-            file.is_some_and(|(file, _)| file.is_stored()) && record.list()
-        };
-        if is_new_on_list {
-            self.lists[node].lock().inactive.push_back(page);
         }
     }
 
@@ -212,7 +238,7 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
             is_there && record.list()
         });
         if is_new_on_list == Some(true) {
-            self.lists[node].lock().inactive.push_back(page);
+            self.list([(page, node)]);
         }
     }
 

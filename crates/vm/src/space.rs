@@ -34,6 +34,8 @@ pub struct Vm<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) held_tables_max: u64,
     /// In bytes; less than two pages is none.
     pub(crate) fault_around_bytes: u64,
+    /// Less than two is none.
+    pub(crate) read_ahead_pages: u64,
     /// Of every page that is mapped, if memory is reclaimed.
     pub(crate) pages: Option<Arc<Pages<P, C, F>>>,
 }
@@ -55,6 +57,7 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
             held: Arc::new(HeldTables::new()),
             held_tables_max: HELD_TABLES_MAX,
             fault_around_bytes: 0,
+            read_ahead_pages: 0,
             pages: None,
         })
     }
@@ -76,6 +79,15 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     pub fn with_fault_around(self, window_bytes: u64) -> Self {
         let fault_around_bytes = window_bytes.checked_ilog2().map_or(0, |log| 1 << log);
         Self { fault_around_bytes, ..self }
+    }
+
+    /// Has a fault on a page of a stored file that is not in memory read in its neighbours, too: the
+    /// window of so many pages, rounded down to a power of two. (Linux: `read_ahead_kb`, which is
+    /// 128 KiB.) With less than two, as at first, a fault reads one page.
+    #[must_use]
+    pub fn with_read_ahead(self, window_pages: u64) -> Self {
+        let read_ahead_pages = window_pages.checked_ilog2().map_or(0, |log| 1 << log);
+        Self { read_ahead_pages, ..self }
     }
 
     /// Has lazy CPUs interrupted when more page tables than that are held back because they could
@@ -283,6 +295,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> Clone for Vm<P, C, F>
             held: Arc::clone(&self.held),
             held_tables_max: self.held_tables_max,
             fault_around_bytes: self.fault_around_bytes,
+            read_ahead_pages: self.read_ahead_pages,
             pages: self.pages.clone(),
         }
     }

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId};
+use shootdown_sim::machine::Storage;
+use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId, Time};
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
 /// Physical memory, page-table entries, locks and the time that work takes, on the machine of a
@@ -69,6 +70,16 @@ impl SimPlatform {
         self.sim.free_frames(node) < self.sim.frames_of_node() / part
     }
 
+    /// A page is read or written, for which the calling thread waits so long.
+    fn use_storage(&self, wait: impl FnOnce(&Storage) -> Time) {
+        let Some(storage) = &self.sim.machine().storage else { return };
+        self.sim.spend(storage.page);
+        let wait = wait(storage);
+        if wait != Time::ZERO {
+            self.sim.sleep(wait);
+        }
+    }
+
     fn wake_reclaimer(&self, node: usize) {
         if !self.is_short(node, LOW) {
             return;
@@ -124,6 +135,7 @@ impl Platform for SimPlatform {
     }
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
         let stored = self.stored.borrow().get(&(file, number)).copied();
+        self.use_storage(|storage| if stored.is_some() { storage.read } else { Time::ZERO });
         match stored {
             // A device puts it there.
             Some(word) => self.sim.fill_page(page.0, word),
@@ -132,6 +144,7 @@ impl Platform for SimPlatform {
         }
     }
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
+        self.use_storage(|storage| storage.write);
         self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
     }
     fn node_count(&self) -> usize {

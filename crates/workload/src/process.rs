@@ -24,6 +24,11 @@ const FAULTS_MAX: u32 = 100_000;
 /// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
 const RECLAIM_PAUSE: Time = Time::from_ms(1);
 
+/// How much a read fault in a file maps at once, and how many pages are read at once, where files
+/// are stored. (Linux's `fault_around_bytes` and `read_ahead_kb`.)
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
+const READ_AHEAD_PAGES: u64 = 32;
+
 /// Whether there is memory for everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
@@ -94,7 +99,13 @@ impl<C: Coherence> Vm<C> {
         let design = Rc::new(Watched::new(Rc::clone(&sim), design));
         let vm = shootdown_vm::Vm::new(platform, design)?;
         Ok(Self {
-            vm: if memory == Memory::Reclaimed { vm.with_reclaim() } else { vm },
+            vm: match memory {
+                Memory::Enough => vm,
+                Memory::Reclaimed => vm
+                    .with_reclaim()
+                    .with_fault_around(FAULT_AROUND_BYTES)
+                    .with_read_ahead(READ_AHEAD_PAGES),
+            },
             memory,
             sim,
             files: RefCell::default(),

@@ -54,6 +54,8 @@ impl Default for Limits {
 pub struct Outcome {
     /// From the first [`Operation::Begin`] to the last [`Operation::End`].
     pub time: Time,
+    /// From the first [`Operation::End`] to the last.
+    pub time_range: Time,
     /// How often all threads together did what is measured.
     pub iterations: u64,
     /// What all CPUs did in that time.
@@ -78,6 +80,7 @@ impl Outcome {
         let sim = vm.sim();
         Self {
             time: sim.time(),
+            time_range: Time::ZERO,
             iterations: 0,
             counts: sim.counts(),
             unmaps: vm.design().unmaps(),
@@ -200,6 +203,7 @@ impl Default for UserLock {
 #[derive(Clone, Copy, Debug, Default)]
 struct Measure {
     begin: Option<(Time, Counts)>,
+    first_end: Option<Time>,
     end: Option<(Time, Counts)>,
     iterations: u64,
 }
@@ -411,6 +415,7 @@ impl<C: Coherence + 'static> World<C> {
 
     fn end(&self, iterations: u64) {
         let mut measure = self.measure.get();
+        measure.first_end.get_or_insert(self.sim.now());
         measure.end = Some((self.sim.now(), self.sim.counts()));
         measure.iterations += iterations;
         self.measure.set(measure);
@@ -434,6 +439,7 @@ impl<C: Coherence + 'static> World<C> {
         let (end, counts) = measure.end.unwrap_or((self.sim.time(), self.sim.counts()));
         Ok(Outcome {
             time: end - begin,
+            time_range: end - measure.first_end.unwrap_or(end),
             iterations: measure.iterations,
             counts: counts.since(&counts_before),
             ..Outcome::of(&self.vm)

@@ -145,7 +145,8 @@ mod tests {
     fn every_design_has_a_point_for_every_size_in_order() {
         let machine = crate::machines::find("power8-16s").expect("an embedded machine");
         let machine = machine.with_cpus(8).expect("a machine");
-        let conditions = Conditions { machine, seed: 1, scale: Scale::Quick };
+        let conditions =
+            Conditions { machine, seed: 1, scale: Scale::Quick, runs: Runs::default() };
         let experiment = EXPERIMENTS.iter().find(|experiment| experiment.workload == SCALED);
         let done = std::sync::atomic::AtomicUsize::new(0);
         let count = || _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -269,6 +269,18 @@ section! {
     page_ceiling: usize = page_ceiling,
 }
 
+section! {
+    /// Where files are stored.
+    Storage, StorageFile, "storage":
+    /// The kernel's work for a page that is read or written, on the CPU that asks for it: finding
+    /// its block, and whatever else the page cache and the file system do.
+    page: Time = page_ns,
+    /// How long a page that was written before takes to be read, without the CPU.
+    read: Time = read_us,
+    /// How long a page takes to be written, without the CPU.
+    write: Time = write_us,
+}
+
 /// How the hardware's tags are given to address spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -350,8 +362,8 @@ pub(super) struct MachineFile {
     pub(super) refill: Refill,
     #[serde(default)]
     pub(super) stale_writes: StaleWrites,
-    /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]` and `[kernel]`
-    /// are to be multiplied, where they were not measured on this machine. Once, if missing.
+    /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
+    /// `[storage]` are to be multiplied, where they were not measured on this machine. Once, if missing.
     scale: Option<ScaleFile>,
     topology: TopologyFile,
     pub(super) cache: CacheFile,
@@ -360,6 +372,8 @@ pub(super) struct MachineFile {
     pub(super) virtualization: Option<VirtualizationFile>,
     pub(super) broadcast: Option<BroadcastFile>,
     pub(super) remote_fence: Option<RemoteFenceFile>,
+    /// None: it takes no time.
+    pub(super) storage: Option<StorageFile>,
     /// None: CPUs poll.
     #[serde(default)]
     idle: Vec<IdleStateFile>,
@@ -446,6 +460,9 @@ impl MachineFile {
         }
         if let Some(remote_fence) = &self.remote_fence {
             remote_fence.add_numbers(&mut numbers);
+        }
+        if let Some(storage) = &self.storage {
+            storage.add_numbers(&mut numbers);
         }
         for state in &self.idle {
             let section = format!("idle.{}", state.name);

@@ -13,7 +13,7 @@ use crate::time::Time;
 
 pub use file::{
     Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, Number, Refill, RemoteFence, StaleWrites,
-    Tagging, Tlb, TlbInIdle, Virtualization,
+    Storage, Tagging, Tlb, TlbInIdle, Virtualization,
 };
 pub use topology::{Distance, Topology};
 
@@ -44,6 +44,8 @@ pub struct Machine {
     pub broadcast: Option<Broadcast>,
     /// Firmware that has CPUs invalidate, if there is any.
     pub remote_fence: Option<RemoteFence>,
+    /// What it takes to read and write files, if it takes anything.
+    pub storage: Option<Storage>,
     /// What CPUs do when they have nothing to do.
     pub idle: Idle,
     /// What the kernel's own work costs.
@@ -76,6 +78,7 @@ impl Machine {
             virtualization: file.virtualization.as_ref().map(|file| file.resolve(scale)),
             broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
             remote_fence: file.remote_fence.as_ref().map(|file| file.resolve(scale)),
+            storage: file.storage.as_ref().map(|file| file.resolve(scale)),
             idle: file.idle(),
             kernel: file.kernel.resolve(scale),
             name: file.name,
