@@ -119,11 +119,16 @@ impl<C: Coherence> Vm<C> {
         loop {
             match self.touch(process, address, access) {
                 Err(StepError::Fault(FaultError::NoArea)) => {
+                    if address < LOWEST_PAGE * PAGE_BYTES {
+                        return Ok(());
+                    }
+                    // By a system call, in which the thread may have to wait for the areas.
+                    self.enter_kernel();
                     let page = Place::Fixed(address..address.saturating_add(PAGE_BYTES));
                     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
-                    let mapped = address >= LOWEST_PAGE * PAGE_BYTES
-                        && self.map_as(process, page, all, Backed::anonymous()).is_ok();
-                    if !mapped {
+                    let mapped = self.map_as(process, page, all, Backed::anonymous());
+                    self.return_to_user(process);
+                    if mapped.is_err() {
                         return Ok(());
                     }
                 }
