@@ -18,7 +18,7 @@ mod world;
 
 pub use contents::{Contents, FoundBy, WrongContent};
 pub use operation::Workload;
-pub use platform::SimPlatform;
+pub use platform::{SimPlatform, Traffic};
 pub use process::{Memory, Refusals, StepError};
 pub use watched::{Unmaps, Watched};
 pub use world::{Limits, Outcome, RunError, run};

@@ -15,6 +15,7 @@ use shootdown_vm::{Coherence, HeldStats};
 
 use crate::contents::{Contents, WrongContent};
 use crate::operation::{LockId, Operation, ProgramId, Workload};
+use crate::platform::Traffic;
 use crate::process::{Memory, Process, Refusals, Step, StepError, Vm};
 use crate::watched::Unmaps;
 
@@ -80,6 +81,8 @@ pub struct Outcome {
     pub wrong_contents: u64,
     /// The first of it.
     pub first_wrong_contents: Vec<WrongContent>,
+    /// What became of pages, in all of the run.
+    pub traffic: Traffic,
     /// Page tables that were held back because a CPU could still walk them, in all of the run.
     pub held_tables: HeldStats,
 }
@@ -100,6 +103,7 @@ impl Outcome {
             first_violations: sim.first_violations(),
             wrong_contents: contents.as_ref().map_or(0, |contents| contents.wrong()),
             first_wrong_contents: contents.map_or(Vec::new(), |model| model.first().to_vec()),
+            traffic: vm.platform().traffic(),
             held_tables: vm.held_tables(),
         }
     }
