@@ -32,6 +32,8 @@ fn outcome<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome
     let outcome = run(machine(), LIMITS, Rc::new(READERS), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
     assert_eq!(outcome.iterations, 8 * 1200);
     outcome
 }

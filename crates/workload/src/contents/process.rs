@@ -283,10 +283,12 @@ impl Memory {
         let is_taken = state.offered.is_some() && source == Source::Zero && value == 0;
         let copied_since = self.copied_since();
         let page = self.pages.entry(number).or_insert_with(|| Page::fresh(0));
+        let offered = page.offered;
         page.forget_before(now, now, copied_since);
         let word = if is_fresh || is_taken { Word::Fresh } else { Word::Written(value) };
         page.contents.push(Content::new(word, now));
-        page.offered = page.offered.filter(|_| word != Word::Fresh);
+        // To be read does not take an offer back.
+        page.offered = offered.filter(|_| word != Word::Fresh);
     }
 
     /// What may be read.

@@ -121,6 +121,11 @@ fn an_offer_is_taken_up_until_the_next_write() {
     model.wrote(process, 1, 9);
     may_read(&model, process, 1, &[9]);
     may_read(&model, process, 2, &[0, 3]);
+    let offer = model.begin(process, Change::Offer(2..3));
+    model.wrote(process, 2, 4);
+    model.end(offer);
+    model.read(process, 2, 4);
+    may_read(&model, process, 2, &[0, 4]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Designs with something left out: the check of contents must find each, without the oracle.
 
 use std::cell::{Cell, RefCell};
-use std::mem;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
@@ -22,19 +21,22 @@ pub(crate) enum Fault {
     CopyUnflushed,
     /// A fork is not flushed.
     ForkUnflushed,
-    /// Nobody waits for the flush of a discard.
-    DiscardNotAwaited,
+    /// A discard, or an offer, is not flushed.
+    AdviceUnflushed,
+    /// What is unmapped, or mapped over, is not flushed.
+    UnmapUnflushed,
     /// A move is not flushed.
     MoveUnflushed,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::TakenForgotten,
         Self::BatchesLate,
         Self::CopyUnflushed,
         Self::ForkUnflushed,
-        Self::DiscardNotAwaited,
+        Self::AdviceUnflushed,
+        Self::UnmapUnflushed,
         Self::MoveUnflushed,
     ];
 
@@ -43,7 +45,9 @@ impl Fault {
             Self::CopyUnflushed => cause == Cause::CopyOnWrite,
             Self::ForkUnflushed => cause == Cause::Fork,
             Self::MoveUnflushed => cause == Cause::Move,
-            Self::TakenForgotten | Self::BatchesLate | Self::DiscardNotAwaited => false,
+            Self::AdviceUnflushed => cause == Cause::Advise,
+            Self::UnmapUnflushed => cause == Cause::Unmap,
+            Self::TakenForgotten | Self::BatchesLate => false,
         }
     }
 }
@@ -89,7 +93,7 @@ impl<C: Coherence> Faulty<C> {
 
 impl<C: Coherence> Coherence for Faulty<C> {
     type Space = C::Space;
-    /// Nothing, if nobody waits.
+    /// Nothing, if nothing was sent.
     type Pending = Option<C::Pending>;
     type Batch = C::Batch;
 
@@ -109,13 +113,7 @@ impl<C: Coherence> Coherence for Faulty<C> {
         if self.fault.skips(change.cause) {
             return None;
         }
-        let pending = self.design.flush(space, change);
-        if self.fault == Fault::DiscardNotAwaited && change.cause == Cause::Advise {
-            // Dropped, it would be waited for.
-            mem::forget(pending);
-            return None;
-        }
-        Some(pending)
+        Some(self.design.flush(space, change))
     }
     fn wait(&self, pending: Self::Pending) -> Horizon {
         pending.map_or(Horizon::UNKNOWN, |pending| self.design.wait(pending))
