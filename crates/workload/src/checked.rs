@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Touch};
 use shootdown_vm::{
-    AddressSpace, Advice, Backing, BadRange, Coherence, File, Format as _, MapError, OutOfMemory,
-    PAGE_BYTES, Place, Protection, RangeError, RemapError, Sharing, X86_64,
+    Advice, Backing, BadRange, Coherence, File, Format as _, MapError, OutOfMemory, PAGE_BYTES,
+    Place, Protection, RangeError, RemapError, Sharing, X86_64,
 };
 
 use crate::by_address::FRESH;
-use crate::contents::{Change, MemoryId, Shown, UnderWay};
+use crate::contents::{Change, MemoryId, Model, Shown, UnderWay};
 use crate::operation::{Access, FileId, Permission};
 use crate::platform::SimPlatform;
-use crate::process::{Design, Process, StepError, Vm, protection};
+use crate::process::{Process, Space, StepError, Vm, protection};
 
 /// What a mapping is to show, as the memory manager and as the model have it.
 pub(crate) struct Backed {
@@ -138,7 +138,7 @@ impl<C: Coherence> Vm<C> {
     pub(crate) fn fork_space(
         &self,
         process: &Process<C>,
-    ) -> Result<(AddressSpace<SimPlatform, Design<C>>, Option<MemoryId>), OutOfMemory> {
+    ) -> Result<(Space<C>, Option<MemoryId>), OutOfMemory> {
         let under_way = self.begin(process, Change::Fork);
         let forked = process.space().fork();
         let (Some(contents), Some(fork)) = (&self.contents, under_way) else {
@@ -165,11 +165,7 @@ impl<C: Coherence> Vm<C> {
         });
     }
 
-    fn tell(
-        &self,
-        under_way: Option<UnderWay>,
-        tell: impl FnOnce(&mut crate::contents::Model, UnderWay),
-    ) {
+    fn tell(&self, under_way: Option<UnderWay>, tell: impl FnOnce(&mut Model, UnderWay)) {
         if let (Some(contents), Some(under_way)) = (&self.contents, under_way) {
             tell(&mut contents.borrow_mut(), under_way);
         }
@@ -269,7 +265,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// The pages in the tables of a space, with what they hold.
-    fn pages_of(&self, space: &AddressSpace<SimPlatform, Design<C>>) -> BTreeMap<u64, u64> {
+    fn pages_of(&self, space: &Space<C>) -> BTreeMap<u64, u64> {
         let held = |entry| X86_64::as_leaf(entry).map(|leaf| leaf.frame.0);
         let pages = self.sim().pages_below(space.root().0 / PAGE_BYTES, held);
         let content = |(address, frame)| (address / PAGE_BYTES, self.sim().page_content(frame));

@@ -61,6 +61,7 @@ impl Refusals {
 }
 
 pub(crate) type Design<C> = Rc<Watched<C>>;
+pub(crate) type Space<C> = AddressSpace<SimPlatform, Design<C>>;
 
 /// The memory manager of a simulated machine, under one design.
 pub(crate) struct Vm<C: Coherence> {
@@ -83,7 +84,7 @@ pub(crate) struct Process<C: Coherence> {
     pub(crate) threads: Cell<u32>,
     /// The number under which the model knows its memory.
     pub(crate) memory: Option<MemoryId>,
-    space: AddressSpace<SimPlatform, Design<C>>,
+    space: Space<C>,
     /// Where its areas begin.
     areas: RefCell<HashMap<AreaId, u64>>,
 }
@@ -177,7 +178,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// A space without memory.
-    pub(crate) fn space(&self) -> Result<AddressSpace<SimPlatform, Design<C>>, OutOfMemory> {
+    pub(crate) fn space(&self) -> Result<Space<C>, OutOfMemory> {
         AddressSpace::new(&self.vm)
     }
 
@@ -371,16 +372,12 @@ impl<C: Coherence> Vm<C> {
 }
 
 impl<C: Coherence> Process<C> {
-    const fn new(
-        space: AddressSpace<SimPlatform, Design<C>>,
-        memory: Option<MemoryId>,
-        areas: HashMap<AreaId, u64>,
-    ) -> Self {
+    const fn new(space: Space<C>, memory: Option<MemoryId>, areas: HashMap<AreaId, u64>) -> Self {
         let (number, threads) = (Cell::new(0), Cell::new(0));
         Self { number, threads, memory, space, areas: RefCell::new(areas) }
     }
 
-    pub(crate) const fn space(&self) -> &AddressSpace<SimPlatform, Design<C>> {
+    pub(crate) const fn space(&self) -> &Space<C> {
         &self.space
     }
 

@@ -8,23 +8,23 @@
 //!
 //! # What may be read
 //!
-//! A place is a page of a process. What it *shows* is a page of a shared file, or a page of its own;
-//! that begins as zero or as a page of a file, which it follows until it is written.
+//! A place is a page of a process. What it *shows* is a page of a shared file, or a page of its
+//! own; that begins as zero or as a page of a file, which it follows until it is written.
 //!
 //! - Reads and writes happen at one moment. What is written is read from then on, by all, and
 //!   nothing else is: across copies on write, reclaim, migration, changes of protection, and moves
 //!   to other CPUs, none of which the model is told of.
 //! - What changes contents (`munmap`, a new mapping, `MADV_DONTNEED`, `mremap`) takes from when it
-//!   *begins* to when it *ends*. Meanwhile a place may have two pages, of before and after, and each
-//!   CPU uses one of them: reads find anything that either may hold, and a write goes to one of
-//!   them, so that it replaces nothing. When it ends, all that was there before it began is gone for
-//!   good, and what was written meanwhile may be there or not.
+//!   *begins* to when it *ends*. Meanwhile a place may have two pages, of before and after, and
+//!   each CPU uses one of them: reads find anything that either may hold, and a write goes to one
+//!   of them, so that it replaces nothing. When it ends, all that was there before it began is gone
+//!   for good, and what was written meanwhile may be there or not.
 //! - After that there is one page again. The first read tells which of several possible values it
 //!   holds, and the next must find the same.
 //! - A fork's child holds, in each page, something that the parent's page held between its
 //!   beginning and its end.
-//! - A page that was offered (`MADV_FREE`) holds what it held, until it is found to be zero; a write
-//!   after the offer keeps it.
+//! - A page that was offered (`MADV_FREE`) holds what it held, until it is found to be zero; a
+//!   write after the offer keeps it.
 //! - A shared file's page is one page, whatever is done to mappings of it: a write to it is never
 //!   lost, not even one through a mapping that is just being removed.
 //! - Who writes to a private page of a file has it copied some time before. Until the write, others
@@ -42,13 +42,13 @@
 //!
 //! # What it does not see
 //!
-//! A page is one word, as the simulated machine holds no more. Stores take effect in order, at once,
-//! for every CPU (sequential consistency): so does the simulated machine, whose store buffers cost
-//! time and hide nothing. An access that is refused where it should be allowed, or the other way
-//! round, is not its concern, unless it succeeds where nothing is mapped. Whether a write
-//! was lost that was made while something was under way at the same place, it cannot tell, and a
-//! page of a file is looked at in the end only if somebody has used it. So it errs by silence: what
-//! it reports is wrong.
+//! A page is one word, as the simulated machine holds no more. Stores take effect in order, at
+//! once, for every CPU (sequential consistency): so does the simulated machine, whose store buffers
+//! cost time and hide nothing. An access that is refused where it should be allowed, or the other
+//! way round, is not its concern, unless it succeeds where nothing is mapped. Whether a write was
+//! lost that was made while something was under way at the same place, it cannot tell, and a page
+//! of a file is looked at in the end only if somebody has used it. So it errs by silence: what it
+//! reports is wrong.
 
 mod files;
 mod layers;

@@ -1,7 +1,7 @@
 //! What goes wrong under designs that do as Linux does, as far as we know what it does.
 //!
-//! Reclaim has cleared the entry of a file's page, and not yet flushed it. A thread writes there: it
-//! gets a copy of its own, and writes to that, while another CPU still reads the file's page
+//! Reclaim has cleared the entry of a file's page, and not yet flushed it. A thread writes there:
+//! it gets a copy of its own, and writes to that, while another CPU still reads the file's page
 //! through its TLB (`docs/reclaim.md`, "Who puts another page there"). A fault handler that looks
 //! whether the space is held back flushes the address first, and then nothing is wrong.
 
