@@ -8,13 +8,15 @@
 use std::rc::Rc;
 
 use shootdown_designs::engine::Ours;
-use shootdown_designs::{Engine, Linux70, Linux412, Naive, UnmapBatched};
+use shootdown_designs::{Engine, Linux70, Linux412, UnmapBatched};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::Coherence;
 use shootdown_workload::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_workload::{Contents, FoundBy, Limits, Memory, Outcome, Workload, run};
+
+use crate::faulty::Faulty;
 
 const WRITER: ProgramId = ProgramId(0);
 const READER: ProgramId = ProgramId(1);
@@ -102,10 +104,16 @@ fn a_page_that_is_written_while_it_is_taken_is_not_settled_under_linux() {
     assert_eq!(wrong_read(&latest), Some((Some(0), &[2][..])));
 }
 
+/// The very same, but for the fault handler, and ours.
 #[test]
 fn it_is_where_the_fault_handler_looks() {
+    let page_by_page = outcome(0, |sim| Faulty::settling(Linux412::new(sim)));
+    assert_eq!(wrong_read(&page_by_page), None);
+    let batched = outcome(15_000, |sim| Faulty::settling(UnmapBatched::new(sim)));
+    assert_eq!(wrong_read(&batched), None);
+    let latest = outcome(15_000, |sim| Faulty::settling(Linux70::new(sim)));
+    assert_eq!(wrong_read(&latest), None);
     for delay_ns in [0, 15_000] {
         assert_eq!(wrong_read(&outcome(delay_ns, Engine::<1, Ours>::new)), None);
-        assert_eq!(wrong_read(&outcome(delay_ns, Naive::new)), None);
     }
 }
