@@ -72,7 +72,7 @@ pub enum Contents {
     #[default]
     Unchecked,
     /// Every word that is read is compared with what may be there, and all that is left at the end
-    /// of a process, and of the run. Runs take longer, by half and more; and some simulated time
+    /// of a process, and of the run. Runs take about three times as long; and some simulated time
     /// after the end of what is measured, to look at files.
     Checked,
 }
