@@ -19,7 +19,7 @@ cargo xtask demo            replay recordings, reproduce published results, writ
 cargo xtask test            all that CI runs; about a quarter of an hour on two cores
 cargo xtask bench           instructions of the hot paths, speed of the simulator and of replays
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
-                            damaged recordings (10)
+                            damaged recordings, what memory holds (10)
 
 Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
 
@@ -247,7 +247,13 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .run()?;
     // Others each time: if one finds something, it says which.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    fuzz(minutes * 60, since.as_secs() & u64::from(u32::MAX))?;
+    let seed = since.as_secs() & u64::from(u32::MAX);
+    fuzz(minutes * 60, seed)?;
+    // About 2000 programs a minute.
+    cargo("test --release -p shootdown-workload --test contents memory_holds")
+        .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
+        .env("CONTENTS_SEED", seed.to_string())
+        .run()?;
     // About 16 seeds in two minutes.
     miri(u32::try_from(minutes * 4).unwrap_or(u32::MAX))
 }

@@ -44,8 +44,9 @@
 //!
 //! In this order: [`machine`], the description; [`time`](Time) and `queue`, who acts when;
 //! [`sim`](Sim), the main loop and how time passes, on `context`s that are coroutines on `stack`s;
-//! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`;
-//! [`broadcast`](Told), the other way to tell; `scheduler` and [`lock`](SleepingLock);
+//! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`,
+//! and `inspect`, which looks at memory past them; [`broadcast`](Told), the other way to tell;
+//! `scheduler` and [`lock`](SleepingLock);
 //! [`oracle`](Wrong), the judge; `telling` and [`engine`](SimMachine), the machine as Shootdown
 //! sees it.
 
@@ -62,6 +63,7 @@ mod interrupt;
 mod memory;
 mod tlb;
 mod mmu;
+mod inspect;
 mod broadcast;
 mod scheduler;
 mod lock;

@@ -47,9 +47,29 @@ impl Sim {
     ///
     /// If the page tables do not allow it. The caller sees to the fault and tries again.
     pub fn touch(&self, address: u64, touch: Touch) -> Result<u64, PageFault> {
+        self.touch_seen(address, touch, |_| {})
+    }
+
+    /// The same. What it read or wrote is shown to `see` at the very moment, before any other CPU
+    /// does anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`touch`](Self::touch). Nothing is shown then.
+    pub fn touch_seen(
+        &self,
+        address: u64,
+        touch: Touch,
+        see: impl FnOnce(u64),
+    ) -> Result<u64, PageFault> {
         self.count(|counts| counts.accesses += 1);
+        let use_frame = |frame| {
+            let word = self.use_frame(frame, touch);
+            see(word);
+            word
+        };
         let result = match self.look_up(address, touch) {
-            Some(frame) => Ok(self.use_frame(frame, touch)),
+            Some(frame) => Ok(use_frame(frame)),
             None => {
                 // Interrupts wait until the instruction is over, its access included: a CPU answers
                 // no flush between a walk and the use of what it found.
@@ -57,7 +77,7 @@ impl Sim {
                 self.mask();
                 self.spend(self.machine.tlb.walk);
                 let walked = self.walk(address, touch);
-                let result = walked.map(|frame| self.use_frame(frame, touch));
+                let result = walked.map(use_frame);
                 self.unmask();
                 result
             }
@@ -530,18 +550,18 @@ fn mark_written(memory: &mut Memory, root: FrameNumber, address: u64, frame: Fra
     }
 }
 
-const fn entry_frame(entry: u64) -> FrameNumber {
+pub(crate) const fn entry_frame(entry: u64) -> FrameNumber {
     (entry & 0x000f_ffff_ffff_f000) >> PAGE_SHIFT
 }
 
 // Intel 64 and IA-32 Architectures Software Developer's Manual, volume 3, section 4.5.
-const PRESENT: u64 = 1 << 0;
+pub(crate) const PRESENT: u64 = 1 << 0;
 const WRITABLE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
-const LARGE: u64 = 1 << 7;
-const PAGE_SHIFT: u8 = 12;
-const LEVEL_BITS: u8 = 9;
-const TOP_SHIFT: u8 = 39;
-const ENTRIES_PER_TABLE: usize = 512;
+pub(crate) const LARGE: u64 = 1 << 7;
+pub(crate) const PAGE_SHIFT: u8 = 12;
+pub(crate) const LEVEL_BITS: u8 = 9;
+pub(crate) const TOP_SHIFT: u8 = 39;
+pub(crate) const ENTRIES_PER_TABLE: usize = 512;

@@ -18,21 +18,37 @@ pub struct File<P: Platform> {
     platform: P,
     /// Where it is stored.
     stored: Option<FileId>,
-    pages: Mutex<P::SpinLock, BTreeMap<u64, Frame>>,
+    cache: Mutex<P::SpinLock, Cache>,
+}
+
+/// What is in memory, and what is on its way.
+struct Cache {
+    pages: BTreeMap<u64, Frame>,
+    /// Pages that are being read in.
+    reading: BTreeMap<u64, Reading>,
+}
+
+/// Somebody reads a page in. Until that is done, others may read it in, too, map it, write to it,
+/// and have it written out and dropped again: then what was read is outdated.
+#[derive(Default)]
+struct Reading {
+    readers: usize,
+    /// How often the page was dropped since the first of them began.
+    drops: u64,
 }
 
 impl<P: Platform> File<P> {
     /// A file with nothing in memory, and zeros on its disk. It is stored nowhere: what was once
     /// read or written stays in memory for as long as the file is there.
     pub const fn new(platform: P) -> Self {
-        Self { platform, stored: None, pages: Mutex::new(BTreeMap::new()) }
+        Self { platform, stored: None, cache: Mutex::new(Cache::new()) }
     }
 
     /// A file that is stored, with nothing in memory yet. Its pages are
     /// [read in](Platform::read_in) when they are needed, and may be written out and dropped when
     /// memory is.
     pub const fn stored(platform: P, id: FileId) -> Self {
-        Self { platform, stored: Some(id), pages: Mutex::new(BTreeMap::new()) }
+        Self { platform, stored: Some(id), cache: Mutex::new(Cache::new()) }
     }
 
     /// Whether it is.
@@ -42,12 +58,12 @@ impl<P: Platform> File<P> {
 
     /// How many of its pages are in memory.
     pub fn resident_pages(&self) -> usize {
-        self.pages.lock().len()
+        self.cache.lock().pages.len()
     }
 
     /// Whether this page is in memory.
     pub(crate) fn holds(&self, number: u64) -> bool {
-        self.pages.lock().contains_key(&number)
+        self.cache.lock().pages.contains_key(&number)
     }
 
     /// The pages that are in memory and wanted of those with `numbers`, in order, each counted once
@@ -57,8 +73,8 @@ impl<P: Platform> File<P> {
         numbers: Range<u64>,
         is_wanted: impl Fn(u64) -> bool,
     ) -> Vec<(u64, Frame)> {
-        let pages = self.pages.lock();
-        let cached = pages.range(numbers).map(|(&number, &page)| (number, page));
+        let cache = self.cache.lock();
+        let cached = cache.pages.range(numbers).map(|(&number, &page)| (number, page));
         let wanted = cached.filter(|&(number, _)| is_wanted(number));
         wanted.inspect(|&(_, page)| self.platform.share(page)).collect()
     }
@@ -72,41 +88,48 @@ impl<P: Platform> File<P> {
         number: u64,
         allocate: impl FnOnce() -> Result<Frame, OutOfMemory>,
     ) -> Result<Frame, OutOfMemory> {
-        {
-            let pages = self.pages.lock();
-            if let Some(&page) = pages.get(&number) {
-                // Under the lock: reclaim, which takes what nobody else counts, has it, too.
-                self.platform.share(page);
-                return Ok(page);
-            }
+        if let Some(page) = self.find(number) {
+            return Ok(page);
         }
         let new = allocate()?;
-        match self.stored {
-            Some(id) => self.platform.read_in(id, number, new),
-            None => self.platform.clear_page(new),
-        }
-        let page = {
-            let mut pages = self.pages.lock();
-            let page = match pages.entry(number) {
+        loop {
+            let drops = self.cache.lock().begin_reading(number);
+            match self.stored {
+                Some(id) => self.platform.read_in(id, number, new),
+                None => self.platform.clear_page(new),
+            }
+            let mut cache = self.cache.lock();
+            let is_outdated = cache.end_reading(number) != drops;
+            let page = match cache.pages.entry(number) {
+                Entry::Vacant(_) if is_outdated => continue,
                 Entry::Vacant(vacant) => *vacant.insert(new),
                 // Another CPU has read it in meanwhile.
                 Entry::Occupied(found) => *found.get(),
             };
             self.platform.share(page);
-            page
-        };
-        if page != new {
-            self.platform.release(new);
+            drop(cache);
+            if page != new {
+                self.platform.release(new);
+            }
+            return Ok(page);
         }
-        Ok(page)
+    }
+
+    /// The page, if it is in memory, counted once more.
+    fn find(&self, number: u64) -> Option<Frame> {
+        let cache = self.cache.lock();
+        let page = cache.pages.get(&number).copied();
+        // Under the lock: reclaim, which takes what nobody else counts, has it, too.
+        page.inspect(|&page| self.platform.share(page))
     }
 
     /// Takes a page out, if nobody else counts it: nobody can come to it any more.
     pub(crate) fn take_unused(&self, number: u64, page: Frame) -> bool {
-        let mut pages = self.pages.lock();
-        let is_unused = pages.get(&number) == Some(&page) && self.platform.user_count(page) == 1;
+        let mut cache = self.cache.lock();
+        let is_there = cache.pages.get(&number) == Some(&page);
+        let is_unused = is_there && self.platform.user_count(page) == 1;
         if is_unused {
-            pages.remove(&number);
+            cache.remove(number);
         }
         is_unused
     }
@@ -115,12 +138,13 @@ impl<P: Platform> File<P> {
     /// caller, who counts once, and the cache have it. Has it copied before, while nobody can come
     /// to either.
     pub(crate) fn replace(&self, number: u64, old: Frame, new: Frame, copy: impl FnOnce()) -> bool {
-        let mut pages = self.pages.lock();
-        let is_ours = pages.get(&number) == Some(&old) && self.platform.user_count(old) == 2;
+        let mut cache = self.cache.lock();
+        let is_there = cache.pages.get(&number) == Some(&old);
+        let is_ours = is_there && self.platform.user_count(old) == 2;
         if is_ours {
             copy();
             self.platform.share(new);
-            pages.insert(number, new);
+            cache.pages.insert(number, new);
             self.platform.release(old);
         }
         is_ours
@@ -135,13 +159,45 @@ impl<P: Platform> File<P> {
 
     /// Takes everything out, at the end.
     pub(crate) fn into_pages(mut self) -> BTreeMap<u64, Frame> {
-        core::mem::take(self.pages.get_mut())
+        core::mem::take(&mut self.cache.get_mut().pages)
+    }
+}
+
+impl Cache {
+    const fn new() -> Self {
+        Self { pages: BTreeMap::new(), reading: BTreeMap::new() }
+    }
+
+    /// Somebody begins to read a page in. Returns how often it was dropped: if that is not what
+    /// [`end_reading`](Self::end_reading) returns, what was read may be older than what was written
+    /// out since.
+    fn begin_reading(&mut self, number: u64) -> u64 {
+        let reading = self.reading.entry(number).or_default();
+        reading.readers += 1;
+        reading.drops
+    }
+
+    fn end_reading(&mut self, number: u64) -> u64 {
+        let Some(reading) = self.reading.get_mut(&number) else { return 0 };
+        let drops = reading.drops;
+        reading.readers -= 1;
+        if reading.readers == 0 {
+            self.reading.remove(&number);
+        }
+        drops
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.pages.remove(&number);
+        if let Some(reading) = self.reading.get_mut(&number) {
+            reading.drops += 1;
+        }
     }
 }
 
 impl<P: Platform> Drop for File<P> {
     fn drop(&mut self) {
-        for &page in self.pages.get_mut().values() {
+        for &page in self.cache.get_mut().pages.values() {
             self.platform.release(page);
         }
     }

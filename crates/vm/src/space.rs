@@ -81,9 +81,9 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         Self { fault_around_bytes, ..self }
     }
 
-    /// Has a fault on a page of a stored file that is not in memory read in its neighbours, too: the
-    /// window of so many pages, rounded down to a power of two. (Linux: `read_ahead_kb`, which is
-    /// 128 KiB.) With less than two, as at first, a fault reads one page.
+    /// Has a fault on a page of a stored file that is not in memory read in its neighbours, too:
+    /// the window of so many pages, rounded down to a power of two. (Linux: `read_ahead_kb`, which
+    /// is 128 KiB.) With less than two, as at first, a fault reads one page.
     #[must_use]
     pub fn with_read_ahead(self, window_pages: u64) -> Self {
         let read_ahead_pages = window_pages.checked_ilog2().map_or(0, |log| 1 << log);

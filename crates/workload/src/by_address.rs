@@ -4,12 +4,12 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use shootdown_vm::{
-    Advice, Backing, Coherence, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection,
-    RemapError, Sharing,
+    Coherence, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection, RemapError, Sharing,
 };
 
+use crate::checked::Backed;
+use crate::contents::Shown;
 use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
-use crate::platform::SimPlatform;
 use crate::process::{Process, StepError, Vm, protection};
 
 /// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
@@ -18,6 +18,9 @@ const FILLED_MAX: u64 = 1 << 18;
 /// Below this nothing is mapped on demand, as nothing may be mapped under Linux: an access there is
 /// a program's null pointer.
 const LOWEST_PAGE: u64 = 16;
+
+/// Files without a name are numbered from here on.
+pub(crate) const FRESH: u64 = 1 << 32;
 
 impl<C: Coherence> Vm<C> {
     /// Does what can be done of an operation. The calling thread is in user mode.
@@ -44,33 +47,33 @@ impl<C: Coherence> Vm<C> {
         // What is no range of user addresses is nothing that can be changed, here as there.
         match operation {
             ByAddress::Map { pages, permission, mapping, filling } => {
-                let (sharing, backing) = self.fresh_backing(mapping);
                 // The kernel that is simulated would have found another place, had the program
                 // left it that choice.
                 while !space.is_settled(&addresses(&pages)) {
                     self.sim().relax();
                 }
                 let place = Place::Fixed(addresses(&pages));
-                let mapped = space.map(place, protection(permission), sharing, backing).is_ok();
+                let backing = self.fresh_backing(mapping);
+                let mapped = self.map(process, place, permission, backing).is_ok();
                 let is_filled = filling == Filling::AtOnce && pages.end - pages.start <= FILLED_MAX;
                 if mapped && is_filled && permission == Permission::ReadWrite {
                     return Ok(pages);
                 }
             }
             ByAddress::Unmap(pages) => {
-                let _ = space.unmap(addresses(&pages));
+                let _ = self.unmap(process, addresses(&pages));
             }
             ByAddress::Protect { pages, permission } => {
                 let _ = space.protect_existing(addresses(&pages), protection(permission));
             }
             ByAddress::Discard(pages) => {
-                let _ = space.advise(addresses(&pages), Advice::DontNeed);
+                let _ = self.discard(process, addresses(&pages));
             }
             ByAddress::Offer(pages) => {
-                let _ = space.advise(addresses(&pages), Advice::Free);
+                let _ = self.offer(process, addresses(&pages));
             }
             ByAddress::Move { from, to } => {
-                match space.remap(addresses(&from), addresses(&to)) {
+                match self.remap(process, addresses(&from), addresses(&to)) {
                     Err(RemapError::OutOfMemory) => return Err(StepError::OutOfMemory),
                     // Part of it was mapped by nobody whom the recording shows.
                     Err(_) => self.move_what_is_there(process, &from, &to),
@@ -84,11 +87,9 @@ impl<C: Coherence> Vm<C> {
 
     /// As if the contents had been moved: the pages fault in again.
     fn move_what_is_there(&self, process: &Process<C>, from: &Range<u64>, to: &Range<u64>) {
-        let space = process.space();
-        let _ = space.unmap(addresses(from));
-        let (sharing, backing) = self.fresh_backing(Mapping::Anonymous);
+        let _ = self.unmap(process, addresses(from));
         let place = Place::Fixed(addresses(to));
-        let _ = space.map(place, protection(Permission::ReadWrite), sharing, backing);
+        let _ = self.map(process, place, Permission::ReadWrite, Backed::anonymous());
     }
 
     fn use_page(
@@ -118,12 +119,16 @@ impl<C: Coherence> Vm<C> {
         loop {
             match self.touch(process, address, access) {
                 Err(StepError::Fault(FaultError::NoArea)) => {
-                    let (sharing, backing) = self.fresh_backing(Mapping::Anonymous);
-                    let page = address..address.saturating_add(PAGE_BYTES);
+                    if address < LOWEST_PAGE * PAGE_BYTES {
+                        return Ok(());
+                    }
+                    // By a system call, in which the thread may have to wait for the areas.
+                    self.enter_kernel();
+                    let page = Place::Fixed(address..address.saturating_add(PAGE_BYTES));
                     let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
-                    let mapped = address >= LOWEST_PAGE * PAGE_BYTES
-                        && process.space().map(Place::Fixed(page), all, sharing, backing).is_ok();
-                    if !mapped {
+                    let mapped = self.map_as(process, page, all, Backed::anonymous());
+                    self.return_to_user(process);
+                    if mapped.is_err() {
                         return Ok(());
                     }
                 }
@@ -136,15 +141,22 @@ impl<C: Coherence> Vm<C> {
 
     /// Every file is one of its own: who else maps it, a recording does not say.
     #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
-    fn fresh_backing(&self, mapping: Mapping) -> (Sharing, Backing<SimPlatform>) {
-        let file = || {
-            let file = Arc::new(File::new(self.platform().clone()));
-            Backing::File { file, first_page: 0 }
+    fn fresh_backing(&self, mapping: Mapping) -> Backed {
+        let new = || {
+            let number = self.fresh_files.get();
+            self.fresh_files.set(number + 1);
+            (Arc::new(File::new(self.platform().clone())), FRESH + number, 0)
         };
         match mapping {
-            Mapping::Anonymous => (Sharing::Private, Backing::Anonymous),
-            Mapping::PrivateFile(_) => (Sharing::Private, file()),
-            Mapping::SharedFile(_) => (Sharing::Shared, file()),
+            Mapping::Anonymous => Backed::anonymous(),
+            Mapping::PrivateFile(_) => {
+                let (new, file, offset) = new();
+                Backed::file(Sharing::Private, new, Shown::Private { file, offset })
+            }
+            Mapping::SharedFile(_) => {
+                let (new, file, offset) = new();
+                Backed::file(Sharing::Shared, new, Shown::Shared { file, offset })
+            }
         }
     }
 }

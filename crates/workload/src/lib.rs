@@ -6,6 +6,8 @@
 
 pub mod operation;
 mod by_address;
+mod checked;
+mod contents;
 mod platform;
 mod process;
 pub mod programs;
@@ -14,8 +16,9 @@ pub mod replay;
 mod watched;
 mod world;
 
+pub use contents::{Contents, FoundBy, WrongContent};
 pub use operation::Workload;
-pub use platform::SimPlatform;
-pub use process::{Memory, StepError};
+pub use platform::{SimPlatform, Traffic};
+pub use process::{Memory, Refusals, StepError};
 pub use watched::{Unmaps, Watched};
 pub use world::{Limits, Outcome, RunError, run};

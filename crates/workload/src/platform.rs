@@ -15,7 +15,19 @@ pub struct SimPlatform {
     sim: Rc<Sim>,
     /// What was written to files: the word of each page.
     stored: Rc<RefCell<HashMap<(FileId, u64), u64>>>,
+    traffic: Rc<Cell<Traffic>>,
     reclaimers: Rc<Reclaimers>,
+}
+
+/// What became of pages, in all of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Copied to another frame: copies on write, and private pages of files, for the most part.
+    pub copied: u64,
+    /// Written to where a file is stored, because memory was short.
+    pub written_out: u64,
+    /// Read in again, after they had been written out.
+    pub read_in_again: u64,
 }
 
 /// The threads that reclaim memory, one for each node. (Linux: `kswapd`.)
@@ -36,7 +48,19 @@ impl SimPlatform {
     /// On this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
-        Self { sim, stored: Rc::default(), reclaimers: Rc::default() }
+        let (stored, traffic) = (Rc::default(), Rc::default());
+        Self { sim, stored, traffic, reclaimers: Rc::default() }
+    }
+
+    /// What became of pages so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic.get()
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Traffic)) {
+        let mut traffic = self.traffic.get();
+        count(&mut traffic);
+        self.traffic.set(traffic);
     }
 
     /// The calling thread waits until a node is short of memory. Returns whether it is, or all is
@@ -131,6 +155,7 @@ impl Platform for SimPlatform {
         self.sim.clear_page(page.0);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
+        self.count(|traffic| traffic.copied += 1);
         self.sim.copy_page(from.0, to.0);
     }
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
@@ -138,13 +163,17 @@ impl Platform for SimPlatform {
         self.use_storage(|storage| if stored.is_some() { storage.read } else { Time::ZERO });
         match stored {
             // A device puts it there.
-            Some(word) => self.sim.fill_page(page.0, word),
+            Some(word) => {
+                self.count(|traffic| traffic.read_in_again += 1);
+                self.sim.fill_page(page.0, word);
+            }
             // A hole, which the file system fills with zeros.
             None => self.sim.clear_page(page.0),
         }
     }
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
         self.use_storage(|storage| storage.write);
+        self.count(|traffic| traffic.written_out += 1);
         self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
     }
     fn node_count(&self) -> usize {

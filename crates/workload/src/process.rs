@@ -7,12 +7,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use shootdown_sim::{PageFault, Sim, SwitchedTo, Time, Touch};
+use shootdown_sim::{PageFault, Sim, SwitchedTo, Time};
 use shootdown_vm::{
-    AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, HeldStats, MapError,
-    OutOfMemory, PAGE_BYTES, Place, Protection, RangeError, Sharing,
+    AddressSpace, BadRange, Coherence, FaultError, File, HeldStats, MapError, OutOfMemory,
+    PAGE_BYTES, Place, Protection, RangeError, Sharing,
 };
 
+use crate::checked::Backed;
+use crate::contents::{Contents, MemoryId, Model, Shown};
 use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission};
 use crate::platform::SimPlatform;
 use crate::watched::Watched;
@@ -39,7 +41,32 @@ pub enum Memory {
     Reclaimed,
 }
 
-type Design<C> = Rc<Watched<C>>;
+/// What becomes of a thread whose memory is not what it takes it for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusals {
+    /// The run ends, with the error.
+    #[default]
+    Fatal,
+    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
+    /// and a change an error that it ignores. Threads of which one unmaps what another uses are
+    /// sound then.
+    Survived,
+}
+
+impl Refusals {
+    const fn admit(self, error: &StepError) -> bool {
+        matches!(self, Self::Survived)
+            && matches!(
+                error,
+                StepError::UnknownArea(_)
+                    | StepError::Range(_)
+                    | StepError::Fault(FaultError::NoArea | FaultError::NotPermitted)
+            )
+    }
+}
+
+pub(crate) type Design<C> = Rc<Watched<C>>;
+pub(crate) type Space<C> = AddressSpace<SimPlatform, Design<C>>;
 
 /// The memory manager of a simulated machine, under one design.
 pub(crate) struct Vm<C: Coherence> {
@@ -48,7 +75,11 @@ pub(crate) struct Vm<C: Coherence> {
     memory: Memory,
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
     /// What is written next: each write is another value.
-    stamp: Cell<u64>,
+    pub(crate) stamp: Cell<u64>,
+    /// What memory must hold, if that is checked.
+    pub(crate) contents: Option<RefCell<Model>>,
+    /// How many files there were without a name.
+    pub(crate) fresh_files: Cell<u64>,
 }
 
 /// A process.
@@ -56,7 +87,9 @@ pub(crate) struct Process<C: Coherence> {
     /// The number under which the scheduler knows its space.
     pub(crate) number: Cell<u64>,
     pub(crate) threads: Cell<u32>,
-    space: AddressSpace<SimPlatform, Design<C>>,
+    /// The number under which the model knows its memory.
+    pub(crate) memory: Option<MemoryId>,
+    space: Space<C>,
     /// Where its areas begin.
     areas: RefCell<HashMap<AreaId, u64>>,
 }
@@ -94,7 +127,12 @@ pub enum StepError {
 }
 
 impl<C: Coherence> Vm<C> {
-    pub(crate) fn new(sim: Rc<Sim>, memory: Memory, design: C) -> Result<Self, StepError> {
+    pub(crate) fn new(
+        sim: Rc<Sim>,
+        memory: Memory,
+        contents: Contents,
+        design: C,
+    ) -> Result<Self, StepError> {
         let platform = SimPlatform::new(Rc::clone(&sim));
         let design = Rc::new(Watched::new(Rc::clone(&sim), design));
         let vm = shootdown_vm::Vm::new(platform, design)?;
@@ -110,6 +148,8 @@ impl<C: Coherence> Vm<C> {
             sim,
             files: RefCell::default(),
             stamp: Cell::new(0),
+            contents: (contents == Contents::Checked).then(RefCell::default),
+            fresh_files: Cell::new(0),
         })
     }
 
@@ -143,16 +183,25 @@ impl<C: Coherence> Vm<C> {
 
     /// A process without memory.
     pub(crate) fn process(&self) -> Result<Process<C>, StepError> {
-        Ok(Process::new(AddressSpace::new(&self.vm)?, HashMap::new()))
+        let space = self.space()?;
+        let memory = self.contents.as_ref().map(|contents| contents.borrow_mut().process());
+        Ok(Process::new(space, memory, HashMap::new()))
+    }
+
+    /// A space without memory.
+    pub(crate) fn space(&self) -> Result<Space<C>, OutOfMemory> {
+        AddressSpace::new(&self.vm)
     }
 
     /// A copy of a process, without its threads.
     pub(crate) fn fork(&self, process: &Process<C>) -> Result<Process<C>, StepError> {
-        Ok(Process::new(process.space.fork()?, process.areas.borrow().clone()))
+        let (space, memory) = self.fork_space(process)?;
+        Ok(Process::new(space, memory, process.areas.borrow().clone()))
     }
 
     /// Takes down the memory of a process that has no thread any more.
     pub(crate) fn destroy(&self, process: &Process<C>) {
+        self.check_at_end(process);
         process.space.exit();
     }
 
@@ -184,11 +233,31 @@ impl<C: Coherence> Vm<C> {
         &self,
         process: &Process<C>,
         operation: Operation,
+        refusals: Refusals,
+    ) -> Result<Step, StepError> {
+        match self.try_to_perform(process, operation, refusals) {
+            Err(error) if refusals.admit(&error) => Ok(Step::Done),
+            performed => performed,
+        }
+    }
+
+    fn try_to_perform(
+        &self,
+        process: &Process<C>,
+        operation: Operation,
+        refusals: Refusals,
     ) -> Result<Step, StepError> {
         match operation {
             Operation::Touch { area, pages, access } => {
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
-                    self.touch(process, address, access)?;
+                    match self.touch(process, address, access) {
+                        // The handler returns to what comes next.
+                        Err(error) if refusals.admit(&error) => {
+                            self.enter_kernel();
+                            self.return_to_user(process);
+                        }
+                        touched => touched?,
+                    }
                 }
                 return Ok(Step::Done);
             }
@@ -210,19 +279,18 @@ impl<C: Coherence> Vm<C> {
         match operation {
             Operation::Map { area, pages, permission, mapping } => {
                 let place = Place::Anywhere { length: pages * PAGE_BYTES };
-                let (sharing, backing) = self.backing(mapping);
-                let start = process.space.map(place, protection(permission), sharing, backing)?;
+                let start = self.map(process, place, permission, self.backing(mapping))?;
                 process.areas.borrow_mut().insert(area, start);
             }
             Operation::Unmap { area, pages } => {
-                process.space.unmap(process.addresses(area, &pages)?)?;
+                self.unmap(process, process.addresses(area, &pages)?)?;
             }
             Operation::Protect { area, pages, permission } => {
                 let range = process.addresses(area, &pages)?;
                 process.space.protect(range, protection(permission))?;
             }
             Operation::Discard { area, pages } => {
-                process.space.advise(process.addresses(area, &pages)?, Advice::DontNeed)?;
+                self.discard(process, process.addresses(area, &pages)?)?;
             }
             _ => {}
         }
@@ -256,15 +324,9 @@ impl<C: Coherence> Vm<C> {
         address: u64,
         access: Access,
     ) -> Result<(), StepError> {
-        let (touch, needs) = match access {
-            Access::Read => (Touch::Read, shootdown_vm::Access::Read),
-            Access::Write => {
-                self.stamp.set(self.stamp.get() + 1);
-                (Touch::Write(self.stamp.get()), shootdown_vm::Access::Write)
-            }
-        };
+        let (touch, needs) = self.next_touch(access);
         let mut faults = 0;
-        while self.sim.touch(address, touch) == Err(PageFault) {
+        while self.touch_checked(process, address, touch, faults) == Err(PageFault) {
             faults += 1;
             if faults > FAULTS_MAX {
                 return Err(StepError::Stuck);
@@ -272,7 +334,10 @@ impl<C: Coherence> Vm<C> {
             self.design().enter_kernel();
             let fault = process.space.fault(address, needs);
             self.return_to_user(process);
-            fault?;
+            if let Err(error) = fault {
+                self.give_up(process, address, touch);
+                return Err(error.into());
+            }
         }
         Ok(())
     }
@@ -286,35 +351,44 @@ impl<C: Coherence> Vm<C> {
         }
     }
 
-    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
-    fn backing(&self, mapping: Mapping) -> (Sharing, Backing<SimPlatform>) {
-        let of = |file: FileId| {
-            let mut files = self.files.borrow_mut();
-            let id = shootdown_vm::FileId(u64::from(file.0));
-            let platform = self.vm.platform().clone();
-            let new = || {
-                Arc::new(match self.memory {
-                    Memory::Enough => File::new(platform),
-                    Memory::Reclaimed => File::stored(platform, id),
-                })
-            };
-            let file = Arc::clone(files.entry(file).or_insert_with(new));
-            Backing::File { file, first_page: 0 }
-        };
+    fn backing(&self, mapping: Mapping) -> Backed {
+        let key = |file: FileId| u64::from(file.0);
         match mapping {
-            Mapping::Anonymous => (Sharing::Private, Backing::Anonymous),
-            Mapping::PrivateFile(file) => (Sharing::Private, of(file)),
-            Mapping::SharedFile(file) => (Sharing::Shared, of(file)),
+            Mapping::Anonymous => Backed::anonymous(),
+            Mapping::PrivateFile(file) => {
+                let shown = Shown::Private { file: key(file), offset: 0 };
+                Backed::file(Sharing::Private, self.file(file), shown)
+            }
+            Mapping::SharedFile(file) => {
+                let shown = Shown::Shared { file: key(file), offset: 0 };
+                Backed::file(Sharing::Shared, self.file(file), shown)
+            }
         }
+    }
+
+    /// The file with this number.
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    pub(crate) fn file(&self, file: FileId) -> Arc<File<SimPlatform>> {
+        let mut files = self.files.borrow_mut();
+        let id = shootdown_vm::FileId(u64::from(file.0));
+        let platform = self.vm.platform().clone();
+        let new = || {
+            Arc::new(match self.memory {
+                Memory::Enough => File::new(platform),
+                Memory::Reclaimed => File::stored(platform, id),
+            })
+        };
+        Arc::clone(files.entry(file).or_insert_with(new))
     }
 }
 
 impl<C: Coherence> Process<C> {
-    fn new(space: AddressSpace<SimPlatform, Design<C>>, areas: HashMap<AreaId, u64>) -> Self {
-        Self { number: Cell::new(0), threads: Cell::new(0), space, areas: RefCell::new(areas) }
+    const fn new(space: Space<C>, memory: Option<MemoryId>, areas: HashMap<AreaId, u64>) -> Self {
+        let (number, threads) = (Cell::new(0), Cell::new(0));
+        Self { number, threads, memory, space, areas: RefCell::new(areas) }
     }
 
-    pub(crate) const fn space(&self) -> &AddressSpace<SimPlatform, Design<C>> {
+    pub(crate) const fn space(&self) -> &Space<C> {
         &self.space
     }
 

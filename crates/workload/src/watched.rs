@@ -1,11 +1,12 @@
 //! A design under the oracle's eyes: every flush is reported when it begins and when it is said to
 //! be done, and nothing else is changed.
 
+use core::ops::Range;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
-use shootdown_sim::{FlushRecord, Sim};
+use shootdown::{BatchIsFull, Extent, Horizon, Root, StaleWrites};
+use shootdown_sim::{FlushRecord, Sim, Time};
 use shootdown_vm::{
     Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, PAGE_BYTES, Retired, Taking,
     UnmapLock,
@@ -40,7 +41,8 @@ pub struct WatchedSpace<S> {
 #[derive(Debug)]
 pub struct WatchedPending<P> {
     pending: P,
-    record: FlushRecord,
+    records: Vec<FlushRecord>,
+    began_at: Time,
 }
 
 /// Pages that were taken, and not flushed yet.
@@ -99,15 +101,18 @@ impl<C: Coherence> Coherence for Watched<C> {
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         self.note(change);
-        let record = self.sim.flush_began(space.root, change.range.clone());
+        // What lies between the extents was not changed, and need not be forgotten.
+        let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
+        let began_at = self.sim.now();
+        let records = change.extents.as_slice().iter().map(began).collect();
         let pending = self.design.flush(&space.space, change);
         self.sim.flush_sent();
-        WatchedPending { pending, record }
+        WatchedPending { pending, records, began_at }
     }
 
     fn wait(&self, flush: Self::Pending) -> Horizon {
         let horizon = self.design.wait(flush.pending);
-        self.sim.flush_ended(flush.record);
+        self.sim.batch_ended(flush.records, flush.began_at);
         horizon
     }
 
@@ -199,4 +204,10 @@ impl<C: Coherence> Coherence for Watched<C> {
     fn interrupt(&self) {
         self.design.interrupt();
     }
+}
+
+/// The addresses of an extent; `None` for all of the space.
+fn addresses(extent: Extent) -> Option<Range<u64>> {
+    let bytes = extent.page_count() as u64 * extent.page_size().bytes();
+    (!extent.is_whole()).then(|| extent.start()..extent.start() + bytes)
 }

@@ -13,8 +13,10 @@ use shootdown_sim::{
 };
 use shootdown_vm::{Coherence, HeldStats};
 
+use crate::contents::{Contents, WrongContent};
 use crate::operation::{LockId, Operation, ProgramId, Workload};
-use crate::process::{Memory, Process, Step, StepError, Vm};
+use crate::platform::Traffic;
+use crate::process::{Memory, Process, Refusals, Step, StepError, Vm};
 use crate::watched::Unmaps;
 
 /// How large a simulation may become.
@@ -30,6 +32,10 @@ pub struct Limits {
     pub memory: Memory,
     /// Among how many nodes memory is divided.
     pub nodes: usize,
+    /// Whether what memory holds is checked.
+    pub contents: Contents,
+    /// What becomes of who uses or changes memory that it may not.
+    pub refusals: Refusals,
 }
 
 impl Limits {
@@ -40,6 +46,8 @@ impl Limits {
         time: Time::from_ms(3_600_000),
         memory: Memory::Enough,
         nodes: 1,
+        contents: Contents::Unchecked,
+        refusals: Refusals::Fatal,
     };
 }
 
@@ -70,6 +78,13 @@ pub struct Outcome {
     pub hazards: u64,
     /// The first of both.
     pub first_violations: Vec<Violation>,
+    /// What memory held that it must not, in all of the run, if that was
+    /// [checked](Limits::contents).
+    pub wrong_contents: u64,
+    /// The first of it.
+    pub first_wrong_contents: Vec<WrongContent>,
+    /// What became of pages, in all of the run.
+    pub traffic: Traffic,
     /// Page tables that were held back because a CPU could still walk them, in all of the run.
     pub held_tables: HeldStats,
 }
@@ -78,6 +93,7 @@ impl Outcome {
     /// Of all that happened.
     pub(crate) fn of<C: Coherence>(vm: &Vm<C>) -> Self {
         let sim = vm.sim();
+        let contents = vm.contents.as_ref().map(|contents| contents.borrow());
         Self {
             time: sim.time(),
             time_range: Time::ZERO,
@@ -88,6 +104,9 @@ impl Outcome {
             violations: sim.violations(),
             hazards: sim.hazards(),
             first_violations: sim.first_violations(),
+            wrong_contents: contents.as_ref().map_or(0, |contents| contents.wrong()),
+            first_wrong_contents: contents.map_or(Vec::new(), |model| model.first().to_vec()),
+            traffic: vm.platform().traffic(),
             held_tables: vm.held_tables(),
         }
     }
@@ -140,11 +159,13 @@ pub fn run<C: Coherence + 'static>(
 ) -> Result<Outcome, RunError> {
     let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
     let sim = Rc::new(sim.map_err(|error| RunError::Host(error.to_string()))?);
-    let vm = Vm::new(Rc::clone(&sim), limits.memory, design(Rc::clone(&sim)));
+    let design = design(Rc::clone(&sim));
+    let vm = Vm::new(Rc::clone(&sim), limits.memory, limits.contents, design);
     let vm = vm.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let world = Rc::new(World {
         vm,
         workload,
+        refusals: limits.refusals,
         processes: RefCell::default(),
         tasks: RefCell::default(),
         locks: RefCell::default(),
@@ -168,6 +189,7 @@ struct World<C: Coherence + 'static> {
     sim: Rc<Sim>,
     vm: Vm<C>,
     workload: Rc<dyn Workload>,
+    refusals: Refusals,
     /// By the number under which the scheduler knows their spaces.
     processes: RefCell<Vec<Rc<Process<C>>>>,
     tasks: RefCell<HashMap<ProgramId, Task>>,
@@ -276,8 +298,21 @@ impl<C: Coherence + 'static> World<C> {
         }
         self.unfinished.set(self.unfinished.get() - 1);
         if self.unfinished.get() == 0 {
-            self.vm.platform().end_reclaimers();
+            self.finish(program);
         }
+    }
+
+    /// The last thread is done.
+    fn finish(&self, program: ProgramId) {
+        if self.vm.contents.is_some() {
+            let mut measure = self.measure.get();
+            measure.end.get_or_insert((self.sim.now(), self.sim.counts()));
+            self.measure.set(measure);
+            if let Err(error) = self.vm.check_files() {
+                self.failure.borrow_mut().get_or_insert(self.step_error(program, error));
+            }
+        }
+        self.vm.platform().end_reclaimers();
     }
 
     /// The calling thread uses the process no more; the last one destroys its space.
@@ -296,7 +331,8 @@ impl<C: Coherence + 'static> World<C> {
         operation: Operation,
     ) -> Result<(), RunError> {
         let step_error = |error| self.step_error(program, error);
-        let operation = match self.vm.perform(process, operation).map_err(step_error)? {
+        let performed = self.vm.perform(process, operation, self.refusals);
+        let operation = match performed.map_err(step_error)? {
             Step::Done => return Ok(()),
             Step::NotOfMemory(operation) => operation,
         };

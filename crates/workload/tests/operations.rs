@@ -9,7 +9,7 @@ use shootdown_sim::{Machine, Time};
 use shootdown_workload::operation::{
     Access, AreaId, FileId, LockId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::{Limits, Outcome, RunError, StepError, Workload, run};
+use shootdown_workload::{Contents, Limits, Outcome, RunError, StepError, Workload, run};
 
 /// Programs by number; the first runs from the beginning.
 struct Programs(RefCell<HashMap<u32, Vec<Operation>>>);
@@ -29,10 +29,17 @@ impl Workload for Programs {
 fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Outcome, RunError> {
     let round = include_str!("../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
-    let limits =
-        Limits { frames: 1 << 12, threads: 16, time: Time::from_ms(1000), ..Limits::DEFAULT };
+    let limits = Limits {
+        frames: 1 << 12,
+        threads: 16,
+        time: Time::from_ms(1000),
+        contents: Contents::Checked,
+        ..Limits::DEFAULT
+    };
     let programs = Programs(RefCell::new((0..).zip(programs).collect()));
-    run(machine, limits, Rc::new(programs), Linux70::new)
+    let outcome = run(machine, limits, Rc::new(programs), Linux70::new)?;
+    assert_eq!(outcome.wrong_contents, 0, "{:?}", outcome.first_wrong_contents);
+    Ok(outcome)
 }
 
 const AREA: AreaId = AreaId(0);

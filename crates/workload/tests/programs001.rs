@@ -8,10 +8,15 @@ use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::Coherence;
 use shootdown_workload::operation::{Operation, ProgramId};
 use shootdown_workload::programs::{ContextSwitches, ExitStorm};
-use shootdown_workload::{Limits, Outcome, Workload, run};
+use shootdown_workload::{Contents, Limits, Outcome, Workload, run};
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 18, threads: 1024, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const LIMITS: Limits = Limits {
+    frames: 1 << 18,
+    threads: 1024,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
 
 /// On the machine of the seed, with so many CPUs.
 fn outcome<C: Coherence + 'static>(
@@ -24,6 +29,8 @@ fn outcome<C: Coherence + 'static>(
     let outcome = run(machine, LIMITS, Rc::new(workload), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
     outcome
 }
 

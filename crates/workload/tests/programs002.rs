@@ -11,10 +11,15 @@ use shootdown_workload::operation::{Access, Operation, ProgramId};
 use shootdown_workload::programs::{
     LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind,
 };
-use shootdown_workload::{Limits, Outcome, Workload, run};
+use shootdown_workload::{Contents, Limits, Outcome, Workload, run};
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 16, threads: 16, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const LIMITS: Limits = Limits {
+    frames: 1 << 16,
+    threads: 16,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
 const MAIN: ProgramId = ProgramId(0);
 const LS: Ls = Ls { commands: 3, libraries: 1 };
 const PAGEFAULT: LatPagefault =
@@ -31,6 +36,8 @@ fn outcome<C: Coherence + 'static>(
     let outcome = run(machine, LIMITS, workload, design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
     assert_eq!(outcome.counts.interrupts_sent, 0, "{name}: whom would it interrupt");
     outcome
 }

@@ -8,10 +8,15 @@ use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::Coherence;
 use shootdown_workload::operation::{Access, AreaId, Operation, Permission, ProgramId};
 use shootdown_workload::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
-use shootdown_workload::{Limits, Outcome, Workload, run};
+use shootdown_workload::{Contents, Limits, Outcome, Workload, run};
 
-const LIMITS: Limits =
-    Limits { frames: 1 << 17, threads: 64, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+const LIMITS: Limits = Limits {
+    frames: 1 << 17,
+    threads: 64,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
 const CPUS: usize = 8;
 const MPROTECT: MprotectThreaded = MprotectThreaded { copies: 4, iterations: 20 };
 const TCMALLOC: TcmallocLargeHeap = TcmallocLargeHeap { copies: 4, every: 20, compute_ns: 100 };
@@ -27,6 +32,8 @@ fn outcome<C: Coherence + 'static>(
     let outcome = run(machine, LIMITS, Rc::new(workload), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
     outcome
 }
 

@@ -8,7 +8,7 @@ use shootdown_sim::{Counts, Machine, Sim, Time};
 use shootdown_vm::{Coherence, OutOfMemory};
 use shootdown_workload::operation::ProgramId;
 use shootdown_workload::programs::MappedReaders;
-use shootdown_workload::{Limits, Memory, Outcome, RunError, StepError, Workload, run};
+use shootdown_workload::{Contents, Limits, Memory, Outcome, RunError, StepError, Workload, run};
 
 const CPUS: usize = 8;
 /// On two nodes of four CPUs each, with memory for a fifth of what is read.
@@ -18,6 +18,8 @@ const LIMITS: Limits = Limits {
     time: Time::from_ms(60_000),
     memory: Memory::Reclaimed,
     nodes: 2,
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
 };
 const READERS: MappedReaders = MappedReaders { readers: 8, pages: 1200, compute_ns: 500 };
 
@@ -30,6 +32,8 @@ fn outcome<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome
     let outcome = run(machine(), LIMITS, Rc::new(READERS), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
     assert_eq!(outcome.iterations, 8 * 1200);
     outcome
 }

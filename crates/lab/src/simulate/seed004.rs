@@ -2,15 +2,15 @@
 //!
 //! # Scaled down
 //!
-//! A run has the published number of readers, and memory for [`FRAMES_PER_CPU`] pages each, of which
-//! the machine had 300 000; the files are ten times as long as memory, as published. What is counted
-//! happens per page that is read: from the first tenth on, each takes the place of an older one, and
-//! a batch has 32 of them, however many there are. So times are multiplied by how many more pages
-//! were read, and rates are taken as they are.
+//! A run has the published number of readers, and memory for [`FRAMES_PER_CPU`] pages each, of
+//! which the larger machine had 350 000; the files are ten times as long as memory, as published.
+//! What is counted happens per page that is read: from the first tenth on, each takes the place of
+//! an older one, and a batch has 32 of them, however many there are. So times are multiplied by how
+//! many more pages were read, and rates are taken as they are.
 //!
-//! What does not scale are the pages that are in nobody's list for a moment, or were read ahead and
-//! not used yet. With twice the memory, and with four times, elapsed times are by 2 to 4 % less, and
-//! what batches save of them is less by a point or two.
+//! What does not scale are the pages that are on nobody's list for a moment, or were read ahead and
+//! not used yet. With twice the memory, elapsed times are by 2 to 4 % less, and what batches save
+//! of them is less by a point or two.
 
 use std::rc::Rc;
 

@@ -363,7 +363,8 @@ pub(super) struct MachineFile {
     #[serde(default)]
     pub(super) stale_writes: StaleWrites,
     /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
-    /// `[storage]` are to be multiplied, where they were not measured on this machine. Once, if missing.
+    /// `[storage]` are to be multiplied, where they were not measured on this machine. Once, if
+    /// missing.
     scale: Option<ScaleFile>,
     topology: TopologyFile,
     pub(super) cache: CacheFile,

@@ -302,7 +302,10 @@ impl Platform for Host {
 
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
         self.moment();
-        self.word(page).store(self.stored(file, number), Relaxed);
+        let word = self.stored(file, number);
+        // It is on its way.
+        self.moment();
+        self.word(page).store(word, Relaxed);
     }
 
     fn write_out(&self, file: FileId, number: u64, page: Frame) {

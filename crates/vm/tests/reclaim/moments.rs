@@ -78,6 +78,33 @@ fn the_end_comes_at_every_moment<const LOCK: u8>() {
     assert!((0..).take_while(comes_at).count() > 10);
 }
 
+/// While one CPU reads a page in, another does, too, writes to it, and has it reclaimed: what the
+/// first has read is outdated.
+#[test]
+fn what_is_written_out_while_it_is_read_in_is_not_lost() {
+    let comes_at = |moment: &u64| {
+        let world = World::<BATCHING>::new();
+        world.map_file(0, 1, Sharing::Shared);
+        let other = Arc::clone(&world.space);
+        world.host.interrupt_after(*moment, move || {
+            assert_eq!(write(&other, 1, 0, 9), Ok(9));
+            for node in 0..NODES {
+                other.vm().reclaim(node, 9);
+            }
+        });
+        let found = read(&world.space, 0, 0);
+        let is_over = world.host.cancel_interruption();
+        if !is_over {
+            assert!(found == Ok(0) || found == Ok(9));
+            assert_eq!(read(&world.space, 2, 0), Ok(9), "moment {moment}");
+        }
+        world.host.check_caches();
+        world.end();
+        !is_over
+    };
+    assert!((0..).take_while(comes_at).count() > 10);
+}
+
 #[test]
 fn the_end_comes_at_every_moment_page_by_page() {
     the_end_comes_at_every_moment::<RELEASED>();

@@ -24,6 +24,7 @@ use shootdown_sim::{
 };
 use shootdown_vm::Coherence;
 
+use crate::contents::Contents;
 use crate::operation::ProgramId;
 use crate::process::{Memory, Process, StepError, Vm};
 use crate::recording::record::{Owner, SpaceId, TaskId};
@@ -71,8 +72,9 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
     }
     let host = |error: std::io::Error| ReplayError::Run(RunError::Host(error.to_string()));
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
-    let vm =
-        Vm::new(Rc::clone(&sim), Memory::Enough, design(Rc::clone(&sim))).map_err(step_error)?;
+    let design = design(Rc::clone(&sim));
+    let vm = Vm::new(Rc::clone(&sim), Memory::Enough, Contents::Unchecked, design);
+    let vm = vm.map_err(step_error)?;
     let replay = Rc::new(Replay {
         vm,
         cursor: RefCell::new(Cursor {

@@ -1,0 +1,49 @@
+//! A look at memory from outside: by no CPU, through no TLB, and in no time.
+
+use crate::memory::FrameNumber;
+use crate::mmu::{
+    ENTRIES_PER_TABLE, LARGE, LEVEL_BITS, PAGE_SHIFT, PRESENT, TOP_SHIFT, entry_frame,
+};
+use crate::sim::Sim;
+
+impl Sim {
+    /// The pages that the page tables below `root` hold, in order: the address, and the frame. Of a
+    /// large page, each small one. What an entry holds that is not present, `absent` says.
+    #[must_use]
+    pub fn pages_below(
+        &self,
+        root: FrameNumber,
+        absent: impl Fn(u64) -> Option<FrameNumber>,
+    ) -> Vec<(u64, FrameNumber)> {
+        let mut pages = Vec::new();
+        self.visit(root, TOP_SHIFT, 0, &mut |address, shift, entry| {
+            if entry & PRESENT == 0 {
+                pages.extend(absent(entry).map(|frame| (address, frame)));
+                return;
+            }
+            let count = 1 << (shift - PAGE_SHIFT);
+            let frame = entry_frame(entry) & !(count - 1);
+            pages.extend((0..count).map(|page| (address + (page << PAGE_SHIFT), frame + page)));
+        });
+        pages
+    }
+
+    /// Visits the entries that map a page, or would.
+    fn visit(
+        &self,
+        table: FrameNumber,
+        shift: u8,
+        base: u64,
+        found: &mut impl FnMut(u64, u8, u64),
+    ) {
+        for index in 0..ENTRIES_PER_TABLE {
+            let entry = self.memory.borrow().entry(table, index);
+            let address = base | (index as u64) << shift;
+            if entry & PRESENT != 0 && shift != PAGE_SHIFT && entry & LARGE == 0 {
+                self.visit(entry_frame(entry), shift - LEVEL_BITS, address, found);
+            } else if entry != 0 && (shift == PAGE_SHIFT || entry & PRESENT != 0) {
+                found(address, shift, entry);
+            }
+        }
+    }
+}
