@@ -12,7 +12,7 @@ use std::hint::black_box;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use shootdown::{Extent, Here, Space};
+use shootdown::{Batch, Extent, Here, Space, StaleWrites};
 use shootdown_bench::{Plain, System};
 
 /// The token is made before counting begins, and the system is never dropped.
@@ -52,6 +52,22 @@ fn rung() -> Ready {
     ready(system)
 }
 
+/// Reclaim is at it: one page of space 0 was taken.
+type Reclaiming = (Ready, Taken);
+type Taken = Batch<&'static Space<Plain>, ()>;
+
+fn reclaiming() -> Reclaiming {
+    let (ready, mut batch) = (active(), Taken::new());
+    take(&ready, &mut batch, 0x1000);
+    (ready, batch)
+}
+
+#[inline]
+fn take((here, system): &Ready, batch: &mut Taken, address: u64) {
+    let space = batch.space(here.machine(), &system.space(0)).expect("a batch has room for one");
+    space.unmapped(here, Extent::page(address), StaleWrites::Impossible).wait();
+}
+
 #[inline]
 fn switch(here: &Here<'static, Plain>, space: &'static Space<Plain>) {
     // SAFETY: the CPU is online, and the space lives for ever.
@@ -63,13 +79,18 @@ macro_rules! count {
         $name:ident, $setup:expr, $space:expr, $budget:expr,
         |$ready:ident, $here:ident, $space_of:ident| $act:expr
     ) => {
+        count!($name, $setup, $budget, |$ready: Ready| {
+            let ($here, $space_of) = (black_box($ready.0), $ready.1.space($space));
+            $act;
+        });
+    };
+    ($name:ident, $setup:expr, $budget:expr, |$ready:ident: $type:ty| $act:expr) => {
         #[library_benchmark(
                             config = LibraryBenchmarkConfig::default()
                                 .tool(Callgrind::default().hard_limits([(EventKind::Ir, $budget)]))
                         )]
         #[bench::after($setup)]
-        fn $name($ready: Ready) {
-            let ($here, $space_of) = (black_box($ready.0), $ready.1.space($space));
+        fn $name($ready: $type) {
             $act;
         }
     };
@@ -86,10 +107,21 @@ count!(flush_alone, active(), 0, 103, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
 count!(answer, rung(), 0, 136, |ready, here, _space| here.answer());
+// A page more in a batch that knows the space; and the flush of a batch of one space that nobody else
+// uses.
+count!(take_one_more, reclaiming(), 100, |reclaiming: Reclaiming| {
+    let (ready, mut batch) = black_box(reclaiming);
+    take(&ready, &mut batch, 0x2000);
+    std::mem::forget(black_box(batch));
+});
+count!(flush_batch_alone, reclaiming(), 1000, |reclaiming: Reclaiming| {
+    let (ready, batch) = black_box(reclaiming);
+    batch.send(&ready.0).wait();
+});
 
 library_benchmark_group!(
     name = hot_paths;
     benchmarks = nothing, enter_lazy, leave_lazy, switch_current_tag, switch_new_tag, flush_alone,
-        answer
+        answer, take_one_more, flush_batch_alone
 );
 main!(library_benchmark_groups = hot_paths);

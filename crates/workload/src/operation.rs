@@ -91,6 +91,15 @@ pub enum Operation {
         /// Which.
         pages: Range<u64>,
     },
+    /// Moves pages to the memory of a node, as far as there is room (`move_pages`).
+    MovePages {
+        /// Of which area.
+        area: AreaId,
+        /// Which.
+        pages: Range<u64>,
+        /// Where to.
+        node: usize,
+    },
     /// Reads or writes one word of each of some pages.
     Touch {
         /// Of which area.

@@ -269,7 +269,8 @@ impl<C: Coherence> Vm<C> {
             Operation::Map { .. }
             | Operation::Unmap { .. }
             | Operation::Protect { .. }
-            | Operation::Discard { .. } => self.enter_kernel(),
+            | Operation::Discard { .. }
+            | Operation::MovePages { .. } => self.enter_kernel(),
             Operation::ByAddress(operation) => {
                 self.perform_by_address(process, operation)?;
                 return Ok(Step::Done);
@@ -291,6 +292,10 @@ impl<C: Coherence> Vm<C> {
             }
             Operation::Discard { area, pages } => {
                 self.discard(process, process.addresses(area, &pages)?)?;
+            }
+            // What is in the pages stays as it is. A node that is not there has no room.
+            Operation::MovePages { area, pages, node } if node < self.sim.node_count() => {
+                process.space.migrate(process.addresses(area, &pages)?, node)?;
             }
             _ => {}
         }

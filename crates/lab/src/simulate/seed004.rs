@@ -9,8 +9,8 @@
 //! many more pages were read, and rates are taken as they are.
 //!
 //! What does not scale are the pages that are on nobody's list for a moment, or were read ahead and
-//! not used yet. With twice the memory, elapsed times are by 2 to 4 % less, and what batches save
-//! of them is less by a point or two.
+//! not used yet. With twice the memory, elapsed times are by 1 to 3 % less, and what batches save
+//! of them is the same within a point.
 
 use std::rc::Rc;
 

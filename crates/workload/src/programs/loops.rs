@@ -58,6 +58,14 @@ impl Tasks {
             Self::Processes => "processes",
         }
     }
+
+    /// Starts one.
+    pub(super) const fn start(self, task: ProgramId) -> Operation {
+        match self {
+            Self::Threads => Operation::Spawn(task),
+            Self::Processes => Operation::Fork(task),
+        }
+    }
 }
 
 /// A number of tasks in a loop.
@@ -87,12 +95,8 @@ impl Workload for Loop {
 
     fn steps(&self, program: ProgramId) -> Steps {
         if program == ProgramId(0) {
-            let start = match self.tasks {
-                Tasks::Threads => Operation::Spawn,
-                Tasks::Processes => Operation::Fork,
-            };
-            let tasks = 1..=self.count;
-            let begin = tasks.clone().map(move |task| start(ProgramId(task)));
+            let (tasks, start) = (1..=self.count, self.tasks);
+            let begin = tasks.clone().map(move |task| start.start(ProgramId(task)));
             let end = tasks.map(|task| Operation::Join(ProgramId(task)));
             return Box::new([Operation::Begin].into_iter().chain(begin).chain(end));
         }
