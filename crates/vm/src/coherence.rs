@@ -31,12 +31,14 @@ pub enum Cause {
     Advise,
     /// `mprotect`.
     Protect,
-    /// `mremap`.
+    /// `mremap`, and a large page that moves to another node in parts.
     Move,
     /// `fork`.
     Fork,
     /// A write to a page that is shared, or that nobody has written.
     CopyOnWrite,
+    /// Small pages become a large one.
+    Collapse,
     /// Reclaim: the page was taken by who needs memory.
     Reclaim,
     /// The end of the space.

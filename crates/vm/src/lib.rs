@@ -111,6 +111,7 @@ mod flights;
 mod gather;
 mod pages;
 mod space;
+mod large;
 mod map;
 mod fault;
 mod cow;
@@ -120,6 +121,7 @@ mod unmap;
 mod remap;
 mod protect;
 mod advise;
+mod collapse;
 mod fork;
 mod exit;
 mod reclaim;
@@ -146,3 +148,5 @@ pub use space::{AddressSpace, Stats, Vm};
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;
+/// The size of a large page, as [`collapse`](AddressSpace::collapse) makes them.
+pub const LARGE_PAGE_BYTES: u64 = 512 * PAGE_BYTES;
