@@ -36,6 +36,8 @@ fn nothing_has_changed_when_there_is_no_memory_to_split() {
         let mut failures = 0;
         loop {
             let world = World::<RELEASED>::new().with_large_page();
+            // The table above that of block 3 is there.
+            write(&world.space, 0, 2 * BLOCK, 0);
             let (frames, areas) = (world.host.frames_in_use(), world.space.areas().len());
             world.host.limit_allocations(failures);
             let result = operation(&world.space);
