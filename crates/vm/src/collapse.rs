@@ -60,7 +60,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// If areas cannot be there.
     pub fn collapse(&self, range: Range<u64>) -> Result<usize, BadRange> {
-        const { assert!(F::INDEX_BITS == 9 && F::LEAF_LEVEL_MAX >= LEVEL, "2 MiB is a large page") };
+        const { assert!(F::INDEX_BITS == 9 && F::LEAF_LEVEL_MAX >= LEVEL, "2 MiB can be a page") };
         self.mappings.areas.read().check(&range)?;
         let (mut rest, mut collapsed) = (range, 0);
         loop {

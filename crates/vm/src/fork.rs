@@ -21,9 +21,9 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     ///
     /// Large pages are split first: a table for each, 512 entries to fill, and one flush for all of
     /// them, besides the 512 entries that the copy needs of each. Linux shares the large page, and
-    /// splits it in either space when that writes there. So it has next to nothing to do at the fork
-    /// of a process that goes on to run another program; but there must then be large pages with
-    /// more than one user, which every other operation has to expect.
+    /// splits it in either space when that writes there. So it has next to nothing to do at the
+    /// fork of a process that goes on to run another program; but there must then be large pages
+    /// with more than one user, which every other operation has to expect.
     ///
     /// # Errors
     ///

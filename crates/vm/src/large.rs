@@ -124,7 +124,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             match self.vm.allocate(FrameUse::Table) {
                 Ok(table) => tables.push(table),
                 Err(error) => {
-                    tables.into_iter().for_each(|table| self.vm.platform.free_table(table));
+                    for table in tables {
+                        self.vm.platform.free_table(table);
+                    }
                     return Err(error);
                 }
             }

@@ -170,8 +170,8 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         true
     }
 
-    /// Whether a page is mapped at an address of a space, and `is_so` says so of it: nobody takes it
-    /// from there meanwhile.
+    /// Whether a page is mapped at an address of a space, and `is_so` says so of it: nobody takes
+    /// it from there meanwhile.
     pub(crate) fn is_mapped_at(
         &self,
         page: Frame,

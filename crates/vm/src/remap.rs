@@ -15,8 +15,8 @@
 //! can be put into another without anyone having been there.
 //!
 //! Page tables at the new addresses are made before anything is changed, for that is all that can
-//! fail; and so are those that large pages are split into, of what moves as of what is there. (Linux
-//! moves a large page as one, if it is one at its new address, too.)
+//! fail; and so are those that large pages are split into, of what moves as of what is there.
+//! (Linux moves a large page as one, if it is one at its new address, too.)
 
 use alloc::vec;
 use alloc::vec::Vec;

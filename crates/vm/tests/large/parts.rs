@@ -121,11 +121,10 @@ fn a_range_that_begins_in_one_large_page_and_ends_in_another_splits_both_at_once
     write(&world.space, 1, 2 * BLOCK, 1);
     write(&world.space, 1, 0, 1);
     assert_eq!(world.space.collapse(everything()), Ok(2));
-    (0..3).for_each(|number| {
-        assert_eq!(read(&world.space, 0, number * BLOCK + 9), {
-            if number == 1 { BLOCK + 9 } else { 0 }
-        })
-    });
+    for number in 0..3 {
+        let expected = if number == 1 { BLOCK + 9 } else { 0 };
+        assert_eq!(read(&world.space, 0, number * BLOCK + 9), expected);
+    }
     world.host.take_flushes();
     world.space.protect(at(BLOCK - 4, BLOCK + 8), READ).unwrap();
     assert_eq!([0, 1, 2].map(|number| world.is_large(number)), [false, true, false]);

@@ -71,7 +71,7 @@ impl Tlb {
     /// either.
     fn insert(&mut self, root: Root, (start, shift): (u64, u32), cached: Cached) {
         let end = start + (1 << shift);
-        for (&(of, other, size), _) in &self.pages {
+        for &(of, other, size) in self.pages.keys() {
             let overlaps = other < end && start < other + (1 << size);
             assert!(
                 of != root.0 || size == shift || !overlaps,
