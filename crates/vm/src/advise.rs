@@ -42,7 +42,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// then. If there are holes between them; the advice is taken all the same, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
-        let (areas, split) = self.read_areas_split(&range, Cause::Advise, |large| match advice {
+        let (areas, split) = self.read_areas_split(&range, |large| match advice {
             Advice::DontNeed => reaches_beyond::<F>(large, &range),
             Advice::Free => true,
             // Nothing in it can be taken: who gave up part of it has split it.

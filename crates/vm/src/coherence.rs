@@ -31,7 +31,7 @@ pub enum Cause {
     Advise,
     /// `mprotect`.
     Protect,
-    /// `mremap`, and a large page that moves to another node in parts.
+    /// `mremap`.
     Move,
     /// `fork`.
     Fork,
@@ -39,6 +39,8 @@ pub enum Cause {
     CopyOnWrite,
     /// Small pages become a large one.
     Collapse,
+    /// A large page becomes small ones, for what is to be done with some of them.
+    Split,
     /// Reclaim: the page was taken by who needs memory.
     Reclaim,
     /// The end of the space.

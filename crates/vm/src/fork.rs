@@ -33,7 +33,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         let mut child = Self::new(&self.vm)?;
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
-        if let Err(error) = self.split_large(&areas, &areas.limits(), Cause::Fork, |_| true) {
+        if let Err(error) = self.split_large(&areas, &areas.limits(), |_| true) {
             drop(areas);
             child.exit();
             return Err(error);

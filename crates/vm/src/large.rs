@@ -51,7 +51,6 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         &self,
         areas: &Areas<P>,
         range: &Range<u64>,
-        cause: Cause,
         choose: impl Fn(&Found) -> bool,
     ) -> Result<(), OutOfMemory> {
         loop {
@@ -59,7 +58,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             if chosen.is_empty() {
                 return Ok(());
             }
-            self.split(&chosen, cause)?;
+            self.split(&chosen)?;
         }
     }
 
@@ -68,7 +67,6 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub(crate) fn read_areas_split(
         &self,
         range: &Range<u64>,
-        cause: Cause,
         choose: impl Fn(&Found) -> bool,
     ) -> (ReadGuard<'_, P>, Result<(), OutOfMemory>) {
         let areas = self.mappings.areas.read();
@@ -77,7 +75,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         drop(areas);
         let areas = self.mappings.areas.write();
-        let split = self.split_large(&areas, range, cause, choose);
+        let split = self.split_large(&areas, range, choose);
         (RwLockWriteGuard::downgrade(areas), split)
     }
 
@@ -98,12 +96,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     }
 
     /// Splits large pages, with one flush for all of them. Fails before the first is touched.
-    fn split(&self, large: &[Found], cause: Cause) -> Result<(), OutOfMemory> {
+    fn split(&self, large: &[Found]) -> Result<(), OutOfMemory> {
         let [first, .., last] = [&large[0], &large[large.len() - 1]];
         let requested = first.address..last.range::<F>().end;
         let split = self.allocate_tables(large.len())?;
         let (platform, tables) = (&self.vm.platform, &self.mappings.tables);
-        let mut gather = Gather::begin(self, requested, cause);
+        let mut gather = Gather::begin(self, requested, Cause::Split);
         for (found, &table) in large.iter().zip(&split) {
             let level = found.slot.level;
             let leaf = tables.take_large(platform, found);

@@ -98,7 +98,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         range: &Range<u64>,
     ) -> Result<(), OutOfMemory> {
         let is_cut = |large: &_| reaches_beyond::<F>(large, range);
-        self.split_large(areas, range, Cause::Unmap, is_cut)?;
+        self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
         if removed.is_empty() && self.mappings.flights.overlapping(range, None).is_none() {
             return Ok(());

@@ -20,7 +20,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::PAGE_BYTES;
-use crate::coherence::{Cause, Coherence, Taking};
+use crate::coherence::{Coherence, Taking};
 use crate::error::BadRange;
 use crate::file::File;
 use crate::flights::Flight;
@@ -62,7 +62,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             return self.mappings.areas.read().check(&range).map(|()| 0);
         };
         let is_elsewhere = |large: &Found| self.is_large_elsewhere(large, node);
-        let (areas, _) = self.read_areas_split(&range, Cause::Move, is_elsewhere);
+        let (areas, _) = self.read_areas_split(&range, is_elsewhere);
         areas.check(&range)?;
         let mut batch = C::Batch::default();
         let mut moving = Vec::new();

@@ -63,7 +63,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         protection: Protection,
     ) -> Result<(), OutOfMemory> {
         let is_cut = |large: &_| reaches_beyond::<F>(large, &range);
-        self.split_large(&areas, &range, Cause::Protect, is_cut)?;
+        self.split_large(&areas, &range, is_cut)?;
         let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
         for mut area in areas.cut(&range) {

@@ -93,7 +93,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ) -> Result<(), RemapError> {
         let kept = from.start..from.end.min(from.start + (to.end - to.start));
         for range in [from, to] {
-            self.split_large(&areas, range, Cause::Move, |_| true)?;
+            self.split_large(&areas, range, |_| true)?;
         }
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,

@@ -47,7 +47,7 @@ fn do_to_part(
 #[test]
 fn a_part_is_unmapped() {
     let unmap = |space: &OurSpace<_>| space.unmap(part()).unwrap();
-    let world = do_to_part(unmap, [of_large(Cause::Unmap), of_part(Cause::Unmap)]);
+    let world = do_to_part(unmap, [of_large(Cause::Split), of_part(Cause::Unmap)]);
     let read = try_access(&world.space, 1, BLOCK + 100, Access::Read, 0);
     assert_eq!(read, Err(FaultError::NoArea));
     world.end();
@@ -57,7 +57,7 @@ fn a_part_is_unmapped() {
 fn a_part_is_mapped_anew() {
     let world = do_to_part(
         |space| map(space, part(), READ),
-        [of_large(Cause::Unmap), of_part(Cause::Unmap)],
+        [of_large(Cause::Split), of_part(Cause::Unmap)],
     );
     assert_eq!(read(&world.space, 1, BLOCK + 100), 0);
     world.end();
@@ -66,7 +66,7 @@ fn a_part_is_mapped_anew() {
 #[test]
 fn a_part_is_protected() {
     let protect = |space: &OurSpace<_>| space.protect(part(), READ).unwrap();
-    let world = do_to_part(protect, [of_large(Cause::Protect), of_part(Cause::Protect)]);
+    let world = do_to_part(protect, [of_large(Cause::Split), of_part(Cause::Protect)]);
     let write = try_access(&world.space, 1, BLOCK + 100, Access::Write, 1);
     assert_eq!(write, Err(FaultError::NotPermitted));
     world.check(BLOCK..2 * BLOCK);
@@ -76,7 +76,7 @@ fn a_part_is_protected() {
 #[test]
 fn a_part_is_discarded() {
     let discard = |space: &OurSpace<_>| space.advise(part(), Advice::DontNeed).unwrap();
-    let world = do_to_part(discard, [of_large(Cause::Advise), of_part(Cause::Advise)]);
+    let world = do_to_part(discard, [of_large(Cause::Split), of_part(Cause::Advise)]);
     assert_eq!(read(&world.space, 1, BLOCK + 100), 0);
     world.end();
 }
@@ -84,7 +84,7 @@ fn a_part_is_discarded() {
 #[test]
 fn a_part_is_moved() {
     let remap = |space: &OurSpace<_>| space.remap(part(), at(20, 50)).unwrap();
-    let world = do_to_part(remap, [of_large(Cause::Move), of_part(Cause::Move)]);
+    let world = do_to_part(remap, [of_large(Cause::Split), of_part(Cause::Move)]);
     for page in 20..70 {
         assert_eq!(read(&world.space, 1, page), page + BLOCK + 80);
     }
@@ -106,7 +106,7 @@ fn a_large_page_is_moved_upon() {
 #[test]
 fn a_part_is_given_up() {
     let free = |space: &OurSpace<_>| space.advise(part(), Advice::Free).unwrap();
-    let world = do_to_part(free, [of_large(Cause::Advise), of_part(Cause::Advise)]);
+    let world = do_to_part(free, [of_large(Cause::Split), of_part(Cause::Advise)]);
     for page in BLOCK..2 * BLOCK {
         let is_dirty = world.host.is_dirty(world.space.root(), at(page, 1).start);
         assert_eq!(is_dirty, !is_in_part(page), "page {page}");

@@ -1,6 +1,6 @@
 //! Large pages where memory is reclaimed and pages migrate.
 
-use shootdown_vm::Advice;
+use shootdown_vm::{Access, AddressSpace, Advice, Vm};
 
 use crate::platform::*;
 use crate::world::*;
@@ -49,6 +49,27 @@ fn what_was_given_up_and_collapsed_is_kept() {
     assert_eq!(reclaim(&world), 0);
     world.check(BLOCK + 1..2 * BLOCK);
     world.end();
+}
+
+/// The frames that pages had before they became one are nobody's, and can be had again.
+#[test]
+fn frames_have_no_past_when_their_pages_are_part_of_a_large_one() {
+    let host = Host::with_addresses(2 * BLOCK as usize, 1, everything());
+    let vm: Vm<_, _> = system(&host).with_reclaim();
+    let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
+    map(&space, at(0, 2 * BLOCK), READ_WRITE);
+    (BLOCK..BLOCK + 20).for_each(|page| write(&space, 0, page, page));
+    assert_eq!(space.collapse(block(1)), Ok(1));
+    // All that there are: those, too.
+    let is_written = |&page: &u64| try_access(&space, 0, page, Access::Write, page).is_ok();
+    let written = (0..BLOCK).take_while(is_written).count();
+    assert!((450..BLOCK as usize).contains(&written), "{written} frames were left");
+    space.advise(block(0), Advice::Free).unwrap();
+    let freed: usize = (0..NODES).map(|node| vm.reclaim(node, 1000).freed).sum();
+    assert_eq!(freed, written);
+    space.exit();
+    drop((space, vm));
+    assert_eq!(host.frames_in_use(), 1);
 }
 
 fn large_pages_migrate_in_parts<const LOCK: u8>() {
