@@ -5,7 +5,8 @@
 //! for which the lock is held for writing. So who holds the space's lock, for reading or writing,
 //! and looks for an address of an area, walks tables that stay.
 //!
-//! An entry above level 0 goes through these states, each arrow with a flush where something was:
+//! An entry above level 0 goes through these states. Who empties it has that flushed, and whoever
+//! puts something else there under the lock for writing waits for that flush first:
 //!
 //! ```text
 //!            fault                collapse (writer)
@@ -20,7 +21,9 @@
 //! So a large leaf comes only while the lock is held for writing, but may go while others hold it
 //! for reading, and a table be there a moment later.
 
-use alloc::vec::Vec;
+mod entries;
+mod unhook;
+
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
@@ -28,11 +31,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::Root;
 
-use crate::PAGE_BYTES;
 use crate::coherence::Coherence;
 use crate::format::{EMPTY, Format, Leaf};
-use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
 use crate::space::Vm;
+use entries::Entries;
+use unhook::{State, Unhooking};
 
 /// The page tables of a space.
 pub(crate) struct PageTables<F> {
@@ -344,142 +348,6 @@ impl LastTable {
         };
         self.number_and_table = Some((number, table));
         Ok(EntryAt { table, index: F::index(address, 0) })
-    }
-}
-
-/// An iterator over entries that are not empty. See [`PageTables::entries`].
-pub(crate) struct Entries<'t, P: Platform, F: Format> {
-    tables: &'t PageTables<F>,
-    platform: &'t P,
-    /// What is still to be looked at.
-    range: Range<u64>,
-    /// The table for the start of the range, when it is known.
-    table: Option<Frame>,
-    /// How many entries of the table have been looked at, and not yet been reported.
-    looked_at: usize,
-}
-
-impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
-    type Item = Found;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.range.is_empty() {
-            let address = self.range.start;
-            let table = match self.table {
-                Some(table) => table,
-                None => match self.tables.walk(self.platform, address) {
-                    End::Table(_, table) => *self.table.insert(table),
-                    End::Nothing(level) => {
-                        self.range.start = next_boundary(address, F::span(level));
-                        continue;
-                    }
-                    End::Large(found) => {
-                        self.looked_at += 1;
-                        self.range.start = next_boundary(address, F::span(found.slot.level));
-                        return Some(found);
-                    }
-                },
-            };
-            let at = EntryAt { table, index: F::index(address, 0) };
-            let entry = self.platform.load(at);
-            self.looked_at += 1;
-            self.range.start += PAGE_BYTES;
-            if self.range.start.is_multiple_of(F::span(1)) {
-                self.table = None;
-                self.report();
-            }
-            if entry != EMPTY {
-                return Some(Found { address, slot: Slot { at, level: 0 }, entry });
-            }
-        }
-        None
-    }
-}
-
-impl<P: Platform, F: Format> Entries<'_, P, F> {
-    fn report(&mut self) {
-        if self.looked_at != 0 {
-            self.platform.work(Work::Entry, self.looked_at);
-            self.looked_at = 0;
-        }
-    }
-}
-
-impl<P: Platform, F: Format> Drop for Entries<'_, P, F> {
-    fn drop(&mut self) {
-        self.report();
-    }
-}
-
-/// Whether the table that is looked at is still in the tree.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Hung,
-    Unhooked,
-}
-
-/// What [`PageTables::unhook`] takes along as it descends.
-struct Unhooking<'t, P, U, F> {
-    platform: &'t P,
-    gap: &'t Range<u64>,
-    unhooked: U,
-    count: &'t AtomicU64,
-    format: PhantomData<F>,
-}
-
-impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F> {
-    /// Visits the tables below `table`, which is at `level`. Outside of `ranges` there are none
-    /// below a table that is unhooked: they are where an area was, and `ranges` holds the last ones
-    /// of the gap, or all where tables were kept.
-    fn visit(&mut self, table: Frame, level: usize, ranges: &[Range<u64>], state: State) {
-        let mut start = 0;
-        let mut rest = ranges;
-        while let Some(first) = rest.first() {
-            start = first.start.max(start);
-            let end = next_boundary(start, F::span(level));
-            // As many as begin below the same entry; the last of them may reach beyond it.
-            let count = rest.partition_point(|range| range.start < end);
-            let at = EntryAt { table, index: F::index(start, level) };
-            if let Some(below) = F::as_table(self.platform.load(at)) {
-                let clipped = |range: &Range<u64>| range.start.max(start)..range.end.min(end);
-                let ranges: Vec<_> = rest[..count].iter().map(clipped).collect();
-                self.visit_below(at, below, level, &ranges, state);
-            }
-            let done = rest.partition_point(|range| range.end <= end);
-            (start, rest) = (end, &rest[done..]);
-        }
-    }
-
-    fn visit_below(
-        &mut self,
-        at: EntryAt,
-        below: Frame,
-        level: usize,
-        ranges: &[Range<u64>],
-        state: State,
-    ) {
-        let [.., last] = ranges else { return };
-        let range = ranges[0].start..last.end;
-        let first = range.start & !(F::span(level) - 1);
-        let is_free =
-            self.gap.start <= first && next_boundary(first, F::span(level)) <= self.gap.end;
-        let state_below = if state == State::Unhooked || is_free {
-            if state == State::Hung {
-                // Only here: what hangs below goes with it, and a CPU in the middle of a walk
-                // finds no page at its end.
-                self.platform.swap(at, EMPTY);
-            }
-            State::Unhooked
-        } else {
-            State::Hung
-        };
-        if level > 1 {
-            self.visit(below, level - 1, ranges, state_below);
-        }
-        if state_below == State::Unhooked {
-            self.count.fetch_sub(1, Relaxed);
-            (self.unhooked)(below, range);
-        }
     }
 }
 

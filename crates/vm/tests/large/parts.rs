@@ -1,6 +1,7 @@
 //! What is done with all of a large page, or with a part, and what is flushed for it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use shootdown::{Extent, PageSize};
 use shootdown_vm::{Access, Advice, Cause, Change, FaultError, Freed, Protection};
@@ -88,6 +89,21 @@ fn a_part_is_moved() {
     for page in 20..70 {
         assert_eq!(read(&world.space, 1, page), page + BLOCK + 80);
     }
+    world.end();
+}
+
+#[test]
+fn between_large_and_small_nobody_finds_anything() {
+    let world = World::<RELEASED>::new().with_large_page();
+    let other = Arc::clone(&world.space);
+    world.host.when_waiting(move || {
+        assert_eq!(touch(&other, 0, BLOCK + 7, Access::Read, 0), Err(Refused));
+        let write = touch(&other, 1, BLOCK + 7, Access::Write, BLOCK + 7);
+        assert_eq!(write, Ok(BLOCK + 7), "it has not been told");
+    });
+    world.space.protect(part(), READ).unwrap();
+    assert!(!world.host.hook_is_set());
+    world.check(BLOCK..2 * BLOCK);
     world.end();
 }
 
