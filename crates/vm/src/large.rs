@@ -17,9 +17,9 @@
 //!
 //! Where all of a large page is discarded, under the lock for reading, nothing holds faults back
 //! while it is flushed: one of them may hang a table there, and map a new page. A CPU that does so
-//! had no translation, and one that still has the large one does not look for another; so none holds
-//! both, but for machines on which CPUs share a TLB, or keep parts of a large page apart. (So does
-//! Linux, as far as we know.)
+//! had no translation, and one that still has the large one does not look for another; so none
+//! holds both, but for machines on which CPUs share a TLB, or keep parts of a large page apart. (So
+//! does Linux, as far as we know.)
 //!
 //! The marks are read when the entry is emptied, and every small page gets them. A CPU that
 //! remembers the large page may still write to it until the flush is done, but only if the entry

@@ -21,6 +21,9 @@ const PAGES: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 60;
 
+/// What a thread does.
+type Body<C> = Box<dyn FnOnce(&System<C>, &Sim)>;
+
 /// One space, and nothing else.
 struct System<C: Coherence> {
     coherence: Rc<Watched<C>>,
@@ -92,7 +95,7 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Coherence + 'static>(
     let place = Place::Fixed(START..START + LARGE_PAGE_BYTES);
     let anonymous = Backing::Anonymous;
     system.space().map(place, READ_WRITE, Sharing::Private, anonymous).unwrap();
-    let spawn = |cpu, body: Box<dyn FnOnce(&System<C>, &Sim)>| {
+    let spawn = |cpu, body: Body<C>| {
         let spec = ThreadSpec { space: Some(0), affinity: Affinity::Cpu(cpu) };
         let (inside, system) = (Rc::clone(&sim), Rc::clone(&system));
         sim.spawn(spec, move || body(&system, &inside)).unwrap();
