@@ -62,6 +62,24 @@ fn nothing_has_changed_when_there_is_no_memory_to_split() {
 }
 
 #[test]
+fn memory_for_one_of_two_splits_is_given_back() {
+    let world = World::<RELEASED>::new().with_large_page();
+    write(&world.space, 0, 0, 0);
+    assert_eq!(world.space.collapse(block(0)), Ok(1));
+    let frames = world.host.frames_in_use();
+    world.host.take_flushes();
+    world.host.limit_allocations(1);
+    let both = at(BLOCK - 4, 8);
+    assert_eq!(world.space.protect(both.clone(), READ), Err(RangeError::OutOfMemory));
+    world.host.limit_allocations(u64::MAX);
+    assert_eq!((world.host.take_flushes(), world.host.frames_in_use()), (vec![], frames));
+    assert!(world.is_large(0) && world.is_large(1));
+    assert_eq!(world.space.protect(both, READ), Ok(()));
+    world.check(BLOCK..2 * BLOCK);
+    world.end();
+}
+
+#[test]
 fn what_takes_all_of_a_large_page_takes_no_memory() {
     let operations: [Operation; 4] = [
         |space| of_range(space.unmap(block(1))),
