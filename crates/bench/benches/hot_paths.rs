@@ -64,7 +64,7 @@ fn reclaiming() -> Reclaiming {
 
 #[inline]
 fn take((here, system): &Ready, batch: &mut Taken, address: u64) {
-    let space = batch.space(here.machine(), &system.space(0)).expect("a batch has room for one");
+    let space = batch.space(system.machine(), &system.space(0)).expect("a batch has room for one");
     space.unmapped(here, Extent::page(address), StaleWrites::Impossible).wait();
 }
 
@@ -107,12 +107,12 @@ count!(flush_alone, active(), 0, 103, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
 count!(answer, rung(), 0, 136, |ready, here, _space| here.answer());
-// A page more in a batch that knows the space; and the flush of a batch of one space that nobody else
-// uses.
+// A page more in a batch that knows the space; and the flush of a batch of one space that nobody
+// else uses.
 count!(take_one_more, reclaiming(), 100, |reclaiming: Reclaiming| {
     let (ready, mut batch) = black_box(reclaiming);
     take(&ready, &mut batch, 0x2000);
-    std::mem::forget(black_box(batch));
+    let _ = black_box(batch);
 });
 count!(flush_batch_alone, reclaiming(), 1000, |reclaiming: Reclaiming| {
     let (ready, batch) = black_box(reclaiming);

@@ -113,6 +113,13 @@ impl System {
         unsafe { self.engine.here() }
     }
 
+    /// The machine.
+    #[must_use]
+    #[inline]
+    pub fn machine(&self) -> &Plain {
+        self.engine.machine()
+    }
+
     /// A space.
     #[must_use]
     #[inline]

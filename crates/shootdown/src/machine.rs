@@ -282,8 +282,8 @@ pub unsafe trait Machine: Sync + Sized {
     ///
     /// The default is Linux's 33: about 100 ns per `INVLPG`, so 3.3 µs, where refilling what a
     /// discarded tag held costs some 8–17 ns per entry that is wanted again. It bounds the sum
-    /// over all flushes that a CPU makes up for at once: in the middle of its work, or when it comes
-    /// back to it from the kernel, and wants the rest of its entries again.
+    /// over all flushes that a CPU makes up for at once: in the middle of its work, or when it
+    /// comes back to it from the kernel, and wants the rest of its entries again.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33

@@ -2,7 +2,7 @@
 
 use crate::memory::FrameNumber;
 use crate::mmu::{
-    ENTRIES_PER_TABLE, LARGE, LEVEL_BITS, PAGE_SHIFT, PRESENT, TOP_SHIFT, entry_frame,
+    ENTRIES_PER_TABLE, LARGE, LEVEL_BITS, PAGE_SHIFT, PRESENT, TOP_SHIFT, entry_frame, page_frame,
 };
 use crate::sim::Sim;
 
@@ -21,8 +21,7 @@ impl Sim {
                 pages.extend(absent(entry).map(|frame| (address, frame)));
                 return;
             }
-            let count = 1 << (shift - PAGE_SHIFT);
-            let frame = entry_frame(entry) & !(count - 1);
+            let (frame, count) = (page_frame(entry, shift), 1 << (shift - PAGE_SHIFT));
             pages.extend((0..count).map(|page| (address + (page << PAGE_SHIFT), frame + page)));
         });
         pages

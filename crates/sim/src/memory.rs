@@ -19,6 +19,9 @@ pub enum Purpose {
     Page,
 }
 
+/// How many frames a large page has: 2 MiB.
+const LARGE: usize = 512;
+
 /// So many page tables there may be, however little memory there is.
 const TABLES_LIMIT_MIN: usize = 4096;
 
@@ -26,6 +29,8 @@ const TABLES_LIMIT_MIN: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Memory {
     frames: Vec<Frame>,
+    /// For so many frames as a large page has, how often one of them was given away.
+    large_generations: Vec<u32>,
     /// For each node.
     nodes: Vec<Node>,
     limit: usize,
@@ -64,7 +69,7 @@ impl Memory {
         let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
         let nodes = (0..nodes).map(|_| Node::default()).collect();
-        Self { frames, nodes, limit, tables: 0, tables_limit }
+        Self { frames, large_generations: Vec::new(), nodes, limit, tables: 0, tables_limit }
     }
 
     /// A frame of a node; or, if there is none left there, of another.
@@ -78,10 +83,7 @@ impl Memory {
             return None;
         }
         while self.nodes[node].free.is_empty() && self.frames.len() <= self.limit {
-            let new = self.frames.len() as FrameNumber;
-            self.frames.push(Frame::default());
-            let of = self.node_of(new);
-            self.nodes[of].free.push(new);
+            self.add_frame();
         }
         let number = self.nodes[node].free.pop()?;
         self.nodes[node].in_use += 1;
@@ -93,6 +95,38 @@ impl Memory {
         };
         self.tables += usize::from(purpose == Purpose::Table);
         Some(number)
+    }
+
+    /// Frames in a row for a large page, the first of which has a number that is a multiple of so
+    /// many; each is a page's like others. They are of all nodes, as memory is.
+    pub(crate) fn allocate_large(&mut self) -> Option<FrameNumber> {
+        // Those that were never used are not there yet. Frame 0 is nobody's.
+        let are_free = |&first: &usize| {
+            self.frames.iter().skip(first).take(LARGE).all(|frame| frame.users == 0)
+        };
+        let mut candidates = (LARGE..(self.limit + 2).saturating_sub(LARGE)).step_by(LARGE);
+        let first = candidates.find(are_free)?;
+        while self.frames.len() < first + LARGE {
+            self.add_frame();
+        }
+        let numbers = first as FrameNumber..(first + LARGE) as FrameNumber;
+        for node in &mut self.nodes {
+            let before = node.free.len();
+            node.free.retain(|number| !numbers.contains(number));
+            node.in_use += before - node.free.len();
+        }
+        for frame in &mut self.frames[first..first + LARGE] {
+            (frame.users, frame.content) = (1, Content::Page(GARBAGE));
+        }
+        Some(numbers.start)
+    }
+
+    fn add_frame(&mut self) {
+        let new = self.frames.len() as FrameNumber;
+        self.frames.push(Frame::default());
+        self.large_generations.resize(self.frames.len().div_ceil(LARGE), 0);
+        let of = self.node_of(new);
+        self.nodes[of].free.push(new);
     }
 
     /// Counts one user more.
@@ -114,6 +148,8 @@ impl Memory {
         let was_table = matches!(frame.content, Content::Table(_));
         frame.content = Content::Free;
         frame.generation = frame.generation.wrapping_add(1);
+        let large = &mut self.large_generations[number as usize / LARGE];
+        *large = large.wrapping_add(1);
         let node = self.node_of(number);
         self.nodes[node].free.push(number);
         self.nodes[node].in_use -= 1;
@@ -125,6 +161,16 @@ impl Memory {
     #[inline]
     pub(crate) fn generation(&self, frame: FrameNumber) -> u32 {
         self.frames.get(frame as usize).map_or(u32::MAX, |frame| frame.generation)
+    }
+
+    /// The same for a page of 2^`shift` bytes; of a large one, how often any of its frames was
+    /// given away, for while it is large, none is. (Of one above 2 MiB, the first 2 MiB.)
+    #[inline]
+    pub(crate) fn page_generation(&self, frame: FrameNumber, shift: u8) -> u32 {
+        if shift == 12 {
+            return self.generation(frame);
+        }
+        self.large_generations.get(frame as usize / LARGE).copied().unwrap_or(u32::MAX)
     }
 
     /// How many frames are in use.
@@ -212,6 +258,34 @@ mod tests {
         assert_eq!(memory.allocate(Purpose::Table, 0), Some(page));
         assert_eq!(memory.entry(page, 7), 0);
         assert_eq!(memory.in_use(), 1);
+    }
+
+    #[test]
+    fn a_large_page_is_of_frames_in_a_row_that_go_one_by_one() {
+        let mut memory = Memory::new(4 * LARGE, 3);
+        let first = memory.allocate(Purpose::Page, 0).unwrap();
+        let large = memory.allocate_large().unwrap();
+        assert_eq!(large, 512);
+        assert_eq!(memory.in_use(), 513);
+        assert_eq!([0, 1, 2].map(|node| memory.free_of(node)), [511; 3]);
+        assert!((large..large + 512).all(|frame| memory.users(frame) == 1));
+        // What is left of the same is not one any more, until all are free.
+        let generation = memory.page_generation(large, 21);
+        assert!(memory.release(large + 5));
+        assert_eq!(memory.page_generation(large, 21), generation + 1);
+        assert_eq!(memory.allocate_large(), Some(1024));
+        assert_eq!(memory.allocate_large(), Some(1536));
+        assert_eq!(memory.allocate_large(), None);
+        assert!(
+            (large..large + 512).filter(|&frame| frame != large + 5).all(|f| memory.release(f))
+        );
+        assert_eq!(memory.allocate_large(), Some(large));
+        // The frames before it, which nobody has taken, are still there.
+        let small = (0..3).flat_map(|node| core::iter::repeat_n(node, 512));
+        assert_eq!(small.filter_map(|node| memory.allocate_on(Purpose::Page, node)).count(), 511);
+        assert!(memory.release(first));
+        assert_eq!(Memory::new(600, 1).allocate_large(), None);
+        assert_eq!(Memory::new(LARGE, 1).allocate_large(), None);
     }
 
     #[test]

@@ -257,9 +257,9 @@ impl Sim {
                 return None;
             }
             found.dirty = true;
-            mark_written(&mut self.memory.borrow_mut(), loaded.root(), address, found.frame);
+            mark_written(&mut self.memory.borrow_mut(), loaded.root(), address, found);
         }
-        let generation = self.memory.borrow().generation(found.frame);
+        let generation = self.memory.borrow().page_generation(found.frame, found.shift);
         let frame = found.frame + ((address - found.page) >> 12);
         let wrong = self.oracle.borrow().check(found, loaded, generation);
         drop(tlbs);
@@ -342,14 +342,14 @@ impl Sim {
         }
         *entry |= marks;
         let entry = *entry;
-        let frame = entry_frame(entry) & !((1 << (shift - PAGE_SHIFT)) - 1);
+        let frame = page_frame(entry, shift);
         let translation = Translation {
             page: address & !((1 << shift) - 1),
             shift,
             writable: entry & WRITABLE != 0,
             dirty: entry & DIRTY != 0,
             frame,
-            frame_generation: memory.generation(frame),
+            frame_generation: memory.page_generation(frame, shift),
             space,
             clean_since: self.oracle.borrow().now(),
         };
@@ -396,6 +396,14 @@ impl Sim {
     pub fn allocate_page_on(&self, node: usize) -> Option<FrameNumber> {
         self.spend(self.machine.kernel.frame);
         self.memory.borrow_mut().allocate_on(Purpose::Page, node)
+    }
+
+    /// The first of the frames of a large page, 2 MiB, if there are so many in a row: each is from
+    /// then on a page's like others.
+    #[must_use]
+    pub fn allocate_large(&self) -> Option<FrameNumber> {
+        self.spend(self.machine.kernel.frame);
+        self.memory.borrow_mut().allocate_large()
     }
 
     /// The node whose memory a frame is.
@@ -534,20 +542,28 @@ fn lines_of(frame: FrameNumber) -> impl Iterator<Item = LineId> {
     (0..4096 / 64).map(move |line| LineId::of_physical((frame << 12) | (line << 6)))
 }
 
-/// Marks the entry for `address` as written, if it still maps the small page `frame`.
-fn mark_written(memory: &mut Memory, root: FrameNumber, address: u64, frame: FrameNumber) {
-    let index = |shift: u8| (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
-    let upper = (1..=(TOP_SHIFT - PAGE_SHIFT) / LEVEL_BITS).rev();
-    let last = upper.map(|level| PAGE_SHIFT + level * LEVEL_BITS).try_fold(root, |table, shift| {
-        let entry = memory.entry(table, index(shift));
-        (entry & PRESENT != 0).then_some(entry_frame(entry))
-    });
-    if let Some(entry) = last.and_then(|table| memory.entry_mut(table, index(PAGE_SHIFT)))
-        && *entry & PRESENT != 0
-        && entry_frame(*entry) == frame
-    {
-        *entry |= DIRTY;
+/// Marks the entry for `address` as written, if it still maps what was `found`.
+fn mark_written(memory: &mut Memory, root: FrameNumber, address: u64, found: &Translation) {
+    let (mut table, mut shift) = (root, TOP_SHIFT);
+    loop {
+        let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
+        let Some(entry) = memory.entry_mut(table, index) else { return };
+        if *entry & PRESENT == 0 {
+            return;
+        }
+        if shift == PAGE_SHIFT || *entry & LARGE != 0 {
+            if shift == found.shift && page_frame(*entry, shift) == found.frame {
+                *entry |= DIRTY;
+            }
+            return;
+        }
+        (table, shift) = (entry_frame(*entry), shift - LEVEL_BITS);
     }
+}
+
+/// The first frame of the page of 2^`shift` bytes that an entry maps.
+pub(crate) const fn page_frame(entry: u64, shift: u8) -> FrameNumber {
+    entry_frame(entry) & !((1 << (shift - PAGE_SHIFT)) - 1)
 }
 
 pub(crate) const fn entry_frame(entry: u64) -> FrameNumber {

@@ -149,6 +149,9 @@ impl Tlb {
         let tag = self.tag;
         let new = Slot { what, tag, since, used_at: self.accesses };
         if what.shift > 12 {
+            // Else the older one would be found first.
+            let same = |slot: &Slot<Translation>| slot.tag == tag && slot.what.page == what.page;
+            self.large.retain(|slot| !same(slot));
             insert_lru(&mut self.large, self.large_entries, new);
             return;
         }

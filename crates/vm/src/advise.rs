@@ -8,8 +8,10 @@ use crate::coherence::{Cause, Coherence};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
+use crate::large::reaches_beyond;
 use crate::platform::{Frame, Platform, Work};
 use crate::space::AddressSpace;
+use crate::table::{Found, Slot};
 
 /// What user space says of some pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,8 +20,9 @@ pub enum Advice {
     DontNeed,
     /// What was written to them is not needed, but what is written from now on is: the marks of
     /// private anonymous pages are taken away, and the next use sets them again. A page without a
-    /// mark may be discarded, which [reclaim](crate::Vm::reclaim) does when it comes to it. Of
-    /// other areas no notice is taken. (Linux: `MADV_FREE`, which refuses them.)
+    /// mark may be discarded, which [reclaim](crate::Vm::reclaim) does when it comes to it. Large
+    /// pages are split for that. Of other areas no notice is taken. (Linux: `MADV_FREE`, which
+    /// refuses them.)
     Free,
     /// They will not be used for some time: those of stored files are written out, if need be, and
     /// taken, as reclaim does, whether or not they were used of late. Nothing is lost. (Linux:
@@ -30,16 +33,23 @@ pub enum Advice {
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Takes advice about the pages in `range`.
     ///
-    /// The lock is held for reading: faults, and other advice, go on. Page tables stay.
+    /// The lock is held for reading: faults, and other advice, go on. Page tables stay. Where a
+    /// large page must be split, it is held for writing first.
     ///
     /// # Errors
     ///
-    /// If areas cannot be there; nothing is changed then. If there are holes between them; the
-    /// advice is taken all the same, as in Linux.
+    /// If areas cannot be there, or if there is no memory to split large pages; nothing is changed
+    /// then. If there are holes between them; the advice is taken all the same, as in Linux.
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.mappings.areas.read();
+        let (areas, split) = self.read_areas_split(&range, |large| match advice {
+            Advice::DontNeed => reaches_beyond::<F>(large, &range),
+            Advice::Free => true,
+            // Nothing in it can be taken: who gave up part of it has split it.
+            Advice::PageOut => false,
+        });
         areas.check(&range)?;
+        split?;
         let is_covered = areas.cover(&range);
         if advice == Advice::PageOut {
             let frames = self.frames(&areas, &range);
@@ -66,7 +76,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         for area in areas.overlapping(range) {
             let part = area.range.start.max(range.start)..area.range.end.min(range.end);
             let entries = self.mappings.tables.entries(&self.vm.platform, part);
-            frames.extend(entries.filter_map(|(_, _, entry)| Some(F::as_leaf(entry)?.frame)));
+            frames.extend(entries.filter_map(|found| Some(found.leaf::<F>()?.frame)));
         }
         frames
     }
@@ -75,7 +85,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// so this is flushed as if the entry was taken away.
     fn unmark(&self, range: &Range<u64>, gather: &mut Gather<'_, P, C, F>) {
         let platform = &self.vm.platform;
-        for (address, at, mut entry) in self.mappings.tables.entries(platform, range.clone()) {
+        for found in self.mappings.tables.entries(platform, range.clone()) {
+            let Found { address, slot: Slot { at, .. }, mut entry } = found;
             // Nobody has written the page of zeros. A claimed page is being written, and is marked
             // then.
             while let Some(leaf) = F::as_leaf(entry)
@@ -90,7 +101,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 }
                 match platform.compare_exchange(at, entry, unmarked) {
                     Ok(_) => {
-                        gather.take_leaf(address, leaf);
+                        gather.take_leaf(address, leaf, 0);
                         gather.discard_later(leaf.frame, address);
                         break;
                     }

@@ -37,6 +37,10 @@ pub enum Cause {
     Fork,
     /// A write to a page that is shared, or that nobody has written.
     CopyOnWrite,
+    /// Small pages become a large one.
+    Collapse,
+    /// A large page becomes small ones, for what is to be done with some of them.
+    Split,
     /// Reclaim: the page was taken by who needs memory.
     Reclaim,
     /// The end of the space.

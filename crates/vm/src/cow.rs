@@ -67,7 +67,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if C::FIRST_READ == FirstRead::Guessed && leaf.frame == self.vm.zero_page {
             self.first_reads.was_written();
         }
-        gather.page(page, leaf);
+        gather.page(page, leaf, 0);
         let sent = gather.send();
         // While other CPUs are told.
         if leaf.frame == self.vm.zero_page {
@@ -98,7 +98,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if self.vm.platform.compare_exchange(at, claim, entry).is_ok() {
             gather.cancel();
         } else {
-            gather.page(page, leaf);
+            gather.page(page, leaf, 0);
             gather.send().wait();
         }
     }

@@ -16,15 +16,19 @@ pub enum MapError {
     BadRange,
     /// No gap is as long as that.
     NoRoom,
+    /// There is no frame for the page table that a large page in its place is split into.
+    OutOfMemory,
 }
 
-/// Why a range was not protected, or not all of it discarded.
+/// Why a range was not unmapped or protected, or not all of it discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeError {
     /// The range is empty, or not of whole pages, or not where user areas may be.
     BadRange,
     /// Part of it is no area.
     NoArea,
+    /// There is no frame for the page table that a large page is split into.
+    OutOfMemory,
 }
 
 /// Why nothing was moved.
@@ -37,7 +41,8 @@ pub enum RemapError {
     NoArea,
     /// There is something where the last area would grow.
     NoRoom,
-    /// There is no frame for the page tables at the new addresses.
+    /// There is no frame for the page tables at the new addresses, or that a large page is split
+    /// into.
     OutOfMemory,
 }
 
@@ -69,6 +74,7 @@ impl fmt::Display for MapError {
         match self {
             Self::BadRange => BadRange.fmt(f),
             Self::NoRoom => f.write_str("no gap is long enough"),
+            Self::OutOfMemory => OutOfMemory.fmt(f),
         }
     }
 }
@@ -78,6 +84,7 @@ impl fmt::Display for RangeError {
         match self {
             Self::BadRange => BadRange.fmt(f),
             Self::NoArea => f.write_str("part of the range is not mapped"),
+            Self::OutOfMemory => OutOfMemory.fmt(f),
         }
     }
 }
@@ -125,6 +132,18 @@ impl From<BadRange> for RangeError {
 impl From<BadRange> for RemapError {
     fn from(_: BadRange) -> Self {
         Self::BadRange
+    }
+}
+
+impl From<OutOfMemory> for MapError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}
+
+impl From<OutOfMemory> for RangeError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
     }
 }
 

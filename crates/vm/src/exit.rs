@@ -2,6 +2,7 @@
 
 use crate::coherence::{Coherence, Retired};
 use crate::format::{Format, Leaf, Marks};
+use crate::large::pages_of;
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::table::PageTables;
@@ -24,9 +25,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let Some(mut areas) = self.mappings.areas.write().close() else { return };
         for area in areas.iter() {
             let mut page_count = 0;
-            for (address, _, entry) in self.mappings.tables.entries(platform, area.range.clone()) {
-                if let Some(leaf) = F::as_leaf(entry) {
-                    self.leave_page(address, leaf);
+            for found in self.mappings.tables.entries(platform, area.range.clone()) {
+                let Some(leaf) = found.leaf::<F>() else { continue };
+                for (address, frame) in pages_of::<F>(found.address, leaf.frame, found.slot.level) {
+                    self.leave_page(address, Leaf { frame, ..leaf });
                     page_count += 1;
                 }
             }

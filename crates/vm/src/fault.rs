@@ -10,6 +10,7 @@ use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, Mappings};
+use crate::table::Slot;
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Sees to it that an access at `address`, which the MMU has refused, can be tried again.
@@ -29,26 +30,28 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
-        let at = self.mappings.tables.make(&self.vm, page)?;
+        let Slot { at, level } = self.mappings.tables.make(&self.vm, page)?;
         let entry = self.vm.platform.load(at);
-        if entry == EMPTY {
+        if entry == EMPTY && level == 0 {
             return Ok(self.install(area, page, access, at)?);
         }
-        let Some(leaf) = F::as_leaf(entry) else {
+        let Some(leaf) = F::as_leaf_at(entry, level) else {
             // Claimed by a fault on another CPU, which waits for a flush before it lets anyone
-            // write. To try again is to wait for it, with interrupts on.
+            // write. To try again is to wait for it, with interrupts on. Or a large page that
+            // another call has just discarded: next time, the way does not end there.
             return Ok(());
         };
         if leaf.protection.contains(access.needs()) {
             return Ok(());
         }
-        if area.sharing == Sharing::Private && access == Access::Write {
+        // A large page is never shared.
+        if area.sharing == Sharing::Private && access == Access::Write && level == 0 {
             return Ok(self.make_private(page, at, entry, leaf)?);
         }
         // Whoever changes the protection of an area changes its entries, so that this is not
         // reached; but nothing would be wrong with it.
         let allowed = Leaf { protection: leaf.protection | first_protection(area, access), ..leaf };
-        let _ = self.vm.platform.compare_exchange(at, entry, F::leaf(allowed));
+        let _ = self.vm.platform.compare_exchange(at, entry, F::leaf_at(allowed, level));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::format::{Format, Leaf};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
-use crate::table::LastTable;
+use crate::table::{Found, LastTable, Slot};
 
 impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
     /// A copy of this space.
@@ -19,13 +19,25 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     /// its pages would change the copy. Shared areas are inherited without their entries, which
     /// faults find again.
     ///
+    /// Large pages are split first: a table for each, 512 entries to fill, and one flush for all of
+    /// them, besides the 512 entries that the copy needs of each. Linux shares the large page, and
+    /// splits it in either space when that writes there. So it has next to nothing to do at the
+    /// fork of a process that goes on to run another program; but there must then be large pages
+    /// with more than one user, which every other operation has to expect.
+    ///
     /// # Errors
     ///
-    /// If there is no memory for the copy's page tables. It is taken down again.
+    /// If there is no memory for the copy's page tables, or to split large pages. The copy is taken
+    /// down again.
     pub fn fork(&self) -> Result<Self, OutOfMemory> {
         let mut child = Self::new(&self.vm)?;
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
+        if let Err(error) = self.split_large(&areas, &areas.limits(), |_| true) {
+            drop(areas);
+            child.exit();
+            return Err(error);
+        }
         let mut gather = Gather::begin(self, areas.limits(), Cause::Fork);
         if let Some(mappings) = Arc::get_mut(&mut child.mappings) {
             // Nobody else knows of it yet: no lock, and always.
@@ -66,7 +78,8 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         gather: &mut Gather<'_, P, C, F>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
-        for (address, at, entry) in self.mappings.tables.entries(platform, area.range.clone()) {
+        for found in self.mappings.tables.entries(platform, area.range.clone()) {
+            let Found { address, slot: Slot { at, .. }, entry } = found;
             let to = target.make(&child.mappings.tables, &self.vm, address)?;
             // There are no claims: we hold the lock for writing.
             let Some(leaf) = self.write_protect(address, at, entry, gather) else { continue };
@@ -96,7 +109,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             let protected = Leaf { protection: leaf.protection - Protection::WRITE, ..leaf };
             match self.vm.platform.compare_exchange(at, entry, F::leaf(protected)) {
                 Ok(_) => {
-                    gather.take_page(address);
+                    gather.take_page(address, 0);
                     return Some(protected);
                 }
                 // The MMU has marked it.

@@ -7,13 +7,14 @@ use core::ops::Range;
 
 use shootdown::{Extent, Horizon, PageSize};
 
-use crate::PAGE_BYTES;
 use crate::areas::Vacated;
 use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, UnmapLock};
 use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf, Marks};
+use crate::large::{pages_of, reaches_beyond};
 use crate::platform::{Frame, Platform, Work};
 use crate::space::{AddressSpace, Mappings};
+use crate::table::Slot;
 
 /// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
@@ -29,6 +30,8 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     requested: Range<u64>,
     /// What it has taken away from the MMU: the least range that holds it all.
     taken: Option<Range<u64>>,
+    /// The smallest page in that range that was taken away.
+    page_size: PageSize,
     /// The same, piece by piece, and what is to be freed after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
     marks: Marked,
@@ -73,18 +76,28 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let flight = space.mappings.flights.begin(&requested);
         let gathered = shootdown::Gather::new();
         let marks = Marked::default();
-        Self { space, flight, requested, taken: None, gathered, marks, extra: None, cause }
+        let (taken, extra, page_size) = (None, None, size_at::<F>(F::LEAF_LEVEL_MAX));
+        Self { space, flight, requested, taken, page_size, gathered, marks, extra, cause }
     }
 
-    /// Clears the entries for `range`.
+    /// Clears the entries for `range`. No large page may reach beyond it.
     pub(crate) fn clear(&mut self, range: &Range<u64>) {
         let space = self.space;
-        for (address, at, _) in space.mappings.tables.entries(&space.vm.platform, range.clone()) {
-            // What it holds now, not what it held: the MMU may have marked it, or a fault have put
-            // a page there. A claim goes, too; its owner will notice.
-            let held = space.vm.platform.swap(at, EMPTY);
-            if let Some(leaf) = F::as_leaf(held) {
-                self.page(address, leaf);
+        let (platform, tables) = (&space.vm.platform, &space.mappings.tables);
+        for found in tables.entries(platform, range.clone()) {
+            debug_assert!(!reaches_beyond::<F>(&found, range), "{found:x?} is not split");
+            let Slot { at, level } = found.slot;
+            let leaf = if level == 0 {
+                // What it holds now, not what it held: the MMU may have marked it, or a fault have
+                // put a page there. A claim goes, too; its owner will notice.
+                F::as_leaf(platform.swap(at, EMPTY))
+            } else {
+                // But not a table, which faults hang there once another call has cleared it: then
+                // what we were asked to take away is gone.
+                tables.take_large(platform, &found)
+            };
+            if let Some(leaf) = leaf {
+                self.page(found.address, leaf, level);
             }
         }
     }
@@ -96,7 +109,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
             ExtraFlushes::SpacePerUnmap => self.flush_also(Extra::SpaceIfAny),
             ExtraFlushes::AreaPerUnmap => {
                 self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
-                self.take_range(area.clone());
+                self.take_range(area.clone(), PageSize::SIZE_4K);
             }
             ExtraFlushes::None | ExtraFlushes::AsLinux => {}
         }
@@ -108,24 +121,32 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let space = self.space;
         let Vacated { ranges, gap } = empty;
         space.mappings.tables.unhook(&space.vm.platform, ranges, gap, |table, covered| {
-            self.gathered.table(covered.start, table);
-            self.take_range(covered);
+            self.table(covered, table);
             self.make_room();
         });
     }
 
-    /// An entry for the page at `address` was changed or taken away; `leaf` is what it said. Its
-    /// count of the page goes over to us.
-    pub(crate) fn page(&mut self, address: u64, leaf: Leaf) {
-        self.take_leaf(address, leaf);
-        if leaf.frame != self.space.vm.zero_page {
-            self.space.strike_out(leaf.frame, address);
-            if leaf.marks.contains(Marks::DIRTY) && self.space.vm.pages.is_some() {
-                self.marks.dirty.push(leaf.frame);
-            }
-            self.gathered.free_later(leaf.frame);
-            self.make_room();
+    /// A table is out of the tree, with nothing in it; it covered at least `covered`.
+    pub(crate) fn table(&mut self, covered: Range<u64>, table: Frame) {
+        self.gathered.table(covered.start, table);
+        self.take_range(covered, PageSize::SIZE_4K);
+    }
+
+    /// An entry at `level` for the page at `address` was changed or taken away; `leaf` is what it
+    /// said. Its count of the page, or of each page of a large one, goes over to us.
+    pub(crate) fn page(&mut self, address: u64, leaf: Leaf, level: usize) {
+        self.take_leaf(address, leaf, level);
+        if leaf.frame == self.space.vm.zero_page {
+            return;
         }
+        for (address, page) in pages_of::<F>(address, leaf.frame, level) {
+            self.space.strike_out(page, address);
+            if leaf.marks.contains(Marks::DIRTY) && self.space.vm.pages.is_some() {
+                self.marks.dirty.push(page);
+            }
+            self.gathered.free_later(page);
+        }
+        self.make_room();
     }
 
     /// Nobody needs what was written to a page until now.
@@ -135,17 +156,19 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         }
     }
 
-    /// An entry for the page at `address` said `leaf`, and no longer does; the page stays.
-    pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf) {
+    /// An entry at `level` for the page at `address` said `leaf`, and no longer does; the page
+    /// stays.
+    pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         if !leaf.protection.is_empty() || C::EXTRA_FLUSHES.are_as_linux() {
-            self.take_page(address);
+            self.take_page(address, level);
         }
     }
 
-    /// An entry for the page at `address` allows less than it did.
-    pub(crate) fn take_page(&mut self, address: u64) {
-        self.gathered.changed(Extent::page(address));
-        self.take_range(address..address + PAGE_BYTES);
+    /// An entry at `level` for the page at `address` allows less than it did.
+    pub(crate) fn take_page(&mut self, address: u64, level: usize) {
+        let size = size_at::<F>(level);
+        self.gathered.changed(Extent::pages(address, 1, size));
+        self.take_range(address..address + size.bytes(), size);
     }
 
     /// More is flushed than was taken, and by more CPUs than could go wrong.
@@ -180,9 +203,10 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         if raced {
             self.space.counters.count_race();
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
-            self.take_range(self.requested.clone());
+            self.take_range(self.requested.clone(), PageSize::SIZE_4K);
         }
         let range = self.taken.take();
+        let page_size = mem::replace(&mut self.page_size, size_at::<F>(F::LEAF_LEVEL_MAX));
         let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
         let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
         let freed = if has_tables { Freed::Tables } else { Freed::Pages };
@@ -192,14 +216,14 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
             Some(Extra::Everything) => Some(whole(Freed::Tables)),
             Some(Extra::SpaceIfAny) => range.map(|_| whole(freed)),
             Some(Extra::IdleCpus) | None => {
-                let page_size = PageSize::SIZE_4K;
                 range.map(|range| Change { range: Some(range), extents, page_size, freed, cause })
             }
         };
         (change, Removed { pages, tables, marks: mem::take(&mut self.marks) })
     }
 
-    fn take_range(&mut self, range: Range<u64>) {
+    fn take_range(&mut self, range: Range<u64>, page_size: PageSize) {
+        self.page_size = self.page_size.min(page_size);
         self.taken = Some(match &self.taken {
             None => range,
             Some(taken) => taken.start.min(range.start)..taken.end.max(range.end),
@@ -216,6 +240,11 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
         removed.free(self.space, horizon);
     }
+}
+
+/// The size of a page at `level`.
+fn size_at<F: Format>(level: usize) -> PageSize {
+    PageSize::from_shift(F::span(level).ilog2() as u8)
 }
 
 /// A flush that was sent, or that was not needed, and what is freed after it.

@@ -1,10 +1,11 @@
 //! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
 //!
 //! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces,
-//! takes pages back when memory is short, and moves them between nodes; in page tables of the
-//! hardware's own format. It stands on a [`Platform`], which has frames, entries and locks, and
-//! drives a [`Coherence`], which makes CPUs forget translations. Neither is known here: the same
-//! source runs on a simulated machine whose MMU walks these very tables, and on bare metal.
+//! takes pages back when memory is short, moves them between nodes, and makes large ones of them;
+//! in page tables of the hardware's own format. It stands on a [`Platform`], which has frames,
+//! entries and locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is
+//! known here: the same source runs on a simulated machine whose MMU walks these very tables, and
+//! on bare metal.
 //!
 //! # What it promises
 //!
@@ -63,15 +64,22 @@
 //!
 //! # What it is not
 //!
-//! There is no swap, no huge page, and no end of a file. Pages of a [stored](File::stored) file are
-//! written out when reclaim takes them, and at no other time. A file that is not stored, and every
-//! anonymous page that nobody [gave up](Advice::Free), stays in memory. Heap allocations, for areas
-//! and lists, are not expected to fail.
+//! There is no swap, and no end of a file. Pages of a [stored](File::stored) file are written out
+//! when reclaim takes them, and at no other time. A file that is not stored, and every anonymous
+//! page that nobody [gave up](Advice::Free), stays in memory. Heap allocations, for areas and
+//! lists, are not expected to fail.
+//!
+//! Large pages are of 2 MiB, anonymous, private, and come by [`collapse`](AddressSpace::collapse)
+//! alone: no fault maps one, no file has one, no thread looks for pages to collapse. What concerns
+//! all of one is done at once, with one translation to flush; what concerns a part splits it, and
+//! so do a fork, a move, and a migration. Reclaim takes their pages when they are split. Pages of 1
+//! GiB would be split by the same code, but nothing makes them.
 //!
 //! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`Sv39`] and [`Sv48`], as
-//! far as their bits go: no machine that walks them is here yet. Where a CPU may remember that a
-//! page was *not* mapped, or remembers after a fault what it refused (RISC-V without Svvptc; Arm,
-//! for permissions), the kernel's fault handler has that forgotten on its own CPU.
+//! far as their bits go: no machine that walks them is here yet, but the MMU of a test. Where a CPU
+//! may remember that a page was *not* mapped, or remembers after a fault what it refused (RISC-V
+//! without Svvptc; Arm, for permissions), the kernel's fault handler has that forgotten on its own
+//! CPU.
 //!
 //! # Reading it
 //!
@@ -82,10 +90,11 @@
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
 //! `cow`, `first_read`, `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
-//! [`advise`](AddressSpace::advise), [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit);
-//! and `held`, the page tables that a CPU may still walk. Last, what comes from the pages' side:
-//! `pages` knows where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short,
-//! and [`migrate`](AddressSpace::migrate) moves them to other memory.
+//! [`advise`](AddressSpace::advise), [`collapse`](AddressSpace::collapse) with `large`, in which
+//! large pages are split, [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit); and `held`,
+//! the page tables that a CPU may still walk. Last, what comes from the pages' side: `pages` knows
+//! where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short, and
+//! [`migrate`](AddressSpace::migrate) moves them to other memory.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -121,6 +130,8 @@ mod unmap;
 mod remap;
 mod protect;
 mod advise;
+mod large;
+mod collapse;
 mod fork;
 mod exit;
 mod reclaim;
@@ -147,3 +158,5 @@ pub use space::{AddressSpace, Stats, Vm};
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;
+/// The size of a large page, as [`collapse`](AddressSpace::collapse) makes them.
+pub const LARGE_PAGE_BYTES: u64 = 512 * PAGE_BYTES;

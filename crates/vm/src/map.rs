@@ -11,7 +11,8 @@ use crate::error::{BadRange, MapError};
 use crate::file::File;
 use crate::format::Format;
 use crate::gather::Gather;
-use crate::platform::{Platform, Work};
+use crate::large::reaches_beyond;
+use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 
 /// Where to map.
@@ -34,7 +35,8 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     ///
     /// # Errors
     ///
-    /// If the place is no place for an area, or there is no room. Nothing is changed then.
+    /// If the place is no place for an area, or there is no room; if there is no memory to split a
+    /// large page that it takes a part of. Nothing is changed then.
     pub fn map(
         &self,
         place: Place,
@@ -55,7 +57,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             Place::Anywhere { length } => self.find_room(&mut areas, length)?,
             Place::Fixed(range) => {
                 areas.check(&range)?;
-                self.replace(&mut areas, &range);
+                self.replace(&mut areas, &range)?;
                 range
             }
         };
@@ -88,10 +90,18 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     /// Removes what is mapped in `range`, and what CPUs may remember of it, before any of it can
     /// be faulted in anew: under the lock. Page tables stay, for the area to come.
-    pub(crate) fn replace(&self, areas: &mut Areas<P>, range: &Range<u64>) {
+    ///
+    /// Fails, with nothing changed, if there is no memory to split a large page.
+    pub(crate) fn replace(
+        &self,
+        areas: &mut Areas<P>,
+        range: &Range<u64>,
+    ) -> Result<(), OutOfMemory> {
+        let is_cut = |large: &_| reaches_beyond::<F>(large, range);
+        self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
         if removed.is_empty() && self.mappings.flights.overlapping(range, None).is_none() {
-            return;
+            return Ok(());
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);
         for area in &removed {
@@ -99,5 +109,6 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         gather.send().wait();
         self.vm.close_all(removed);
+        Ok(())
     }
 }

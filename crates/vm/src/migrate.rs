@@ -25,10 +25,12 @@ use crate::error::BadRange;
 use crate::file::File;
 use crate::flights::Flight;
 use crate::format::{Format, Leaf, Marks};
+use crate::large::pages_of;
 use crate::pages::{Owner, Pages};
 use crate::platform::{EntryAt, Frame, Platform, Work};
 use crate::reclaim::{RECLAIM_PAGES, tell};
 use crate::space::AddressSpace;
+use crate::table::{Found, Slot};
 
 /// A page on its way to another node.
 struct Moving<P: Platform> {
@@ -46,6 +48,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Moves the pages that are mapped in `range`, and in no other space, to the memory of a node,
     /// as far as there is room. Returns how many have moved.
     ///
+    /// Large pages are split first, and move page by page; without memory for their tables they
+    /// stay.
+    ///
     /// Does nothing without [`with_reclaim`](crate::Vm::with_reclaim).
     ///
     /// # Errors
@@ -53,9 +58,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If areas cannot be there.
     pub fn migrate(&self, range: Range<u64>, node: usize) -> Result<usize, BadRange> {
         self.vm.platform.work(Work::Areas, 1);
-        let areas = self.mappings.areas.read();
+        let Some(pages) = &self.vm.pages else {
+            return self.mappings.areas.read().check(&range).map(|()| 0);
+        };
+        let is_elsewhere = |large: &Found| self.is_large_elsewhere(large, node);
+        let (areas, _) = self.read_areas_split(&range, is_elsewhere);
         areas.check(&range)?;
-        let Some(pages) = &self.vm.pages else { return Ok(0) };
         let mut batch = C::Batch::default();
         let mut moving = Vec::new();
         let mut moved = 0;
@@ -64,9 +72,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             .map(|area| area.range.start.max(range.start)..area.range.end.min(range.end))
             .collect();
         'parts: for part in parts {
-            for (address, at, entry) in self.mappings.tables.entries(&self.vm.platform, part) {
-                let Some(leaf) = F::as_leaf(entry).filter(|leaf| self.is_elsewhere(*leaf, node))
-                else {
+            for found in self.mappings.tables.entries(&self.vm.platform, part) {
+                let Found { address, slot: Slot { at, level }, entry } = found;
+                let leaf = if level == 0 { F::as_leaf(entry) } else { None };
+                let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
                     continue;
                 };
                 let Ok(new) = self.vm.platform.allocate_on(node) else { break 'parts };
@@ -82,8 +91,16 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         Ok(moved + self.arrive(pages, batch, moving))
     }
 
-    fn is_elsewhere(&self, leaf: Leaf, node: usize) -> bool {
-        leaf.frame != self.vm.zero_page && self.vm.platform.node_of(leaf.frame) != node
+    fn is_elsewhere(&self, page: Frame, node: usize) -> bool {
+        page != self.vm.zero_page && self.vm.platform.node_of(page) != node
+    }
+
+    /// Whether any part of a large page is.
+    fn is_large_elsewhere(&self, large: &Found, node: usize) -> bool {
+        large.leaf::<F>().is_some_and(|leaf| {
+            pages_of::<F>(large.address, leaf.frame, large.slot.level)
+                .any(|(_, page)| self.is_elsewhere(page, node))
+        })
     }
 
     /// Claims a page that only this space maps, so that it can be moved to `new`.

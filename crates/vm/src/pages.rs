@@ -196,6 +196,21 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         true
     }
 
+    /// Whether a page is mapped at an address of a space, and `is_so` says so of it: nobody takes
+    /// it from there meanwhile.
+    pub(crate) fn is_mapped_at(
+        &self,
+        page: Frame,
+        space: &Arc<Mappings<P, C, F>>,
+        address: u64,
+        is_so: impl FnOnce() -> bool,
+    ) -> bool {
+        let is_there = |record: &mut Page<P, C, F>| {
+            record.places.iter().any(|place| place.is(space, address)) && is_so()
+        };
+        self.with(page, is_there) == Some(true)
+    }
+
     /// Strikes out a place whose entry was cleared, or not written after all. Returns whether it
     /// was noted.
     pub(crate) fn strike_out(

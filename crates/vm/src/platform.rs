@@ -75,6 +75,18 @@ pub trait Platform {
     /// If there is none left.
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory>;
 
+    /// Frames for a large page: as many as [`LARGE_PAGE_BYTES`](crate::LARGE_PAGE_BYTES) have, one
+    /// after the other, the first of which is returned, and has a number that is a multiple of that
+    /// many. From then on each is a frame like others, for a page, with a count of one user of its
+    /// own: they are released one by one.
+    ///
+    /// # Errors
+    ///
+    /// If there are not so many in a row; always, unless the platform has large frames.
+    fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
+        Err(OutOfMemory)
+    }
+
     /// Counts one more user of a page.
     fn share(&self, page: Frame);
 

@@ -4,11 +4,13 @@ use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
 use crate::coherence::{Cause, Coherence};
-use crate::error::{BadRange, RangeError};
+use crate::error::RangeError;
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
-use crate::platform::{Platform, Work};
+use crate::large::reaches_beyond;
+use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, WriteGuard};
+use crate::table::{Found, Slot};
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Changes the protection of all that is mapped in `range`.
@@ -18,15 +20,15 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// # Errors
     ///
-    /// If areas cannot be there, or are not in all of it. Nothing is changed then. (Linux changes
-    /// what comes before the first hole; see [`protect_existing`](Self::protect_existing).)
+    /// If areas cannot be there, or are not in all of it; if there is no memory to split a large
+    /// page that the range begins or ends in. Nothing is changed then. (Linux changes what comes
+    /// before the first hole; see [`protect_existing`](Self::protect_existing).)
     pub fn protect(&self, range: Range<u64>, protection: Protection) -> Result<(), RangeError> {
         let areas = self.areas_for_change(&range)?;
         if !areas.cover(&range) {
             return Err(RangeError::NoArea);
         }
-        self.protect_locked(areas, range, protection);
-        Ok(())
+        Ok(self.protect_locked(areas, range, protection)?)
     }
 
     /// The same for a range in which there may be holes.
@@ -37,18 +39,17 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// # Errors
     ///
-    /// If areas cannot be there. Nothing is changed then.
+    /// As for [`protect`](Self::protect), but for the holes.
     pub fn protect_existing(
         &self,
         range: Range<u64>,
         protection: Protection,
-    ) -> Result<(), BadRange> {
+    ) -> Result<(), RangeError> {
         let areas = self.areas_for_change(&range)?;
-        self.protect_locked(areas, range, protection);
-        Ok(())
+        Ok(self.protect_locked(areas, range, protection)?)
     }
 
-    fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, P>, BadRange> {
+    fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, P>, RangeError> {
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
         areas.check(range)?;
@@ -60,7 +61,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         mut areas: WriteGuard<'_, P>,
         range: Range<u64>,
         protection: Protection,
-    ) {
+    ) -> Result<(), OutOfMemory> {
+        let is_cut = |large: &_| reaches_beyond::<F>(large, &range);
+        self.split_large(&areas, &range, is_cut)?;
         let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
         for mut area in areas.cut(&range) {
@@ -69,22 +72,24 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             areas.insert(area);
         }
         gather.send().wait_and_unlock(areas);
+        Ok(())
     }
 
     fn protect_entries(&self, area: &Area<P>, gather: &mut Gather<'_, P, C, F>) {
         let platform = &self.vm.platform;
-        for (address, at, mut entry) in self.mappings.tables.entries(platform, area.range.clone()) {
+        for found in self.mappings.tables.entries(platform, area.range.clone()) {
+            let Found { address, slot: Slot { at, level }, mut entry } = found;
             // Claims are taken and returned under the lock, which we hold for writing.
-            while let Some(old) = F::as_leaf(entry) {
+            while let Some(old) = F::as_leaf_at(entry, level) {
                 let new = Leaf { protection: self.allowed(area, old), ..old };
                 if new == old {
                     break;
                 }
-                match platform.compare_exchange(at, entry, F::leaf(new)) {
+                match platform.compare_exchange(at, entry, F::leaf_at(new, level)) {
                     Ok(_) => {
                         let gains = new.protection.contains(old.protection);
                         if !gains || C::EXTRA_FLUSHES.are_as_linux() && was_usable(old) {
-                            gather.take_page(address);
+                            gather.take_page(address, level);
                         }
                         break;
                     }

@@ -15,7 +15,8 @@
 //! can be put into another without anyone having been there.
 //!
 //! Page tables at the new addresses are made before anything is changed, for that is all that can
-//! fail.
+//! fail; and so are those that large pages are split into, of what moves as of what is there.
+//! (Linux moves a large page as one, if it is one at its new address, too.)
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,7 +30,7 @@ use crate::format::{EMPTY, Format};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, WriteGuard};
-use crate::table::LastTable;
+use crate::table::{Found, LastTable};
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Moves what is mapped in `from` to the beginning of `to`, whatever is there now, or, where
@@ -42,7 +43,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// If areas cannot be there, or the two ranges overlap and begin at different addresses; if
     /// areas are not in all of `from`; if there is something where the last area would grow in
-    /// place; if there is no memory for page tables at the new addresses. Nothing is changed then.
+    /// place; if there is no memory for page tables at the new addresses, or to split large pages.
+    /// Nothing is changed then.
     /// (Linux has unmapped what was at `to` when it runs out of memory.)
     pub fn remap(&self, from: Range<u64>, to: Range<u64>) -> Result<(), RemapError> {
         self.vm.platform.work(Work::Areas, 1);
@@ -70,14 +72,14 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         end: u64,
     ) -> Result<(), RemapError> {
         if end < from.end {
-            self.unmap_locked(areas, end..from.end);
+            self.unmap_locked(areas, end..from.end)?;
         } else if end > from.end {
             let grown = from.end..end;
             if areas.overlapping(&grown).next().is_some() {
                 return Err(RemapError::NoRoom);
             }
             // Nothing but what CPUs may still remember.
-            self.replace(&mut areas, &grown);
+            self.replace(&mut areas, &grown)?;
             areas.grow(from.end, end);
         }
         Ok(())
@@ -90,6 +92,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         to: &Range<u64>,
     ) -> Result<(), RemapError> {
         let kept = from.start..from.end.min(from.start + (to.end - to.start));
+        for range in [from, to] {
+            self.split_large(&areas, range, |_| true)?;
+        }
         let mut moving = match self.find_pages(&kept, to.start) {
             Ok(moving) => moving,
             Err(error) => {
@@ -97,7 +102,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 return Err(error.into());
             }
         };
-        self.replace(&mut areas, to);
+        self.replace(&mut areas, to)?;
         let removed = areas.remove(from);
         for area in removed.iter().filter(|area| area.range.start < kept.end) {
             areas.insert(moved(area, &kept, to));
@@ -132,7 +137,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             // What it holds now: the MMU may have marked it.
             page.entry = self.vm.platform.swap(page.from, EMPTY);
             if let Some(leaf) = F::as_leaf(page.entry) {
-                gather.take_leaf(page.address, leaf);
+                gather.take_leaf(page.address, leaf, 0);
                 // Its count is ours until it is put in.
                 self.strike_out(leaf.frame, page.address);
             }
@@ -153,10 +158,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     fn find_pages(&self, from: &Range<u64>, to: u64) -> Result<Vec<Moving>, OutOfMemory> {
         let platform = &self.vm.platform;
         let mut target = LastTable::default();
-        let page = |(address, at, entry)| {
+        let page = |Found { address, slot, entry }| {
+            debug_assert_eq!(slot.level, 0, "it is split");
             let to_address = to + (address - from.start);
             let to = target.make(&self.mappings.tables, &self.vm, to_address)?;
-            Ok(Moving { address, from: at, to, to_address, entry })
+            Ok(Moving { address, from: slot.at, to, to_address, entry })
         };
         self.mappings.tables.entries(platform, from.clone()).map(page).collect()
     }

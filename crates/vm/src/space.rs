@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use lock_api::{Mutex, RwLock, RwLockWriteGuard};
+use lock_api::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use shootdown::{Quarantine, Root};
 
 use crate::area::{Area, Protection};
@@ -230,8 +230,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         // Only below an area do tables stay while we walk them.
         let areas = self.mappings.areas.read();
         areas.find(address)?;
-        let at = self.mappings.tables.find(&self.vm.platform, address)?;
-        let leaf = F::as_leaf(self.vm.platform.load(at))?;
+        let leaf = self.mappings.tables.leaf(&self.vm.platform, address)?;
         (!leaf.protection.is_empty()).then_some(leaf.protection)
     }
 
@@ -246,6 +245,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     }
 }
 
+/// The areas of a space, locked for reading.
+pub(crate) type ReadGuard<'s, P> = RwLockReadGuard<'s, <P as Platform>::SleepingLock, Areas<P>>;
 /// The areas of a space, locked for writing.
 pub(crate) type WriteGuard<'s, P> = RwLockWriteGuard<'s, <P as Platform>::SleepingLock, Areas<P>>;
 

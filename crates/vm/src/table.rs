@@ -1,10 +1,29 @@
 //! The tree of page tables of one space: finds, makes, visits and unhooks its parts.
 //!
 //! Nothing here takes a lock. A table hung into the tree is found by all; it leaves the tree only
-//! when no area can need it ([`unhook`](PageTables::unhook)). So who holds the space's lock, for
-//! reading or writing, and looks for an address of an area, walks tables that stay.
+//! when no area can need it ([`unhook`](PageTables::unhook)), or when a large page takes its place,
+//! for which the lock is held for writing. So who holds the space's lock, for reading or writing,
+//! and looks for an address of an area, walks tables that stay.
+//!
+//! An entry above level 0 goes through these states. Who empties it has that flushed, and whoever
+//! puts something else there under the lock for writing waits for that flush first:
+//!
+//! ```text
+//!            fault                collapse (writer)
+//!    empty ---------> table ---------> empty ---------> large leaf
+//!      ^                ^                                |     |
+//!      |                +-------- empty <----------------+     |
+//!      |                   split (writer)                      |
+//!      +-------------------------------------------------------+
+//!                 cleared, by whoever takes all of it
+//! ```
+//!
+//! So a large leaf comes only while the lock is held for writing, but may go while others hold it
+//! for reading, and a table be there a moment later.
 
-use alloc::vec::Vec;
+mod entries;
+mod unhook;
+
 use core::marker::PhantomData;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
@@ -12,11 +31,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::Root;
 
-use crate::PAGE_BYTES;
 use crate::coherence::Coherence;
-use crate::format::{EMPTY, Format};
-use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::format::{EMPTY, Format, Leaf};
+use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
 use crate::space::Vm;
+use entries::Entries;
+use unhook::{State, Unhooking};
 
 /// The page tables of a space.
 pub(crate) struct PageTables<F> {
@@ -24,54 +44,100 @@ pub(crate) struct PageTables<F> {
     /// How many tables hang below the root, and how many did when they were last unhooked.
     count: AtomicU64,
     count_at_unhook: AtomicU64,
+    /// How many large leaves there are: where there are none, nobody need look for them.
+    large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
+}
+
+/// An entry, and the level of its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) at: EntryAt,
+    pub(crate) level: usize,
+}
+
+/// An entry that was not empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// The first address that it is for.
+    pub(crate) address: u64,
+    pub(crate) slot: Slot,
+    /// What it held.
+    pub(crate) entry: u64,
+}
+
+/// Where the way to an address ends.
+enum End {
+    /// At a table of level 0, and the entry that points to it.
+    Table(EntryAt, Frame),
+    /// At a large leaf.
+    Large(Found),
+    /// At an entry of this level, in which there is nothing.
+    Nothing(usize),
 }
 
 impl<F: Format> PageTables<F> {
     pub(crate) const fn new(root: Frame) -> Self {
         let (count, count_at_unhook) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { root, count, count_at_unhook, format: PhantomData }
+        let large_count = AtomicU64::new(0);
+        Self { root, count, count_at_unhook, large_count, format: PhantomData }
     }
 
     pub(crate) const fn root(&self) -> Root {
         Root(self.root.address())
     }
 
-    /// The entry for the page of `address`, below tables that are made where there are none.
+    /// The entry for the page of `address`, below tables that are made where there are none; or the
+    /// large leaf in the way.
     pub(crate) fn make<P: Platform, C: Coherence>(
         &self,
         vm: &Vm<P, C, F>,
         address: u64,
-    ) -> Result<EntryAt, OutOfMemory> {
-        let table = self.make_last(vm, address)?;
-        Ok(EntryAt { table, index: F::index(address, 0) })
-    }
-
-    /// The table of level 0 for `address`, made with those above it where there are none.
-    fn make_last<P: Platform, C: Coherence>(
-        &self,
-        vm: &Vm<P, C, F>,
-        address: u64,
-    ) -> Result<Frame, OutOfMemory> {
+    ) -> Result<Slot, OutOfMemory> {
         let mut table = self.root;
         for level in (1..F::LEVELS).rev() {
             let at = EntryAt { table, index: F::index(address, level) };
-            table = match F::as_table(vm.platform.load(at)) {
+            let entry = vm.platform.load(at);
+            table = match F::as_table(entry) {
                 Some(next) => next,
+                None if F::as_large_leaf(entry, level).is_some() => return Ok(Slot { at, level }),
                 None => self.hang_new_table(vm, at)?,
             };
         }
-        Ok(table)
+        Ok(Slot { at: EntryAt { table, index: F::index(address, 0) }, level: 0 })
     }
 
-    /// The entry for the page of `address`, if there is a table for it.
+    /// The entry at level 0 for the page of `address`, if there is a table for it.
     pub(crate) fn find(&self, platform: &impl Platform, address: u64) -> Option<EntryAt> {
-        let table = self.find_last(platform, address).ok()?;
+        let (_, table) = self.last_table(platform, address)?;
         Some(EntryAt { table, index: F::index(address, 0) })
     }
 
-    /// The entries for pages of `range` that are not [`EMPTY`], as they are found, in order: the
-    /// address, the entry, and what it held.
+    /// What maps `address`, at whatever level.
+    pub(crate) fn leaf(&self, platform: &impl Platform, address: u64) -> Option<Leaf> {
+        match self.walk(platform, address) {
+            End::Table(_, table) => {
+                F::as_leaf(platform.load(EntryAt { table, index: F::index(address, 0) }))
+            }
+            End::Large(found) => found.leaf::<F>(),
+            End::Nothing(_) => None,
+        }
+    }
+
+    /// The table of level 0 for `address`, and the entry that points to it.
+    pub(crate) fn last_table(
+        &self,
+        platform: &impl Platform,
+        address: u64,
+    ) -> Option<(EntryAt, Frame)> {
+        match self.walk(platform, address) {
+            End::Table(at, table) => Some((at, table)),
+            End::Large(_) | End::Nothing(_) => None,
+        }
+    }
+
+    /// The entries for `range` that are not [`EMPTY`], as they are found, in order: of pages, and
+    /// of large pages that lie in it, if only in part.
     pub(crate) fn entries<'t, P: Platform>(
         &'t self,
         platform: &'t P,
@@ -90,15 +156,74 @@ impl<F: Format> PageTables<F> {
         core::iter::from_fn(move || {
             while address < end {
                 let start = address;
-                let found = self.find_last(platform, address);
-                let level = found.err().unwrap_or(1);
-                address = next_boundary(address, F::span(level));
-                if found.is_ok() {
+                let end = self.walk(platform, address);
+                address = next_boundary(address, F::span(end.level()));
+                if let End::Table(..) = end {
                     return Some(start & !(F::span(1) - 1));
                 }
             }
             None
         })
+    }
+
+    /// The large leaves that overlap `range`, in order.
+    pub(crate) fn large_leaves<P: Platform>(
+        &self,
+        platform: &P,
+        range: &Range<u64>,
+    ) -> impl Iterator<Item = Found> {
+        let (mut address, end) = (range.start, range.end);
+        if self.large_count.load(Relaxed) == 0 {
+            address = end;
+        }
+        core::iter::from_fn(move || {
+            while address < end {
+                let end = self.walk(platform, address);
+                address = next_boundary(address, F::span(end.level()));
+                if let End::Large(found) = end {
+                    return Some(found);
+                }
+            }
+            None
+        })
+    }
+
+    /// Puts a large leaf where nothing is. Nobody else may put anything there meanwhile.
+    pub(crate) fn put_large(&self, platform: &impl Platform, Slot { at, level }: Slot, leaf: Leaf) {
+        self.large_count.fetch_add(1, Relaxed);
+        let held = platform.swap(at, F::large_leaf(leaf, level));
+        debug_assert_eq!(held, EMPTY);
+    }
+
+    /// Takes a large leaf away. `None` if another call has done so: there may be a table by now.
+    pub(crate) fn take_large(&self, platform: &impl Platform, found: &Found) -> Option<Leaf> {
+        let Slot { at, level } = found.slot;
+        let mut entry = found.entry;
+        loop {
+            let leaf = F::as_large_leaf(entry, level)?;
+            match platform.compare_exchange(at, entry, EMPTY) {
+                Ok(_) => {
+                    self.large_count.fetch_sub(1, Relaxed);
+                    return Some(leaf);
+                }
+                // The MMU has marked it.
+                Err(held) => entry = held,
+            }
+        }
+    }
+
+    /// Hangs a table where nothing is. Nobody else may put anything there meanwhile.
+    pub(crate) fn hang(&self, platform: &impl Platform, at: EntryAt, table: Frame) {
+        self.count.fetch_add(1, Relaxed);
+        let held = platform.swap(at, F::table(table));
+        debug_assert_eq!(held, EMPTY);
+    }
+
+    /// Takes the table of level 0 out of the tree that `at` points to. All its entries must be
+    /// empty, and stay so: a CPU may be in the middle of a walk.
+    pub(crate) fn take_table(&self, platform: &impl Platform, at: EntryAt) {
+        self.count.fetch_sub(1, Relaxed);
+        platform.swap(at, EMPTY);
     }
 
     /// How many bytes a table of level 0 maps.
@@ -150,19 +275,51 @@ impl<F: Format> PageTables<F> {
             }
             Err(found) => {
                 vm.platform.free_table(new);
-                Ok(F::as_table(found).expect("above level 0 there are tables only"))
+                let table = F::as_table(found);
+                Ok(table.expect("a large leaf comes only from who holds the lock for writing"))
             }
         }
     }
 
-    /// The table of level 0 for `address`, or the level at which the way to it ends.
-    fn find_last(&self, platform: &impl Platform, address: u64) -> Result<Frame, usize> {
-        let mut table = self.root;
-        for level in (1..F::LEVELS).rev() {
+    fn walk(&self, platform: &impl Platform, address: u64) -> End {
+        let (mut table, mut level) = (self.root, F::LEVELS - 1);
+        loop {
             let at = EntryAt { table, index: F::index(address, level) };
-            table = F::as_table(platform.load(at)).ok_or(level)?;
+            let entry = platform.load(at);
+            match F::as_table(entry) {
+                Some(last) if level == 1 => return End::Table(at, last),
+                Some(next) => (table, level) = (next, level - 1),
+                None => {
+                    let address = address & !(F::span(level) - 1);
+                    let found = Found { address, slot: Slot { at, level }, entry };
+                    let is_leaf = found.leaf::<F>().is_some();
+                    return if is_leaf { End::Large(found) } else { End::Nothing(level) };
+                }
+            }
         }
-        Ok(table)
+    }
+}
+
+impl Found {
+    /// What it said, if it was a leaf.
+    pub(crate) fn leaf<F: Format>(&self) -> Option<Leaf> {
+        F::as_leaf_at(self.entry, self.slot.level)
+    }
+
+    /// The addresses that it is for.
+    pub(crate) fn range<F: Format>(&self) -> Range<u64> {
+        self.address..self.address + F::span(self.slot.level)
+    }
+}
+
+impl End {
+    /// The level of the last entry that was looked at.
+    const fn level(&self) -> usize {
+        match self {
+            Self::Table(..) => 1,
+            Self::Large(found) => found.slot.level,
+            Self::Nothing(level) => *level,
+        }
     }
 }
 
@@ -173,7 +330,7 @@ pub(crate) struct LastTable {
 }
 
 impl LastTable {
-    /// As [`PageTables::make`], always for the same `tables`.
+    /// As [`PageTables::make`], always for the same `tables`, where no large leaf may be.
     pub(crate) fn make<P: Platform, C: Coherence, F: Format>(
         &mut self,
         tables: &PageTables<F>,
@@ -183,141 +340,14 @@ impl LastTable {
         let number = address / F::span(1);
         let table = match self.number_and_table {
             Some((last, table)) if last == number => table,
-            _ => tables.make_last(vm, address)?,
+            _ => {
+                let Slot { at, level } = tables.make(vm, address)?;
+                debug_assert_eq!(level, 0, "a large leaf is in the way");
+                at.table
+            }
         };
         self.number_and_table = Some((number, table));
         Ok(EntryAt { table, index: F::index(address, 0) })
-    }
-}
-
-/// An iterator over entries that are not empty. See [`PageTables::entries`].
-pub(crate) struct Entries<'t, P: Platform, F: Format> {
-    tables: &'t PageTables<F>,
-    platform: &'t P,
-    /// What is still to be looked at.
-    range: Range<u64>,
-    /// The table for the start of the range, when it is known.
-    table: Option<Frame>,
-    /// How many entries of the table have been looked at, and not yet been reported.
-    looked_at: usize,
-}
-
-impl<P: Platform, F: Format> Iterator for Entries<'_, P, F> {
-    type Item = (u64, EntryAt, u64);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.range.is_empty() {
-            let address = self.range.start;
-            let table = match self.table {
-                Some(table) => table,
-                None => match self.tables.find_last(self.platform, address) {
-                    Ok(table) => *self.table.insert(table),
-                    Err(level) => {
-                        self.range.start = next_boundary(address, F::span(level));
-                        continue;
-                    }
-                },
-            };
-            let at = EntryAt { table, index: F::index(address, 0) };
-            let entry = self.platform.load(at);
-            self.looked_at += 1;
-            self.range.start += PAGE_BYTES;
-            if self.range.start.is_multiple_of(F::span(1)) {
-                self.table = None;
-                self.report();
-            }
-            if entry != EMPTY {
-                return Some((address, at, entry));
-            }
-        }
-        None
-    }
-}
-
-impl<P: Platform, F: Format> Entries<'_, P, F> {
-    fn report(&mut self) {
-        if self.looked_at != 0 {
-            self.platform.work(Work::Entry, self.looked_at);
-            self.looked_at = 0;
-        }
-    }
-}
-
-impl<P: Platform, F: Format> Drop for Entries<'_, P, F> {
-    fn drop(&mut self) {
-        self.report();
-    }
-}
-
-/// Whether the table that is looked at is still in the tree.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Hung,
-    Unhooked,
-}
-
-/// What [`PageTables::unhook`] takes along as it descends.
-struct Unhooking<'t, P, U, F> {
-    platform: &'t P,
-    gap: &'t Range<u64>,
-    unhooked: U,
-    count: &'t AtomicU64,
-    format: PhantomData<F>,
-}
-
-impl<P: Platform, U: FnMut(Frame, Range<u64>), F: Format> Unhooking<'_, P, U, F> {
-    /// Visits the tables below `table`, which is at `level`. Outside of `ranges` there are none
-    /// below a table that is unhooked: they are where an area was, and `ranges` holds the last ones
-    /// of the gap, or all where tables were kept.
-    fn visit(&mut self, table: Frame, level: usize, ranges: &[Range<u64>], state: State) {
-        let mut start = 0;
-        let mut rest = ranges;
-        while let Some(first) = rest.first() {
-            start = first.start.max(start);
-            let end = next_boundary(start, F::span(level));
-            // As many as begin below the same entry; the last of them may reach beyond it.
-            let count = rest.partition_point(|range| range.start < end);
-            let at = EntryAt { table, index: F::index(start, level) };
-            if let Some(below) = F::as_table(self.platform.load(at)) {
-                let clipped = |range: &Range<u64>| range.start.max(start)..range.end.min(end);
-                let ranges: Vec<_> = rest[..count].iter().map(clipped).collect();
-                self.visit_below(at, below, level, &ranges, state);
-            }
-            let done = rest.partition_point(|range| range.end <= end);
-            (start, rest) = (end, &rest[done..]);
-        }
-    }
-
-    fn visit_below(
-        &mut self,
-        at: EntryAt,
-        below: Frame,
-        level: usize,
-        ranges: &[Range<u64>],
-        state: State,
-    ) {
-        let [.., last] = ranges else { return };
-        let range = ranges[0].start..last.end;
-        let first = range.start & !(F::span(level) - 1);
-        let is_free =
-            self.gap.start <= first && next_boundary(first, F::span(level)) <= self.gap.end;
-        let state_below = if state == State::Unhooked || is_free {
-            if state == State::Hung {
-                // Only here: what hangs below goes with it, and a CPU in the middle of a walk
-                // finds no page at its end.
-                self.platform.swap(at, EMPTY);
-            }
-            State::Unhooked
-        } else {
-            State::Hung
-        };
-        if level > 1 {
-            self.visit(below, level - 1, ranges, state_below);
-        }
-        if state_below == State::Unhooked {
-            self.count.fetch_sub(1, Relaxed);
-            (self.unhooked)(below, range);
-        }
     }
 }
 

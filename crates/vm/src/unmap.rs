@@ -10,10 +10,11 @@ use lock_api::RwLockWriteGuard;
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
 use crate::coherence::{Cause, Coherence, EmptyTables, UnmapLock};
-use crate::error::BadRange;
+use crate::error::RangeError;
 use crate::format::Format;
 use crate::gather::{Gather, Sent};
-use crate::platform::{Platform, Work};
+use crate::large::reaches_beyond;
+use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, WriteGuard};
 use crate::table::PageTables;
 
@@ -22,20 +23,26 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// # Errors
     ///
-    /// If areas cannot be there. Nothing is changed then.
-    pub fn unmap(&self, range: Range<u64>) -> Result<(), BadRange> {
+    /// If areas cannot be there, or if there is no memory to split a large page that the range
+    /// begins or ends in. Nothing is changed then.
+    pub fn unmap(&self, range: Range<u64>) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
         areas.check(&range)?;
-        self.unmap_locked(areas, range);
-        Ok(())
+        Ok(self.unmap_locked(areas, range)?)
     }
 
     /// The same for a good range, by who holds the lock.
-    pub(crate) fn unmap_locked(&self, mut areas: WriteGuard<'_, P>, range: Range<u64>) {
+    pub(crate) fn unmap_locked(
+        &self,
+        mut areas: WriteGuard<'_, P>,
+        range: Range<u64>,
+    ) -> Result<(), OutOfMemory> {
+        let is_cut = |large: &_| reaches_beyond::<F>(large, &range);
+        self.split_large(&areas, &range, is_cut)?;
         let removed = areas.remove(&range);
         if removed.is_empty() && self.mappings.flights.overlapping(&range, None).is_none() {
-            return;
+            return Ok(());
         }
         let empty = self.empty_tables(&mut areas, &removed);
         // Begun while the lock is held for writing: who next looks for room knows of it.
@@ -49,6 +56,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         // A file of which this was the last area goes only now.
         self.vm.close_all(removed);
+        Ok(())
     }
 
     /// Where page tables are to be unhooked, now that `removed` is gone.

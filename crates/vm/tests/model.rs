@@ -1,14 +1,21 @@
 //! Random programs against a model: a map from pages to what they must hold and allow.
+//!
+//! Where there are to be large pages, each page of the model stands for several, of which
+//! only the first is touched: few steps concern whole tables then.
 
 mod platform;
+#[path = "model/scale.rs"]
+mod scale;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use platform::*;
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use scale::Scale;
 use shootdown_vm::{
     Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
     Place, Protection, RangeError, RemapError, Sharing, Vm,
@@ -74,6 +81,7 @@ enum Step {
     Reclaim { node: usize, count: usize },
     PageOut { first: u64, count: u64 },
     Migrate { first: u64, count: u64, node: usize },
+    Collapse { first: u64, count: u64 },
     Fork,
     Exit,
 }
@@ -124,8 +132,25 @@ fn steps() -> impl Strategy<Value = (usize, Step)> {
         2 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
         2 => (range(), 0..NODES)
             .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
+        1 => range().prop_map(|(first, count)| Step::Collapse { first, count }),
     ];
     (0..4usize, step)
+}
+
+/// The same, and such as bring areas about that are large, and large pages.
+fn large_steps() -> impl Strategy<Value = (usize, Step)> {
+    let (first, count) = (0, PAGES);
+    let (protection, kind) = (READ_WRITE, Kind::Private);
+    let access = Access::Write;
+    let step = prop_oneof![
+        1 => Just(Step::MapFixed { first, count, protection, kind }),
+        1 => Just(Step::Protect { first, count, protection }),
+        3 => (0..PAGES, 0..CPUS).prop_map(move |(page, cpu)| {
+            Step::Touch { page, count: PAGES - page, cpu, access }
+        }),
+        3 => Just(Step::Collapse { first, count }),
+    ];
+    prop_oneof![2 => steps(), 1 => (0..4usize, step)]
 }
 
 /// Mostly of a few pages, for all of them must be mapped; one in three stays where it is, and one
@@ -146,6 +171,8 @@ struct World<const LOCK: u8, const WHEN: u8> {
     file: (Arc<File<Host>>, Object),
     spaces: Vec<(Space<LOCK, WHEN>, Model)>,
     next_value: u64,
+    scale: Scale,
+    collapsed: usize,
 }
 
 impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
@@ -167,32 +194,54 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     fn with(host: Host, vm: &Vm<Host, Design<LOCK, WHEN>>, file: File<Host>) -> Self {
         let space = AddressSpace::new(vm).unwrap();
         let file = (Arc::new(file), Object::default());
-        Self { file, spaces: vec![(space, Model::new())], host, next_value: 1 }
+        let spaces = vec![(space, Model::new())];
+        Self { file, spaces, host, next_value: 1, scale: Scale(1), collapsed: 0 }
+    }
+
+    /// There is room for large pages.
+    fn with_large_pages() -> Self {
+        Self::large(|vm| vm, File::new)
+    }
+
+    /// The same, and memory is reclaimed.
+    fn with_large_pages_and_reclaim() -> Self {
+        Self::large(Vm::with_reclaim, |host| File::stored(host, FileId(1)))
+    }
+
+    fn large(
+        system_of: impl FnOnce(Vm<Host, Design<LOCK, WHEN>>) -> Vm<Host, Design<LOCK, WHEN>>,
+        file_of: impl FnOnce(Host) -> File<Host>,
+    ) -> Self {
+        let scale = Scale::LARGE;
+        let host = Host::with_addresses(16384, CPUS, scale.pages(0, PAGES));
+        let world = Self::with(host.clone(), &system_of(system(&host)), file_of(host.clone()));
+        Self { scale, ..world }
     }
 
     fn step(&mut self, which: usize, step: &Step) {
+        let scale = self.scale;
         let index = which % self.spaces.len();
         match *step {
             Step::Map { count, protection, kind } => self.map(index, count, protection, kind),
             Step::MapFixed { first, count, protection, kind } => {
-                let place = Place::Fixed(pages(first, count));
+                let place = Place::Fixed(scale.pages(first, count));
                 let (backing, sharing, object) = self.backing(kind);
                 let space = &self.spaces[index].0;
                 assert_eq!(
                     space.map(place, protection, sharing, backing),
-                    Ok(pages(first, 1).start)
+                    Ok(scale.pages(first, 1).start)
                 );
                 self.model_map(index, first, count, protection, sharing, object);
             }
             Step::Unmap { first, count } => {
                 let (space, model) = &mut self.spaces[index];
-                space.unmap(pages(first, count)).unwrap();
+                space.unmap(scale.pages(first, count)).unwrap();
                 model.retain(|&page, _| !(first..first + count).contains(&page));
             }
             Step::Protect { first, count, protection } => {
                 let (space, model) = &mut self.spaces[index];
                 let is_covered = (first..first + count).all(|page| model.contains_key(&page));
-                let result = space.protect(pages(first, count), protection);
+                let result = space.protect(scale.pages(first, count), protection);
                 assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
                 if is_covered {
                     model_protect(model, first, count, protection);
@@ -200,12 +249,12 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
             }
             Step::ProtectExisting { first, count, protection } => {
                 let (space, model) = &mut self.spaces[index];
-                space.protect_existing(pages(first, count), protection).unwrap();
+                space.protect_existing(scale.pages(first, count), protection).unwrap();
                 model_protect(model, first, count, protection);
             }
             Step::Move { first, count, to, to_count } => {
                 let (space, model) = &mut self.spaces[index];
-                let result = space.remap(pages(first, count), pages(to, to_count));
+                let result = space.remap(scale.pages(first, count), scale.pages(to, to_count));
                 assert_eq!(result, model_move(model, first, count, to, to_count));
             }
             Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
@@ -214,8 +263,12 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
             Step::Reclaim { node, count } => {
                 self.spaces[0].0.vm().reclaim(node, count);
             }
+            Step::Collapse { first, count } => {
+                let range = scale.pages(first, count);
+                self.collapsed += self.spaces[index].0.collapse(range).unwrap();
+            }
             Step::Migrate { first, count, node } => {
-                self.spaces[index].0.migrate(pages(first, count), node).unwrap();
+                self.spaces[index].0.migrate(scale.pages(first, count), node).unwrap();
             }
             Step::Touch { page, count, cpu, access } => {
                 (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
@@ -232,9 +285,10 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn advise(&mut self, index: usize, first: u64, count: u64, advice: Advice) {
+        let scale = self.scale;
         let (space, model) = &mut self.spaces[index];
         let is_covered = (first..first + count).all(|page| model.contains_key(&page));
-        let result = space.advise(pages(first, count), advice);
+        let result = space.advise(scale.pages(first, count), advice);
         assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
         for (_, page) in model.range_mut(first..first + count) {
             match advice {
@@ -246,14 +300,15 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn map(&mut self, index: usize, count: u64, protection: Protection, kind: Kind) {
-        let place = Place::Anywhere { length: count * PAGE_BYTES };
+        let scale = self.scale;
+        let place = Place::Anywhere { length: count * scale.bytes() };
         let (backing, sharing, object) = self.backing(kind);
         let (space, model) = &mut self.spaces[index];
         let is_free = |first: u64| (first..first + count).all(|page| !model.contains_key(&page));
         let has_room = (0..=PAGES - count).any(is_free);
         match space.map(place, protection, sharing, backing) {
             Ok(start) => {
-                let first = (start - BASE) / PAGE_BYTES;
+                let first = scale.page(start);
                 assert!(is_free(first), "mapped over something else");
                 self.model_map(index, first, count, protection, sharing, object);
             }
@@ -290,10 +345,11 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn touch(&mut self, index: usize, page: u64, cpu: usize, how: Access) {
+        let scale = self.scale;
         let value = self.next_value;
         self.next_value += 1;
         let (space, model) = &mut self.spaces[index];
-        let result = access(space, cpu, pages(page, 1).start + 8, how, value);
+        let result = access(space, cpu, scale.pages(page, 1).start + 8, how, value);
         let expected = match model.get_mut(&page) {
             None => Err(FaultError::NoArea),
             Some(page) if !page.protection.contains(how.needs()) => Err(FaultError::NotPermitted),
@@ -308,7 +364,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
                 Ok(page.read())
             }
         };
-        let allowed = space.translation(pages(page, 1).start);
+        let allowed = space.translation(scale.pages(page, 1).start);
         if result.is_ok() {
             assert!(allowed.is_some_and(|allowed| allowed.contains(how.needs())));
         }
@@ -317,15 +373,16 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
 
     /// What holds after every step.
     fn check(&self) {
+        let scale = self.scale;
         self.host.check_caches();
         for (space, model) in &self.spaces {
             let areas = space.areas();
-            let mapped: Vec<_> = areas.iter().flat_map(pages_of).collect();
+            let mapped: Vec<_> = areas.iter().flat_map(|area| scale.pages_of(area)).collect();
             let expected: Vec<_> =
                 model.iter().map(|(&page, is)| (page, is.protection, is.sharing)).collect();
             assert_eq!(mapped, expected);
             for page in 0..PAGES {
-                let address = pages(page, 1).start;
+                let address = scale.pages(page, 1).start;
                 let is = model.get(&page);
                 assert_eq!(space.is_mapped(address), is.is_some());
                 let allowed = space.translation(address).unwrap_or(Protection::empty());
@@ -344,6 +401,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn end(mut self) {
+        let scale = self.scale;
         let space = AddressSpace::new(self.spaces[0].0.vm()).unwrap();
         for (space, _) in self.spaces.drain(..) {
             space.exit();
@@ -351,9 +409,9 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         // What was written to the file is there, in memory or on the disk.
         let (file, object) = self.file;
         let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
-        space.map(Place::Fixed(pages(0, 24)), READ, Sharing::Shared, backing).unwrap();
-        for (&page, &word) in &*object.borrow() {
-            let address = pages(page, 1).start;
+        space.map(Place::Fixed(scale.pages(0, PAGES)), READ, Sharing::Shared, backing).unwrap();
+        for (&page, &word) in object.borrow().iter().filter(|&(&page, _)| page < PAGES) {
+            let address = scale.pages(page, 1).start;
             assert_eq!(access(&space, 0, address, Access::Read, 0), Ok(word));
         }
         let vm = space.vm().clone();
@@ -403,13 +461,6 @@ fn enforced(protection: Protection) -> Protection {
     if protection.is_empty() { protection } else { protection | READ }
 }
 
-fn pages_of(area: &Area<Host>) -> impl Iterator<Item = (u64, Protection, Sharing)> + use<> {
-    let (protection, sharing) = (area.protection, area.sharing);
-    let first = (area.range.start - BASE) / PAGE_BYTES;
-    let end = (area.range.end - BASE) / PAGE_BYTES;
-    (first..end).map(move |page| (page, protection, sharing))
-}
-
 fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
     run_with_fault_around::<LOCK, WHEN>(0, steps);
 }
@@ -428,6 +479,49 @@ fn run_with_reclaim<const LOCK: u8>(steps: &[(usize, Step)]) {
         world.step(*which, step);
     }
     world.end();
+}
+
+/// Programs that make large pages, and take parts of them away again.
+fn run_with_large_pages<const LOCK: u8>(world: fn() -> World<LOCK, AT_WAIT>) {
+    let collapsed = Cell::new(0);
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
+    let program = |steps: Vec<(usize, Step)>| {
+        let mut world = world();
+        for (which, step) in &steps {
+            world.step(*which, step);
+        }
+        collapsed.update(|count| count + world.collapsed);
+        world.end();
+        Ok(())
+    };
+    let steps = prop::collection::vec(large_steps(), 1..60);
+    TestRunner::new(config).run(&steps, program).unwrap();
+    assert!(collapsed.get() > 50, "only {} were made", collapsed.get());
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_under_the_exclusive_lock() {
+    run_with_large_pages(World::<EXCLUSIVE, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_the_lock_released() {
+    run_with_large_pages(World::<RELEASED, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_tables_kept() {
+    run_with_large_pages(World::<KEEPING, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_reclaim() {
+    run_with_large_pages(World::<SHARED, AT_WAIT>::with_large_pages_and_reclaim);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_batches() {
+    run_with_large_pages(World::<BATCHING, AT_WAIT>::with_large_pages_and_reclaim);
 }
 
 proptest! {

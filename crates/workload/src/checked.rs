@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Touch};
 use shootdown_vm::{
-    Advice, Backing, BadRange, Coherence, File, Format as _, MapError, OutOfMemory, PAGE_BYTES,
-    Place, Protection, RangeError, RemapError, Sharing, X86_64,
+    Advice, Backing, Coherence, File, Format as _, MapError, OutOfMemory, PAGE_BYTES, Place,
+    Protection, RangeError, RemapError, Sharing, X86_64,
 };
 
 use crate::by_address::FRESH;
@@ -77,7 +77,7 @@ impl<C: Coherence> Vm<C> {
         mapped
     }
 
-    pub(crate) fn unmap(&self, process: &Process<C>, range: Range<u64>) -> Result<(), BadRange> {
+    pub(crate) fn unmap(&self, process: &Process<C>, range: Range<u64>) -> Result<(), RangeError> {
         let under_way = self.begin(process, Change::Unmap(pages(&range)));
         let unmapped = process.space().unmap(range);
         self.end(under_way, &unmapped);

@@ -128,6 +128,11 @@ impl Platform for SimPlatform {
         self.wake_reclaimer(self.sim.node());
         frame.map(Frame).ok_or(OutOfMemory)
     }
+    fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
+        let frame = self.sim.allocate_large();
+        self.wake_reclaimer(self.sim.node());
+        frame.map(Frame).ok_or(OutOfMemory)
+    }
     fn share(&self, page: Frame) {
         self.sim.share(page.0);
     }

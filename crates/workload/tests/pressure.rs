@@ -1,5 +1,5 @@
-//! Programs for which memory is short or in the wrong place, and those of will-it-scale: under every
-//! design, with all that they read compared with the model of contents.
+//! Programs for which memory is short or in the wrong place, and those of will-it-scale: under
+//! every design, with all that they read compared with the model of contents.
 
 use std::rc::Rc;
 

@@ -128,6 +128,7 @@ fn sizes(conditions: &Conditions) -> Vec<usize> {
 mod tests {
     use super::super::{EXPERIMENTS, SCALED, example};
     use super::*;
+    use crate::simulate::Runs;
 
     #[test]
     fn linear_is_as_much_per_cpu_everywhere_as_with_the_fewest() {

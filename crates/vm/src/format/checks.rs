@@ -31,7 +31,7 @@ pub(super) enum Kind {
 /// What an entry at `level` is, by what a caller asks; fails if it is two things at once.
 pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
     let table = if level == 0 { None } else { F::as_table(entry) };
-    let leaf = if level == 0 { F::as_leaf(entry) } else { F::as_large_leaf(entry, level) };
+    let leaf = F::as_leaf_at(entry, level);
     match (entry, table, leaf) {
         (EMPTY, None, None) => Kind::Empty,
         (_, None, None) => Kind::Claim,
@@ -39,11 +39,6 @@ pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
         (_, None, Some(leaf)) => Kind::Leaf(leaf),
         (_, Some(_), Some(_)) => panic!("{entry:#x} is a table and a leaf at level {level}"),
     }
-}
-
-/// The entry for `leaf` at `level`.
-pub(super) fn leaf_at<F: Format>(leaf: Leaf, level: usize) -> u64 {
-    if level == 0 { F::leaf(leaf) } else { F::large_leaf(leaf, level) }
 }
 
 /// The first frame of the page at `level` that `number` is in, if the number has not too many bits.
@@ -71,7 +66,7 @@ fn leaves<F: Hardware>() -> impl Iterator<Item = (Leaf, usize)> {
 
 pub(super) fn every_leaf_is_read_as_it_was_written<F: Hardware>() {
     for (leaf, level) in leaves::<F>() {
-        let entry = leaf_at::<F>(leaf, level);
+        let entry = F::leaf_at(leaf, level);
         assert_eq!(kind::<F>(entry, level), Kind::Leaf(leaf), "{entry:#x} at level {level}");
         assert_eq!(F::is_valid(entry), !leaf.protection.is_empty());
     }
@@ -83,7 +78,7 @@ pub(super) fn there_are_leaves_up_to_1_gib<F: Hardware>() {
     assert_eq!(F::LEAF_LEVEL_MAX, 2);
     assert!(F::LEAF_LEVEL_MAX < F::LEVELS);
     for (leaf, level) in leaves::<F>() {
-        let entry = leaf_at::<F>(leaf, level);
+        let entry = F::leaf_at(leaf, level);
         assert_eq!(F::as_large_leaf(entry, F::LEAF_LEVEL_MAX + 1), None);
     }
 }
@@ -111,15 +106,15 @@ pub(super) fn tables_claims_and_nothing_are_told_apart<F: Hardware>() {
 pub(super) fn the_least_leaf_is_told_apart<F: Hardware>() {
     for (leaf, level) in leaves::<F>() {
         let leaf = Leaf { frame: Frame(0), ..leaf };
-        let entry = leaf_at::<F>(leaf, level);
+        let entry = F::leaf_at(leaf, level);
         assert_eq!(kind::<F>(entry, level), Kind::Leaf(leaf), "{entry:#x} at level {level}");
     }
 }
 
 pub(super) fn the_hardware_marks_as_we_do<F: Hardware>() {
     for (leaf, level) in leaves::<F>().filter(|(leaf, _)| !leaf.protection.is_empty()) {
-        let entry = leaf_at::<F>(leaf, level);
-        let marked = |marks| leaf_at::<F>(Leaf { marks: leaf.marks | marks, ..leaf }, level);
+        let entry = F::leaf_at(leaf, level);
+        let marked = |marks| F::leaf_at(Leaf { marks: leaf.marks | marks, ..leaf }, level);
         assert_eq!(F::read(entry), marked(Marks::ACCESSED), "{leaf:x?} at level {level}");
         let may_write = leaf.protection.contains(Protection::WRITE);
         let expected = may_write.then(|| marked(Marks::ACCESSED | Marks::DIRTY));
@@ -177,7 +172,7 @@ macro_rules! format_checks {
                 ) {
                     let frame = checks::frame_at::<$format>(number, level);
                     let leaf = Leaf { frame, protection, marks };
-                    let entry = checks::leaf_at::<$format>(leaf, level);
+                    let entry = <$format>::leaf_at(leaf, level);
                     prop_assert_eq!(checks::kind::<$format>(entry, level), Kind::Leaf(leaf));
                     let table = checks::frame_at::<$format>(number, 0);
                     let entry = <$format>::table(table);

@@ -91,6 +91,18 @@ pub trait Format {
     /// page, is not [`EMPTY`], and is another one for every ticket below 2^52.
     fn claim(ticket: u64) -> u64;
 
+    /// An entry at `level` that maps all that it covers, which may be a page or a large one.
+    #[must_use]
+    fn leaf_at(leaf: Leaf, level: usize) -> u64 {
+        if level == 0 { Self::leaf(leaf) } else { Self::large_leaf(leaf, level) }
+    }
+
+    /// What an entry at `level` says if it is a leaf.
+    #[must_use]
+    fn as_leaf_at(entry: u64, level: usize) -> Option<Leaf> {
+        if level == 0 { Self::as_leaf(entry) } else { Self::as_large_leaf(entry, level) }
+    }
+
     /// How many bytes one entry at `level` covers.
     #[must_use]
     fn span(level: usize) -> u64 {

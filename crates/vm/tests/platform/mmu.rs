@@ -1,68 +1,106 @@
 //! The MMU of the test machine: walks, marks, caches, and forgets only what it is told to.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use shootdown::Root;
+use shootdown::{Extent, Root};
 use shootdown_vm::{Access, Change, EntryAt, Frame, Freed};
 
-use super::{Host, TABLE};
+use super::Host;
+use super::decode::{Cached, Decoded};
 
 /// A CPU's caches: of translations, and of the ways to last tables.
 #[derive(Default)]
 pub(super) struct Tlb {
-    pages: HashMap<(u64, u64), Cached>,
+    pages: HashMap<Key, Cached>,
     ways: HashMap<(u64, u64), Frame>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Cached {
-    frame: Frame,
-    writable: bool,
-    executable: bool,
-    dirty: bool,
-}
+/// Of a translation: the space's root, the first address, and the size as a power of two.
+type Key = (u64, u64, u32);
+
+/// The sizes of pages.
+const SHIFTS: [u32; 3] = [12, 21, 30];
 
 /// A page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
 impl Tlb {
+    /// Forgets what the change names, page by page. It does so twice, by its range and by its
+    /// extents, and each must do: what one of the two leaves out stays.
     pub(super) fn forget(&mut self, root: Root, change: &Change) {
         let range = change.range.clone().unwrap_or(0..u64::MAX);
-        self.pages.retain(|&(of, page), _| of != root.0 || !range.contains(&page));
+        let extents = change.extents.as_slice();
+        let by_range = |page: &Range<u64>| {
+            change.range.is_none() || names(&range, change.page_size.bytes(), page)
+        };
+        let by_extents = |page: &Range<u64>| extents.iter().any(|extent| names_in(extent, page));
+        self.pages.retain(|&(of, start, shift), _| {
+            let page = start..start + (1 << shift);
+            of != root.0 || !by_range(&page) || !by_extents(&page)
+        });
         if change.freed == Freed::Tables {
+            let by_extents = |region: &Range<u64>| {
+                let mut freeing = extents.iter().filter(|extent| extent.frees_tables());
+                freeing.any(|extent| names_in(extent, region))
+            };
             self.ways.retain(|&(of, start), _| {
-                of != root.0 || start + (2 << 20) <= range.start || range.end <= start
+                let region = start..start + (2 << 20);
+                let is_in_range = start < range.end && range.start < region.end;
+                of != root.0 || !is_in_range || !by_extents(&region)
             });
         }
     }
 
     pub(super) fn forget_space(&mut self, root: Root) {
-        self.pages.retain(|&(of, _), _| of != root.0);
+        self.pages.retain(|&(of, ..), _| of != root.0);
         self.ways.retain(|&(of, _), _| of != root.0);
     }
-}
 
-impl Cached {
-    fn of(entry: u64) -> Option<Self> {
-        let bit = |bit: u32| entry >> bit & 1 != 0;
-        let is_user_page = bit(0) && bit(2);
-        is_user_page.then_some(Self {
-            frame: Frame(entry >> 12 & 0xff_ffff_ffff),
-            writable: bit(1),
-            executable: !bit(63),
-            dirty: bit(6),
+    /// The translation for an address.
+    fn find(&self, root: Root, address: u64) -> Option<(u64, Cached)> {
+        SHIFTS.iter().find_map(|&shift| {
+            let start = start_of(address, shift);
+            Some((start, *self.pages.get(&(root.0, start, shift))?))
         })
     }
 
-    fn allows(self, access: Access) -> bool {
-        match access {
-            Access::Read => true,
-            Access::Write => self.writable,
-            Access::Execute => self.executable,
+    /// Keeps a translation. There may be none of another size for the same address: a CPU could use
+    /// either.
+    fn insert(&mut self, root: Root, (start, shift): (u64, u32), cached: Cached) {
+        let end = start + (1 << shift);
+        for &(of, other, size) in self.pages.keys() {
+            let overlaps = other < end && start < other + (1 << size);
+            assert!(
+                of != root.0 || size == shift || !overlaps,
+                "{start:#x} is cached as a page of two sizes"
+            );
         }
+        self.pages.insert((root.0, start, shift), cached);
     }
+
+    /// A fault drops what is cached for its address.
+    fn fault(&mut self, root: Root, address: u64) {
+        for shift in SHIFTS {
+            self.pages.remove(&(root.0, start_of(address, shift), shift));
+        }
+        self.ways.remove(&(root.0, start_of(address, 21)));
+    }
+}
+
+/// Whether who names the pages of an extent one by one names part of `page`.
+fn names_in(extent: &Extent, page: &Range<u64>) -> bool {
+    let bytes = extent.page_size().bytes();
+    let range = extent.start()..extent.start() + extent.page_count() as u64 * bytes;
+    extent.is_whole() || names(&range, bytes, page)
+}
+
+/// Whether one of the addresses so many bytes apart from the start of `range` on is in `page`.
+fn names(range: &Range<u64>, bytes: u64, page: &Range<u64>) -> bool {
+    let count = page.start.saturating_sub(range.start).div_ceil(bytes);
+    range.start + count * bytes < range.end.min(page.end)
 }
 
 impl Host {
@@ -76,30 +114,29 @@ impl Host {
         access: Access,
         value: u64,
     ) -> Result<u64, Refused> {
-        let page = address & !0xfff;
         let mut tlb = self.0.tlbs[cpu].lock();
-        if let Some(&cached) = tlb.pages.get(&(root.0, page)) {
+        let frame = |start, cached: Cached| Frame(cached.frame.0 + ((address - start) >> 12));
+        if let Some((start, cached)) = tlb.find(root, address) {
             if !cached.allows(access) {
-                tlb.fault(root, page);
+                tlb.fault(root, address);
                 return Err(Refused);
             }
             if access != Access::Write || cached.dirty {
-                return Ok(self.use_page(cached.frame, access, value));
+                return Ok(self.use_page(frame(start, cached), access, value));
             }
         }
-        let walked = self.walk(&mut tlb, root, page, access);
-        let Some(cached) = walked else {
-            tlb.fault(root, page);
+        let Some(((start, shift), cached)) = self.walk(&mut tlb, root, address, access) else {
+            tlb.fault(root, address);
             return Err(Refused);
         };
-        tlb.pages.insert((root.0, page), cached);
-        Ok(self.use_page(cached.frame, access, value))
+        tlb.insert(root, (start, shift), cached);
+        Ok(self.use_page(frame(start, cached), access, value))
     }
 
     /// A walk that nobody asked for, and whose result nobody uses. The way is remembered.
     pub fn speculate(&self, cpu: usize, root: Root, address: u64) {
         let mut tlb = self.0.tlbs[cpu].lock();
-        self.walk(&mut tlb, root, address & !0xfff, Access::Read);
+        self.walk(&mut tlb, root, address, Access::Read);
     }
 
     /// That every CPU's caches agree with the page tables: nothing is remembered that is not there,
@@ -107,54 +144,64 @@ impl Host {
     pub fn check_caches(&self) {
         for tlb in &self.0.tlbs {
             let tlb = tlb.lock();
-            for (&(root, page), cached) in &tlb.pages {
-                let at = self.last_table(Root(root), page).map(|table| entry_at(table, page, 12));
-                let now = at.and_then(|at| Cached::of(self.read_entry(at)));
-                let now = now.unwrap_or_else(|| panic!("{page:#x} is cached, and not mapped"));
+            for (&(root, page, shift), cached) in &tlb.pages {
+                let (at, size) = self.last_entry(Root(root), page);
+                let Decoded::Page(now) = (self.0.mmu.decode)(self.read_entry(at), size) else {
+                    panic!("{page:#x} is cached, and not mapped");
+                };
+                assert_eq!(shift, size, "{page:#x} is cached with another size");
                 assert_eq!(cached.frame, now.frame, "{page:#x} is cached, and elsewhere now");
                 assert!(now.writable || !cached.writable, "{page:#x} is still writable");
                 assert!(now.executable || !cached.executable, "{page:#x} is still executable");
                 assert!(now.dirty || !cached.dirty, "{page:#x} is not marked when written");
             }
             for (&(root, start), &table) in &tlb.ways {
-                assert_eq!(self.last_table(Root(root), start), Some(table), "a freed way");
+                let (at, shift) = self.last_entry(Root(root), start);
+                assert_eq!((shift, at.table), (12, table), "a freed way");
             }
         }
     }
 
     /// Whether the entry for `address` is marked as written through.
     pub fn is_dirty(&self, root: Root, address: u64) -> bool {
-        let table = self.last_table(root, address).expect("there is a table for it");
-        self.read_entry(entry_at(table, address, 12)) & 0x40 != 0
+        self.page_at(root, address).1.dirty
     }
 
-    /// The frame that an entry holds.
+    /// The frame that an address is mapped to.
     pub fn frame_of(&self, root: Root, address: u64) -> Frame {
-        let table = self.last_table(root, address).expect("there is a table for it");
-        Frame(self.read_entry(entry_at(table, address, 12)) >> 12 & 0xff_ffff_ffff)
+        let (shift, page) = self.page_at(root, address);
+        Frame(page.frame.0 + ((address - start_of(address, shift)) >> 12))
+    }
+
+    /// Whether an address is in a large page.
+    pub fn is_large(&self, root: Root, address: u64) -> bool {
+        let (at, shift) = self.last_entry(root, address);
+        shift > 12 && matches!((self.0.mmu.decode)(self.read_entry(at), shift), Decoded::Page(_))
+    }
+
+    fn page_at(&self, root: Root, address: u64) -> (u32, Cached) {
+        let (at, shift) = self.last_entry(root, address);
+        match (self.0.mmu.decode)(self.read_entry(at), shift) {
+            Decoded::Page(page) => (shift, page),
+            _ => panic!("{address:#x} is not mapped"),
+        }
     }
 
     /// The addresses that each table of a space covers, but for the root's.
-    pub fn tables_of(&self, root: Root) -> Vec<std::ops::Range<u64>> {
+    pub fn tables_of(&self, root: Root) -> Vec<Range<u64>> {
         let mut found = Vec::new();
-        self.tables_below(Frame(root.0 >> 12), 39, 0, &mut found);
+        self.tables_below(Frame(root.0 >> 12), self.0.mmu.root_shift, 0, &mut found);
         found
     }
 
-    fn tables_below(
-        &self,
-        table: Frame,
-        shift: u32,
-        start: u64,
-        found: &mut Vec<std::ops::Range<u64>>,
-    ) {
+    fn tables_below(&self, table: Frame, shift: u32, start: u64, found: &mut Vec<Range<u64>>) {
         for index in 0..512 {
             let entry = self.read_entry(EntryAt { table, index });
-            if entry & 1 != 0 {
+            if let Decoded::Table(below) = (self.0.mmu.decode)(entry, shift) {
                 let start = start + ((index as u64) << shift);
                 found.push(start..start + (1 << shift));
                 if shift > 21 {
-                    self.tables_below(Frame(entry >> 12 & 0xff_ffff_ffff), shift - 9, start, found);
+                    self.tables_below(below, shift - 9, start, found);
                 }
             }
         }
@@ -173,47 +220,63 @@ impl Host {
         word.load(Relaxed)
     }
 
-    fn walk(&self, tlb: &mut Tlb, root: Root, page: u64, access: Access) -> Option<Cached> {
-        let region = page & !((2 << 20) - 1);
-        let table = match tlb.ways.get(&(root.0, region)) {
-            Some(&table) => table,
-            None => self.last_table(root, page)?,
+    /// Walks, remembers the way, and marks. Returns the first address and the size of the page.
+    fn walk(
+        &self,
+        tlb: &mut Tlb,
+        root: Root,
+        address: u64,
+        access: Access,
+    ) -> Option<((u64, u32), Cached)> {
+        let mmu = self.0.mmu;
+        let region = (root.0, start_of(address, 21));
+        let (mut table, mut shift) = match tlb.ways.get(&region) {
+            Some(&table) => (table, 12),
+            None => (Frame(root.0 >> 12), mmu.root_shift),
         };
-        tlb.ways.insert((root.0, region), table);
-        let at = entry_at(table, page, 12);
         loop {
+            let at = entry_at(table, address, shift);
             let entry = self.read_entry(at);
-            let cached = Cached::of(entry).filter(|cached| cached.allows(access))?;
-            let marks = if access == Access::Write { 0x60 } else { 0x20 };
-            let marked = self.entry(at).compare_exchange(entry, entry | marks, AcqRel, Acquire);
-            if marked.is_ok() {
-                return Some(Cached { dirty: cached.dirty || access == Access::Write, ..cached });
+            match (mmu.decode)(entry, shift) {
+                Decoded::Nothing => return None,
+                Decoded::Table(next) => {
+                    (table, shift) = (next, shift - 9);
+                    if shift == 12 {
+                        tlb.ways.insert(region, table);
+                    }
+                }
+                Decoded::Page(cached) if !cached.allows(access) => return None,
+                Decoded::Page(cached) => {
+                    let marked = (mmu.marked)(entry, access);
+                    if self.entry(at).compare_exchange(entry, marked, AcqRel, Acquire).is_ok() {
+                        let dirty = cached.dirty || access == Access::Write;
+                        return Some((
+                            (start_of(address, shift), shift),
+                            Cached { dirty, ..cached },
+                        ));
+                    }
+                }
             }
         }
     }
 
-    fn last_table(&self, root: Root, address: u64) -> Option<Frame> {
-        let mut table = Frame(root.0 >> 12);
-        for shift in [39, 30, 21] {
-            self.state(table, TABLE);
-            let entry = self.read_entry(entry_at(table, address, shift));
-            if entry & 1 == 0 {
-                return None;
+    /// The entry at which the way to an address ends, and how much it is for.
+    fn last_entry(&self, root: Root, address: u64) -> (EntryAt, u32) {
+        let (mut table, mut shift) = (Frame(root.0 >> 12), self.0.mmu.root_shift);
+        loop {
+            let at = entry_at(table, address, shift);
+            match (self.0.mmu.decode)(self.read_entry(at), shift) {
+                Decoded::Table(next) => (table, shift) = (next, shift - 9),
+                _ => return (at, shift),
             }
-            table = Frame(entry >> 12 & 0xff_ffff_ffff);
         }
-        Some(table)
-    }
-}
-
-impl Tlb {
-    /// A fault drops what is cached for its address.
-    fn fault(&mut self, root: Root, page: u64) {
-        self.pages.remove(&(root.0, page));
-        self.ways.remove(&(root.0, page & !((2 << 20) - 1)));
     }
 }
 
 fn entry_at(table: Frame, address: u64, shift: u32) -> EntryAt {
     EntryAt { table, index: (address >> shift) as usize & 511 }
+}
+
+const fn start_of(address: u64, shift: u32) -> u64 {
+    address & !((1 << shift) - 1)
 }

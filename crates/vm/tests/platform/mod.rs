@@ -6,6 +6,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
 
+pub mod decode;
 pub mod lagging;
 pub mod lock;
 mod mmu;
@@ -22,10 +23,11 @@ use parking_lot::Mutex;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
     Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes, FaultError,
-    FileId, FirstRead, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection, Retired,
-    Taking, UnmapLock, Vm, Work,
+    FileId, FirstRead, Format, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection,
+    Retired, Taking, UnmapLock, Vm, Work,
 };
 
+use decode::Mmu;
 pub use mmu::Refused;
 use mmu::Tlb;
 
@@ -71,6 +73,7 @@ pub struct Machine {
     /// How many more allocations succeed.
     budget: AtomicU64,
     user_addresses: Range<u64>,
+    mmu: Mmu,
     tlbs: Vec<Mutex<Tlb>>,
     flushes: Mutex<Vec<Change>>,
     retired: AtomicUsize,
@@ -92,6 +95,14 @@ struct FrameState {
     users: AtomicU64,
     word: AtomicU64,
     entries: OnceLock<Box<[AtomicU64; 512]>>,
+}
+
+impl FrameState {
+    fn become_page(&self) {
+        self.word.store(GARBAGE, Relaxed);
+        self.users.store(1, Relaxed);
+        self.kind.store(PAGE, Release);
+    }
 }
 
 const FREE: u8 = 0;
@@ -119,6 +130,15 @@ impl Host {
         cpu_count: usize,
         user_addresses: Range<u64>,
     ) -> Self {
+        Self::with_mmu(frame_count, cpu_count, user_addresses, decode::X86_64)
+    }
+
+    pub fn with_mmu(
+        frame_count: usize,
+        cpu_count: usize,
+        user_addresses: Range<u64>,
+        mmu: Mmu,
+    ) -> Self {
         let mut frames = Vec::new();
         frames.resize_with(frame_count, FrameState::default);
         Self(Arc::new(Machine {
@@ -127,6 +147,7 @@ impl Host {
             free: Mutex::new((1..frame_count as u64).collect()),
             budget: AtomicU64::new(u64::MAX),
             user_addresses,
+            mmu,
             tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
             flushes: Mutex::default(),
             retired: AtomicUsize::new(0),
@@ -238,11 +259,7 @@ impl Host {
         wanted: impl Fn(u64) -> bool,
     ) -> Result<Frame, OutOfMemory> {
         self.moment();
-        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
-            u64::MAX => Some(u64::MAX),
-            budget => budget.checked_sub(1),
-        });
-        budget.map_err(|_| OutOfMemory)?;
+        self.take_from_budget()?;
         let number = {
             let mut free = self.0.free.lock();
             let index = free.iter().position(|&number| wanted(number)).ok_or(OutOfMemory)?;
@@ -257,13 +274,17 @@ impl Host {
                 entries.iter().for_each(|entry| entry.store(0, Relaxed));
                 state.kind.store(TABLE, Release);
             }
-            FrameUse::Page => {
-                state.word.store(GARBAGE, Relaxed);
-                state.users.store(1, Relaxed);
-                state.kind.store(PAGE, Release);
-            }
+            FrameUse::Page => state.become_page(),
         }
         Ok(Frame(number))
+    }
+
+    fn take_from_budget(&self) -> Result<(), OutOfMemory> {
+        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
+            u64::MAX => Some(u64::MAX),
+            budget => budget.checked_sub(1),
+        });
+        budget.map(drop).map_err(|_| OutOfMemory)
     }
 
     /// The word of a page.
@@ -290,6 +311,20 @@ impl Platform for Host {
 
     fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
         self.allocate_wanted(FrameUse::Page, |number| self.node_of(Frame(number)) == node)
+    }
+
+    fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
+        self.moment();
+        self.take_from_budget()?;
+        let mut free = self.0.free.lock();
+        let mut is_free = vec![false; self.0.frames.len()];
+        free.iter().for_each(|&number| is_free[number as usize] = true);
+        let blocks = is_free.chunks_exact(512);
+        let block = blocks.into_iter().position(|block| block.iter().all(|&is_free| is_free));
+        let first = 512 * block.ok_or(OutOfMemory)? as u64;
+        free.retain(|number| !(first..first + 512).contains(number));
+        (first..first + 512).for_each(|number| self.0.frames[number as usize].become_page());
+        Ok(Frame(first))
     }
 
     fn node_count(&self) -> usize {
@@ -504,8 +539,8 @@ pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> Vm<Host, Design<LO
 
 /// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
 /// or has written.
-pub fn access<C: Coherence>(
-    space: &AddressSpace<Host, C>,
+pub fn access<C: Coherence, F: Format>(
+    space: &AddressSpace<Host, C, F>,
     cpu: usize,
     address: u64,
     access: Access,

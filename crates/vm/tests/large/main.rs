@@ -1,0 +1,14 @@
+//! Large pages: what becomes one, what is done with all of it or with a part, and what others do
+//! meanwhile.
+
+#[path = "../platform/mod.rs"]
+mod platform;
+
+mod collapse;
+mod formats;
+mod memory;
+mod moments;
+mod parts;
+mod reclaim;
+mod threads;
+mod world;

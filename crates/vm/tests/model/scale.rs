@@ -1,0 +1,40 @@
+//! How large a page of the model is.
+
+use std::ops::Range;
+
+use shootdown_vm::{Area, PAGE_BYTES, Protection, Sharing};
+
+use crate::platform::{Host, PAGES};
+
+/// How many pages each page of the model stands for.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale(pub(crate) u64);
+
+impl Scale {
+    /// With large pages: all together are three blocks that could be one, half of the first and
+    /// the last of which are beyond the ends of memory.
+    pub(crate) const LARGE: Self = Self(16);
+
+    pub(crate) fn bytes(self) -> u64 {
+        self.0 * PAGE_BYTES
+    }
+
+    /// The addresses of pages of the model, around a boundary of 1 GiB.
+    pub(crate) fn pages(self, first: u64, count: u64) -> Range<u64> {
+        let base = (1 << 30) - PAGES / 2 * self.bytes();
+        base + first * self.bytes()..base + (first + count) * self.bytes()
+    }
+
+    pub(crate) fn page(self, address: u64) -> u64 {
+        (address - self.pages(0, 0).start) / self.bytes()
+    }
+
+    pub(crate) fn pages_of(
+        self,
+        area: &Area<Host>,
+    ) -> impl Iterator<Item = (u64, Protection, Sharing)> + use<> {
+        let (protection, sharing) = (area.protection, area.sharing);
+        let pages = self.page(area.range.start)..self.page(area.range.end);
+        pages.map(move |page| (page, protection, sharing))
+    }
+}
