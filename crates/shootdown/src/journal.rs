@@ -14,7 +14,7 @@ use crate::rules::{Rule, order};
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages (8, for a CPU that comes from another space) the whole tag goes anyway.
+/// pages (8, for a CPU that comes back) the whole tag goes anyway.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].

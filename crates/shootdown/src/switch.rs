@@ -158,7 +158,7 @@ impl<M: Machine> Here<'_, M> {
             // Pairs with FlushFence: a flush sees us active, or we see its generation.
             self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);
             if !self.machine().breaks(Rule::CatchUpOnResume) {
-                let behind = self.catch_up(space, self.machine().flush_ceiling());
+                let behind = self.catch_up(space, self.machine().catch_up_ceiling());
                 self.counters().caught_up_from_log.add_alone(behind);
             }
             if M::LIFETIME == Lifetime::Counted {

@@ -73,12 +73,14 @@ pub(super) fn measured(
     };
     let interrupts = |found: &Found| found.counts.interrupts_sent as f64 / found.time.us() * 1e3;
     let range = |found: &Found| found.time_range.seconds();
-    let (value, times): (Box<dyn Fn(&Found) -> f64>, f64) = match experiment.metric {
-        TIME => (Box::new(seconds), times),
-        RANGE => (Box::new(range), times),
-        SYSTEM_TIME => (Box::new(system), times),
-        _ => (Box::new(interrupts), 1.0),
+    let is_rate = ![TIME, RANGE, SYSTEM_TIME].contains(&experiment.metric);
+    let value: Box<dyn Fn(&Found) -> f64> = match experiment.metric {
+        TIME => Box::new(seconds),
+        RANGE => Box::new(range),
+        SYSTEM_TIME => Box::new(system),
+        _ => Box::new(interrupts),
     };
+    let times = if is_rate { 1.0 } else { times };
     let readers = MappedReaders { readers, pages, compute_ns };
     Some(Measured { times, limits, ..Measured::of(Rc::new(readers), value) })
 }
