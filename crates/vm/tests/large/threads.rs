@@ -1,16 +1,15 @@
-//! Real threads: some write and read, one collapses, and one has the page split.
+//! Real threads: some write and read, while one makes a large page and has it split again.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread;
 
-use shootdown_vm::{Access, AddressSpace, Advice};
+use shootdown_vm::{AddressSpace, Advice};
 
 use crate::platform::*;
 use crate::world::*;
 
-/// How often pages become one, at least.
-const COLLAPSES: u64 = if cfg!(miri) { 3 } else { 100 };
+const ROUNDS: usize = if cfg!(miri) { 3 } else { 60 };
 
 #[test]
 fn no_write_is_lost_while_pages_become_one_and_many_again() {
@@ -19,53 +18,63 @@ fn no_write_is_lost_while_pages_become_one_and_many_again() {
     let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
     map(&space, block(1), READ_WRITE);
     let page = BLOCK + 17;
-    let (last, collapsed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let is_over = || collapsed.load(Relaxed) >= COLLAPSES;
+    write(&space, 2, page, 0);
+    let (last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let until_over = |mut act: Box<dyn FnMut() + '_>| {
+        while !is_over.load(Acquire) {
+            act();
+            // The lock of a TLB is not fair: who flushes would hardly get it.
+            thread::yield_now();
+        }
+    };
     thread::scope(|scope| {
         scope.spawn(|| {
-            for value in 1.. {
+            let mut value = 0;
+            until_over(Box::new(|| {
+                value += 1;
                 write(&space, 0, page, value);
                 assert_eq!(read(&space, 0, page), value);
                 last.store(value, Release);
-                thread::yield_now();
-                if is_over() {
-                    break;
-                }
-            }
+            }));
         });
         scope.spawn(|| {
-            while !is_over() {
+            until_over(Box::new(|| {
                 let before = last.load(Acquire);
                 assert!(read(&space, 1, page) >= before);
-                // The lock of a TLB is not fair: who flushes would hardly get it.
-                thread::yield_now();
-            }
+            }));
         });
         scope.spawn(|| {
-            while !is_over() {
-                collapsed.fetch_add(space.collapse(block(1)).unwrap() as u64, Relaxed);
-            }
+            until_over(Box::new(|| {
+                write(&space, 3, BLOCK + 5, 1);
+                (0..NODES).for_each(|node| drop(vm.reclaim(node, 9)));
+            }));
         });
-        scope.spawn(|| {
-            for round in 0.. {
-                let part = at(BLOCK + 100 * (round % 2), 10);
-                match round % 5 {
-                    0 => drop(space.protect(part.clone(), READ)),
-                    1 => drop(space.protect(part.clone(), READ_WRITE)),
-                    2 => drop(space.advise(at(BLOCK, 10), Advice::DontNeed)),
-                    3 => drop(space.advise(at(BLOCK, 10), Advice::Free)),
-                    _ => drop(space.migrate(at(page - 4, 8), round as usize / 5 % NODES)),
+        let _over = Over(&is_over);
+        for round in 0..ROUNDS {
+            assert_eq!(space.collapse(block(1)), Ok(1), "round {round}");
+            match round % 4 {
+                0 => {
+                    space.protect(at(BLOCK + 100, 10), READ).unwrap();
+                    space.protect(at(BLOCK + 100, 10), READ_WRITE).unwrap();
                 }
-                let _ = try_access(&space, 3, BLOCK + 5, Access::Write, 1);
-                if is_over() {
-                    break;
-                }
+                1 => space.advise(at(BLOCK, 10), Advice::DontNeed).unwrap(),
+                2 => space.advise(at(BLOCK, 10), Advice::Free).unwrap(),
+                _ => drop(space.migrate(at(page - 4, 8), round / 4 % NODES)),
             }
-        });
+        }
     });
     host.check_caches();
     assert_eq!(read(&space, 2, page), last.load(Acquire));
     space.exit();
     drop((space, vm));
     assert_eq!(host.frames_in_use(), 1);
+}
+
+/// Has the others end, whether or not the rounds did.
+struct Over<'t>(&'t AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Release);
+    }
 }
