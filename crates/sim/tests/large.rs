@@ -85,14 +85,17 @@ fn a_write_marks_the_entry_of_the_page_that_it_goes_to() {
         assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
         assert_eq!((sim.touch(LARGE + PAGE, Touch::Write(1)), dirty()), (Ok(1), 0x40));
         assert_eq!(walks(sim), 1);
-        // What is there by now is another page, or a table.
-        for other in [(frame + 512) << 12 | WRITABLE, frame << 12 | 7] {
+        // What is there by now is another page, or a table of small ones.
+        let small = sim.allocate(Purpose::Table).unwrap();
+        sim.update_entry(small, 1, |_| frame << 12 | 7);
+        for other in [(frame + 512) << 12 | WRITABLE, small << 12 | 7] {
             sim.update_entry(middle, 1, |_| frame << 12 | WRITABLE);
             sim.invalidate([LARGE].into_iter());
             assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
             sim.update_entry(middle, 1, |_| other);
             assert_eq!((sim.touch(LARGE + PAGE, Touch::Write(2)), dirty()), (Ok(2), 0));
         }
+        assert_eq!(sim.entry(small, 1) & 0x40, 0);
     });
 }
 
