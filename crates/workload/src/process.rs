@@ -39,6 +39,8 @@ pub enum Memory {
     Enough,
     /// Pages are reclaimed, and files are stored somewhere.
     Reclaimed,
+    /// The same; and files are read ahead, and mapped around what is read, as Linux does it.
+    ReclaimedReadAhead,
 }
 
 /// What becomes of a thread whose memory is not what it takes it for.
@@ -139,7 +141,8 @@ impl<C: Coherence> Vm<C> {
         Ok(Self {
             vm: match memory {
                 Memory::Enough => vm,
-                Memory::Reclaimed => vm
+                Memory::Reclaimed => vm.with_reclaim(),
+                Memory::ReclaimedReadAhead => vm
                     .with_reclaim()
                     .with_fault_around(FAULT_AROUND_BYTES)
                     .with_read_ahead(READ_AHEAD_PAGES),
@@ -380,7 +383,7 @@ impl<C: Coherence> Vm<C> {
         let new = || {
             Arc::new(match self.memory {
                 Memory::Enough => File::new(platform),
-                Memory::Reclaimed => File::stored(platform, id),
+                Memory::Reclaimed | Memory::ReclaimedReadAhead => File::stored(platform, id),
             })
         };
         Arc::clone(files.entry(file).or_insert_with(new))

@@ -175,7 +175,7 @@ pub fn run<C: Coherence + 'static>(
         sim: Rc::clone(&sim),
     });
     sim.install(world.clone());
-    if limits.memory == Memory::Reclaimed {
+    if limits.memory != Memory::Enough {
         world.start_reclaimers()?;
     }
     let end = world.start().map(|()| sim.run_until(limits.time));

@@ -64,7 +64,7 @@ pub(super) fn measured(
     let frames_per_cpu = if scale == Scale::Quick { FRAMES_PER_CPU_QUICK } else { FRAMES_PER_CPU };
     let pages = FILES * frames_per_cpu;
     let frames = frames_per_cpu as usize * cpus;
-    let limits = Limits { frames, memory: Memory::Reclaimed, nodes, ..Limits::DEFAULT };
+    let limits = Limits { frames, memory: Memory::ReclaimedReadAhead, nodes, ..Limits::DEFAULT };
     let times = (memory_gib * Published::PAGES_PER_GIB) as f64 / frames as f64;
     let seconds = |found: &Found| found.time.seconds();
     let system = move |found: &Found| {

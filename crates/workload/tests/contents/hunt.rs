@@ -109,7 +109,7 @@ impl Case {
         }
         let (frames, nodes) = match self.memory {
             Memory::Enough => (FRAMES_ENOUGH, 1),
-            Memory::Reclaimed => (FRAMES_RECLAIMED, 2),
+            _ => (FRAMES_RECLAIMED, 2),
         };
         let limits = Limits {
             frames,
