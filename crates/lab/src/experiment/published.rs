@@ -68,7 +68,7 @@ const UNFAIR: &str = "Most of what is gained is fairness: a reader that shares i
     reclaim thread falls behind while that waits for others, and all wait for it at the end.";
 const SYSTEM: &str = "In the model CPUs idle at the end for as long as is gained, and their work \
     is the same. The published system time fell by more than the interrupts alone would cost: by \
-    10 us each. Locks that are held or waited for meanwhile may be why; the model has few.";
+    14 us each. Locks that are held or waited for meanwhile may be why; the model has few.";
 const SOCKET_NOTE: &str = "An interrupt costs sender and target 1.4 us here, by the cost of one on \
     another machine; the published gain is 3.4 us for each that was saved.";
 const SOCKET_INTERRUPTS: &str = "Memory is assumed. A batch has pages of three readers here, and \
