@@ -14,7 +14,7 @@ use shootdown_workload::{Limits, Outcome};
 /// How far `linux-7.0` may be off what the kernel did.
 const FIDELITY: f64 = 0.10;
 /// Of how many runs by a simulated schedule the mean is taken.
-const RUNS: u64 = 16;
+const RUNS: u64 = 32;
 
 fn traces() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
@@ -113,7 +113,8 @@ fn by_a_simulated_schedule_shootdown_is_never_worse() {
         assert!(interrupts(&ours) <= interrupts(&linux), "{trace:?}");
         let ((linux_us, linux_error), (ours_us, ours_error)) = (time_us(&linux), time_us(&ours));
         let error = linux_error.hypot(ours_error);
-        assert!(ours_us <= linux_us + 2.0 * error, "{trace:?} {ours_us} {linux_us} ± {error}");
+        // Chance is beyond three errors once in 700 times.
+        assert!(ours_us <= linux_us + 3.0 * error, "{trace:?} {ours_us} {linux_us} ± {error}");
         assert!(linux.iter().chain(&ours).all(|run| run.violations == 0), "{trace:?}");
     }
 }
