@@ -342,12 +342,15 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
             self.platform.work(Work::UnmapPage, count);
         }
         let Some((file, number)) = file else {
-            // Discarded: its last count was the entry's.
-            if count != 0 {
-                pages.forget_if(page, |_| true);
-                (0..count).for_each(|_| self.platform.release(page));
-                reclaimed.freed += 1;
+            if count == 0 {
+                // Busy, or gone meanwhile. On its list it stays: its record says that it is there.
+                keep(page, Age::Inactive);
+                return;
             }
+            // Discarded: its last count was the entry's.
+            pages.forget_if(page, |_| true);
+            (0..count).for_each(|_| self.platform.release(page));
+            reclaimed.freed += 1;
             return;
         };
         if was_written {

@@ -105,6 +105,35 @@ fn what_is_written_out_while_it_is_read_in_is_not_lost() {
     assert!((0..).take_while(comes_at).count() > 10);
 }
 
+/// Reclaim comes to a page that was given up while somebody writes to it, and may find its entry
+/// claimed: given up again, it can still be taken.
+#[test]
+fn what_was_busy_is_come_to_again() {
+    let comes_at = |moment: &u64| {
+        let world = World::<BATCHING>::new();
+        world.map_anonymous(0, 1);
+        write(&world.space, 0, 0, 7).unwrap();
+        // What is left when the child is gone is ours alone, and not writable.
+        world.space.fork().unwrap().exit();
+        world.space.advise(pages(0, 1), Advice::Free).unwrap();
+        let other = Arc::clone(&world.space);
+        world.host.interrupt_after(*moment, move || {
+            for node in 0..NODES {
+                other.vm().reclaim(node, 9);
+            }
+        });
+        assert_eq!(write(&world.space, 0, 0, 8), Ok(8));
+        let is_over = world.host.cancel_interruption();
+        assert_eq!(read(&world.space, 1, 0), Ok(8));
+        world.space.advise(pages(0, 1), Advice::Free).unwrap();
+        assert_eq!(world.reclaim(), 1, "moment {moment}");
+        world.host.check_caches();
+        world.end();
+        !is_over
+    };
+    assert!((0..).take_while(comes_at).count() > 5);
+}
+
 #[test]
 fn the_end_comes_at_every_moment_page_by_page() {
     the_end_comes_at_every_moment::<RELEASED>();
