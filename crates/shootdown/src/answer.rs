@@ -2,7 +2,7 @@
 
 use crate::bell::Round;
 use crate::cpu::Here;
-use crate::journal::{LOG_ENTRIES, Missed};
+use crate::journal::{Ceiling, LOG_ENTRIES, Missed};
 use crate::machine::Machine;
 use crate::presence::Presence;
 use crate::rules::Rule;
@@ -68,7 +68,7 @@ impl<M: Machine> Here<'_, M> {
         let Some(space) = loaded.space() else { return };
         match self.presence() {
             Presence::Active(_) => {
-                self.catch_up(space, self.machine().flush_ceiling());
+                self.catch_up(space, self.ceiling_at_work());
             }
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
@@ -96,7 +96,7 @@ impl<M: Machine> Here<'_, M> {
         if seen >= generation {
             return false;
         }
-        let missed = space.journal.missed(machine, seen, generation, usize::MAX);
+        let missed = space.journal.missed(machine, seen, generation, Ceiling::of_all(usize::MAX));
         !matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables())
     }
 
@@ -118,7 +118,7 @@ impl<M: Machine> Here<'_, M> {
     fn catch_up_with_kernel_to(&self, generation: u64) {
         let (machine, local, kernel) = (self.machine(), self.local(), self.engine.kernel());
         let seen = local.kernel_generation.get();
-        let missed = kernel.missed(machine, seen, generation, machine.flush_ceiling());
+        let missed = kernel.missed(machine, seen, generation, self.ceiling_at_work());
         self.invalidate_kernel(&missed);
         local.kernel_generation.set(generation);
     }

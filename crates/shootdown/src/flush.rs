@@ -6,6 +6,7 @@ use crate::cpu::{Here, Loaded};
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extents::Extents;
+use crate::journal::Origin;
 use crate::machine::{CpuId, Machine};
 use crate::pending::Pending;
 use crate::presence::Presence;
@@ -40,7 +41,7 @@ impl<'e, M: Machine> Here<'e, M> {
             // same finds no entry, and drops its tag.
             Pending::done(self.engine)
         } else {
-            space.journal.log(machine, generation, extent);
+            space.journal.log(machine, generation, extent, Origin::Asked);
             let walkers = if extent.frees_tables() { Walkers::Told } else { Walkers::Ignored };
             self.tell_present(space, &[extent], generation, walkers, &members).0
         };
@@ -71,7 +72,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_told_nobody.add_alone(1);
             (Pending::done(self.engine), generation)
         } else {
-            self.log_all(space, extents, generation);
+            self.log_all(space, extents, generation, Origin::Asked);
             // Also if these are pages only: earlier tables may be free by now, and we look anyway.
             self.tell_present(space, extents, generation, Walkers::HeldBack, &members)
         };
@@ -95,7 +96,7 @@ impl<'e, M: Machine> Here<'e, M> {
         let members = self.other_members(space);
         let is_alone = members.is_empty() && !self.has_devices(space);
         if !is_alone || self.presence() == Presence::Lazy(space.id()) {
-            self.log_all(space, extents, generation);
+            self.log_all(space, extents, generation, Origin::Reclaimed);
         }
         if is_alone {
             self.counters().flushes_told_nobody.add_alone(1);
@@ -146,7 +147,7 @@ impl<'e, M: Machine> Here<'e, M> {
         space.counters.interrupts_sent.add(tally.interrupts);
         space.counters.rings_coalesced.add(tally.coalesced);
         if core::ptr::eq(self.local().loaded.get().space, space) {
-            self.catch_up(space, machine.flush_ceiling());
+            self.catch_up(space, self.ceiling_at_work());
         }
         (pending, horizon)
     }
@@ -185,9 +186,9 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Logs what a flush covers, whose last generation this is.
     #[inline]
-    fn log_all(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
+    fn log_all(&self, space: &Space<M>, extents: &[Extent], generation: u64, origin: Origin) {
         for (&extent, before_last) in extents.iter().zip((0..extents.len() as u64).rev()) {
-            space.journal.log(self.machine(), generation - before_last, extent);
+            space.journal.log(self.machine(), generation - before_last, extent, origin);
         }
     }
 
@@ -251,7 +252,7 @@ impl<'e, M: Machine> Here<'e, M> {
             return self.pending_broadcast();
         }
         let generation = kernel.bump(machine, 1);
-        kernel.log(machine, generation, extent);
+        kernel.log(machine, generation, extent, Origin::Asked);
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);
         online.remove(self.id);
@@ -427,7 +428,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_ranged.add_alone(extents.len() as u64);
             self.counters().pages_invalidated.add_alone(page_count as u64);
         } else {
-            self.catch_up(space, machine.flush_ceiling());
+            self.catch_up(space, self.ceiling_at_work());
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::rules::{Rule, order};
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages (8, for a CPU that comes back) the whole tag goes anyway.
+/// pages (of which, for a CPU that comes back, 8 are the program's doing) the whole tag goes anyway.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].
@@ -29,12 +29,47 @@ pub(crate) struct Journal<M: Machine> {
 
 /// The flush of one generation.
 struct Entry<M: Machine> {
-    /// The generation times 2, plus [`WRITING`] while `extent` is not yet that generation's.
+    /// The generation times 4, plus [`RECLAIMED`] if it was such a flush, plus [`WRITING`] while
+    /// `extent` is not yet that generation's.
     stamp: M::Word,
     extent: M::Word,
 }
 
 const WRITING: u64 = 1;
+const RECLAIMED: u64 = 2;
+const GENERATION: u64 = 4;
+
+/// Why page tables were changed. It decides how much of it is worth making up for page by page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The program asked for it.
+    Asked,
+    /// Who needs memory took pages that seemed of no use: the program goes on with all others.
+    Reclaimed,
+}
+
+/// How many pages are worth invalidating one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ceiling {
+    /// Of those that the program itself has changed.
+    pub(crate) asked: usize,
+    /// Of all.
+    pub(crate) all: usize,
+}
+
+impl Ceiling {
+    /// So many, whoever has changed them.
+    pub(crate) const fn of_all(pages: usize) -> Self {
+        Self { asked: pages, all: pages }
+    }
+
+    const fn of(self, origin: Origin) -> usize {
+        match origin {
+            Origin::Asked => self.asked,
+            Origin::Reclaimed => self.all,
+        }
+    }
+}
 
 /// What a CPU has to invalidate to catch up.
 #[derive(Debug, PartialEq, Eq)]
@@ -116,12 +151,15 @@ impl<M: Machine> Journal<M> {
     /// Does nothing if the entry's writer of 16 generations ago is still at it or that of 16
     /// generations hence was faster: then it stays unknown, which costs a reader a whole flush.
     #[inline]
-    pub(crate) fn log(&self, machine: &M, generation: u64, extent: Extent) {
+    pub(crate) fn log(&self, machine: &M, generation: u64, extent: Extent, origin: Origin) {
         let entry = self.entry(generation);
-        let stamp = generation * 2;
+        let mark = if origin == Origin::Reclaimed { RECLAIMED } else { 0 };
+        let stamp = generation * GENERATION | mark;
         let claim = order(machine, Rule::StampClaim);
-        // Not read first, which would fetch the line twice, once to read and once to write.
-        let mut expected = generation.saturating_sub(LOG_ENTRIES as u64) * 2;
+        // Not read first, which would fetch the line twice, once to read and once to write. Most
+        // likely it is the flush of 16 generations ago, of the same kind.
+        let before = generation.saturating_sub(LOG_ENTRIES as u64);
+        let mut expected = if before == 0 { 0 } else { before * GENERATION | mark };
         while let Err(found) =
             entry.stamp.compare_exchange(expected, stamp | WRITING, claim, Relaxed)
         {
@@ -136,13 +174,14 @@ impl<M: Machine> Journal<M> {
 
     /// What was flushed after generation `seen`, up to and including `now`.
     ///
-    /// `ceiling` is how many pages are worth invalidating one by one. What was flushed more than
-    /// once is there once.
+    /// What was flushed more than once is there once.
     #[inline]
-    pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
+    pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if seen + 1 == now {
             match self.read(machine, now) {
-                Some(extent) if !extent.is_whole() && extent.page_count() <= ceiling => {
+                Some((extent, origin))
+                    if !extent.is_whole() && extent.page_count() <= ceiling.of(origin) =>
+                {
                     return Missed::Ranges(Ranges::One(extent));
                 }
                 _ if !machine.breaks(Rule::KnowEveryRange) => return Missed::Everything,
@@ -153,14 +192,14 @@ impl<M: Machine> Journal<M> {
     }
 
     #[inline(never)]
-    fn missed_several(&self, machine: &M, seen: u64, now: u64, ceiling: usize) -> Missed {
+    fn missed_several(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if now - seen > LOG_ENTRIES as u64 {
             return Missed::Everything;
         }
         let mut extents = [Extent::whole(); LOG_ENTRIES];
-        let (mut count, mut page_count) = (0, 0);
+        let (mut count, mut asked, mut all) = (0, 0, 0);
         for generation in seen + 1..=now {
-            let Some(extent) = self.read(machine, generation) else {
+            let Some((extent, origin)) = self.read(machine, generation) else {
                 if machine.breaks(Rule::KnowEveryRange) {
                     continue;
                 }
@@ -173,8 +212,11 @@ impl<M: Machine> Journal<M> {
             if extents[..count].iter().any(|known| known.contains(extent)) {
                 continue;
             }
-            page_count += extent.page_count();
-            if page_count > ceiling {
+            all += extent.page_count();
+            if origin == Origin::Asked {
+                asked += extent.page_count();
+            }
+            if asked > ceiling.asked || all > ceiling.all {
                 return Missed::Everything;
             }
             extents[count] = extent;
@@ -185,14 +227,15 @@ impl<M: Machine> Journal<M> {
 
     /// What the flush of a generation covered, if its entry is written and not yet overwritten.
     #[inline]
-    fn read(&self, machine: &M, generation: u64) -> Option<Extent> {
+    fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Origin)> {
         let entry = self.entry(generation);
-        let stamp = generation * 2;
-        if entry.stamp.load(order(machine, Rule::StampAcquire)) != stamp {
+        let stamp = entry.stamp.load(order(machine, Rule::StampAcquire));
+        if stamp & !RECLAIMED != generation * GENERATION {
             return None;
         }
         let bits = entry.extent.load(order(machine, Rule::ExtentAcquire));
-        (entry.stamp.load(Relaxed) == stamp).then(|| Extent::from_bits(bits))
+        let origin = if stamp & RECLAIMED == 0 { Origin::Asked } else { Origin::Reclaimed };
+        (entry.stamp.load(Relaxed) == stamp).then(|| (Extent::from_bits(bits), origin))
     }
 
     #[inline]

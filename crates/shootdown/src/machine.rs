@@ -288,13 +288,17 @@ pub unsafe trait Machine: Sync + Sized {
         33
     }
 
-    /// The same, for a CPU that comes back to a space.
+    /// The same, for a CPU that comes back to a space, of what the program has changed itself.
     ///
     /// Lower, for it wants fewer of its entries again, and would pay for every flush that it was
     /// not told of: 8 pages are 0.8 µs, as long as to discard the tag (0.2 µs) and refill 40 to 70
     /// entries. On the simulated `xeon-2s`, 33 would have four threads on two CPUs that map and
-    /// unmap 16 pages take 8 % longer. They would spare readers for whom pages are reclaimed (seed
-    /// 004) three full flushes in five, which is no time that could be measured.
+    /// unmap 16 pages take 8 % longer.
+    ///
+    /// What a [`Batch`](crate::Batch) took from the program counts towards
+    /// [`flush_ceiling`](Self::flush_ceiling) alone. Such pages had not been used for long, and a
+    /// program from which they are taken uses more of memory than a TLB holds: it wants all of its
+    /// entries again.
     #[inline]
     fn catch_up_ceiling(&self) -> usize {
         self.flush_ceiling().min(8)

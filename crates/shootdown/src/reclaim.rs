@@ -539,6 +539,37 @@ mod tests {
         assert_eq!(zero.touch(20), Touch::Fault);
     }
 
+    /// Of what a CPU missed while it was elsewhere, 33 pages that were taken are worth dropping one
+    /// by one, and 8 that the program gave up itself.
+    #[test]
+    fn who_comes_back_drops_more_pages_one_by_one_if_they_were_taken() {
+        let missed = |taken: usize, given_up: usize| {
+            let system = System::new(Config { catch_up_ceiling: 8, ..CONFIG });
+            let (zero, one) = (system.run(0, 0), system.run(1, 0));
+            one.here().enter_lazy();
+            let mut batch: Batch<_, Pages> = Batch::new();
+            for page in 0..taken {
+                system.take(&mut batch, &zero, 0, page).unwrap().wait();
+            }
+            assert_eq!(batch.send(&zero.here()).wait().len(), taken);
+            for page in taken..taken + given_up {
+                assert!(system.engine.machine().take(&system.spaces[0], page));
+                zero.here().flush(&system.spaces[0], Extent::page((page as u64) << 12)).wait();
+            }
+            assert!(one.here().resume(system.spaces[0].id()));
+            assert!((0..taken + given_up).all(|page| one.touch(page) == Touch::Fault));
+            let stats = one.here().cpu.stats();
+            (stats.flushes_full - ONLINE, stats.pages_invalidated)
+        };
+        assert_eq!(missed(33, 0), (0, 33));
+        assert_eq!(missed(34, 0), (1, 0));
+        assert_eq!(missed(0, 8), (0, 8));
+        assert_eq!(missed(0, 9), (1, 0));
+        assert_eq!(missed(25, 8), (0, 33));
+        assert_eq!(missed(25, 9), (1, 0));
+        assert_eq!(missed(26, 8), (1, 0));
+    }
+
     #[test]
     fn where_hardware_tells_the_others_nobody_is_interrupted() {
         let system = System::new(Config { ..CONFIG.with_broadcasts(6) });

@@ -4,7 +4,7 @@
 
 use crate::cpu::{Here, Loaded};
 use crate::held::Held;
-use crate::journal::Missed;
+use crate::journal::{Ceiling, Missed};
 use crate::machine::{Entries, Machine, Tag};
 use crate::presence::{Presence, SpaceId};
 use crate::retire::{Lifetime, give_stake_back, take_stake};
@@ -158,7 +158,7 @@ impl<M: Machine> Here<'_, M> {
             // Pairs with FlushFence: a flush sees us active, or we see its generation.
             self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);
             if !self.machine().breaks(Rule::CatchUpOnResume) {
-                let behind = self.catch_up(space, self.machine().catch_up_ceiling());
+                let behind = self.catch_up(space, self.ceiling_on_return());
                 self.counters().caught_up_from_log.add_alone(behind);
             }
             if M::LIFETIME == Lifetime::Counted {
@@ -220,7 +220,7 @@ impl<M: Machine> Here<'_, M> {
         generation: u64,
     ) -> Tag {
         let (machine, counters) = (self.machine(), self.counters());
-        let missed = space.journal.missed(machine, seen, generation, machine.catch_up_ceiling());
+        let missed = space.journal.missed(machine, seen, generation, self.ceiling_on_return());
         let keep = match &missed {
             Missed::Everything => false,
             // Ranges are invalidated when the tag is loaded, and speculation may be faster than
@@ -246,10 +246,21 @@ impl<M: Machine> Here<'_, M> {
         tag
     }
 
+    /// How much is made up for page by page by a CPU that is told in the middle of its work.
+    pub(crate) fn ceiling_at_work(&self) -> Ceiling {
+        Ceiling::of_all(self.machine().flush_ceiling())
+    }
+
+    /// And by one that comes back to a space. See [`Machine::catch_up_ceiling`].
+    fn ceiling_on_return(&self) -> Ceiling {
+        let (all, asked) = (self.machine().flush_ceiling(), self.machine().catch_up_ceiling());
+        Ceiling { asked, all: all.max(asked) }
+    }
+
     /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns
-    /// how many flushes that made up for range by range, which is done for up to `ceiling` pages.
+    /// how many flushes that made up for range by range, which is done up to `ceiling`.
     #[inline]
-    pub(crate) fn catch_up(&self, space: &Space<M>, ceiling: usize) -> u64 {
+    pub(crate) fn catch_up(&self, space: &Space<M>, ceiling: Ceiling) -> u64 {
         // Read before anything is invalidated: what is cached from then on is at least as new.
         let generation = space.journal.generation(self.machine());
         if generation == self.seen_of_loaded(space) {
@@ -259,7 +270,7 @@ impl<M: Machine> Here<'_, M> {
     }
 
     #[inline(never)]
-    fn catch_up_to(&self, space: &Space<M>, generation: u64, ceiling: usize) -> u64 {
+    fn catch_up_to(&self, space: &Space<M>, generation: u64, ceiling: Ceiling) -> u64 {
         let machine = self.machine();
         let seen = self.seen_of_loaded(space);
         if seen >= generation {

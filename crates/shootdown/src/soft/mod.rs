@@ -137,6 +137,9 @@ pub struct Config {
     pub costs_turn_after: u64,
     /// See [`Machine::traps_stale_writes`].
     pub traps_stale_writes: bool,
+    /// See [`Machine::catch_up_ceiling`]. As much as the log can hold, unless it says otherwise:
+    /// what is dropped whole shows no mistake.
+    pub catch_up_ceiling: usize,
     /// A rule that the engine shall break on this machine.
     pub broken: Option<Rule>,
 }
@@ -165,6 +168,7 @@ impl Config {
         },
         costs_turn_after: 0,
         traps_stale_writes: true,
+        catch_up_ceiling: 33,
         broken: None,
     };
 
@@ -394,8 +398,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         0
     }
     fn catch_up_ceiling(&self) -> usize {
-        // As much as the log can hold: what is dropped whole shows no mistake.
-        self.flush_ceiling()
+        self.config.catch_up_ceiling
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         self.load_root(Some(root), tag, entries);
