@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
 use core::cell::{Cell, RefCell};
+use core::convert::Infallible;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -190,6 +191,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     type Space = Rc<Space<SimMachine<WORDS, P>>>;
     type Pending = (Pending<'static, SimMachine<WORDS, P>>, Horizon);
     type Batch = Batch<Self::Space, Vec<()>>;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;

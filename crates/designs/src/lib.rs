@@ -6,6 +6,7 @@
 //! | [`naive`] | interrupt everyone and wait |
 //! | [`linux::v4_12`] | Linux before seed 000; and, of reclaim, before seed 004 |
 //! | [`linux::v4_12::batched`] | the same with seed 004 |
+//! | [`linux::v4_12::latr`] | the same, and nobody is told of an `munmap`: LATR, as it is safe |
 //! | [`linux::v4_14`] | Linux with seed 000, as first merged |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
 //! | [`linux::v7_0::invlpgb`] | the same with INVLPGB |
@@ -30,6 +31,7 @@ pub use linux::lifetime::ExitFlush;
 pub use linux::riscv::Riscv;
 pub use linux::v4_12::Linux412;
 pub use linux::v4_12::batched::UnmapBatched;
+pub use linux::v4_12::latr::{Latr, LatrRule};
 pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;
 pub use naive::Naive;

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
+use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
@@ -82,6 +83,7 @@ impl Coherence for Naive {
     type Space = Rc<Space>;
     type Pending = ();
     type Batch = ();
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
 

@@ -14,6 +14,8 @@ pub(crate) enum Vector {
     Reschedule,
     /// A thread has slept for long enough.
     Timer(ThreadId),
+    /// A CPU that does not idle has its regular look at things.
+    Tick,
 }
 
 /// An interrupt on its way to a CPU.
@@ -26,7 +28,7 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// Whether it was set by this CPU, perhaps for much later, and is not on its way.
     pub(crate) fn is_timer(&self) -> bool {
-        matches!(self.vector, Vector::Timer(_))
+        matches!(self.vector, Vector::Timer(_) | Vector::Tick)
     }
 }
 
@@ -100,6 +102,15 @@ impl Sim {
         self.deliver_at(self.cpu(), Vector::Timer(thread), at);
     }
 
+    /// Has this CPU look at things at the next multiple of the kernel's interval, if it wants that.
+    pub(crate) fn set_tick(&self) {
+        let Some(interval) = self.kernel().and_then(|kernel| kernel.tick_interval()) else {
+            return;
+        };
+        let ticks = self.now().ps() / interval.ps().max(1) + 1;
+        self.deliver_at(self.cpu(), Vector::Tick, interval * ticks);
+    }
+
     fn deliver_at(&self, target: usize, vector: Vector, at: Time) {
         let mut clock = self.clock.borrow_mut();
         let cpu = &mut clock.cpus[target];
@@ -128,6 +139,9 @@ impl Sim {
             cpu.masks += 1;
             (arrival, cpu.now)
         };
+        if arrival.vector == Vector::Tick {
+            return self.take_tick();
+        }
         let cost = &self.machine.interrupt;
         let virtualization = self.machine.virtualization.as_ref();
         let exit = virtualization.map_or(Time::ZERO, |cost| cost.acknowledge_exit);
@@ -140,6 +154,7 @@ impl Sim {
             }
             Vector::Reschedule => {}
             Vector::Timer(thread) => self.wake(thread),
+            Vector::Tick => unreachable!("taken by itself"),
         }
         self.spend(cost.exit);
         let mut clock = self.clock.borrow_mut();
@@ -149,5 +164,15 @@ impl Sim {
             cpu.counts.interrupts_taken += 1;
             cpu.counts.interrupted += cpu.now - start;
         }
+    }
+    fn take_tick(&self) {
+        if let Some(kernel) = self.kernel() {
+            kernel.tick();
+        }
+        // Who idles is left alone, until there is a thread to run.
+        if self.scheduler.borrow().is_running(self.cpu()) {
+            self.set_tick();
+        }
+        self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;
     }
 }

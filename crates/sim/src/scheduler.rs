@@ -140,6 +140,11 @@ impl Scheduler {
         self.cpus[cpu].switched_at
     }
 
+    /// Whether it runs a thread, and not one that waits there.
+    pub(crate) fn is_running(&self, cpu: usize) -> bool {
+        self.current(cpu).is_some_and(|thread| self.thread(thread).state == State::Running)
+    }
+
     pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
         self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
     }
@@ -286,6 +291,7 @@ impl Sim {
             self.spend(Time::ZERO);
         }
         self.scheduler.borrow_mut().thread_mut(id).state = State::Running;
+        self.set_tick();
     }
 
     /// Has a thread that [waits on its CPU](Self::wait_on_cpu) go on, at no cost to anyone: what it
@@ -426,6 +432,9 @@ impl Sim {
         (queue.current, queue.switching, queue.slice_ends) = (next, false, slice_ends);
         queue.switched_at = now;
         drop(scheduler);
+        if next.is_some() {
+            self.set_tick();
+        }
         self.yield_turn();
     }
 

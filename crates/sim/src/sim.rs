@@ -50,6 +50,14 @@ pub trait Kernel {
     }
     /// The flush interrupt.
     fn flush_interrupt(&self);
+    /// How often it wants [`tick`](Self::tick) called on every CPU that does not idle, if at all.
+    ///
+    /// The interrupt itself costs nothing: every kernel has it, whether or not it is of use here.
+    fn tick_interval(&self) -> Option<Time> {
+        None
+    }
+    /// The timer's interrupt.
+    fn tick(&self) {}
 }
 
 /// What a CPU does after a switch.

@@ -175,6 +175,8 @@ pub trait Coherence {
     /// Pages that were taken from several spaces, and not flushed yet. See
     /// [`hold_back`](Self::hold_back).
     type Batch: Default;
+    /// A flush that CPUs come to by themselves. See [`flush_later`](Self::flush_later).
+    type Parked;
 
     /// Which lock `munmap` holds while it waits for a flush.
     const UNMAP_LOCK: UnmapLock;
@@ -191,6 +193,10 @@ pub trait Coherence {
     /// What it flushes without need.
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
 
+    /// How often it wants [`tick`](Self::tick) called on every CPU that does not idle, in
+    /// nanoseconds. `None` for never.
+    const TICK_NS: Option<u64> = None;
+
     /// Called once on each CPU, before anything else: it can be interrupted from now on.
     fn online(&self) {}
 
@@ -203,6 +209,29 @@ pub trait Coherence {
     /// Returns when no CPU can use a translation that the flush covered, and says which of the
     /// space's unhooked page tables a CPU can still walk.
     fn wait(&self, pending: Self::Pending) -> Horizon;
+
+    /// The same, of what `munmap` has taken away, by a design that need not tell others at once:
+    /// what was there is put aside, and so are the addresses, until the flush
+    /// [is over](Self::is_over). Until then a CPU may go on using it, as a program that uses what
+    /// it unmaps may find.
+    ///
+    /// A design that puts nothing off has no [`Parked`](Self::Parked): it names [`Infallible`].
+    ///
+    /// [`Infallible`]: core::convert::Infallible
+    fn flush_later(&self, space: &Self::Space, change: &Change) -> Later<Self> {
+        Later::Sent(self.flush(space, change))
+    }
+
+    /// Whether every CPU has come to it.
+    fn is_over(&self, parked: &Self::Parked) -> bool {
+        let _ = parked;
+        true
+    }
+
+    /// Returns when every CPU has come to it: those that have not are told.
+    fn get_over(&self, parked: Self::Parked) {
+        let _ = parked;
+    }
 
     /// Has CPUs that could walk unhooked page tables of the space forget them. When it returns, no
     /// CPU can walk those of any flush that was waited for before.
@@ -307,6 +336,18 @@ pub trait Coherence {
 
     /// The body of the flush interrupt's handler.
     fn interrupt(&self);
+
+    /// In the handler of the timer's interrupt.
+    fn tick(&self) {}
+}
+
+/// What became of a flush that need not be done at once.
+#[derive(Debug)]
+pub enum Later<C: Coherence + ?Sized> {
+    /// It was sent as any other.
+    Sent(C::Pending),
+    /// CPUs come to it by themselves.
+    Parked(C::Parked),
 }
 
 /// What points to a coherence is one, so that many spaces may have the same.
@@ -316,12 +357,14 @@ macro_rules! forward {
             type Space = C::Space;
             type Pending = C::Pending;
             type Batch = C::Batch;
+            type Parked = C::Parked;
 
             const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
             const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
             const FIRST_READ: FirstRead = C::FIRST_READ;
             const TAKING: Taking = C::TAKING;
             const EXTRA_FLUSHES: ExtraFlushes = C::EXTRA_FLUSHES;
+            const TICK_NS: Option<u64> = C::TICK_NS;
 
             fn online(&self) {
                 (**self).online();
@@ -334,6 +377,18 @@ macro_rules! forward {
             }
             fn wait(&self, pending: Self::Pending) -> Horizon {
                 (**self).wait(pending)
+            }
+            fn flush_later(&self, space: &Self::Space, change: &Change) -> Later<Self> {
+                match (**self).flush_later(space, change) {
+                    Later::Sent(pending) => Later::Sent(pending),
+                    Later::Parked(parked) => Later::Parked(parked),
+                }
+            }
+            fn is_over(&self, parked: &Self::Parked) -> bool {
+                (**self).is_over(parked)
+            }
+            fn get_over(&self, parked: Self::Parked) {
+                (**self).get_over(parked);
             }
             fn expel(&self, space: &Self::Space) -> Horizon {
                 (**self).expel(space)
@@ -390,6 +445,9 @@ macro_rules! forward {
             }
             fn interrupt(&self) {
                 (**self).interrupt();
+            }
+            fn tick(&self) {
+                (**self).tick();
             }
         }
     )*};

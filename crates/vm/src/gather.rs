@@ -1,6 +1,7 @@
 //! What an operation takes away: collected, flushed, and only then released. (Linux:
 //! `mmu_gather`.)
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
@@ -8,12 +9,12 @@ use core::ops::Range;
 use shootdown::{Extent, Horizon, PageSize};
 
 use crate::areas::Vacated;
-use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, UnmapLock};
+use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, Later, UnmapLock};
 use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::large::{pages_of, reaches_beyond};
 use crate::platform::{Frame, Platform, Work};
-use crate::space::{AddressSpace, Mappings};
+use crate::space::{AddressSpace, Mappings, Vm};
 use crate::table::Slot;
 
 /// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
@@ -51,7 +52,7 @@ pub(crate) enum Extra {
 }
 
 /// What is to be freed after the flush.
-struct Removed {
+pub(crate) struct Removed {
     pages: Vec<Frame>,
     tables: Vec<Frame>,
     marks: Marked,
@@ -177,14 +178,27 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     }
 
     /// Sends the flush, if one is needed.
-    pub(crate) fn send(mut self) -> Sent<'s, P, C, F> {
+    pub(crate) fn send(self) -> Sent<'s, P, C, F> {
+        self.send_by(|space, change| Later::Sent(space.flush(change)))
+    }
+
+    /// The same of what is not mapped again until no CPU uses it, which may be later than the
+    /// operation returns.
+    pub(crate) fn send_for_later(self) -> Sent<'s, P, C, F> {
+        self.send_by(AddressSpace::flush_later)
+    }
+
+    fn send_by(
+        mut self,
+        flush: impl FnOnce(&AddressSpace<P, C, F>, &Change) -> Later<C>,
+    ) -> Sent<'s, P, C, F> {
         let (change, removed) = self.take_all();
-        let Self { space, flight, .. } = self;
-        let pending = change.map(|change| space.flush(&change));
-        if pending.is_none() {
+        let Self { space, flight, requested, .. } = self;
+        let flush = change.map(|change| flush(space, &change));
+        if flush.is_none() {
             space.counters.count_avoided();
         }
-        Sent { space, flight, pending, removed }
+        Sent { space, flight, requested, flush, removed }
     }
 
     /// Nothing was changed after all.
@@ -197,8 +211,9 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         // We may have found nothing, or less than was asked for, because another call was here
         // before us. Our caller will rely on the range being clean, so if the other's flush is not
         // done, ours covers it all; and what we took elsewhere, which may be empty tables.
-        let Mappings { flights, coherent, .. } = &*self.space.mappings;
+        let Mappings { flights, parked, coherent, .. } = &*self.space.mappings;
         let raced = flights.overlapping(&self.requested, Some(&self.flight)).is_some()
+            || parked.overlapping(&self.requested).is_some()
             || self.space.vm.coherence.is_held_back(coherent);
         if raced {
             self.space.counters.count_race();
@@ -252,16 +267,26 @@ fn size_at<F: Format>(level: usize) -> PageSize {
 pub(crate) struct Sent<'s, P: Platform, C: Coherence, F: Format> {
     space: &'s AddressSpace<P, C, F>,
     flight: Flight,
-    pending: Option<C::Pending>,
+    requested: Range<u64>,
+    flush: Option<Later<C>>,
     removed: Removed,
 }
 
 impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
-    /// Waits until the flush is done, and frees what was gathered.
+    /// Waits until the flush is done, and frees what was gathered; or puts it aside until then.
     pub(crate) fn wait(self) {
-        let horizon = self.pending.map(|pending| self.space.vm.coherence.wait(pending));
-        self.space.mappings.flights.end(self.flight);
-        self.removed.free(self.space, horizon);
+        let Self { space, flight, requested, flush, removed } = self;
+        let horizon = match flush {
+            Some(Later::Parked(parked)) => {
+                // The addresses are put aside, too, before the flight ends that has kept them.
+                space.vm.parked.park(&space.mappings, requested, parked, removed);
+                return space.mappings.flights.end(flight);
+            }
+            Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),
+            None => None,
+        };
+        space.mappings.flights.end(flight);
+        removed.free(space, horizon);
     }
 
     /// The same, and lets go of the lock: before, where the design can have it so.
@@ -283,28 +308,52 @@ impl Removed {
         space: &AddressSpace<P, C, F>,
         horizon: Option<Horizon>,
     ) {
-        let vm = &space.vm;
-        self.marks.say(space);
+        let tables = self.free_pages(&space.vm, &space.mappings);
+        space.free_tables(tables, horizon.unwrap_or(Horizon::UNKNOWN));
+    }
+
+    /// Frees all of it, which nobody can use or walk. The space may have ended.
+    pub(crate) fn free_parked<P: Platform, C: Coherence, F: Format>(
+        self,
+        vm: &Vm<P, C, F>,
+        mappings: &Arc<Mappings<P, C, F>>,
+    ) {
+        for table in self.free_pages(vm, mappings) {
+            vm.platform.free_table(table);
+        }
+    }
+
+    /// Frees the pages, and returns the tables.
+    fn free_pages<P: Platform, C: Coherence, F: Format>(
+        self,
+        vm: &Vm<P, C, F>,
+        mappings: &Arc<Mappings<P, C, F>>,
+    ) -> Vec<Frame> {
+        self.marks.say(vm, mappings);
         if !self.pages.is_empty() {
             vm.platform.work(Work::UnmapPage, self.pages.len());
         }
         for page in self.pages {
             vm.platform.release(page);
         }
-        space.free_tables(self.tables, horizon.unwrap_or(Horizon::UNKNOWN));
+        self.tables
     }
 }
 
 impl Marked {
     /// Before the pages are released: until then, their frames are theirs.
-    fn say<P: Platform, C: Coherence, F: Format>(&self, space: &AddressSpace<P, C, F>) {
-        let Some(pages) = &space.vm.pages else { return };
+    fn say<P: Platform, C: Coherence, F: Format>(
+        &self,
+        vm: &Vm<P, C, F>,
+        mappings: &Arc<Mappings<P, C, F>>,
+    ) {
+        let Some(pages) = &vm.pages else { return };
         for &page in &self.dirty {
             pages.mark_dirty(page);
         }
         for &(page, address) in &self.discardable {
-            let node = space.vm.platform.node_of(page);
-            pages.mark_discardable(page, &space.mappings, address, node);
+            let node = vm.platform.node_of(page);
+            pages.mark_discardable(page, mappings, address, node);
         }
     }
 }

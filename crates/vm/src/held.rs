@@ -105,13 +105,15 @@ impl<P: Platform> HeldTables<P> {
 }
 
 impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
-    /// Frees the page tables of dead spaces that this CPU was the last to hold.
+    /// Frees the page tables of dead spaces that this CPU was the last to hold; and what was put
+    /// aside until CPUs had come to its flush.
     ///
     /// To be called where memory can be freed, some time after a switch of address spaces, or
     /// whatever else [lets go](Coherence::leave) of one: best when the CPU goes idle, for that it
     /// was the last is no fault of the thread that runs next; but without delay if there are
     /// [many](Self::holds_many). Costs next to nothing if there are none.
     pub fn bury(&self) {
+        self.free_parked();
         while let Some(root) = self.coherence.take_dead() {
             self.free_dead(root);
         }

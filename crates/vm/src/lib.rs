@@ -86,7 +86,8 @@
 //! In this order: [`Platform`] and [`Coherence`] are the two seams; [`Area`] is what user space
 //! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
-//! are under way, `gather` collects what is to be flushed and only then freed. Then the space and
+//! are under way, `gather` collects what is to be flushed and only then freed, and `parked` keeps
+//! what is flushed later still. Then the space and
 //! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
 //! `cow`, `first_read`, `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
@@ -119,6 +120,7 @@ mod file;
 mod flights;
 mod gather;
 mod pages;
+mod parked;
 mod space;
 mod map;
 mod fault;
@@ -141,7 +143,7 @@ mod held;
 pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Retired, Taking,
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Later, Retired, Taking,
     UnmapLock,
 };
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};

@@ -73,14 +73,14 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
-        let occupied = |range: &Range<u64>| self.mappings.flights.overlapping(range, None);
+        let occupied = |range: &Range<u64>| self.mappings.unsettled(range);
         if let Some(range) = areas.find_room(length, occupied) {
             return Ok(range);
         }
         // The only room left may be waiting for a flush. One of our own makes it clean: those who
         // wait have changed all their entries, which they do under the lock.
         let limits = areas.limits();
-        if self.mappings.flights.overlapping(&limits, None).is_none() {
+        if self.mappings.unsettled(&limits).is_none() {
             return Err(MapError::NoRoom);
         }
         let found = areas.find_room(length, |_| None).ok_or(MapError::NoRoom)?;
@@ -100,7 +100,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let is_cut = |large: &_| reaches_beyond::<F>(large, range);
         self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
-        if removed.is_empty() && self.mappings.flights.overlapping(range, None).is_none() {
+        if removed.is_empty() && self.mappings.unsettled(range).is_none() {
             return Ok(());
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Unmap);

@@ -115,6 +115,7 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     pub fn reclaim(&self, node: usize, target: usize) -> Reclaimed {
         let mut total = Reclaimed::default();
         let Some(pages) = &self.pages else { return total };
+        self.get_over_parked();
         let mut left = ROUNDS * pages.listed(node);
         while total.freed < target && left > 0 {
             let oldest = pages.take_oldest(node, RECLAIM_PAGES.min(left));

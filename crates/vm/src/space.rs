@@ -11,13 +11,14 @@ use shootdown::{Quarantine, Root};
 
 use crate::area::{Area, Protection};
 use crate::areas::Areas;
-use crate::coherence::{Change, Coherence};
+use crate::coherence::{Change, Coherence, Later};
 use crate::first_read::FirstReads;
 use crate::flights::Flights;
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
 use crate::held::{HELD_TABLES_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
 use crate::pages::Pages;
+use crate::parked::{Parked, ParkedRanges};
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
 use crate::table::PageTables;
 
@@ -38,6 +39,7 @@ pub struct Vm<P: Platform, C: Coherence, F: Format = X86_64> {
     pub(crate) read_ahead_pages: u64,
     /// Of every page that is mapped, if memory is reclaimed.
     pub(crate) pages: Option<Arc<Pages<P, C, F>>>,
+    pub(crate) parked: Arc<Parked<P, C, F>>,
 }
 
 impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
@@ -59,6 +61,7 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
             fault_around_bytes: 0,
             read_ahead_pages: 0,
             pages: None,
+            parked: Arc::new(Parked::new()),
         })
     }
 
@@ -111,7 +114,14 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     ///
     /// Not to be called with a spin lock held, nor by who reclaims.
     pub(crate) fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
-        self.platform.allocate(purpose).or_else(|error| self.allocate_reclaimed(purpose, error))
+        self.platform.allocate(purpose).or_else(|error| {
+            if self.get_over_parked() > 0
+                && let Ok(frame) = self.platform.allocate(purpose)
+            {
+                return Ok(frame);
+            }
+            self.allocate_reclaimed(purpose, error)
+        })
     }
 
     /// The page of zeros.
@@ -163,6 +173,7 @@ pub(crate) struct Mappings<P: Platform, C: Coherence, F> {
     pub(crate) tables: PageTables<F>,
     pub(crate) areas: RwLock<P::SleepingLock, Areas<P>>,
     pub(crate) flights: Flights,
+    pub(crate) parked: ParkedRanges<P>,
     pub(crate) coherent: C::Space,
 }
 
@@ -179,6 +190,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             areas: RwLock::new(Areas::new(vm.platform.user_addresses())),
             tables,
             flights: Flights::new(),
+            parked: ParkedRanges::new(),
         };
         Ok(Self {
             mappings: Arc::new(mappings),
@@ -216,7 +228,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Whether no CPU may have an old translation for an address in `range` because a flush of it
     /// is still under way.
     pub fn is_settled(&self, range: &Range<u64>) -> bool {
-        self.mappings.flights.overlapping(range, None).is_none()
+        self.mappings.unsettled(range).is_none()
     }
 
     /// Whether there is an area at `address`.
@@ -242,6 +254,19 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub(crate) fn flush(&self, change: &Change) -> C::Pending {
         self.counters.flushes.fetch_add(1, Relaxed);
         self.vm.coherence.flush(&self.mappings.coherent, change)
+    }
+
+    pub(crate) fn flush_later(&self, change: &Change) -> Later<C> {
+        self.counters.flushes.fetch_add(1, Relaxed);
+        self.vm.coherence.flush_later(&self.mappings.coherent, change)
+    }
+}
+
+impl<P: Platform, C: Coherence, F> Mappings<P, C, F> {
+    /// Up to where addresses reach that overlap `range`, and for which a CPU may have an old
+    /// translation.
+    pub(crate) fn unsettled(&self, range: &Range<u64>) -> Option<u64> {
+        self.flights.overlapping(range, None).or_else(|| self.parked.overlapping(range))
     }
 }
 
@@ -298,6 +323,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> Clone for Vm<P, C, F>
             fault_around_bytes: self.fault_around_bytes,
             read_ahead_pages: self.read_ahead_pages,
             pages: self.pages.clone(),
+            parked: Arc::clone(&self.parked),
         }
     }
 }

@@ -56,6 +56,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         // A file of which this was the last area goes only now.
         self.vm.close_all(removed);
+        self.vm.free_parked();
         Ok(())
     }
 
@@ -109,5 +110,5 @@ fn remove<'s, P: Platform, C: Coherence, F: Format>(
     for tables in empty {
         gather.unhook(tables);
     }
-    gather.send()
+    gather.send_for_later()
 }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use shootdown::{BatchIsFull, Extent, Horizon, Root, StaleWrites};
 use shootdown_sim::{FlushRecord, Sim, Time};
 use shootdown_vm::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, PAGE_BYTES, Retired, Taking,
-    UnmapLock,
+    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Later, PAGE_BYTES, Retired,
+    Taking, UnmapLock,
 };
 
 /// A design, watched.
@@ -37,12 +37,13 @@ pub struct WatchedSpace<S> {
     root: u64,
 }
 
-/// A flush that was sent and may not yet be done.
+/// A flush that was sent, or put off, and may not yet be done.
 #[derive(Debug)]
-pub struct WatchedPending<P> {
-    pending: P,
+pub struct WatchedFlush<F> {
+    flush: F,
     records: Vec<FlushRecord>,
     began_at: Time,
+    sent_at: Time,
 }
 
 /// Pages that were taken, and not flushed yet.
@@ -80,16 +81,37 @@ impl<C> Watched<C> {
     }
 }
 
+impl<C: Coherence> Watched<C> {
+    /// Tells the oracle of a flush before it is sent.
+    fn watch<F>(
+        &self,
+        space: &WatchedSpace<C::Space>,
+        change: &Change,
+        send: impl FnOnce(&C::Space) -> F,
+    ) -> WatchedFlush<F> {
+        self.note(change);
+        // What lies between the extents was not changed, and need not be forgotten.
+        let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
+        let began_at = self.sim.now();
+        let records = change.extents.as_slice().iter().map(began).collect();
+        let flush = send(&space.space);
+        self.sim.flush_sent();
+        WatchedFlush { flush, records, began_at, sent_at: self.sim.now() }
+    }
+}
+
 impl<C: Coherence> Coherence for Watched<C> {
     type Space = WatchedSpace<C::Space>;
-    type Pending = WatchedPending<C::Pending>;
+    type Pending = WatchedFlush<C::Pending>;
     type Batch = WatchedBatch<C::Batch>;
+    type Parked = WatchedFlush<C::Parked>;
 
     const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
     const FIRST_READ: FirstRead = C::FIRST_READ;
     const TAKING: Taking = C::TAKING;
     const EXTRA_FLUSHES: ExtraFlushes = C::EXTRA_FLUSHES;
+    const TICK_NS: Option<u64> = C::TICK_NS;
 
     fn online(&self) {
         self.design.online();
@@ -100,20 +122,37 @@ impl<C: Coherence> Coherence for Watched<C> {
     }
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
-        self.note(change);
-        // What lies between the extents was not changed, and need not be forgotten.
-        let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
-        let began_at = self.sim.now();
-        let records = change.extents.as_slice().iter().map(began).collect();
-        let pending = self.design.flush(&space.space, change);
-        self.sim.flush_sent();
-        WatchedPending { pending, records, began_at }
+        self.watch(space, change, |space| self.design.flush(space, change))
     }
 
     fn wait(&self, flush: Self::Pending) -> Horizon {
-        let horizon = self.design.wait(flush.pending);
+        let horizon = self.design.wait(flush.flush);
         self.sim.batch_ended(flush.records, flush.began_at);
         horizon
+    }
+
+    fn flush_later(&self, space: &Self::Space, change: &Change) -> Later<Self> {
+        let sent = self.watch(space, change, |space| self.design.flush_later(space, change));
+        let WatchedFlush { flush, records, began_at, sent_at } = sent;
+        match flush {
+            Later::Sent(flush) => Later::Sent(WatchedFlush { flush, records, began_at, sent_at }),
+            Later::Parked(flush) => {
+                Later::Parked(WatchedFlush { flush, records, began_at, sent_at })
+            }
+        }
+    }
+
+    fn is_over(&self, parked: &Self::Parked) -> bool {
+        self.design.is_over(&parked.flush)
+    }
+
+    fn get_over(&self, parked: Self::Parked) {
+        let WatchedFlush { flush, records, began_at, sent_at } = parked;
+        let asked_at = self.sim.now();
+        self.design.get_over(flush);
+        self.sim.flush_sent();
+        // Nobody has waited for it between the two.
+        self.sim.batch_ended(records, asked_at - (sent_at - began_at));
     }
 
     fn expel(&self, space: &Self::Space) -> Horizon {
@@ -203,6 +242,10 @@ impl<C: Coherence> Coherence for Watched<C> {
 
     fn interrupt(&self) {
         self.design.interrupt();
+    }
+
+    fn tick(&self) {
+        self.design.tick();
     }
 }
 

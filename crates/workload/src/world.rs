@@ -503,4 +503,10 @@ impl<C: Coherence + 'static> Kernel for World<C> {
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();
     }
+    fn tick_interval(&self) -> Option<Time> {
+        C::TICK_NS.map(Time::from_ns)
+    }
+    fn tick(&self) {
+        self.vm.design().tick();
+    }
 }

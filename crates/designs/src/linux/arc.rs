@@ -33,6 +33,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
+use core::convert::Infallible;
 use core::fmt;
 use core::marker::PhantomData;
 use std::rc::Rc;
@@ -183,6 +184,7 @@ impl<U: Unmap> Coherence for Arc<U> {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = ();
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
     const EXTRA_FLUSHES: ExtraFlushes = U::EXTRA_FLUSHES;

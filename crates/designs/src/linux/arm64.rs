@@ -36,6 +36,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
+use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
@@ -285,6 +286,7 @@ impl Coherence for Arm64 {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = UnmapBatch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
     const TAKING: Taking = Taking::Batched;

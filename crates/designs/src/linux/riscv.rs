@@ -22,6 +22,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
+use core::convert::Infallible;
 use core::ops::Range;
 use std::rc::Rc;
 
@@ -194,6 +195,7 @@ impl Coherence for Riscv {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = UnmapBatch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
     const TAKING: Taking = Taking::Batched;

@@ -16,6 +16,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
+use core::convert::Infallible;
 use std::rc::Rc;
 
 use shootdown::{Horizon, Root};
@@ -25,6 +26,7 @@ use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
 use super::{Calls, CpuMask, FlushInfo, INIT_MM};
 
 pub mod batched;
+pub mod latr;
 
 /// The design.
 #[derive(Debug)]
@@ -95,6 +97,15 @@ impl Linux412 {
         }
     }
 
+    /// The local flush, and what others are to do.
+    fn flush_locally(&self, space: &Mm, change: &Change) -> Rc<FlushInfo> {
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, 0, change));
+        self.sim.mask();
+        self.flush_func(&info);
+        self.sim.unmask();
+        info
+    }
+
     /// `flush_tlb_func_common`: what a CPU does that is told.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
@@ -113,6 +124,7 @@ impl Coherence for Linux412 {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = ();
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
@@ -124,10 +136,7 @@ impl Coherence for Linux412 {
     }
 
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
-        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, 0, change));
-        self.sim.mask();
-        self.flush_func(&info);
-        self.sim.unmask();
+        let info = self.flush_locally(space, change);
         let targets = space.cpumask.others(self.sim.cpu());
         if !targets.is_empty() {
             self.calls.call(&self.sim, &targets, &info, || {});

@@ -10,6 +10,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
+use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
@@ -134,6 +135,7 @@ impl Coherence for Linux414 {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = ();
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
     const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;

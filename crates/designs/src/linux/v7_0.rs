@@ -14,6 +14,7 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
+use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
@@ -347,6 +348,7 @@ impl<L: Lifetime> Coherence for Linux70<L> {
     type Space = Rc<Mm>;
     type Pending = ();
     type Batch = UnmapBatch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
     const TAKING: Taking = Taking::Batched;

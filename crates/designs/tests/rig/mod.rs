@@ -3,6 +3,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each file of tests uses a part of it")]
 
+mod later;
 mod reclaim;
 
 use std::cell::{Cell, RefCell};
@@ -14,6 +15,7 @@ use shootdown_sim::{
 };
 use shootdown_vm::{Change, Coherence, Freed, Retired};
 
+pub(crate) use later::Unmapped;
 pub(crate) use reclaim::Batch;
 
 /// What the machine has beside its round numbers.
@@ -256,6 +258,12 @@ impl<C: Coherence> Kernel for Rig<C> {
         if self.buries.get() {
             self.bury();
         }
+    }
+    fn tick_interval(&self) -> Option<Time> {
+        C::TICK_NS.map(Time::from_ns)
+    }
+    fn tick(&self) {
+        self.design.tick();
     }
     fn flush_interrupt(&self) {
         self.design.interrupt();

@@ -1,6 +1,7 @@
 //! A coherence that leaves lazy CPUs alone, and says of page tables exactly which of them such a
 //! CPU may still walk.
 
+use core::convert::Infallible;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -111,6 +112,7 @@ impl<const LOCK: u8> Coherence for Lagging<LOCK> {
     type Space = Root;
     type Pending = (Root, Change, Horizon);
     type Batch = ();
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
     const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);

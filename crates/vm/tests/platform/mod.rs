@@ -10,7 +10,9 @@ pub mod decode;
 pub mod lagging;
 pub mod lock;
 mod mmu;
+pub mod parking;
 
+use core::convert::Infallible;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -443,6 +445,7 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
     type Space = Root;
     type Pending = (Root, Change);
     type Batch = Taken;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
     const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);

@@ -436,6 +436,12 @@ impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
     fn after_switch(&self, to: SwitchedTo) {
         self.vm.bury(to);
     }
+    fn tick_interval(&self) -> Option<Time> {
+        C::TICK_NS.map(Time::from_ns)
+    }
+    fn tick(&self) {
+        self.vm.design().tick();
+    }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();
     }

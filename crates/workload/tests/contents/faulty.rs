@@ -1,6 +1,7 @@
 //! Designs with something left out: the check of contents must find each, without the oracle.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
@@ -103,6 +104,7 @@ impl<C: Coherence, const SETTLES: bool> Coherence for Faulty<C, SETTLES> {
     /// Nothing, if nothing was sent.
     type Pending = Option<C::Pending>;
     type Batch = C::Batch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;

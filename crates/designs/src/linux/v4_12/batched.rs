@@ -20,6 +20,7 @@
 
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
+use core::convert::Infallible;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
@@ -57,6 +58,15 @@ impl UnmapBatched {
         Self { linux: Linux412::new(sim), broken }
     }
 
+    pub(super) fn has_loaded(&self, ctx_id: u64) -> bool {
+        self.linux.has_loaded(ctx_id)
+    }
+
+    /// The local flush, and what others are to do.
+    pub(super) fn flush_locally(&self, space: &MmBatched, change: &Change) -> Rc<FlushInfo> {
+        self.linux.flush_locally(&space.mm, change)
+    }
+
     /// `try_to_unmap_flush`.
     fn try_to_unmap_flush(&self, batch: &UnmapBatch) {
         let sim = &self.linux.sim;
@@ -75,10 +85,18 @@ impl UnmapBatched {
     }
 }
 
+impl MmBatched {
+    /// The CPUs that may use the space, but one.
+    pub(super) fn others(&self, but: usize) -> Vec<usize> {
+        self.mm.cpumask.others(but)
+    }
+}
+
 impl Coherence for UnmapBatched {
     type Space = Rc<MmBatched>;
     type Pending = ();
     type Batch = UnmapBatch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = Linux412::UNMAP_LOCK;
     const TAKING: Taking = Taking::Batched;
