@@ -1,5 +1,5 @@
-//! LATR: who is interrupted for an `munmap`, and when it is over, by counts worked out by hand; that
-//! nobody uses what was unmapped after that; and that the oracle sees it if a rule is broken.
+//! LATR: who is interrupted for an `munmap`, and when it is over, by counts worked out by hand;
+//! that nobody uses what was unmapped after that; and that the oracle sees it if a rule is broken.
 
 mod rig;
 

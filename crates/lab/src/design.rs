@@ -8,7 +8,7 @@ use std::str::FromStr;
 use shootdown_designs::engine::{Broadcasting, Interrupting, Ours, Policy};
 use shootdown_designs::linux::arc::{ByArea, BySpace};
 use shootdown_designs::{
-    Arc, Arm64, Engine, ExitFlush, Linux70, Linux412, Linux414, LinuxPolicy, Naive, Riscv,
+    Arc, Arm64, Engine, ExitFlush, Latr, Linux70, Linux412, Linux414, LinuxPolicy, Naive, Riscv,
     UnmapBatched,
 };
 use shootdown_sim::{Machine, Sim};
@@ -40,6 +40,8 @@ pub enum Design {
     Unmap42,
     /// Linux with seed 004: one interrupt for each CPU and batch of pages.
     UnmapBatched,
+    /// The same, and nobody is told of an `munmap`: LATR, in its safe configuration.
+    Latr,
     /// Linux on ARC before seed 002.
     Arc39,
     /// Linux on ARC with seed 002.
@@ -77,6 +79,9 @@ impl Design {
     /// Those that differ from others only when memory is reclaimed.
     pub const OF_RECLAIM: [Self; 2] = [Self::Unmap42, Self::UnmapBatched];
 
+    /// Those that were proposed, and are in no kernel.
+    pub const OF_RESEARCH: [Self; 1] = [Self::Latr];
+
     /// Those that were made for hardware of another kind than x86's: tags that are the same on all
     /// CPUs, or are renamed, and ways to tell others that interrupt nobody; and ours with one of
     /// these ways alone.
@@ -96,7 +101,11 @@ impl Design {
 
     /// Every design.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::OF_OTHER_HARDWARE.into_iter().chain(Self::OF_RECLAIM).chain(Self::ALL)
+        Self::OF_OTHER_HARDWARE
+            .into_iter()
+            .chain(Self::OF_RECLAIM)
+            .chain(Self::OF_RESEARCH)
+            .chain(Self::ALL)
     }
 
     /// Its name, as one types it.
@@ -113,6 +122,7 @@ impl Design {
             Self::LinuxInvlpgb => "linux-7.0-invlpgb",
             Self::Unmap42 => "unmap-4.2",
             Self::UnmapBatched => "unmap-batched",
+            Self::Latr => "latr",
             Self::Arc39 => "arc-3.9",
             Self::ArcRanged => "arc-ranged",
             Self::Arm64 => "arm64",
@@ -169,6 +179,7 @@ impl Design {
             }
             Self::Unmap42 => job.perform(machine, Linux412::new),
             Self::UnmapBatched => job.perform(machine, UnmapBatched::new),
+            Self::Latr => job.perform(machine, Latr::new),
             Self::Arc39 => job.perform(machine, Arc::<BySpace>::new),
             Self::ArcRanged => job.perform(machine, Arc::<ByArea>::new),
             Self::Arm64 => job.perform(machine, Arm64::stock),

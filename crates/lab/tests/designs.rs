@@ -55,6 +55,11 @@ fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
     workloads
 }
 
+/// Those that are of interest, and those that were proposed.
+fn sound() -> impl Iterator<Item = Design> {
+    Design::ALL.into_iter().chain(Design::OF_RESEARCH)
+}
+
 /// Interrupts, and time.
 #[derive(Clone, Copy, Default)]
 struct Cost {
@@ -85,8 +90,15 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     for index in 0..count {
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
         let name = workloads(cpus, 0)[index].name();
-        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24.
-        let seeds = if name.starts_with("context-switch") { 12 } else { 3 };
+        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A
+        // few that take turns at one lock fall into step, with or without sleep: 30 % apart, and
+        // stay there for as long as a run takes.
+        let fall_in_step = name.starts_with("mmap") && cpus <= 4;
+        let seeds = match name.as_str() {
+            _ if fall_in_step => 48,
+            name if name.starts_with("context-switch") => 12,
+            _ => 3,
+        };
         for seed in 1..=seeds {
             let workload = workloads(cpus, seed).swap_remove(index);
             for (design, cost) in [(Design::Linux70, &mut linux), (Design::Shootdown, &mut ours)] {
@@ -140,7 +152,7 @@ no_worse! {
 /// Threads are preempted all the time: in the kernel, on their way back to user mode.
 #[test]
 fn preemption_hides_nobody_from_a_flush() {
-    for design in Design::ALL {
+    for design in sound() {
         for readers in [3, 30] {
             let workload: Rc<dyn Workload> = Rc::new(SharedPage { readers });
             let outcome = run(design, &machine("hasty", 4), &workload);
@@ -161,7 +173,7 @@ fn the_host_s_memory_makes_no_difference() {
         iterations: 20,
         seed: 1,
     });
-    for design in Design::ALL {
+    for design in sound() {
         let mut outcomes = Vec::new();
         let mut clutter: Vec<Vec<u8>> = Vec::new();
         for round in 0..6 {
@@ -178,7 +190,7 @@ fn the_host_s_memory_makes_no_difference() {
 #[test]
 fn the_sound_designs_are_sound() {
     for workload in workloads(4, 1) {
-        for design in Design::ALL {
+        for design in sound() {
             let outcome = run(design, &machine("skylake", 4), &workload);
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
@@ -190,9 +202,36 @@ fn the_sound_designs_are_sound() {
     }
 }
 
+/// Under LATR nobody is told of an `munmap`, and it takes longer for it from eight CPUs on: who
+/// need not wait for others comes back to the lock sooner, finds it taken, and sleeps; and each
+/// switch looks through all rings.
+#[test]
+fn latr_beside_the_others() {
+    for cpus in [2, 8, 16] {
+        for kind in [Kind::Mmap, Kind::Madvise] {
+            let (count, iterations) = (cpus as u32, 2000);
+            let workload = Loop { kind, tasks: Tasks::Threads, count, iterations, seed: 1 };
+            let workload: Rc<dyn Workload> = Rc::new(workload);
+            let designs = [Design::Linux412, Design::Latr, Design::Linux70, Design::Shootdown];
+            let [before, latr, _, ours] = designs.map(|design| {
+                let outcome = run(design, &machine("xeon-2s", cpus), &workload);
+                assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
+                let (interrupts, time) = (outcome.counts.interrupts_sent, outcome.time);
+                println!("{} on {cpus} CPUs, {design}: {interrupts}, {time}", workload.name());
+                interrupts
+            });
+            match kind {
+                Kind::Mmap => assert!(latr < before),
+                // It waits for advice, as the design that it is made from.
+                _ => assert!(latr <= before && ours < latr),
+            }
+        }
+    }
+}
+
 #[test]
 fn the_bug_that_seed_000_had_is_found() {
-    for design in Design::ALL {
+    for design in sound() {
         let workload: Rc<dyn Workload> = Rc::new(UnmapUnderLazy);
         let outcome = run(design, &machine("skylake", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");

@@ -14,7 +14,7 @@ use crate::rules::{Rule, order};
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages (of which, for a CPU that comes back, 8 are the program's doing) the whole tag goes anyway.
+/// pages (of which 8 are the program's doing, for a CPU that comes back) all of the tag goes.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].

@@ -29,7 +29,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::ManuallyDrop;
+use core::mem::{self, ManuallyDrop};
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -157,9 +157,9 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
     where
         S: Deref<Target = Space<M>>,
     {
-        let Self { lots, pages, .. } = self;
-        let pending = here.flush_lots(&lots);
-        SentBatch { pending, lots, pages: Some(ManuallyDrop::into_inner(pages)) }
+        let Self { lots, count, pages } = self;
+        let pending = here.flush_lots(&lots[..count]);
+        SentBatch { pending, lots, count, pages: Some(ManuallyDrop::into_inner(pages)) }
     }
 }
 
@@ -211,8 +211,9 @@ where
     S: Deref<Target = Space<M>>,
 {
     pending: Pending<'e, M>,
-    /// Those that are marked, until they are not.
+    /// Those that are marked, until they are not: the first so many.
     lots: [Option<Lot<S>>; SPACES],
+    count: usize,
     /// Until they are handed out.
     pages: Option<B>,
 }
@@ -235,7 +236,7 @@ where
     fn finish(&mut self) {
         self.pending.finish();
         let machine = &self.pending.engine.machine;
-        for lot in self.lots.iter_mut().filter_map(Option::take) {
+        for lot in self.lots[..mem::take(&mut self.count)].iter_mut().filter_map(Option::take) {
             lot.space.hold_back_no_more(machine);
         }
     }

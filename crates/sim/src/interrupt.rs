@@ -170,7 +170,7 @@ impl Sim {
             kernel.tick();
         }
         // Who idles is left alone, until there is a thread to run.
-        if self.scheduler.borrow().is_running(self.cpu()) {
+        if self.current_thread().is_some() {
             self.set_tick();
         }
         self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;

@@ -140,11 +140,6 @@ impl Scheduler {
         self.cpus[cpu].switched_at
     }
 
-    /// Whether it runs a thread, and not one that waits there.
-    pub(crate) fn is_running(&self, cpu: usize) -> bool {
-        self.current(cpu).is_some_and(|thread| self.thread(thread).state == State::Running)
-    }
-
     pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
         self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
     }
@@ -580,14 +575,10 @@ impl Sim {
         } else {
             self.park(until);
         }
-        self.count_idle(start);
-        self.spend(exit);
-    }
-
-    fn count_idle(&self, start: Time) {
-        let time = self.now() - start;
+        let idle = self.now() - start;
         self.clock.borrow_mut().cpus[self.cpu()].idle_since = None;
-        self.count(|counts| counts.idle += time);
+        self.count(|counts| counts.idle += idle);
+        self.spend(exit);
     }
 
     fn has_work(&self) -> bool {

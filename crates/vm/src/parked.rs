@@ -38,7 +38,11 @@ struct Lot<P: Platform, C: Coherence, F> {
 }
 
 /// The addresses of a space that are put aside.
-pub(crate) struct ParkedRanges<P: Platform>(Mutex<P::SpinLock, Ranges>);
+pub(crate) struct ParkedRanges<P: Platform> {
+    ranges: Mutex<P::SpinLock, Ranges>,
+    /// Of how many `munmap`s they are, for who would find none.
+    count: AtomicUsize,
+}
 
 #[derive(Default)]
 struct Ranges {
@@ -50,25 +54,31 @@ struct Ranges {
 
 impl<P: Platform> ParkedRanges<P> {
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Ranges::default()))
+        Self { ranges: Mutex::new(Ranges::default()), count: AtomicUsize::new(0) }
     }
 
-    /// Up to where one of them reaches that overlaps `range`.
+    /// Up to where one of them reaches that overlaps `range`: to be asked for after flights. One
+    /// that was put aside is here before its flight ends, so who has not seen the flight finds it.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
-        let ranges = self.0.lock();
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let ranges = self.ranges.lock();
         let first = range.start.saturating_sub(ranges.longest);
         let near = ranges.counts.range((first, 0)..(range.end, 0));
         near.rev().map(|(&(_, end), _)| end).find(|&end| end > range.start)
     }
 
     fn insert(&self, range: &Range<u64>) {
-        let Ranges { counts, longest } = &mut *self.0.lock();
+        self.count.fetch_add(1, Relaxed);
+        let Ranges { counts, longest } = &mut *self.ranges.lock();
         *longest = (range.end - range.start).max(*longest);
         *counts.entry((range.start, range.end)).or_default() += 1;
     }
 
     fn remove(&self, range: &Range<u64>) {
-        let Ranges { counts, longest } = &mut *self.0.lock();
+        self.count.fetch_sub(1, Relaxed);
+        let Ranges { counts, longest } = &mut *self.ranges.lock();
         if let Entry::Occupied(mut count) = counts.entry((range.start, range.end)) {
             *count.get_mut() -= 1;
             if *count.get() == 0 {

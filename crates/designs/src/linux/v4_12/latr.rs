@@ -9,11 +9,11 @@
 //! tables and the addresses can be used again; until then the memory manager keeps them
 //! ([`Coherence::flush_later`]). If the ring is full, CPUs are interrupted as ever.
 //!
-//! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as before: who asked for them must
-//! not be surprised by a CPU that has not looked yet. So is `madvise`, which the authors put off,
-//! too. But where the addresses stay mapped, one thread writes to a new page there, tells another,
-//! and that one reads the old page ([`LatrRule::WaitForAdvice`] leaves that out, and a test shows
-//! it).
+//! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as before: who asked for them
+//! must not be surprised by a CPU that has not looked yet. So is `madvise`, which the authors put
+//! off, too. But where the addresses stay mapped, one thread writes to a new page there, tells
+//! another, and that one reads the old page ([`LatrRule::WaitForAdvice`] leaves that out, and a
+//! test shows it).
 //!
 //! # What differs
 //!
