@@ -82,6 +82,14 @@ fn lets_another_run(rig: &Rc<Rig<Latr>>) {
     rig.until(5000);
 }
 
+/// Another thread of the same space.
+fn lets_a_sibling_run(rig: &Rc<Rig<Latr>>) {
+    rig.until(1300);
+    rig.thread(1, 0, |rig| rig.until(4900));
+    rig.sim.yield_now();
+    rig.until(5000);
+}
+
 /// Idles from the beginning to 4.9 ms.
 fn idles(rig: &Rc<Rig<Latr>>) {
     rig.sleep_until(4900, 5);
@@ -100,10 +108,12 @@ fn nobody_is_interrupted_and_who_computes_comes_to_it_at_the_next_tick() {
 
 #[test]
 fn who_switches_comes_to_it_then() {
-    let found = unmap_while(lets_another_run, None);
-    assert_eq!(found.interrupts_sent, 0);
-    assert!((200..=210).contains(&found.over_after_us.unwrap()), "{:?}", found.over_after_us);
-    assert_eq!(found.wrongs, []);
+    for meanwhile in [lets_another_run as Meanwhile, lets_a_sibling_run] {
+        let found = unmap_while(meanwhile, None);
+        assert_eq!(found.interrupts_sent, 0);
+        assert!((200..=210).contains(&found.over_after_us.unwrap()), "{:?}", found.over_after_us);
+        assert_eq!(found.wrongs, []);
+    }
 }
 
 #[test]
@@ -165,6 +175,27 @@ fn who_needs_it_at_once_has_the_others_interrupted() {
 }
 
 #[test]
+fn who_has_others_told_looks_for_itself() {
+    let rig = Rig::new(4, Latr::new);
+    let parked = Rc::new(RefCell::new(None));
+    let taken = Rc::clone(&parked);
+    rig.thread(1, 0, move |rig| {
+        rig.touch(0..8);
+        rig.until(200);
+        rig.get_over(taken.take().unwrap());
+        assert_eq!(rig.sim.counts().interrupts_sent, 0);
+        assert_eq!(rig.faults(0..8), [0, 1, 2]);
+    });
+    rig.thread(0, 0, move |rig| {
+        rig.touch(0..8);
+        rig.until(100);
+        parked.replace(rig.unmap_later(0, 0..3));
+        rig.until(900);
+    });
+    rig.run();
+}
+
+#[test]
 fn when_the_ring_is_full_cpus_are_interrupted_as_ever() {
     let rig = Rig::new(4, Latr::new);
     rig.thread(1, 0, |rig| {
@@ -184,7 +215,10 @@ fn when_the_ring_is_full_cpus_are_interrupted_as_ever() {
         // Who was interrupted looks at everything, once it has said that it has done the one.
         rig.until(200);
         assert!(all.iter().all(|unmapped| rig.is_over(unmapped)));
-        assert!(rig.unmap_later(0, 63..64).is_some());
+        // What fills the first state in again is not what was there before.
+        let again = rig.unmap_later(0, 63..64).unwrap();
+        assert!(!rig.is_over(&again));
+        assert!(all.iter().all(|unmapped| rig.is_over(unmapped)));
         all.into_iter().for_each(|unmapped| rig.get_over(unmapped));
         assert_eq!(rig.sim.counts().interrupts_sent, 1);
     });

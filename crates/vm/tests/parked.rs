@@ -148,6 +148,22 @@ fn a_space_may_end_while_something_of_it_is_kept() {
 }
 
 #[test]
+fn what_was_unmapped_twice_is_kept_until_both_are_over() {
+    let world = World::new(64, 8);
+    world.unmap(0, 8);
+    world.map(Place::Fixed(pages(0, 8)));
+    world.write(3, 7);
+    world.unmap(0, 8);
+    world.design.sweep_oldest();
+    world.vm.bury();
+    assert!(!world.space.is_settled(&pages(3, 1)));
+    world.design.sweep();
+    world.vm.bury();
+    assert!(world.space.is_settled(&pages(3, 1)));
+    world.end();
+}
+
+#[test]
 fn what_overlaps_is_kept_until_both_are_over() {
     let world = World::new(64, 8);
     world.unmap(0, 2);

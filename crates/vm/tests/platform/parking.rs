@@ -36,6 +36,12 @@ impl Parking {
         parked.iter().for_each(|(_, root, change)| self.tell_all(*root, change));
     }
 
+    /// All CPUs come to the oldest.
+    pub fn sweep_oldest(&self) {
+        let (_, root, change) = self.state.parked.lock().remove(0);
+        self.tell_all(root, &change);
+    }
+
     /// Of how many flushes CPUs had to be told after all.
     pub fn told(&self) -> u64 {
         self.state.told.load(Relaxed)
