@@ -154,12 +154,12 @@ impl<M: Machine> Journal<M> {
     pub(crate) fn log(&self, machine: &M, generation: u64, extent: Extent, origin: Origin) {
         let entry = self.entry(generation);
         let mark = if origin == Origin::Reclaimed { RECLAIMED } else { 0 };
-        let stamp = generation * GENERATION | mark;
+        let stamp = (generation * GENERATION) | mark;
         let claim = order(machine, Rule::StampClaim);
         // Not read first, which would fetch the line twice, once to read and once to write. Most
         // likely it is the flush of 16 generations ago, of the same kind.
         let before = generation.saturating_sub(LOG_ENTRIES as u64);
-        let mut expected = if before == 0 { 0 } else { before * GENERATION | mark };
+        let mut expected = if before == 0 { 0 } else { (before * GENERATION) | mark };
         while let Err(found) =
             entry.stamp.compare_exchange(expected, stamp | WRITING, claim, Relaxed)
         {

@@ -1,0 +1,213 @@
+//! Who decides what happens next: a search through everything that could, a generator of random
+//! numbers, or a list of what happened before.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::world::Action;
+
+/// Decides.
+pub trait Chooser {
+    /// Which of these actions is next, where `state` is a hash of all that is known. `None` to give
+    /// this run up: all that could come was seen before.
+    fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize>;
+}
+
+/// Everything, one after the other: each run goes as far as the last with all but its last choice
+/// that had another one left.
+///
+/// A state that was seen before is not gone on from. A state is the memory, what hardware may
+/// hold, and what each CPU has seen so far, which is all that its program knows. So schedules that
+/// differ in the order of steps that have nothing to do with each other are gone through once.
+#[derive(Debug, Default)]
+pub struct Everything {
+    trail: Vec<Node>,
+    depth: usize,
+    /// How often one may yet change from a CPU that could go on to another one, if that is bounded.
+    changes_left: Option<u32>,
+    changes_max: Option<u32>,
+    /// With how many changes left each state was seen.
+    seen: HashMap<u64, u32, BuildHasherDefault<Ready>>,
+    last_cpu: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    taken: usize,
+    count: usize,
+}
+
+impl Everything {
+    /// All there is.
+    #[must_use]
+    pub fn unbounded() -> Self {
+        Self::default()
+    }
+
+    /// All in which a CPU that could go on is left for another one so often at most.
+    #[must_use]
+    pub fn with_changes(changes_max: u32) -> Self {
+        Self { changes_max: Some(changes_max), ..Self::default() }
+    }
+
+    /// To be called before each run, the first included. Returns whether there is one left.
+    pub fn next_run(&mut self) -> bool {
+        let is_first = self.seen.is_empty() && self.trail.is_empty() && self.depth == 0;
+        self.depth = 0;
+        self.last_cpu = None;
+        self.changes_left = self.changes_max;
+        if is_first {
+            return true;
+        }
+        while let Some(node) = self.trail.last_mut() {
+            node.taken += 1;
+            if node.taken < node.count {
+                return true;
+            }
+            self.trail.pop();
+        }
+        false
+    }
+
+    /// How many states were seen.
+    #[must_use]
+    pub fn states(&self) -> usize {
+        self.seen.len()
+    }
+
+    fn note(&mut self, action: Action, can_go_on: bool) {
+        if let Action::Step(cpu) = action {
+            let is_change = can_go_on && self.last_cpu != Some(cpu);
+            if is_change && let Some(left) = &mut self.changes_left {
+                *left -= 1;
+            }
+            self.last_cpu = Some(cpu);
+        }
+    }
+}
+
+impl Chooser for Everything {
+    fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
+        let goes_on = self.last_cpu.map(Action::Step).filter(|step| actions.contains(step));
+        // Without changes left, whoever can go on does; hardware may do what it likes.
+        let is_possible = |action: &Action| match action {
+            Action::Step(_) => {
+                self.changes_left != Some(0) || goes_on.is_none_or(|step| step == *action)
+            }
+            _ => true,
+        };
+        let mut possible: Vec<usize> =
+            (0..actions.len()).filter(|&index| is_possible(&actions[index])).collect();
+        // Whoever was last, first: then the first thing that goes wrong does so with few changes.
+        possible.sort_by_key(|&index| Some(actions[index]) != goes_on);
+        let taken = if self.depth < self.trail.len() {
+            self.trail[self.depth].taken
+        } else {
+            let left = self.changes_left.unwrap_or(0);
+            let last = self.last_cpu.map_or(0, |cpu| cpu as u64 + 1);
+            let key = if self.changes_max.is_some() { mix(state(), last) } else { state() };
+            match self.seen.entry(key) {
+                Entry::Occupied(seen) if *seen.get() >= left => return None,
+                Entry::Occupied(mut seen) => {
+                    seen.insert(left);
+                }
+                Entry::Vacant(new) => {
+                    new.insert(left);
+                }
+            }
+            self.trail.push(Node { taken: 0, count: possible.len() });
+            0
+        };
+        self.depth += 1;
+        let chosen = possible[taken];
+        self.note(actions[chosen], goes_on.is_some());
+        Some(chosen)
+    }
+}
+
+/// At random, but that a CPU goes on more often than not: long stretches find what needs them.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+    last_cpu: Option<usize>,
+}
+
+impl Random {
+    /// The same seed makes the same choices.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed, last_cpu: None }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        // SplitMix64.
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (finish(self.state) % bound as u64) as usize
+    }
+}
+
+impl Chooser for Random {
+    fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
+        let last = self.last_cpu.map(Action::Step);
+        let goes_on = actions.iter().position(|&action| Some(action) == last);
+        let index = match goes_on {
+            Some(index) if self.below(4) != 0 => index,
+            _ => self.below(actions.len()),
+        };
+        if let Action::Step(cpu) = actions[index] {
+            self.last_cpu = Some(cpu);
+        }
+        Some(index)
+    }
+}
+
+/// What happened before, and after its end always the first thing that could.
+#[derive(Clone, Debug)]
+pub struct Again {
+    actions: std::vec::IntoIter<Action>,
+}
+
+impl Again {
+    /// These.
+    #[must_use]
+    pub fn new(actions: Vec<Action>) -> Self {
+        Self { actions: actions.into_iter() }
+    }
+}
+
+impl Chooser for Again {
+    fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
+        // One that is not possible any more is left out: so schedules can be made shorter.
+        let next = self.actions.find_map(|next| actions.iter().position(|&it| it == next));
+        Some(next.unwrap_or(0))
+    }
+}
+
+/// Adds a value to a hash.
+pub(crate) const fn mix(hash: u64, value: u64) -> u64 {
+    // The sum, lest nothing added to nothing be nothing.
+    finish((hash.rotate_left(23) ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+const fn finish(mut hash: u64) -> u64 {
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+/// For what is a hash already.
+#[derive(Default)]
+pub(crate) struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only hashes are hashed");
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}

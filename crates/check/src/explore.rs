@@ -1,0 +1,129 @@
+//! The search: runs, until something is wrong, all was seen, or it is enough.
+
+use std::time::{Duration, Instant};
+
+use crate::choice::{Again, Chooser, Everything, Random};
+use crate::hardware::Wrong;
+use crate::profile::Profile;
+use crate::world::{Action, End, Line, Outcome, Stacks, Writing};
+
+/// What can be run over and over.
+pub trait Scene {
+    /// One run.
+    fn run(
+        &self,
+        profile: Profile,
+        chooser: &mut dyn Chooser,
+        stacks: &mut Stacks,
+        writing: Writing,
+    ) -> Outcome;
+}
+
+/// How long one looks.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// No longer than that.
+    pub time: Duration,
+    /// Nor in more states, or, at random, in more runs.
+    pub states: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What is wrong.
+    pub wrong: Wrong,
+    /// How to come there again: what was chosen, where there was a choice.
+    pub choices: Vec<Action>,
+    /// What happened.
+    pub lines: Vec<Line>,
+}
+
+/// How a search went.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    /// Runs.
+    pub runs: u64,
+    /// Steps of all of them.
+    pub steps: u64,
+    /// States, if all were looked for.
+    pub states: usize,
+    /// Whether there is nothing else to be seen.
+    pub is_complete: bool,
+    /// What is wrong.
+    pub found: Option<Found>,
+}
+
+/// Goes through everything, or through all with so many changes of CPU.
+pub fn search(
+    scene: &dyn Scene,
+    profile: Profile,
+    changes_max: Option<u32>,
+    budget: Budget,
+) -> Search {
+    let mut all = changes_max.map_or_else(Everything::unbounded, Everything::with_changes);
+    let mut stacks = Stacks::default();
+    let (mut search, start) = (Search::default(), Instant::now());
+    while all.next_run() {
+        if all.states() > budget.states || start.elapsed() > budget.time {
+            return search;
+        }
+        let outcome = scene.run(profile, &mut all, &mut stacks, Writing::Off);
+        search.add(scene, profile, &outcome, &mut stacks);
+        search.states = all.states();
+        if search.found.is_some() {
+            return search;
+        }
+    }
+    search.is_complete = true;
+    search
+}
+
+/// The same with ever more changes of CPU, up to `changes_max`: what is found has as few as
+/// possible.
+pub fn shortest(scene: &dyn Scene, profile: Profile, changes_max: u32, budget: Budget) -> Search {
+    let mut total = Search::default();
+    for changes in 0..=changes_max {
+        let found = search(scene, profile, Some(changes), budget);
+        total = Search {
+            runs: total.runs + found.runs,
+            steps: total.steps + found.steps,
+            states: found.states,
+            is_complete: found.is_complete,
+            found: found.found,
+        };
+        if total.found.is_some() || !total.is_complete {
+            break;
+        }
+    }
+    total
+}
+
+/// Runs at random, each with a seed of its own.
+pub fn at_random(scene: &dyn Scene, profile: Profile, seed: u64, budget: Budget) -> Search {
+    let mut stacks = Stacks::default();
+    let (mut search, start) = (Search::default(), Instant::now());
+    while search.runs < budget.states as u64 && start.elapsed() < budget.time {
+        let mut chooser = Random::new(seed.wrapping_add(search.runs));
+        let outcome = scene.run(profile, &mut chooser, &mut stacks, Writing::Off);
+        search.add(scene, profile, &outcome, &mut stacks);
+        if search.found.is_some() {
+            break;
+        }
+    }
+    search
+}
+
+impl Search {
+    fn add(&mut self, scene: &dyn Scene, profile: Profile, outcome: &Outcome, stacks: &mut Stacks) {
+        self.runs += 1;
+        self.steps += outcome.steps;
+        if let End::Wrong(wrong) = outcome.end {
+            let choices = outcome.choices.clone();
+            let mut again = Again::new(choices.clone());
+            let written = scene.run(profile, &mut again, stacks, Writing::On);
+            debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
+            self.found = Some(Found { wrong, choices, lines: written.lines });
+        }
+    }
+}

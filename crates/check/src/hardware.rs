@@ -1,0 +1,479 @@
+//! What hardware may hold: TLBs that never forget, and caches of upper levels, filled from whatever
+//! can be reached, at any moment.
+//!
+//! No search guesses *when* a CPU fills its TLB. For each CPU and tag it is kept what the TLB *may*
+//! hold: every translation that could have been found since something was last dropped. After each
+//! write to a page table that is loaded, and after each load, all that can be reached is added. So
+//! one run stands for every way in which hardware could have speculated.
+//!
+//! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::choice::mix;
+use crate::memory::{CheckWord, Memory};
+use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
+
+/// Entries of a root.
+pub const SLOTS: usize = 2;
+/// Entries of a table.
+pub const PAGES: usize = 2;
+
+/// What must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wrong {
+    /// A CPU in user mode can use a page whose frame is somebody else's by now.
+    UsesReused {
+        /// Which.
+        cpu: usize,
+        /// Of its space.
+        page: usize,
+    },
+    /// A CPU in user mode can use a translation that was flushed, and waited for.
+    UsesFlushed {
+        /// Which.
+        cpu: usize,
+        /// Of its space.
+        page: usize,
+    },
+    /// A CPU in user mode can use a translation of another space, under the same tag.
+    UsesForeign {
+        /// Which.
+        cpu: usize,
+        /// Of the other space.
+        page: usize,
+    },
+    /// A CPU can walk a page table that was freed.
+    WalksFreed {
+        /// Which.
+        cpu: usize,
+    },
+    /// A frame was written out, or given away as clean, and a CPU can still write to it.
+    WritesLate {
+        /// Which.
+        cpu: usize,
+        /// Of its space.
+        page: usize,
+    },
+    /// A CPU was interrupted for a space that it did not use.
+    InterruptedForNothing {
+        /// Which.
+        cpu: usize,
+    },
+    /// CPUs wait for each other for ever.
+    Stuck,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UsesReused { cpu, page } => {
+                write!(f, "CPU {cpu} can use page {page}, whose frame is somebody else's by now")
+            }
+            Self::UsesFlushed { cpu, page } => write!(
+                f,
+                "CPU {cpu} can use page {page} as it was before a flush that is said to be done"
+            ),
+            Self::UsesForeign { cpu, page } => {
+                write!(f, "CPU {cpu} can use page {page} of a space that it does not run")
+            }
+            Self::WalksFreed { cpu } => write!(f, "CPU {cpu} can walk a page table that was freed"),
+            Self::WritesLate { cpu, page } => {
+                write!(f, "CPU {cpu} can write to page {page}, which was written out already")
+            }
+            Self::InterruptedForNothing { cpu } => {
+                write!(f, "CPU {cpu} is interrupted for a space that it does not use")
+            }
+            Self::Stuck => f.write_str("CPUs wait for each other for ever"),
+        }
+    }
+}
+
+/// An entry of a page table: a frame, or the number of a table, and what it allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry(pub u64);
+
+impl Entry {
+    /// There is nothing.
+    pub const EMPTY: Self = Self(0);
+    const PRESENT: u64 = 1;
+    const WRITABLE: u64 = 2;
+
+    /// To a table, or to a frame that can only be read.
+    #[must_use]
+    pub const fn to(target: usize) -> Self {
+        Self((target as u64) << 8 | Self::PRESENT)
+    }
+
+    /// The same, for a frame that can be written.
+    #[must_use]
+    pub const fn writable(self) -> Self {
+        Self(self.0 | Self::WRITABLE)
+    }
+
+    /// Whether there is anything.
+    #[must_use]
+    pub const fn is_present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+
+    /// Whether it lets one write.
+    #[must_use]
+    pub const fn is_writable(self) -> bool {
+        self.0 & Self::WRITABLE != 0
+    }
+
+    /// The table, or the frame.
+    #[must_use]
+    pub const fn target(self) -> usize {
+        (self.0 >> 8) as usize
+    }
+}
+
+/// A translation that a CPU may hold: of which root, for which page, as the entry was, and how
+/// often the frame had been given away by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Leaf {
+    root: usize,
+    page: usize,
+    entry: Entry,
+    life: u32,
+}
+
+/// The way to a table that a CPU may remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Upper {
+    root: usize,
+    slot: usize,
+    table: usize,
+    life: u32,
+}
+
+/// What a CPU may hold under one tag.
+#[derive(Clone, Debug, Default)]
+struct Cached {
+    leaves: BTreeSet<Leaf>,
+    uppers: BTreeSet<Upper>,
+}
+
+#[derive(Debug, Default)]
+struct HardwareCpu {
+    root: Option<usize>,
+    tag: u16,
+    is_in_user_mode: bool,
+    cached: BTreeMap<u16, Cached>,
+}
+
+/// A root, or a table below one.
+#[derive(Debug)]
+struct Table {
+    /// The numbers of its words.
+    words: Vec<u32>,
+    life: u32,
+    is_free: bool,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    profile: Profile,
+    cpus: Vec<HardwareCpu>,
+    roots: Vec<Table>,
+    tables: Vec<Table>,
+    /// How often each frame was given away.
+    frames: Vec<u32>,
+    /// What nobody may use any more: a flush of it is done. By root and page.
+    flushed: BTreeSet<(usize, usize, Entry)>,
+    /// Which words are of page tables.
+    words: BTreeSet<u32>,
+}
+
+impl Hardware {
+    pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
+        Self {
+            profile,
+            cpus: (0..cpus).map(|_| HardwareCpu::default()).collect(),
+            roots: Vec::new(),
+            tables: Vec::new(),
+            frames: Vec::new(),
+            flushed: BTreeSet::new(),
+            words: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) const fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    pub(crate) const fn root_count(&self) -> usize {
+        self.roots.len()
+    }
+
+    pub(crate) fn add_root(&mut self, words: &[CheckWord]) -> usize {
+        let table = self.table(words);
+        self.roots.push(table);
+        self.roots.len() - 1
+    }
+
+    pub(crate) fn add_table(&mut self, words: &[CheckWord]) -> usize {
+        let table = self.table(words);
+        self.tables.push(table);
+        self.tables.len() - 1
+    }
+
+    pub(crate) fn add_frame(&mut self) -> usize {
+        self.frames.push(0);
+        self.frames.len() - 1
+    }
+
+    fn table(&mut self, words: &[CheckWord]) -> Table {
+        let words: Vec<_> = words.iter().map(CheckWord::number).collect();
+        self.words.extend(&words);
+        Table { words, life: 0, is_free: false }
+    }
+
+    /// Whether a word is part of one.
+    pub(crate) fn is_of_page_tables(&self, word: u32) -> bool {
+        self.words.contains(&word)
+    }
+
+    /// A word has another value: CPUs may have found it.
+    pub(crate) fn written(&mut self, memory: &Memory, word: u32) -> Option<Wrong> {
+        if !self.words.contains(&word) {
+            return None;
+        }
+        self.fill_all(memory)
+    }
+
+    /// Every CPU finds whatever it can reach.
+    fn fill_all(&mut self, memory: &Memory) -> Option<Wrong> {
+        (0..self.cpus.len()).find_map(|cpu| self.fill(memory, cpu))
+    }
+
+    fn fill(&mut self, memory: &Memory, number: usize) -> Option<Wrong> {
+        let Self { cpus, roots, tables, frames, flushed, .. } = self;
+        let cpu = &mut cpus[number];
+        let root = cpu.root?;
+        let cached = cpu.cached.entry(cpu.tag).or_default();
+        if roots[root].is_free {
+            return Some(Wrong::WalksFreed { cpu: number });
+        }
+        for (slot, &word) in roots[root].words.iter().enumerate() {
+            let entry = Entry(memory.value(word));
+            if entry.is_present() {
+                let table = entry.target();
+                cached.uppers.insert(Upper { root, slot, table, life: tables[table].life });
+            }
+        }
+        for &Upper { root: of, slot, table, life } in
+            cached.uppers.iter().filter(|it| it.root == root)
+        {
+            let found = &tables[table];
+            if found.is_free || found.life != life {
+                return Some(Wrong::WalksFreed { cpu: number });
+            }
+            for (index, &word) in found.words.iter().enumerate() {
+                let entry = Entry(memory.value(word));
+                if entry.is_present() {
+                    let (page, life) = (slot * PAGES + index, frames[entry.target()]);
+                    cached.leaves.insert(Leaf { root: of, page, entry, life });
+                    // It is what it was before once more.
+                    flushed.remove(&(of, page, entry));
+                }
+            }
+        }
+        self.look(number)
+    }
+
+    /// Whether a CPU in user mode can use what it must not.
+    fn look(&self, number: usize) -> Option<Wrong> {
+        let cpu = &self.cpus[number];
+        let (true, Some(root)) = (cpu.is_in_user_mode, cpu.root) else { return None };
+        let cached = cpu.cached.get(&cpu.tag)?;
+        cached.leaves.iter().find_map(|leaf| {
+            let &Leaf { root: of, page, entry, life } = leaf;
+            if of != root {
+                Some(Wrong::UsesForeign { cpu: number, page })
+            } else if life != self.frames[entry.target()] {
+                Some(Wrong::UsesReused { cpu: number, page })
+            } else if self.flushed.contains(&(root, page, entry)) {
+                Some(Wrong::UsesFlushed { cpu: number, page })
+            } else {
+                None
+            }
+        })
+    }
+
+    /// A CPU loads a root under a tag, or the kernel's.
+    pub(crate) fn load(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        root: Option<usize>,
+        tag: u16,
+        keeps: Keeps,
+    ) -> Option<Wrong> {
+        let drops = keeps == Keeps::Nothing
+            || tag == 0 && self.profile.loads_without_tags == LoadsWithoutTags::Drop;
+        let state = &mut self.cpus[cpu];
+        if drops {
+            state.cached.remove(&tag);
+        }
+        (state.root, state.tag) = (root, tag);
+        self.fill(memory, cpu)
+    }
+
+    /// A CPU drops pages of what it has loaded, and upper levels if that is asked for.
+    pub(crate) fn drop_pages(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        pages: impl Fn(usize) -> bool,
+        upper: bool,
+    ) -> Option<Wrong> {
+        let drops_upper = upper || self.profile.upper_levels == UpperLevels::DroppedWithPages;
+        let state = &mut self.cpus[cpu];
+        if let Some(cached) = state.cached.get_mut(&state.tag) {
+            cached.leaves.retain(|leaf| !pages(leaf.page));
+            if drops_upper {
+                cached.uppers.clear();
+            }
+        }
+        self.fill(memory, cpu)
+    }
+
+    /// A CPU drops all of a tag, or everything.
+    pub(crate) fn drop_tag(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        tag: Option<u16>,
+    ) -> Option<Wrong> {
+        let state = &mut self.cpus[cpu];
+        match tag {
+            Some(tag) => {
+                state.cached.remove(&tag);
+            }
+            None => state.cached.clear(),
+        }
+        self.fill(memory, cpu)
+    }
+
+    /// A CPU goes to user mode, or comes back.
+    pub(crate) fn set_user_mode(&mut self, cpu: usize, is_in_user_mode: bool) -> Option<Wrong> {
+        self.cpus[cpu].is_in_user_mode = is_in_user_mode;
+        self.look(cpu)
+    }
+
+    /// A flush of pages is said to be done: what they were before, nobody uses.
+    pub(crate) fn flush_is_done(
+        &mut self,
+        memory: &Memory,
+        root: usize,
+        pages: impl Fn(usize) -> bool,
+    ) -> Option<Wrong> {
+        let now = self.entries(memory, root);
+        let caches = self.cpus.iter().flat_map(|cpu| cpu.cached.values());
+        let held = caches.flat_map(|cached| &cached.leaves);
+        let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
+        let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
+        let old: Vec<_> = old.map(|leaf| (root, leaf.page, leaf.entry)).collect();
+        self.flushed.extend(old);
+        self.look_at_all()
+    }
+
+    fn look_at_all(&self) -> Option<Wrong> {
+        (0..self.cpus.len()).find_map(|cpu| self.look(cpu))
+    }
+
+    /// What the page tables of a root say.
+    fn entries(&self, memory: &Memory, root: usize) -> Vec<Entry> {
+        let mut entries = vec![Entry::EMPTY; SLOTS * PAGES];
+        for (slot, &word) in self.roots[root].words.iter().enumerate() {
+            let upper = Entry(memory.value(word));
+            if !upper.is_present() {
+                continue;
+            }
+            for (index, &word) in self.tables[upper.target()].words.iter().enumerate() {
+                entries[slot * PAGES + index] = Entry(memory.value(word));
+            }
+        }
+        entries
+    }
+
+    /// A frame is somebody else's from now on.
+    pub(crate) fn reuse_frame(&mut self, frame: usize) -> Option<Wrong> {
+        self.frames[frame] += 1;
+        self.look_at_all()
+    }
+
+    /// What is in a frame has been written out, or is taken to need no writing: nobody writes to it
+    /// any more through an entry that is gone. `was_written` says whether its entry said so.
+    pub(crate) fn write_out(&self, frame: usize, was_written: bool) -> Option<Wrong> {
+        // Who finds an entry that is not marked looks again, and finds it gone.
+        if self.profile.traps_stale_writes && !was_written {
+            return None;
+        }
+        (0..self.cpus.len()).find_map(|cpu| {
+            let state = &self.cpus[cpu];
+            let cached = state.cached.get(&state.tag).filter(|_| state.is_in_user_mode)?;
+            let leaf = cached.leaves.iter().find(|leaf| {
+                leaf.entry.target() == frame
+                    && leaf.entry.is_writable()
+                    && leaf.life == self.frames[frame]
+            })?;
+            Some(Wrong::WritesLate { cpu, page: leaf.page })
+        })
+    }
+
+    /// A table is free: nobody may walk it any more.
+    pub(crate) fn free_table(&mut self, memory: &Memory, table: usize) -> Option<Wrong> {
+        self.tables[table].is_free = true;
+        self.tables[table].life += 1;
+        self.fill_all(memory)
+    }
+
+    /// A root is free.
+    pub(crate) fn free_root(&mut self, memory: &Memory, root: usize) -> Option<Wrong> {
+        self.roots[root].is_free = true;
+        self.fill_all(memory)
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        let mut hash = 0;
+        for cpu in &self.cpus {
+            let root = cpu.root.map_or(0, |root| root as u64 + 1);
+            let mode = u64::from(cpu.is_in_user_mode);
+            hash = mix(hash, root << 32 | u64::from(cpu.tag) << 1 | mode);
+            for (&tag, cached) in &cpu.cached {
+                hash = mix(hash, u64::from(tag));
+                for leaf in &cached.leaves {
+                    let place = (leaf.root << 8 | leaf.page) as u64;
+                    hash = mix(mix(hash, place << 32 | u64::from(leaf.life)), leaf.entry.0);
+                }
+                for upper in &cached.uppers {
+                    let place = (upper.root << 16 | upper.slot << 8 | upper.table) as u64;
+                    hash = mix(hash, place << 32 | u64::from(upper.life));
+                }
+            }
+        }
+        for &(root, page, entry) in &self.flushed {
+            hash = mix(mix(hash, (root << 8 | page) as u64), entry.0);
+        }
+        for table in self.roots.iter().chain(&self.tables) {
+            hash = mix(hash, u64::from(table.life) << 1 | u64::from(table.is_free));
+        }
+        self.frames.iter().fold(hash, |hash, &life| mix(hash, u64::from(life)))
+    }
+}
+
+/// What a load keeps of what is cached under its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// Everything.
+    Everything,
+}

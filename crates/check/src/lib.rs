@@ -1,0 +1,68 @@
+//! The adversary: a machine that does whatever the architecture allows, and every schedule of small
+//! programs on it.
+//!
+//! It is independent of the engine: of it, it knows the [contract](shootdown::Machine) with the
+//! machine, and what a kernel calls. What must never be is looked for in the hardware, and not in
+//! what the engine says of itself.
+//!
+//! # How it looks
+//!
+//! - **Steps.** CPUs are coroutines that are suspended before each thing that another CPU could
+//!   see: an access to shared memory, a load of a root, an invalidation, a move to user mode. Then
+//!   somebody [chooses](Chooser) what comes next: a step of some CPU, an interrupt that arrives, a
+//!   store that becomes visible.
+//! - **Everything.** The same choices are the same run, so all runs can be gone through, one choice
+//!   changed at a time. A state is memory, store buffers, what hardware may hold, and what each
+//!   program has seen so far; from a state that was met before, no run goes on. ([`search`])
+//! - **Hardware that cannot be more hostile.** Whether a TLB fills itself at this moment or that is
+//!   not chosen. Instead it is kept what each *may* hold: all that could be reached since it was
+//!   last dropped, by CPUs that are lazy, too, and by ways to page tables that they remember. A CPU
+//!   that is in user mode while it may hold what it must not is [wrong](Wrong), whether or not it
+//!   touches it. One run stands for all that speculation could have done.
+//! - **Memory.** Stores become visible late: in order on x86, in nearly any order elsewhere; so do
+//!   the second halves of locked operations that do not acquire.
+//!
+//! What is found is looked for again with as few changes from one CPU to another as possible
+//! ([`shortest`]), and drawn as a [time line](Found::timeline).
+//!
+//! # What it cannot see
+//!
+//! Loads are not early, nor do translations outlive an invalidation in the middle of an
+//! instruction: barriers that order loads alone are not missed here (loom misses them, in
+//! `crates/shootdown/tests/rules`). `publish` is a full barrier. Page tables have two levels, of
+//! two entries each. Programs are of two or three CPUs; a dozen steps more are ten times the
+//! states.
+//!
+//! # Reading it
+//!
+//! [`Profile`] is what architectures allow; [`World`] a run, with its `memory` and its `hardware`;
+//! [`Chooser`] who decides; [`search`] the search; [`engine`] the engine on this machine.
+
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::module_name_repetitions,
+    clippy::must_use_candidate,
+    clippy::cast_possible_truncation,
+    reason = "names are read with their module; numbers are small"
+)]
+
+// In reading order.
+mod profile;
+mod world;
+mod memory;
+mod hardware;
+mod machine;
+mod choice;
+mod explore;
+mod timeline;
+
+pub mod engine;
+
+pub use choice::{Again, Chooser, Everything, Random};
+pub use explore::{Budget, Found, Scene, Search, at_random, search, shortest};
+pub use hardware::{Entry, Keeps, PAGES, SLOTS, Wrong};
+pub use machine::{PageTables, Upper};
+pub use memory::{CheckWord, fence};
+pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};
+pub use timeline::Detail;
+pub use world::{Action, End, Line, Outcome, Stacks, System, World, Writing, run, with_world};

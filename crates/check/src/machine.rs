@@ -1,0 +1,171 @@
+//! What a kernel does with the hardware, as seen by what is checked: each a step, before which all
+//! others may do theirs.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use shootdown::Word;
+
+use crate::hardware::{Entry, Hardware, Keeps, PAGES, SLOTS, Wrong};
+use crate::memory::{CheckWord, Memory};
+use crate::world::World;
+
+/// A root, with a table below each of its entries and a frame in each page.
+#[derive(Debug)]
+pub struct PageTables {
+    root: usize,
+    slots: Vec<CheckWord>,
+    tables: Vec<(usize, Vec<CheckWord>)>,
+}
+
+impl PageTables {
+    /// Full ones: every page is mapped to a frame of its own, and can be written.
+    #[must_use]
+    pub fn new(world: &World) -> Self {
+        let words = |count, name: &dyn Fn(usize) -> String| -> Vec<_> {
+            (0..count).map(|index| CheckWord::named(0, || name(index))).collect()
+        };
+        let number = world.hardware.borrow().root_count();
+        let slots = words(SLOTS, &|slot| format!("entry {slot} of root {number}"));
+        let root = world.hardware.borrow_mut().add_root(&slots);
+        let tables = (0..SLOTS).map(|slot| {
+            let entries =
+                words(PAGES, &|index| format!("page {} of space {root}", slot * PAGES + index));
+            for entry in &entries {
+                let frame = world.hardware.borrow_mut().add_frame();
+                entry.store(Entry::to(frame).writable().0, Relaxed);
+            }
+            let table = world.hardware.borrow_mut().add_table(&entries);
+            slots[slot].store(Entry::to(table).0, Relaxed);
+            (table, entries)
+        });
+        let tables = tables.collect();
+        Self { root, slots, tables }
+    }
+
+    /// The number of the root.
+    #[must_use]
+    pub const fn root(&self) -> usize {
+        self.root
+    }
+
+    /// The entry of a page, as a walker of this CPU's program finds it.
+    #[must_use]
+    pub fn entry(&self, page: usize) -> Entry {
+        Entry(self.word(page).load(Relaxed))
+    }
+
+    /// Changes the entry of a page, and returns what it was: by one locked operation, as kernels do
+    /// because hardware may be marking it.
+    pub fn swap(&self, page: usize, entry: Entry) -> Entry {
+        Entry(self.word(page).swap(entry.0, Relaxed))
+    }
+
+    /// Changes the entry of a page by a store.
+    pub fn store(&self, page: usize, entry: Entry) {
+        self.word(page).store(entry.0, Relaxed);
+    }
+
+    /// Takes a table out of the root, with whatever is in it, and returns its number.
+    pub fn unhook(&self, slot: usize) -> usize {
+        Entry(self.slots[slot].swap(Entry::EMPTY.0, Relaxed)).target()
+    }
+
+    fn word(&self, page: usize) -> &CheckWord {
+        &self.tables[page / PAGES].1[page % PAGES]
+    }
+}
+
+impl World {
+    /// Loads a root under a tag, or the kernel's.
+    pub fn load_root(&self, root: Option<usize>, tag: u16, keeps: Keeps) {
+        self.step();
+        self.say(|| match root {
+            Some(root) => format!("loads space {root} under tag {tag}, keeps {keeps:?}"),
+            None => "loads the kernel's root".to_owned(),
+        });
+        let cpu = self.cpu();
+        self.hardware(|hardware, memory| hardware.load(memory, cpu, root, tag, keeps));
+    }
+
+    /// Drops pages of the space that is loaded.
+    pub fn drop_pages(&self, pages: impl Fn(usize) -> bool, upper: Upper) {
+        self.step();
+        self.say(|| {
+            let pages: Vec<_> = (0..SLOTS * PAGES).filter(|&page| pages(page)).collect();
+            let tables = if upper == Upper::Dropped { ", and the way to them" } else { "" };
+            format!("drops pages {pages:?}{tables}")
+        });
+        let (cpu, upper) = (self.cpu(), upper == Upper::Dropped);
+        self.hardware(|hardware, memory| hardware.drop_pages(memory, cpu, &pages, upper));
+    }
+
+    /// Drops all of a tag, or everything.
+    pub fn drop_tag(&self, tag: Option<u16>) {
+        self.step();
+        self.say(|| match tag {
+            Some(tag) => format!("drops all of tag {tag}"),
+            None => "drops everything".to_owned(),
+        });
+        let cpu = self.cpu();
+        self.hardware(|hardware, memory| hardware.drop_tag(memory, cpu, tag));
+    }
+
+    /// Runs in user mode for a while, and uses whatever it likes.
+    pub fn stay_in_user_mode(&self) {
+        let cpu = self.cpu();
+        self.step();
+        self.say(|| "goes to user mode".to_owned());
+        self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
+        self.step();
+        self.say(|| "comes back from user mode".to_owned());
+        self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
+    }
+
+    /// A flush of pages of a root is said to be done.
+    pub fn flush_is_done(&self, root: usize, pages: impl Fn(usize) -> bool) {
+        self.say(|| "takes the flush to be done".to_owned());
+        self.hardware(|hardware, memory| hardware.flush_is_done(memory, root, &pages));
+    }
+
+    /// A frame is somebody else's from now on.
+    pub fn reuse_frame(&self, frame: usize) {
+        self.say(|| format!("gives frame {frame} away"));
+        self.hardware(|hardware, _| hardware.reuse_frame(frame));
+    }
+
+    /// What is in a frame was written out, or needs no writing.
+    pub fn write_out(&self, frame: usize, was_written: bool) {
+        self.say(|| format!("takes frame {frame} to be stored"));
+        self.hardware(|hardware, _| hardware.write_out(frame, was_written));
+    }
+
+    /// A table is free.
+    pub fn free_table(&self, table: usize) {
+        self.say(|| format!("frees table {table}"));
+        self.hardware(|hardware, memory| hardware.free_table(memory, table));
+    }
+
+    /// A root is free.
+    pub fn free_root(&self, root: usize) {
+        self.say(|| format!("frees root {root}"));
+        self.hardware(|hardware, memory| hardware.free_root(memory, root));
+    }
+
+    fn hardware(&self, f: impl FnOnce(&mut Hardware, &Memory) -> Option<Wrong>) {
+        let found = f(&mut self.hardware.borrow_mut(), &self.memory.borrow());
+        if let Some(wrong) = found {
+            self.wrong(wrong);
+        }
+        self.see(4);
+        self.changed();
+    }
+}
+
+/// Whether what is cached of upper levels goes, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upper {
+    /// It may stay.
+    Kept,
+    /// It goes.
+    Dropped,
+}

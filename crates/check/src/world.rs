@@ -1,0 +1,573 @@
+//! One run: CPUs that are suspended before each step that another could see, and what happens next.
+//!
+//! All CPUs share the thread of the host that the run is on. A CPU is a coroutine; between two
+//! suspensions it does one thing that others may see, and whatever it does by itself.
+
+#![expect(unsafe_code, reason = "the run is found by a pointer, and CPUs are suspended by one")]
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ptr;
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult, Yielder};
+
+use crate::choice::{Chooser, mix};
+use crate::hardware::{Hardware, Wrong};
+use crate::memory::Memory;
+use crate::profile::Profile;
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// A CPU does its next step.
+    Step(usize),
+    /// A CPU takes the interrupt that is on its way to it.
+    Interrupt(usize),
+    /// A store of a CPU becomes visible: the one that was this many places behind the oldest.
+    Store(usize, usize),
+}
+
+impl Action {
+    /// Whose.
+    #[must_use]
+    pub const fn cpu(self) -> usize {
+        match self {
+            Self::Step(cpu) | Self::Interrupt(cpu) | Self::Store(cpu, _) => cpu,
+        }
+    }
+}
+
+/// What runs on a machine: made anew for each run.
+pub trait System {
+    /// What a CPU does, from its beginning to its end. After that it idles.
+    fn run(&self, cpu: usize);
+    /// The handler of its interrupt.
+    fn interrupt(&self, cpu: usize);
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All CPUs came to the end of what they do, and nothing was wrong.
+    Done,
+    /// It was [given up](Chooser::choose).
+    GivenUp,
+    /// Something must not be.
+    Wrong(Wrong),
+}
+
+/// A line of what happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Whose doing it was.
+    pub cpu: usize,
+    /// What it was.
+    pub text: String,
+    /// Whether it was an access to shared memory, of which there are many.
+    pub is_access: bool,
+}
+
+/// Whether a run is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// It is not.
+    Off,
+    /// It is.
+    On,
+}
+
+/// The state of a CPU's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// It can go on.
+    Ready,
+    /// It waits until something changes: since so many changes.
+    Waiting(u64),
+    /// It is over.
+    Idle,
+}
+
+struct CpuContext {
+    program: Cell<Program>,
+    /// After how many changes it last began to wait.
+    looked_at: Cell<u64>,
+    /// A hash of all that it has done and seen.
+    seen: Cell<u64>,
+    /// How often interrupts were masked.
+    masks: Cell<u32>,
+    is_rung: Cell<bool>,
+    /// It takes the interrupt when it is resumed.
+    takes_interrupt: Cell<bool>,
+}
+
+/// A run.
+pub struct World {
+    cpus: Vec<CpuContext>,
+    running: Cell<usize>,
+    in_context: Cell<bool>,
+    yielder: Cell<*const Yielder<(), ()>>,
+    pub(crate) memory: RefCell<Memory>,
+    pub(crate) hardware: RefCell<Hardware>,
+    /// How often anything changed that somebody may wait for.
+    changes: Cell<u64>,
+    wrong: RefCell<Option<Wrong>>,
+    choices: RefCell<Vec<Action>>,
+    has_begun: Cell<bool>,
+    steps: Cell<u64>,
+    lines: RefCell<Option<Vec<Line>>>,
+}
+
+/// Stacks, from one run to the next.
+#[derive(Default)]
+pub struct Stacks(Vec<DefaultStack>);
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stacks").field(&self.0.len()).finish()
+    }
+}
+
+type Routine = Coroutine<(), (), (), DefaultStack>;
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub end: End,
+    /// How many things happened.
+    pub steps: u64,
+    /// What was chosen, where there was a choice.
+    pub choices: Vec<Action>,
+    /// What happened, if it was asked for.
+    pub lines: Vec<Line>,
+}
+
+/// Does one run: makes a machine of `cpus` CPUs, has `set_up` make what runs on it, and lets
+/// `chooser` decide.
+pub fn run<S: System>(
+    profile: Profile,
+    cpus: usize,
+    set_up: impl FnOnce(&World) -> S,
+    chooser: &mut dyn Chooser,
+    stacks: &mut Stacks,
+    writing: Writing,
+) -> Outcome {
+    let world = World::new(profile, cpus, writing);
+    let _here = Here::enter(&world);
+    let system = set_up(&world);
+    SYSTEM.set(Some(Erased::new(&system)));
+    world.memory.borrow_mut().settle();
+    world.has_begun.set(true);
+    let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks)).collect();
+    // Each comes to its first step.
+    for (cpu, routine) in routines.iter_mut().enumerate() {
+        world.resume(cpu, routine);
+    }
+    let end = world.turns(&mut routines, chooser);
+    for mut routine in routines {
+        if !routine.done() {
+            // Its destructors would wait for CPUs that do not run any more. What it owns is lost;
+            // programs own nothing that has to be given back.
+            // SAFETY: nothing outside points into its stack, for the run is over.
+            unsafe { routine.force_reset() };
+        }
+        stacks.0.push(routine.into_stack());
+    }
+    let lines = world.lines.take().unwrap_or_default();
+    Outcome { end, steps: world.steps.get(), choices: world.choices.take(), lines }
+}
+
+fn routine(cpu: usize, stacks: &mut Stacks) -> Routine {
+    let stack = stacks.0.pop().unwrap_or_default();
+    Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+        with_world(|world| {
+            world.yielder.set(ptr::from_ref(yielder));
+            world.step();
+            with_system(|system| system.run(cpu));
+            world.cpus[cpu].program.set(Program::Idle);
+            loop {
+                world.step();
+            }
+        });
+    })
+}
+
+impl World {
+    fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
+        let cpu = |_| CpuContext {
+            program: Cell::new(Program::Ready),
+            looked_at: Cell::new(u64::MAX),
+            seen: Cell::new(0),
+            masks: Cell::new(0),
+            is_rung: Cell::new(false),
+            takes_interrupt: Cell::new(false),
+        };
+        Self {
+            cpus: (0..cpus).map(cpu).collect(),
+            running: Cell::new(0),
+            in_context: Cell::new(false),
+            yielder: Cell::new(ptr::null()),
+            memory: RefCell::new(Memory::new(profile.stores, cpus)),
+            hardware: RefCell::new(Hardware::new(profile, cpus)),
+            changes: Cell::new(0),
+            wrong: RefCell::new(None),
+            choices: RefCell::default(),
+            has_begun: Cell::new(false),
+            steps: Cell::new(0),
+            lines: RefCell::new((writing == Writing::On).then(Vec::new)),
+        }
+    }
+
+    /// The CPU whose turn it is.
+    #[must_use]
+    pub fn cpu(&self) -> usize {
+        self.running.get()
+    }
+
+    /// Does something as a CPU, before the run has begun.
+    pub fn as_cpu<R>(&self, cpu: usize, f: impl FnOnce() -> R) -> R {
+        let before = self.running.replace(cpu);
+        let result = f();
+        self.running.set(before);
+        self.memory.borrow_mut().settle();
+        result
+    }
+
+    /// The calling CPU is about to do something that others may see: others go first, if they do.
+    pub fn step(&self) {
+        if !self.in_context.get() {
+            return;
+        }
+        loop {
+            self.suspend();
+            let cpu = self.cpu();
+            if !self.cpus[cpu].takes_interrupt.replace(false) {
+                // It has come farther, even if it sees nothing there.
+                return self.see(0);
+            }
+            self.handle_interrupt(cpu);
+        }
+    }
+
+    /// The same for what nobody else can see: only an interrupt may come first.
+    pub(crate) fn step_if_interrupted(&self) {
+        let context = &self.cpus[self.cpu()];
+        if context.is_rung.get() && context.masks.get() == 0 {
+            self.step();
+        }
+    }
+
+    fn handle_interrupt(&self, cpu: usize) {
+        self.see(1);
+        let program = self.cpus[cpu].program.replace(Program::Ready);
+        self.mask();
+        with_system(|system| system.interrupt(cpu));
+        self.unmask();
+        self.cpus[cpu].program.set(match program {
+            // What it waits for may have come by its own hand.
+            Program::Waiting(_) => Program::Ready,
+            other => other,
+        });
+    }
+
+    /// The calling CPU has done something, which its program now knows to have come to `value`.
+    pub fn see(&self, value: u64) {
+        let seen = &self.cpus[self.cpu()].seen;
+        seen.set(mix(seen.get(), value));
+    }
+
+    /// Something changed that others may wait for.
+    pub fn changed(&self) {
+        self.changes.set(self.changes.get() + 1);
+    }
+
+    /// The calling CPU waits until something changes: since its last call, for it may have changed
+    /// before it looked, or after.
+    pub fn relax(&self) {
+        if !self.in_context.get() {
+            return;
+        }
+        let context = &self.cpus[self.cpu()];
+        let looked_at = context.looked_at.replace(self.changes.get());
+        context.program.set(Program::Waiting(looked_at));
+        self.step();
+        context.program.set(Program::Ready);
+    }
+
+    /// Masks the interrupt on the calling CPU.
+    pub fn mask(&self) {
+        let masks = &self.cpus[self.cpu()].masks;
+        masks.set(masks.get() + 1);
+    }
+
+    /// Unmasks it, as often as it was masked.
+    pub fn unmask(&self) {
+        let masks = &self.cpus[self.cpu()].masks;
+        masks.set(masks.get() - 1);
+    }
+
+    /// Whether it is masked.
+    #[must_use]
+    pub fn is_masked(&self) -> bool {
+        self.cpus[self.cpu()].masks.get() > 0
+    }
+
+    /// Sends the interrupt to a CPU: with it, everything that the sender has stored.
+    pub fn ring(&self, target: usize) {
+        self.step();
+        self.say(|| format!("interrupts CPU {target}"));
+        self.drain(self.cpu());
+        self.cpus[target].is_rung.set(true);
+        self.changed();
+    }
+
+    /// Something must not be.
+    pub fn wrong(&self, wrong: Wrong) {
+        self.wrong.borrow_mut().get_or_insert(wrong);
+    }
+
+    /// Writes a line, if lines are written.
+    pub fn say(&self, text: impl FnOnce() -> String) {
+        self.write_line(self.cpu(), false, text);
+    }
+
+    /// The same of a write to a word, of which those to page tables are events.
+    pub(crate) fn say_word(&self, word: u32, text: impl FnOnce(String) -> String) {
+        let is_access = !self.hardware.borrow().is_of_page_tables(word);
+        let name = || self.memory.borrow().name_of(word);
+        self.write_line(self.cpu(), is_access, || text(name()));
+    }
+
+    /// The same of an access to shared memory.
+    pub(crate) fn say_access(&self, text: impl FnOnce() -> String) {
+        self.write_line(self.cpu(), true, text);
+    }
+
+    fn write_line(&self, cpu: usize, is_access: bool, text: impl FnOnce() -> String) {
+        // What happens before the run begins is no part of it.
+        if let (true, Some(lines)) = (self.has_begun.get(), &mut *self.lines.borrow_mut()) {
+            lines.push(Line { cpu, text: text(), is_access });
+        }
+    }
+
+    fn resume(&self, cpu: usize, routine: &mut Routine) {
+        self.running.set(cpu);
+        self.in_context.set(true);
+        let result = routine.resume(());
+        self.in_context.set(false);
+        debug_assert!(matches!(result, CoroutineResult::Yield(())), "CPUs idle for ever");
+    }
+
+    fn suspend(&self) {
+        let yielder = self.yielder.get();
+        // SAFETY: it was set by the coroutine that runs, when it began or was resumed last.
+        unsafe { &*yielder }.suspend(());
+        self.yielder.set(yielder);
+    }
+
+    fn turns(&self, routines: &mut [Routine], chooser: &mut dyn Chooser) -> End {
+        loop {
+            if let Some(wrong) = self.wrong.borrow_mut().take() {
+                return End::Wrong(wrong);
+            }
+            let actions = self.actions();
+            if actions.is_empty() {
+                return if self.is_over() { End::Done } else { End::Wrong(Wrong::Stuck) };
+            }
+            let index = match actions.len() {
+                1 => 0,
+                _ => match chooser.choose(&|| self.state(), &actions) {
+                    Some(index) => {
+                        self.choices.borrow_mut().push(actions[index]);
+                        index
+                    }
+                    None => return End::GivenUp,
+                },
+            };
+            self.act(actions[index], routines);
+        }
+    }
+
+    fn act(&self, action: Action, routines: &mut [Routine]) {
+        self.steps.set(self.steps.get() + 1);
+        match action {
+            Action::Step(cpu) => self.resume(cpu, &mut routines[cpu]),
+            Action::Interrupt(cpu) => {
+                self.write_line(cpu, false, || "takes the interrupt".to_owned());
+                self.cpus[cpu].is_rung.set(false);
+                self.cpus[cpu].takes_interrupt.set(true);
+                self.resume(cpu, &mut routines[cpu]);
+            }
+            Action::Store(cpu, index) => self.store_becomes_visible(cpu, index),
+        }
+    }
+
+    fn store_becomes_visible(&self, cpu: usize, index: usize) {
+        let stored = self.memory.borrow_mut().write_back(cpu, index);
+        let is_access = !self.hardware.borrow().is_of_page_tables(stored.word);
+        let name = stored.name;
+        self.write_line(cpu, is_access, || format!("its store to {name} becomes visible"));
+        self.written(stored.word);
+    }
+
+    /// A word has another value for all from now on.
+    pub(crate) fn written(&self, word: u32) {
+        self.changed();
+        let found = {
+            let memory = self.memory.borrow();
+            self.hardware.borrow_mut().written(&memory, word)
+        };
+        if let Some(wrong) = found {
+            self.wrong(wrong);
+        }
+    }
+
+    /// All that a CPU has stored becomes visible.
+    pub(crate) fn drain(&self, cpu: usize) {
+        loop {
+            let Some(word) = self.memory.borrow().oldest(cpu) else { return };
+            self.unlock_others(word, cpu);
+            let stored = self.memory.borrow_mut().write_back(cpu, 0);
+            self.written(stored.word);
+        }
+    }
+
+    /// Nothing is in the way any more of a CPU that is about to write to the word at once.
+    pub(crate) fn unlock(&self, word: u32, cpu: usize) {
+        self.unlock_others(word, cpu);
+        self.clear_the_way(word, cpu, cpu);
+    }
+
+    fn unlock_others(&self, word: u32, cpu: usize) {
+        for other in (0..self.cpus.len()).filter(|&other| other != cpu) {
+            self.clear_the_way(word, cpu, other);
+        }
+    }
+
+    fn clear_the_way(&self, word: u32, cpu: usize, other: usize) {
+        loop {
+            let Some(index) = self.memory.borrow().in_the_way(word, cpu, other) else { return };
+            let stored = self.memory.borrow_mut().write_back(other, index);
+            self.written(stored.word);
+        }
+    }
+
+    fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::with_capacity(2 * self.cpus.len());
+        for (cpu, context) in self.cpus.iter().enumerate() {
+            let goes_on = match context.program.get() {
+                Program::Ready => true,
+                Program::Waiting(changes) => changes != self.changes.get(),
+                Program::Idle => false,
+            };
+            if goes_on {
+                actions.push(Action::Step(cpu));
+            }
+            if context.is_rung.get() && context.masks.get() == 0 {
+                actions.push(Action::Interrupt(cpu));
+            }
+        }
+        let memory = self.memory.borrow();
+        for cpu in 0..self.cpus.len() {
+            actions.extend(memory.visible_next(cpu).map(|index| Action::Store(cpu, index)));
+        }
+        actions
+    }
+
+    /// Whether every program is over, and nobody is on his way.
+    fn is_over(&self) -> bool {
+        self.cpus.iter().all(|context| context.program.get() == Program::Idle)
+    }
+
+    fn state(&self) -> u64 {
+        let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
+        for context in &self.cpus {
+            let program = match context.program.get() {
+                Program::Ready => 0,
+                // What matters is whether it can go on.
+                Program::Waiting(changes) => 1 + u64::from(changes != self.changes.get()),
+                Program::Idle => 3,
+            };
+            let flags = u64::from(context.is_rung.get()) << 2 | u64::from(context.masks.get()) << 3;
+            hash = mix(mix(hash, context.seen.get()), program | flags);
+        }
+        hash
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("steps", &self.steps.get()).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    static WORLD: Cell<*const World> = const { Cell::new(ptr::null()) };
+    static SYSTEM: Cell<Option<Erased>> = const { Cell::new(None) };
+}
+
+/// What runs, whatever it is: a run's programs are found by it, and it may borrow.
+#[derive(Clone, Copy)]
+struct Erased {
+    system: *const (),
+    run: unsafe fn(*const (), usize),
+    interrupt: unsafe fn(*const (), usize),
+}
+
+impl Erased {
+    fn new<S: System>(system: &S) -> Self {
+        unsafe fn run<S: System>(system: *const (), cpu: usize) {
+            // SAFETY: called with what it was made from, while the run lasts.
+            unsafe { &*system.cast::<S>() }.run(cpu);
+        }
+        unsafe fn interrupt<S: System>(system: *const (), cpu: usize) {
+            // SAFETY: as above.
+            unsafe { &*system.cast::<S>() }.interrupt(cpu);
+        }
+        Self { system: ptr::from_ref(system).cast(), run: run::<S>, interrupt: interrupt::<S> }
+    }
+}
+
+impl System for Erased {
+    fn run(&self, cpu: usize) {
+        // SAFETY: it is used while the run lasts.
+        unsafe { (self.run)(self.system, cpu) }
+    }
+    fn interrupt(&self, cpu: usize) {
+        // SAFETY: as above.
+        unsafe { (self.interrupt)(self.system, cpu) }
+    }
+}
+
+/// Calls `f` with the run that this thread of the host is in.
+///
+/// # Panics
+///
+/// If it is in none.
+pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
+    let world = WORLD.get();
+    // SAFETY: null, or that of a world that `Here` borrows further down the stack.
+    let world = unsafe { world.as_ref() };
+    f(world.expect("words and machines are used within runs"))
+}
+
+fn with_system<R>(f: impl FnOnce(&Erased) -> R) -> R {
+    f(&SYSTEM.get().expect("set before a routine begins"))
+}
+
+/// While it lives, this thread of the host is in a run.
+struct Here(*const World, Option<Erased>);
+
+impl Here {
+    fn enter(world: &World) -> Self {
+        Self(WORLD.replace(world), SYSTEM.get())
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        WORLD.set(self.0);
+        SYSTEM.set(self.1);
+    }
+}

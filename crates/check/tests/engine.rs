@@ -1,0 +1,128 @@
+//! The engine on the hostile machine: small programs in every schedule; and the same with a rule
+//! broken, which must be found.
+
+use std::time::Duration;
+
+use shootdown::Rule;
+use shootdown_check::engine::Op::{self, *};
+use shootdown_check::engine::{Config, Programs};
+use shootdown_check::{Budget, Detail, Found, Profile, Scene, Search, Wrong, search, shortest};
+
+/// Enough for all that is asked for here, many times over.
+const BUDGET: Budget = Budget { time: Duration::from_secs(120), states: 4_000_000 };
+const CONFIG: Config = Config { cpus: 2, spaces: 3, tags: 2, broken: None };
+const HARDWARE: [Profile; 2] = [Profile::X86, Profile::ARM64];
+
+fn programs(broken: Option<Rule>, ops: [&[Op]; 2]) -> Programs {
+    let ops = ops.map(<[Op]>::to_vec).to_vec();
+    Programs { config: Config { broken, ..CONFIG }, ops }
+}
+
+fn everything(scene: &dyn Scene, profile: Profile) -> Search {
+    search(scene, profile, None, BUDGET)
+}
+
+/// Two CPUs, of which the first runs spaces, and the second changes them.
+const SMALL: &[[&[Op]; 2]] = &[
+    [&[Run(0)], &[Unmap(0, 0)]],
+    [&[Run(0)], &[Protect(0, 0)]],
+    [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]],
+    [&[Run(0), Leave, Run(0)], &[Unmap(0, 0)]],
+    [&[Run(0), Idle], &[UnmapTable(0, 0)]],
+    [&[Run(0), Run(1)], &[Retire(0)]],
+    [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]],
+    [&[Run(0), Unmap(0, 1), Run(0)], &[]],
+];
+
+#[test]
+fn small_programs_are_right_in_every_schedule() {
+    for profile in HARDWARE {
+        for &ops in SMALL {
+            let Search { runs, states, is_complete, found, .. } =
+                everything(&programs(None, ops), profile);
+            println!("{} {ops:?}: {states} states in {runs} runs", profile.name);
+            assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Accesses));
+            assert!(is_complete, "{} {ops:?}: {states} states", profile.name);
+        }
+    }
+}
+
+/// Of CPUs that drop everything at each load, for they have no tags, and of one that has but one.
+#[test]
+fn so_they_are_with_few_tags() {
+    for tags in [0, 1] {
+        for ops in [SMALL[0], SMALL[3], SMALL[5]] {
+            let mut programs = programs(None, ops);
+            programs.config.tags = tags;
+            let found = everything(&programs, Profile::X86);
+            assert!(found.is_complete && found.found.is_none(), "{tags} tags, {ops:?}");
+        }
+    }
+}
+
+/// What is found of an engine that breaks a rule, by as short a way as there is.
+fn found(rule: Rule, profile: Profile, ops: [&[Op]; 2]) -> Found {
+    let broken = programs(Some(rule), ops);
+    let found = shortest(&broken, profile, 3, Budget { states: 400_000, ..BUDGET }).found;
+    found.or_else(|| everything(&broken, profile).found).unwrap_or_else(|| {
+        panic!("{rule:?} is broken, and nobody notices");
+    })
+}
+
+/// What becomes of an engine without a rule, in one of the programs that need it.
+const BROKEN: &[(Rule, Profile, [&[Op]; 2])] = &[
+    (Rule::FlushFence, Profile::ARM64, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
+    (Rule::SwitchFence, Profile::X86, [&[Run(0), Run(1), Run(0)], &[Unmap(0, 0)]]),
+    (Rule::ResumeFence, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
+    (Rule::RegisterFence, Profile::ARM64, [&[Run(0)], &[Unmap(0, 0)]]),
+    (Rule::LeaveRelease, Profile::ARM64, [&[Run(0), Idle], &[UnmapTable(0, 0)]]),
+    (Rule::RingPresent, Profile::X86, [&[Run(0)], &[Unmap(0, 0)]]),
+    (Rule::RingSwitching, Profile::X86, [&[Run(0)], &[Unmap(0, 0)]]),
+    (Rule::RingLeaving, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
+    (Rule::RingLazy, Profile::X86, [&[Run(0), Idle], &[UnmapTable(0, 0)]]),
+    (Rule::FlushLocally, Profile::X86, [&[Run(0), Unmap(0, 1), Run(0)], &[]]),
+    (Rule::Wait, Profile::X86, [&[Run(0)], &[Unmap(0, 0)]]),
+    (
+        Rule::ServeWhileWaiting,
+        Profile::X86,
+        [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]],
+    ),
+    (Rule::LookAgain, Profile::X86, [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]]),
+    (Rule::CatchUpOnSwitch, Profile::X86, [&[Run(0), Run(1), Run(0)], &[Unmap(0, 0)]]),
+    (Rule::CatchUpOnResume, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
+    (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
+    (Rule::DiscardReusedTag, Profile::X86, [&[Run(0), Run(1), Run(2), Run(0)], &[Unmap(0, 0)]]),
+    (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
+    (Rule::MarkHolders, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
+];
+
+#[test]
+fn what_the_engine_rests_on_cannot_be_left_out() {
+    for &(rule, profile, ops) in BROKEN {
+        let Found { wrong, .. } = found(rule, profile, ops);
+        println!("{rule:?} on {}: {wrong}", profile.name);
+        let is_hang = matches!(rule, Rule::ServeWhileWaiting | Rule::LookAgain);
+        assert_eq!(wrong == Wrong::Stuck, is_hang, "{rule:?}: {wrong}");
+    }
+}
+
+#[test]
+fn the_same_search_twice_finds_the_same() {
+    let once = || found(Rule::RingPresent, Profile::X86, SMALL[0]);
+    let (one, other) = (once(), once());
+    assert_eq!((one.wrong, one.choices, one.lines), (other.wrong, other.choices, other.lines));
+}
+
+#[test]
+fn a_counter_example_can_be_read() {
+    let found = found(Rule::RingSwitching, Profile::X86, SMALL[0]);
+    let expected = "\
+CPU 0                                     CPU 1
+────────────────────────────────────────  ────────────────────────────────────────
+";
+    let timeline = found.timeline(Detail::Events);
+    println!("{timeline}");
+    assert!(timeline.starts_with(expected));
+    assert!(timeline.contains("unmaps page 0 of space 0"));
+    assert!(timeline.ends_with(&format!("{}.\n", found.wrong)));
+}
