@@ -8,8 +8,9 @@
 //! ```
 //!
 //! which prints its operations and what it finds. (`ours-nodes` has as much memory as it asks for,
-//! and `ours-enough` nobody who moves or takes pages, either.) `CONTENTS_PROGRAMS` is how many programs each
-//! test tries (48, if it is not set), and `CONTENTS_SEED` the first of their seeds (0).
+//! and `ours-enough` nobody who moves or takes pages, either.) `CONTENTS_PROGRAMS` is how many
+//! programs each test tries (48, if it is not set), and `CONTENTS_SEED` the first of their seeds
+//! (0).
 //!
 //! Every other seed's program has large pages made, and small ones of them again; every third reads
 //! files ahead, where they are stored; and all move pages between nodes, where those are known.
