@@ -196,8 +196,11 @@ impl Maker {
     fn change(&mut self) -> Operation {
         let (number, pages) = (self.below(AREAS), self.range(0, AREA_PAGES, 6));
         let area = AreaId(number as u32);
-        match self.below(12) {
-            10.. => Operation::MovePages { area, pages, node: self.below(NODES) as usize },
+        match self.below(14) {
+            10.. => {
+                let (pages, node) = (0..AREA_PAGES, self.below(NODES) as usize);
+                Operation::MovePages { area, pages, node }
+            }
             0..3 => Operation::Discard { area, pages },
             3..5 => Operation::Unmap { area, pages },
             5..7 => Operation::Protect { area, pages, permission: Permission::ReadWrite },
@@ -212,22 +215,23 @@ impl Maker {
         Operation::ByAddress(ByAddress::Fault { page, access, entry: Entry::Absent })
     }
 
-    /// A block of pages, some of which are written, becomes a large page.
+    /// A block of pages, some of which are written, becomes a large page; when others have had time
+    /// to use them, too.
     fn make_large(&mut self, thread: ProgramId) {
-        let pages = self.block();
+        let (pages, wait_ns) = (self.block(), self.below(20) * 1000);
         let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+        let by_address = Operation::ByAddress;
         let map = ByAddress::Map {
             pages: pages.clone(),
             permission,
             mapping,
             filling: Filling::OnDemand,
         };
-        let mut then = |operation| self.steps.push((thread, Operation::ByAddress(operation)));
-        then(map);
-        for page in [pages.start + 1, pages.start + 5, pages.end - 3] {
-            then(ByAddress::Fault { page, access: Access::Write, entry: Entry::Absent });
-        }
-        then(ByAddress::Collapse(pages));
+        let written = (0..8).map(|page| pages.start + page).chain([pages.end - 3]);
+        let write = |page| ByAddress::Fault { page, access: Access::Write, entry: Entry::Absent };
+        let begin = [map].into_iter().chain(written.map(write)).map(by_address);
+        let end = [Operation::Compute(wait_ns), by_address(ByAddress::Collapse(pages.clone()))];
+        self.steps.extend(begin.chain(end).map(|step| (thread, step)));
     }
 
     fn change_block(&mut self) -> ByAddress {
@@ -252,6 +256,10 @@ impl Maker {
         if self.sizes == Sizes::Large && self.below(4) == 0 {
             return Operation::ByAddress(self.change_block());
         }
+        if self.below(8) == 0 {
+            let (pages, node) = (self.addresses(BY_ADDRESS_PAGES), self.below(NODES) as usize);
+            return Operation::ByAddress(ByAddress::MovePages { pages, node });
+        }
         let pages = self.addresses(6);
         let filling = Filling::OnDemand;
         let mapping = match self.below(4) {
@@ -260,8 +268,7 @@ impl Maker {
             _ => Mapping::Anonymous,
         };
         let permission = Permission::ReadWrite;
-        Operation::ByAddress(match self.below(14) {
-            12.. => ByAddress::MovePages { pages, node: self.below(NODES) as usize },
+        Operation::ByAddress(match self.below(12) {
             0..2 => ByAddress::Map { pages, permission, mapping, filling },
             2 => ByAddress::Unmap(pages),
             3..5 => ByAddress::Protect { pages, permission },

@@ -1,7 +1,8 @@
 //! Something runs out: memory, tags, the room in a batch, or pages that could be taken.
 //!
-//! What happens then is defined (`docs/reclaim.md`, "When something runs out"). In each case the run
-//! comes to an end, no CPU uses what it must not, and memory holds what the model of contents says.
+//! What happens then is defined (`docs/reclaim.md`, "When something runs out"). In each case the
+//! run comes to an end, no CPU uses what it must not, and memory holds what the model of contents
+//! says.
 
 mod batch;
 mod memory;

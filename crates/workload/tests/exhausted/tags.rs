@@ -58,14 +58,14 @@ fn counts(machine: Machine) -> Counts {
 }
 
 /// A machine with so many tags that are given so. The text of one has them once.
-fn machine(text: &str, tagging: &str, tags: u32) -> Machine {
+pub(crate) fn machine(text: &str, tagging: &str, tags: u32) -> Machine {
     let is_tags = |line: &&str| line.starts_with("tags = ");
     let line = text.lines().find(is_tags).expect("it says how many tags it has");
     let text = text.replace(line, &format!("tags = {{ value = {tags}, source = \"few\" }}"));
     Machine::from_toml(&format!("{tagging}{text}")).unwrap()
 }
 
-const ROUND: &str = include_str!("../../../sim/tests/round.toml");
+pub(crate) const ROUND: &str = include_str!("../../../sim/tests/round.toml");
 const MILAN: &str = include_str!("../../../../machines/amd-invlpgb.toml");
 const GLOBAL: &str = "tagging = \"global\"\n";
 const RENAMED: &str = "tagging = \"renamed\"\n";
