@@ -165,8 +165,9 @@ impl Maker {
             0..26 => self.touch(),
             26..46 => self.touch_by_address(),
             46..66 => self.change_by_address(),
-            66..82 => self.change(),
-            82..87 => Operation::Compute(self.below(8) * self.below(2000)),
+            66..80 => self.change(),
+            80..83 => return self.use_again(thread),
+            83..87 => Operation::Compute(self.below(8) * self.below(2000)),
             87..90 => Operation::Migrate(self.below(cpus) as usize),
             90..92 => Operation::Yield,
             92..94 => Operation::Sleep(self.below(4000)),
@@ -191,6 +192,16 @@ impl Maker {
         let (area, access) = (AreaId(self.below(AREAS) as u32), self.access());
         let pages = self.range(0, AREA_PAGES, 3);
         Operation::Touch { area, pages, access }
+    }
+
+    /// Uses a page for as long as other CPUs take to change many.
+    fn use_again(&mut self, thread: ProgramId) {
+        let page = self.addresses(1).start;
+        for _ in 0..16 {
+            let touch = ByAddress::Fault { page, access: self.access(), entry: Entry::Absent };
+            let compute = Operation::Compute(self.below(8000));
+            self.steps.extend([Operation::ByAddress(touch), compute].map(|step| (thread, step)));
+        }
     }
 
     fn change(&mut self) -> Operation {
