@@ -51,7 +51,8 @@ pub enum Refusals {
     Fatal,
     /// It goes on with the next page, or the next operation: an access is a signal that it handles,
     /// and a change an error that it ignores. Threads of which one unmaps what another uses are
-    /// sound then.
+    /// sound then. An access, a move or a fork for which there is no memory ends the run all the
+    /// same.
     Survived,
 }
 

@@ -59,7 +59,7 @@ impl Fault {
     }
 }
 
-/// Within so many programs each fault is found. (The slowest takes 63 of them.)
+/// Within so many programs each fault is found. (The slowest takes 61 of them.)
 const BUDGET: u64 = 100;
 
 #[test]

@@ -29,7 +29,7 @@ use shootdown_workload::Outcome;
 
 use hunt::{Case, Design, Room, programs, seeds};
 
-/// Under every design; while pages are taken or move, under those that look after all of them.
+/// Under every design; while pages are taken or moved, under those that look after all of it.
 #[test]
 fn memory_holds_what_the_model_says_while_there_is_enough() {
     for design in Design::ALL {

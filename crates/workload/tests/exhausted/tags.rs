@@ -67,7 +67,7 @@ pub(crate) fn machine(text: &str, tagging: &str, tags: u32) -> Machine {
 
 pub(crate) const ROUND: &str = include_str!("../../../sim/tests/round.toml");
 const MILAN: &str = include_str!("../../../../machines/amd-invlpgb.toml");
-const GLOBAL: &str = "tagging = \"global\"\n";
+pub(crate) const GLOBAL: &str = "tagging = \"global\"\n";
 const RENAMED: &str = "tagging = \"renamed\"\n";
 
 /// Each CPU tells so many spaces apart. Who takes over another's slot begins with an empty TLB.
