@@ -1,6 +1,7 @@
 //! Memory: more is asked for than there is, and nobody has anything that could be taken.
 
 use std::ops::Range;
+use std::slice::from_ref;
 
 use shootdown_vm::FaultError;
 use shootdown_workload::operation::{
@@ -86,7 +87,7 @@ fn out_of_memory_in_a_fork_a_move_or_a_page_table_is_said_as_in_a_fault() {
         (go, StepError::OutOfMemory),
         (elsewhere, StepError::Fault(FaultError::OutOfMemory)),
     ] {
-        let enough = filled(&before, pages - 20, std::slice::from_ref(&step));
+        let enough = filled(&before, pages - 20, from_ref(&step));
         assert!(run_one(LIMITS, enough).is_ok());
         let error = run_one(LIMITS, filled(&before, pages, &[step])).unwrap_err();
         assert_eq!(error, no_frame_for(expected));
@@ -100,7 +101,7 @@ fn without_memory_pages_stay_small_or_large_where_they_are_and_as_they_are() {
     let by_address = Operation::ByAddress;
     let small = [by_address(map_at(BLOCK)), by_address(fault(BLOCK.start + 7, Access::Write))];
     let collapse = by_address(ByAddress::Collapse(BLOCK));
-    let large = [&small[..], &[collapse.clone()]].concat();
+    let large = [&small[..], from_ref(&collapse)].concat();
     let part = BLOCK.start + 3..BLOCK.start + 9;
     let permission = Permission::Read;
     let changes = [
@@ -118,7 +119,7 @@ fn without_memory_pages_stay_small_or_large_where_they_are_and_as_they_are() {
         // It is there, and can be written, as before.
         let look = [Access::Read, Access::Write, Access::Read];
         let look = look.map(|access| by_address(fault(BLOCK.start + 7, access)));
-        let after = [&[change.clone()], &look[..], &[read(AREA, 0..pages)]].concat();
+        let after = [from_ref(&change), &look[..], &[read(AREA, 0..pages)]].concat();
         let found = run_one(LARGE_LIMITS, filled(before, pages, &after)).unwrap().memory;
         let is_large = before.len() == large.len();
         let made = (found.collapsed, found.split, found.migrated);
