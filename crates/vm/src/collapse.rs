@@ -38,7 +38,7 @@ use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::large::pages_of;
 use crate::platform::{EntryAt, Frame, OutOfMemory, Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 use crate::table::Slot;
 use crate::{LARGE_PAGE_BYTES, PAGE_BYTES, Protection};
 
@@ -111,6 +111,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let marks = Marks::ACCESSED | Marks::DIRTY;
         let leaf = Leaf { frame: large, protection, marks };
         tables.put_large(platform, Slot { at, level: LEVEL }, leaf);
+        count(&self.counters.collapsed, 1);
         Ok(true)
     }
 

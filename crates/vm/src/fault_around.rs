@@ -11,7 +11,7 @@ use crate::area::{Access, Area, Backing};
 use crate::coherence::Coherence;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Platform, Work};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Maps what is in memory around `page`, whose entry is `at` and was read first: in the same
@@ -41,6 +41,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if looked_at.get() != 0 {
             platform.work(Work::Entry, looked_at.get());
         }
+        count(&self.counters.mapped_around, cached.len());
         for (number_there, frame) in cached {
             let (address, neighbour) = place(number_there);
             self.put_first(area, address, frame, access, neighbour);

@@ -44,7 +44,7 @@ use crate::coherence::{Cause, Coherence};
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
-use crate::space::{AddressSpace, ReadGuard};
+use crate::space::{AddressSpace, ReadGuard, count};
 use crate::table::Found;
 
 impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
@@ -119,6 +119,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         for (found, &table) in large.iter().zip(&split) {
             tables.hang(platform, found.slot.at, table);
         }
+        count(&self.counters.split, large.len());
         Ok(())
     }
 

@@ -29,7 +29,7 @@ use crate::large::pages_of;
 use crate::pages::{Owner, Pages};
 use crate::platform::{EntryAt, Frame, Platform, Work};
 use crate::reclaim::{RECLAIM_PAGES, tell};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 use crate::table::{Found, Slot};
 
 /// A page on its way to another node.
@@ -159,7 +159,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// many have moved.
     fn arrive(&self, pages: &Pages<P, C, F>, batch: C::Batch, moving: Vec<Moving<P>>) -> usize {
         self.vm.coherence.flush_batch(batch);
-        moving.into_iter().filter_map(|page| self.put_at_new(pages, page)).count()
+        let moved = moving.into_iter().filter_map(|page| self.put_at_new(pages, page)).count();
+        count(&self.counters.migrated, moved);
+        moved
     }
 
     /// `None` if the page stays.

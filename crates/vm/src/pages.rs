@@ -27,6 +27,10 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use lock_api::Mutex;
 
@@ -45,6 +49,10 @@ pub(crate) struct Pages<P: Platform, C: Coherence, F> {
     shards: Vec<Shard<P, C, F>>,
     /// For each node.
     lists: Vec<Mutex<P::SpinLock, Lists>>,
+    /// How many pages somebody is about to reclaim: they are on no list, or soon not there.
+    away: AtomicUsize,
+    /// How many have become free so.
+    freed: AtomicU64,
 }
 
 type Shard<P, C, F> = Mutex<<P as Platform>::SpinLock, BTreeMap<Frame, Page<P, C, F>>>;
@@ -104,6 +112,8 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
             lists: (0..node_count).map(|_| Mutex::new(Lists::default())).collect(),
+            away: AtomicUsize::new(0),
+            freed: AtomicU64::new(0),
         }
     }
 
@@ -285,7 +295,8 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     }
 
     /// Takes up to `count` of the oldest pages off a node's list of those that were used once.
-    /// While they are fewer than those used again, the oldest of these come to them.
+    /// While they are fewer than those used again, the oldest of these come to them. Until they
+    /// [come back](Self::come_back), they are [away](Self::are_away).
     pub(crate) fn take_oldest(&self, node: usize, count: usize) -> Vec<Frame> {
         let mut lists = self.lists[node].lock();
         let Lists { inactive, active } = &mut *lists;
@@ -297,7 +308,35 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
             inactive.push_back(page);
         }
         let taken = inactive.len().min(count);
+        // Under the lock: who finds them gone finds them counted.
+        self.go_away(taken);
         inactive.drain(..taken).collect()
+    }
+
+    /// Somebody is about to reclaim so many pages.
+    pub(crate) fn go_away(&self, count: usize) {
+        self.away.fetch_add(count, Relaxed);
+    }
+
+    /// One of them is free.
+    pub(crate) fn count_freed(&self) {
+        self.freed.fetch_add(1, Relaxed);
+    }
+
+    /// So many pages are free, or on their lists.
+    pub(crate) fn come_back(&self, count: usize) {
+        // Pairs with the load in `are_away`: who finds none away finds them free, or listed.
+        self.away.fetch_sub(count, Release);
+    }
+
+    /// Whether somebody is about to reclaim pages.
+    pub(crate) fn are_away(&self) -> bool {
+        self.away.load(Acquire) != 0
+    }
+
+    /// How many pages were reclaimed, by whomever.
+    pub(crate) fn freed(&self) -> u64 {
+        self.freed.load(Relaxed)
     }
 
     /// Puts pages back that reclaim has looked at: as the youngest of those that were used once, or

@@ -153,6 +153,12 @@ pub trait Platform {
         self.allocate(FrameUse::Page)
     }
 
+    /// Lets some time pass, for there is no frame, and others are about to free some: they may be
+    /// writing pages out. Called again and again until they have. May sleep, and should.
+    fn wait_for_memory(&self) {
+        core::hint::spin_loop();
+    }
+
     /// Is told what the memory manager does. Where time is real, there is nothing to do.
     fn work(&self, work: Work, count: usize) {
         let _ = (work, count);

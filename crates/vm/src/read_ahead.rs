@@ -12,7 +12,7 @@ use crate::area::{Area, Backing};
 use crate::coherence::Coherence;
 use crate::format::Format;
 use crate::platform::{Frame, FrameUse, Platform};
-use crate::space::AddressSpace;
+use crate::space::{AddressSpace, count};
 
 /// So many pages are listed together. (Linux: `PAGEVEC_SIZE`, 14 until 4.15, 15 until 6.8.) Pages
 /// that are not listed yet can't be reclaimed, so that there should not be many on every CPU.
@@ -26,11 +26,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let Backing::File { file, first_page } = &area.backing else { return };
         let window_pages = self.vm.read_ahead_pages;
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
-        if window_pages < 2 || !file.is_stored() || file.holds(number(page)) {
+        let asked_for = number(page);
+        if window_pages < 2 || !file.is_stored() || file.holds(asked_for) {
             return;
         }
         // A power of two.
-        let window = number(page) & !(window_pages - 1);
+        let window = asked_for & !(window_pages - 1);
         let end = (window + window_pages).min(number(area.range.end));
         let mut unlisted = Vec::with_capacity(LISTED_TOGETHER);
         for number in window.max(*first_page)..end {
@@ -39,6 +40,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 && pages.note_unmapped(frame, file, number)
             {
                 unlisted.push(frame);
+                count(&self.counters.read_ahead, usize::from(number != asked_for));
             }
             self.vm.platform.release(frame);
             if unlisted.len() == LISTED_TOGETHER {

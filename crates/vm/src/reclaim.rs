@@ -128,7 +128,10 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         total
     }
 
-    /// A frame, when there was none: reclaims for as long as that frees any.
+    /// A frame, when there was none: reclaims for as long as that frees any, or others do.
+    ///
+    /// Nothing that could be taken may be left because others are about to: then every page is on
+    /// its way to where it is stored, and memory is not out, but late. (Linux: `reclaim_throttle`.)
     pub(crate) fn allocate_reclaimed(
         &self,
         purpose: FrameUse,
@@ -136,8 +139,10 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     ) -> Result<Frame, OutOfMemory> {
         let Some(pages) = &self.pages else { return Err(error) };
         for _ in 0..ATTEMPTS {
+            let freed_before = pages.freed();
             let reclaim = |node| self.reclaim(node, RECLAIM_PAGES).freed;
-            if !(0..pages.node_count()).any(|node| reclaim(node) > 0) {
+            let is_freed = (0..pages.node_count()).any(|node| reclaim(node) > 0);
+            if !is_freed && !self.wait_for_others(pages, freed_before) {
                 return Err(error);
             }
             if let Ok(frame) = self.platform.allocate(purpose) {
@@ -147,13 +152,28 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         Err(error)
     }
 
+    /// Waits until others, who are about to reclaim pages, have freed one, or are done. Returns
+    /// whether there was anything to wait for.
+    fn wait_for_others(&self, pages: &Pages<P, C, F>, freed_before: u64) -> bool {
+        let mut has_waited = false;
+        while pages.are_away() && pages.freed() == freed_before {
+            self.platform.wait_for_memory();
+            has_waited = true;
+        }
+        has_waited || pages.freed() != freed_before
+    }
+
     /// Takes pages, whether or not they were used of late, if they are pages that can be taken.
     pub(crate) fn page_out(&self, frames: &[Frame]) -> Reclaimed {
         let mut total = Reclaimed::default();
         let Some(pages) = &self.pages else { return total };
         for chunk in frames.chunks(RECLAIM_PAGES) {
+            pages.go_away(chunk.len());
+            let chosen = chunk.iter().copied();
             // What is kept is on a list already.
-            total += self.reclaim_chosen(pages, chunk.iter().copied(), Recent::Taken, |_, _| {});
+            let reclaimed = self.reclaim_chosen(pages, chosen, Recent::Taken, |_, _| {});
+            pages.come_back(chunk.len());
+            total += reclaimed;
         }
         total
     }
@@ -165,10 +185,11 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         oldest: Vec<Frame>,
         recent: Recent,
     ) -> Reclaimed {
-        let mut kept = Vec::new();
+        let (mut kept, count) = (Vec::new(), oldest.len());
         let reclaimed =
             self.reclaim_chosen(pages, oldest, recent, |page, age| kept.push((page, age)));
         pages.put_back(node, kept);
+        pages.come_back(count);
         reclaimed
     }
 
@@ -351,6 +372,7 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
             // Discarded: its last count was the entry's.
             pages.forget_if(page, |_| true);
             (0..count).for_each(|_| self.platform.release(page));
+            pages.count_freed();
             reclaimed.freed += 1;
             return;
         };
@@ -373,6 +395,7 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         });
         if is_free {
             self.platform.release(page);
+            pages.count_freed();
             reclaimed.freed += 1;
         } else {
             keep(page, Age::Inactive);

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::ops::Range;
+use core::ops::{AddAssign, Range};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use lock_api::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -284,6 +284,29 @@ pub struct Stats {
     pub flushes_for_races: u64,
     /// Operations that could have needed a flush, and did not.
     pub flushes_avoided: u64,
+    /// Large pages [made](AddressSpace::collapse) of small ones.
+    pub collapsed: u64,
+    /// Large pages split into small ones.
+    pub split: u64,
+    /// Pages [moved](AddressSpace::migrate) to another node.
+    pub migrated: u64,
+    /// Pages of files [read in](Vm::with_read_ahead) along with the one that was asked for.
+    pub read_ahead: u64,
+    /// Pages of files [mapped](Vm::with_fault_around) along with the one that was asked for.
+    pub mapped_around: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.flushes += other.flushes;
+        self.flushes_for_races += other.flushes_for_races;
+        self.flushes_avoided += other.flushes_avoided;
+        self.collapsed += other.collapsed;
+        self.split += other.split;
+        self.migrated += other.migrated;
+        self.read_ahead += other.read_ahead;
+        self.mapped_around += other.mapped_around;
+    }
 }
 
 #[derive(Default)]
@@ -291,6 +314,16 @@ pub(crate) struct Counters {
     flushes: AtomicU64,
     races: AtomicU64,
     avoided: AtomicU64,
+    pub(crate) collapsed: AtomicU64,
+    pub(crate) split: AtomicU64,
+    pub(crate) migrated: AtomicU64,
+    pub(crate) read_ahead: AtomicU64,
+    pub(crate) mapped_around: AtomicU64,
+}
+
+/// Counts so many more.
+pub(crate) fn count(counter: &AtomicU64, more: usize) {
+    counter.fetch_add(more as u64, Relaxed);
 }
 
 impl Counters {
@@ -307,6 +340,11 @@ impl Counters {
             flushes: self.flushes.load(Relaxed),
             flushes_for_races: self.races.load(Relaxed),
             flushes_avoided: self.avoided.load(Relaxed),
+            collapsed: self.collapsed.load(Relaxed),
+            split: self.split.load(Relaxed),
+            migrated: self.migrated.load(Relaxed),
+            read_ahead: self.read_ahead.load(Relaxed),
+            mapped_around: self.mapped_around.load(Relaxed),
         }
     }
 }

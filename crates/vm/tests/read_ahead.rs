@@ -5,7 +5,7 @@ mod platform;
 use std::sync::Arc;
 
 use platform::*;
-use shootdown_vm::{Access, AddressSpace, Backing, File, FileId, Place, Sharing};
+use shootdown_vm::{Access, AddressSpace, Backing, File, FileId, Place, Sharing, Stats};
 
 type OurSpace = Space<BATCHING, AT_WAIT>;
 
@@ -55,6 +55,8 @@ fn what_was_read_ahead_is_mapped_by_the_next_faults_around_and_not_read_again() 
     assert_eq!((0..32).filter(|&page| mapped(page)).collect::<Vec<_>>(), [4, 5, 6, 7]);
     read(&space, 14);
     assert_eq!((file.resident_pages(), mapped(12), mapped(16)), (16, true, false));
+    let Stats { read_ahead, mapped_around, .. } = space.stats();
+    assert_eq!((read_ahead, mapped_around), (15, 6));
     space.exit();
 }
 

@@ -72,6 +72,13 @@ impl<C: Coherence> Vm<C> {
             ByAddress::Offer(pages) => {
                 let _ = self.offer(process, addresses(&pages));
             }
+            // What is in the pages stays as it is.
+            ByAddress::Collapse(pages) => {
+                let _ = space.collapse(addresses(&pages));
+            }
+            ByAddress::MovePages { pages, node } => {
+                let _ = self.migrate(process, addresses(&pages), node);
+            }
             ByAddress::Move { from, to } => {
                 match self.remap(process, addresses(&from), addresses(&to)) {
                     Err(RemapError::OutOfMemory) => return Err(StepError::OutOfMemory),

@@ -185,6 +185,17 @@ pub enum ByAddress {
     Discard(Range<u64>),
     /// Offers pages, to be taken when memory is short (`madvise(MADV_FREE)`).
     Offer(Range<u64>),
+    /// Makes large pages of small ones, as far as can be (`madvise(MADV_COLLAPSE)`). Not of
+    /// recordings.
+    Collapse(Range<u64>),
+    /// Moves pages to the memory of a node, as far as there is room (`move_pages`). Not of
+    /// recordings.
+    MovePages {
+        /// Which.
+        pages: Range<u64>,
+        /// Where to.
+        node: usize,
+    },
     /// Moves, grows or shrinks what is mapped (`mremap`).
     Move {
         /// From where.

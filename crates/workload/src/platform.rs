@@ -44,6 +44,10 @@ pub(crate) struct Reclaimers {
 const LOW: usize = 64;
 const HIGH: usize = 32;
 
+/// How long who finds no frame sleeps before it looks again whether others have freed one: as long
+/// as a fast device takes for a page. (Linux is woken, or sleeps for 20 to 100 ms.)
+const SHORTAGE_PAUSE: Time = Time::from_ns(20_000);
+
 impl SimPlatform {
     /// On this machine.
     #[must_use]
@@ -189,6 +193,9 @@ impl Platform for SimPlatform {
     }
     fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
         self.sim.allocate_page_on(node).map(Frame).ok_or(OutOfMemory)
+    }
+    fn wait_for_memory(&self) {
+        self.sim.sleep(SHORTAGE_PAUSE);
     }
     fn work(&self, work: Work, count: usize) {
         let cost = &self.sim.machine().kernel;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use shootdown_sim::{PageFault, Sim, SwitchedTo, Time};
 use shootdown_vm::{
     AddressSpace, BadRange, Coherence, FaultError, File, HeldStats, MapError, OutOfMemory,
-    PAGE_BYTES, Place, Protection, RangeError, Sharing,
+    PAGE_BYTES, Place, Protection, RangeError, Sharing, Stats,
 };
 
 use crate::checked::Backed;
@@ -51,7 +51,8 @@ pub enum Refusals {
     Fatal,
     /// It goes on with the next page, or the next operation: an access is a signal that it handles,
     /// and a change an error that it ignores. Threads of which one unmaps what another uses are
-    /// sound then.
+    /// sound then. An access, a move or a fork for which there is no memory ends the run all the
+    /// same.
     Survived,
 }
 
@@ -82,6 +83,8 @@ pub(crate) struct Vm<C: Coherence> {
     pub(crate) contents: Option<RefCell<Model>>,
     /// How many files there were without a name.
     pub(crate) fresh_files: Cell<u64>,
+    /// What was done to spaces that have ended.
+    pub(crate) ended: Cell<Stats>,
 }
 
 /// A process.
@@ -153,6 +156,7 @@ impl<C: Coherence> Vm<C> {
             stamp: Cell::new(0),
             contents: (contents == Contents::Checked).then(RefCell::default),
             fresh_files: Cell::new(0),
+            ended: Cell::default(),
         })
     }
 
@@ -206,6 +210,9 @@ impl<C: Coherence> Vm<C> {
     pub(crate) fn destroy(&self, process: &Process<C>) {
         self.check_at_end(process);
         process.space.exit();
+        let mut ended = self.ended.get();
+        ended += process.space.stats();
+        self.ended.set(ended);
     }
 
     /// Frees the page tables of dead spaces that this CPU was the last to hold: when it has nothing
@@ -296,14 +303,26 @@ impl<C: Coherence> Vm<C> {
             Operation::Discard { area, pages } => {
                 self.discard(process, process.addresses(area, &pages)?)?;
             }
-            // What is in the pages stays as it is. A node that is not there has no room.
-            Operation::MovePages { area, pages, node } if node < self.sim.node_count() => {
-                process.space.migrate(process.addresses(area, &pages)?, node)?;
+            Operation::MovePages { area, pages, node } => {
+                self.migrate(process, process.addresses(area, &pages)?, node)?;
             }
             _ => {}
         }
         self.return_to_user(process);
         Ok(Step::Done)
+    }
+
+    /// Moves pages, in which everything stays as it is. A node that is not there has no room.
+    pub(crate) fn migrate(
+        &self,
+        process: &Process<C>,
+        range: Range<u64>,
+        node: usize,
+    ) -> Result<(), BadRange> {
+        if node < self.sim.node_count() {
+            process.space.migrate(range, node)?;
+        }
+        Ok(())
     }
 
     /// A write that is refused. Nobody is told of anything: the kernel finds that the area does not

@@ -11,7 +11,7 @@ use shootdown_sim::{
     Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, SwitchedTo, ThreadId,
     ThreadSpec, Time, Violation,
 };
-use shootdown_vm::{Coherence, HeldStats};
+use shootdown_vm::{Coherence, HeldStats, Stats};
 
 use crate::contents::{Contents, WrongContent};
 use crate::operation::{LockId, Operation, ProgramId, Workload};
@@ -85,6 +85,8 @@ pub struct Outcome {
     pub first_wrong_contents: Vec<WrongContent>,
     /// What became of pages, in all of the run.
     pub traffic: Traffic,
+    /// What was done to the memory of all processes that have ended.
+    pub memory: Stats,
     /// Page tables that were held back because a CPU could still walk them, in all of the run.
     pub held_tables: HeldStats,
 }
@@ -107,6 +109,7 @@ impl Outcome {
             wrong_contents: contents.as_ref().map_or(0, |contents| contents.wrong()),
             first_wrong_contents: contents.map_or(Vec::new(), |model| model.first().to_vec()),
             traffic: vm.platform().traffic(),
+            memory: vm.ended.get(),
             held_tables: vm.held_tables(),
         }
     }

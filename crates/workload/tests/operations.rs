@@ -7,7 +7,8 @@ use std::rc::Rc;
 use shootdown_designs::Linux70;
 use shootdown_sim::{Machine, Time};
 use shootdown_workload::operation::{
-    Access, AreaId, FileId, LockId, Mapping, Operation, Permission, ProgramId, Start, Steps,
+    Access, AreaId, ByAddress, Entry, FileId, Filling, LockId, Mapping, Operation, Permission,
+    ProgramId, Start, Steps,
 };
 use shootdown_workload::{Contents, Limits, Outcome, RunError, StepError, Workload, run};
 
@@ -109,6 +110,32 @@ fn memory_is_what_the_operations_say() {
     assert_eq!(fault(vec![map(1 << 13, Mapping::Anonymous), touch(0..1 << 13, Access::Write)]), {
         Some(StepError::Fault(shootdown_vm::FaultError::OutOfMemory))
     });
+}
+
+#[test]
+fn large_pages_are_made_and_split_and_what_they_hold_stays() {
+    let by_address = |operation| Operation::ByAddress(operation);
+    let (pages, permission) = (0x4000..0x4200, Permission::ReadWrite);
+    let (mapping, filling) = (Mapping::Anonymous, Filling::OnDemand);
+    let map = ByAddress::Map { pages: pages.clone(), permission, mapping, filling };
+    let touch = |page, access| by_address(ByAddress::Fault { page, access, entry: Entry::Absent });
+    let collapse = || by_address(ByAddress::Collapse(pages.clone()));
+    let steps = vec![
+        by_address(map),
+        collapse(),
+        touch(0x4007, Access::Write),
+        collapse(),
+        touch(0x4007, Access::Read),
+        touch(0x4008, Access::Read),
+        by_address(ByAddress::Discard(0x4008..0x4009)),
+        touch(0x4007, Access::Read),
+        // There is but one node, and nobody knows where pages are mapped.
+        by_address(ByAddress::MovePages { pages: pages.clone(), node: 0 }),
+        by_address(ByAddress::MovePages { pages: pages.clone(), node: 9 }),
+        collapse(),
+    ];
+    let memory = run_programs([steps]).unwrap().memory;
+    assert_eq!((memory.collapsed, memory.split, memory.migrated), (2, 1, 0));
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn a_block_becomes_one_page_with_what_was_in_it() {
     }
     assert_eq!(world.space.translation(block(1).end - 1), Some(READ_WRITE));
     assert_eq!(world.space.collapse(everything()), Ok(0), "it is one already");
+    assert_eq!(world.space.stats().collapsed, 1);
     assert_eq!(world.host.take_flushes(), []);
     world.end();
 }

@@ -39,6 +39,7 @@ fn do_to_part(
     let world = World::<RELEASED>::new().with_large_page();
     operation(&world.space);
     assert!(!world.is_large(1));
+    assert_eq!(world.space.stats().split, 1);
     assert_eq!(world.host.take_flushes(), Vec::from_iter(flushes));
     world.check(BLOCK..BLOCK + 100);
     world.check(BLOCK + 150..2 * BLOCK);

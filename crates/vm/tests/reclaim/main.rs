@@ -1,5 +1,6 @@
 //! Reclaim: what others do while pages have been taken and CPUs still use them.
 
+mod memory;
 mod migrate;
 mod moments;
 #[path = "../platform/mod.rs"]

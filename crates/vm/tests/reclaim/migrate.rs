@@ -19,8 +19,9 @@ fn pages_move_to_another_node<const LOCK: u8>() {
         write(&world.space, 1, page, page + 1).unwrap();
     }
     let in_use = world.host.frames_in_use();
+    let mut moved = 0;
     for node in [0, 1] {
-        world.space.migrate(pages(0, PAGES), node).unwrap();
+        moved += world.space.migrate(pages(0, PAGES), node).unwrap();
         world.host.check_caches();
         for page in (0..20).chain(40..60) {
             assert_eq!(read(&world.space, 0, page), Ok(page + 1));
@@ -29,6 +30,7 @@ fn pages_move_to_another_node<const LOCK: u8>() {
         assert_eq!(world.host.frames_in_use(), in_use);
     }
     assert_eq!(world.space.migrate(pages(0, PAGES), 1), Ok(0), "all are there");
+    assert!(moved >= 40 && world.space.stats().migrated == moved as u64, "{moved}");
     // What was written before they moved is written out when they go.
     assert_eq!(world.reclaim(), 20);
     assert_eq!(world.host.stored(FILE, 3), 4);

@@ -10,7 +10,7 @@ use shootdown_vm::Coherence;
 use shootdown_workload::{Contents, Limits, Memory, Outcome, Refusals, RunError, run};
 
 use crate::faulty::{Fault, Faulty};
-use crate::program::Program;
+use crate::program::{NODES, Program, Reading, Sizes};
 
 /// What a program runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +50,57 @@ impl Design {
 pub(crate) struct Case {
     pub(crate) design: Design,
     pub(crate) seed: u64,
-    pub(crate) memory: Memory,
+    pub(crate) room: Room,
     pub(crate) program: Program,
 }
 
-/// Enough for what cannot be reclaimed, and not for files, too.
-const FRAMES_RECLAIMED: usize = 288;
-const FRAMES_ENOUGH: usize = 1 << 13;
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Too little: pages are taken.
+    Short,
+    /// Enough; and pages move from one node to another.
+    Nodes,
+    /// Enough; and nobody keeps account of pages.
+    Enough,
+}
+
+impl Room {
+    /// How it is called in the environment, after the design.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Short => "",
+            Self::Nodes => "-nodes",
+            Self::Enough => "-enough",
+        }
+    }
+
+    const fn frames(self, sizes: Sizes) -> usize {
+        match (self, sizes) {
+            // Enough for what cannot be reclaimed, and not for files, too.
+            (Self::Short, Sizes::Small) => 288,
+            // The same, and two large pages. The first of all frames is not there, so that those
+            // before the first large page are one less than it has.
+            (Self::Short, Sizes::Large) => 3 * 512 - 1,
+            (Self::Nodes | Self::Enough, _) => 1 << 13,
+        }
+    }
+
+    const fn memory(self, reading: Reading) -> Memory {
+        match (self, reading) {
+            (Self::Enough, _) => Memory::Enough,
+            (_, Reading::PageByPage) => Memory::Reclaimed,
+            (_, Reading::Ahead) => Memory::ReclaimedReadAhead,
+        }
+    }
+}
 
 /// So often a program is made smaller at most.
 const SHRINKS_MAX: usize = 400;
 
 impl Case {
-    pub(crate) fn new(design: Design, seed: u64, memory: Memory) -> Self {
-        Self { design, seed, memory, program: Program::new(seed) }
+    pub(crate) fn new(design: Design, seed: u64, room: Room) -> Self {
+        Self { design, seed, room, program: Program::new(seed) }
     }
 
     /// What `CONTENTS_REPLAY` names: the design, the seed, and which operations are done.
@@ -71,13 +108,13 @@ impl Case {
         let words = env::var("CONTENTS_REPLAY").ok()?;
         let mut words = words.split(':');
         let name = words.next()?;
-        let (name, memory) = match name.strip_suffix("-enough") {
-            Some(name) => (name, Memory::Enough),
-            None => (name, Memory::Reclaimed),
-        };
+        let suffixed = [Room::Enough, Room::Nodes]
+            .into_iter()
+            .find_map(|room| Some((name.strip_suffix(room.suffix())?, room)));
+        let (name, room) = suffixed.unwrap_or((name, Room::Short));
         let design = Design::of_name(name).expect("the name of a design");
         let seed = words.next()?.parse().expect("a seed is a number");
-        let mut case = Self::new(design, seed, memory);
+        let mut case = Self::new(design, seed, room);
         if let Some(kept) = words.next() {
             case.program.kept = kept.split(',').flat_map(indices).collect();
         }
@@ -107,16 +144,13 @@ impl Case {
         for time in [&mut machine.interrupt.deliver_socket, &mut machine.interrupt.deliver_system] {
             *time = *time * self.program.slowness;
         }
-        let (frames, nodes) = match self.memory {
-            Memory::Enough => (FRAMES_ENOUGH, 1),
-            _ => (FRAMES_RECLAIMED, 2),
-        };
+        let Program { sizes, reading, .. } = self.program;
         let limits = Limits {
-            frames,
+            frames: self.room.frames(sizes),
             threads: 32,
             time: Time::from_ms(10_000),
-            memory: self.memory,
-            nodes,
+            memory: self.room.memory(reading),
+            nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
             contents: Contents::Checked,
             refusals: Refusals::Survived,
         };
@@ -185,9 +219,8 @@ impl Case {
 
     /// What `CONTENTS_REPLAY` is to be.
     fn words(&self) -> String {
-        let memory = if self.memory == Memory::Enough { "-enough" } else { "" };
-        let kept = ranges(&self.program.kept);
-        format!("{}{memory}:{}:{kept}", self.design.name(), self.seed)
+        let (suffix, kept) = (self.room.suffix(), ranges(&self.program.kept));
+        format!("{}{suffix}:{}:{kept}", self.design.name(), self.seed)
     }
 }
 
