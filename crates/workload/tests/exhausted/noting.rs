@@ -1,6 +1,7 @@
 //! A design, and how often one of its batches was full.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
@@ -25,6 +26,7 @@ impl<C: Coherence> Coherence for Noting<C> {
     type Space = C::Space;
     type Pending = C::Pending;
     type Batch = C::Batch;
+    type Parked = Infallible;
 
     const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
     const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;

@@ -246,10 +246,13 @@ impl Coherence for Latr {
             return Later::Sent(());
         }
         match self.publish(info, &others) {
-            Some(_) if self.breaks(LatrRule::WaitForSweeps) => Later::Sent(()),
-            Some(published) => Later::Parked(published),
-            None => Later::Sent(self.linux.flush(space, change)),
+            Some(published) if !self.breaks(LatrRule::WaitForSweeps) => {
+                return Later::Parked(published);
+            }
+            Some(_) => {}
+            None => self.linux.flush(space, change),
         }
+        Later::Sent(())
     }
 
     fn is_over(&self, parked: &Published) -> bool {
