@@ -22,6 +22,7 @@ pub trait Chooser {
 /// differ in the order of steps that have nothing to do with each other are gone through once.
 #[derive(Debug, Default)]
 pub struct Everything {
+    has_begun: bool,
     trail: Vec<Node>,
     depth: usize,
     /// How often one may yet change from a CPU that could go on to another one, if that is bounded.
@@ -53,11 +54,10 @@ impl Everything {
 
     /// To be called before each run, the first included. Returns whether there is one left.
     pub fn next_run(&mut self) -> bool {
-        let is_first = self.seen.is_empty() && self.trail.is_empty() && self.depth == 0;
         self.depth = 0;
         self.last_cpu = None;
         self.changes_left = self.changes_max;
-        if is_first {
+        if !std::mem::replace(&mut self.has_begun, true) {
             return true;
         }
         while let Some(node) = self.trail.last_mut() {

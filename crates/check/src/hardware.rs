@@ -188,6 +188,8 @@ pub(crate) struct Hardware {
     flushed: BTreeSet<(usize, usize, Entry)>,
     /// Which words are of page tables.
     words: BTreeSet<u32>,
+    /// Invalidations that were broadcast and are not complete: whose, and of which pages.
+    broadcasts: Vec<(usize, u64)>,
 }
 
 impl Hardware {
@@ -200,6 +202,7 @@ impl Hardware {
             frames: Vec::new(),
             flushed: BTreeSet::new(),
             words: BTreeSet::new(),
+            broadcasts: Vec::new(),
         }
     }
 
@@ -344,6 +347,27 @@ impl Hardware {
         self.fill(memory, cpu)
     }
 
+    /// A CPU broadcasts an invalidation of pages.
+    pub(crate) fn issue_broadcast(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
+        let set =
+            (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page);
+        self.broadcasts.push((cpu, set));
+    }
+
+    /// Its broadcasts are complete: no CPU holds any of it.
+    pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+        let (own, others) = self.broadcasts.iter().partition(|&&(issuer, _)| issuer == cpu);
+        self.broadcasts = others;
+        let own: Vec<(usize, u64)> = own;
+        let set = own.iter().fold(0, |all, (_, set)| all | set);
+        let mut wrong = None;
+        for target in 0..self.cpus.len() {
+            let found = self.drop_pages(memory, target, |page| set >> page & 1 == 1, true);
+            wrong = wrong.or(found);
+        }
+        wrong
+    }
+
     /// A CPU drops all of a tag, or everything.
     pub(crate) fn drop_tag(
         &mut self,
@@ -458,6 +482,9 @@ impl Hardware {
                     hash = mix(hash, place << 32 | u64::from(upper.life));
                 }
             }
+        }
+        for &(issuer, set) in &self.broadcasts {
+            hash = mix(mix(hash, issuer as u64), set);
         }
         for &(root, page, entry) in &self.flushed {
             hash = mix(mix(hash, (root << 8 | page) as u64), entry.0);

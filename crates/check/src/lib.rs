@@ -57,6 +57,7 @@ mod explore;
 mod timeline;
 
 pub mod engine;
+pub mod zoo;
 
 pub use choice::{Again, Chooser, Everything, Random};
 pub use explore::{Budget, Found, Scene, Search, at_random, search, shortest};

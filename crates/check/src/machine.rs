@@ -110,6 +110,26 @@ impl World {
         self.hardware(|hardware, memory| hardware.drop_tag(memory, cpu, tag));
     }
 
+    /// Begins to have all CPUs drop pages of whatever they have loaded, and the way to them: it is
+    /// done when this CPU [completes](Self::complete_broadcasts) it, and maybe no sooner.
+    pub fn issue_broadcast(&self, pages: impl Fn(usize) -> bool) {
+        self.step();
+        self.say(|| "broadcasts an invalidation".to_owned());
+        let cpu = self.cpu();
+        self.hardware(|hardware, _| {
+            hardware.issue_broadcast(cpu, &pages);
+            None
+        });
+    }
+
+    /// Returns when what *this* CPU has broadcast is done.
+    pub fn complete_broadcasts(&self) {
+        self.step();
+        self.say(|| "completes its broadcasts".to_owned());
+        let cpu = self.cpu();
+        self.hardware(|hardware, memory| hardware.complete_broadcasts(memory, cpu));
+    }
+
     /// Runs in user mode for a while, and uses whatever it likes.
     pub fn stay_in_user_mode(&self) {
         let cpu = self.cpu();

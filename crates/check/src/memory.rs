@@ -32,10 +32,11 @@ struct Stored {
 }
 
 /// What a store that became visible was to.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Visible {
     pub(crate) word: u32,
-    pub(crate) name: String,
+    /// Whether it held another value before.
+    pub(crate) is_change: bool,
 }
 
 impl Memory {
@@ -139,8 +140,9 @@ impl Memory {
     /// A store becomes visible.
     pub(crate) fn write_back(&mut self, cpu: usize, index: usize) -> Visible {
         let Stored { word, value, .. } = self.buffers[cpu].remove(index);
+        let is_change = self.value(word) != value;
         self.set(word, value);
-        Visible { word, name: self.name_of(word) }
+        Visible { word, is_change }
     }
 
     /// Everything is visible: before a run begins.

@@ -14,7 +14,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::choice::{Chooser, mix};
 use crate::hardware::{Hardware, Wrong};
-use crate::memory::Memory;
+use crate::memory::{Memory, Visible};
 use crate::profile::Profile;
 
 /// What can happen next.
@@ -117,6 +117,9 @@ pub struct World {
     steps: Cell<u64>,
     lines: RefCell<Option<Vec<Line>>>,
 }
+
+/// Programs are of a few hundred steps: who does more goes round in circles.
+const STEPS_MAX: u64 = 100_000;
 
 /// Stacks, from one run to the next.
 #[derive(Default)]
@@ -277,6 +280,17 @@ impl World {
         seen.set(mix(seen.get(), value));
     }
 
+    /// Waits until something is so, by a look that remembers nothing of the last one, nor of
+    /// interrupts in between: the program is where it was before each, and such states are one.
+    pub fn wait_until(&self, is_so: impl Fn() -> bool) {
+        let context = &self.cpus[self.cpu()];
+        let before = context.seen.get();
+        while !is_so() {
+            self.relax();
+            context.seen.set(before);
+        }
+    }
+
     /// Something changed that others may wait for.
     pub fn changed(&self) {
         self.changes.set(self.changes.get() + 1);
@@ -371,6 +385,9 @@ impl World {
             if let Some(wrong) = self.wrong.borrow_mut().take() {
                 return End::Wrong(wrong);
             }
+            if self.steps.get() > STEPS_MAX {
+                return End::Wrong(Wrong::Stuck);
+            }
             let actions = self.actions();
             if actions.is_empty() {
                 return if self.is_over() { End::Done } else { End::Wrong(Wrong::Stuck) };
@@ -406,9 +423,16 @@ impl World {
     fn store_becomes_visible(&self, cpu: usize, index: usize) {
         let stored = self.memory.borrow_mut().write_back(cpu, index);
         let is_access = !self.hardware.borrow().is_of_page_tables(stored.word);
-        let name = stored.name;
-        self.write_line(cpu, is_access, || format!("its store to {name} becomes visible"));
-        self.written(stored.word);
+        let name = || self.memory.borrow().name_of(stored.word);
+        self.write_line(cpu, is_access, || format!("its store to {} becomes visible", name()));
+        self.stored(stored);
+    }
+
+    fn stored(&self, stored: Visible) {
+        // Who stores what is there changes nothing that anybody could wait for.
+        if stored.is_change {
+            self.written(stored.word);
+        }
     }
 
     /// A word has another value for all from now on.
@@ -429,7 +453,7 @@ impl World {
             let Some(word) = self.memory.borrow().oldest(cpu) else { return };
             self.unlock_others(word, cpu);
             let stored = self.memory.borrow_mut().write_back(cpu, 0);
-            self.written(stored.word);
+            self.stored(stored);
         }
     }
 
@@ -449,7 +473,7 @@ impl World {
         loop {
             let Some(index) = self.memory.borrow().in_the_way(word, cpu, other) else { return };
             let stored = self.memory.borrow_mut().write_back(other, index);
-            self.written(stored.word);
+            self.stored(stored);
         }
     }
 
