@@ -44,7 +44,8 @@ pub(crate) struct PageTables<F> {
     /// How many tables hang below the root, and how many did when they were last unhooked.
     count: AtomicU64,
     count_at_unhook: AtomicU64,
-    /// How many large leaves there are: where there are none, nobody need look for them.
+    /// How many large leaves there are: where there are none, nobody need look for them. Changed
+    /// and read under the areas' lock, which orders it: who makes a leaf holds it for writing.
     large_count: AtomicU64,
     format: PhantomData<fn() -> F>,
 }
