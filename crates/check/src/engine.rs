@@ -4,10 +4,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, Here, Lifetime, Machine, Pending, Root, Rule, Shootdown,
-    Space, Tag, TagSlot, Tagging,
+    Batch, Cpu, CpuId, CpuSet, Entries, Extent, Here, Lifetime, Machine, Pending, Root, Rule,
+    Shootdown, Space, StaleWrites, Tag, TagSlot, Tagging, Word,
 };
 
 use crate::choice::Chooser;
@@ -16,7 +17,9 @@ use crate::hardware::{Entry, Keeps, PAGES, SLOTS};
 use crate::machine::{PageTables, Upper};
 use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
-use crate::world::{Outcome, Stacks, System, World, Writing, run, with_world};
+use crate::sometimes::Sometimes;
+use crate::system::System;
+use crate::world::{Outcome, Stacks, World, Writing, run, with_world};
 
 /// The hostile machine, as the engine sees it.
 #[derive(Debug)]
@@ -24,8 +27,8 @@ pub struct Hostile {
     cpus: Vec<Cpu<Self>>,
     tags: usize,
     broken: Option<Rule>,
-    /// Spaces that are the kernel's again: by the number of their roots.
-    reclaimed: RefCell<Vec<usize>>,
+    /// Which CPU has retired each space: by the number of its root.
+    retired_by: RefCell<Vec<(usize, usize)>>,
 }
 
 // SAFETY: a run and all that belongs to it stays on one thread of the host.
@@ -44,7 +47,7 @@ impl Hostile {
         };
         let cpus = (0..config.cpus).map(cpu).collect();
         let Config { tags, broken, .. } = config;
-        Self { cpus, tags, broken, reclaimed: RefCell::default() }
+        Self { cpus, tags, broken, retired_by: RefCell::default() }
     }
 }
 
@@ -116,8 +119,12 @@ unsafe impl Machine for Hostile {
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: it is ours again, and spaces live as long as the run.
         let root = unsafe { space.as_ref() }.root().0 as usize;
-        self.reclaimed.borrow_mut().push(root);
-        with_world(|world| world.free_root(root));
+        with_world(|world| {
+            world.free_root(root);
+            if !self.retired_by.borrow().contains(&(root, world.cpu())) {
+                world.reach(Sometimes::HandedOff);
+            }
+        });
     }
     fn spin(&self) {
         with_world(World::relax);
@@ -178,6 +185,8 @@ pub enum Op {
     Unmap(usize, usize),
     /// The same, and takes no interrupt while it waits.
     UnmapMasked(usize, usize),
+    /// Reclaims a page of a space: takes it, and flushes that with others.
+    Take(usize, usize),
     /// Lets nobody write to a page of a space any more.
     Protect(usize, usize),
     /// Takes a table out of a space, with its pages, flushes, and frees it when nobody walks it.
@@ -185,6 +194,8 @@ pub enum Op {
     /// Waits until nobody runs the space any more, nor will: its tables are freed when nobody walks
     /// them.
     Retire(usize),
+    /// Goes offline, and comes back.
+    OfflineOnline,
 }
 
 /// What each CPU does on a machine with this engine.
@@ -224,7 +235,32 @@ struct KernelSpace {
     space: Space<Hostile>,
     tables: PageTables,
     /// How often it is yet to be run, and left again.
-    runs_left: Cell<usize>,
+    runs_left: CheckWord,
+    /// How many change its page tables, and flush that by themselves: who finds a page gone while
+    /// others do relies on nothing. (A memory manager knows more: `flights` in `crates/vm`.)
+    flights: Cell<u32>,
+}
+
+/// One that changes page tables, until it has flushed that.
+struct Flight<'s>(&'s KernelSpace);
+
+impl KernelSpace {
+    fn begin_flight(&self) -> Flight<'_> {
+        self.flights.set(self.flights.get() + 1);
+        Flight(self)
+    }
+}
+
+impl Flight<'_> {
+    fn is_alone(&self) -> bool {
+        self.0.flights.get() == 1
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.0.flights.set(self.0.flights.get() - 1);
+    }
 }
 
 impl<'p> Kernel<'p> {
@@ -233,14 +269,16 @@ impl<'p> Kernel<'p> {
         let engine = Shootdown::new(Hostile::new(world, config));
         let space = |number| {
             let tables = PageTables::new(world);
-            let runs = programs.iter().flatten().filter(|&&op| op == Op::Run(number)).count();
+            let runs =
+                programs.iter().flatten().filter(|&&op| op == Op::Run(number)).count() as u64;
             let first = world.memory.borrow().word_count();
             let space = engine.space(Root(tables.root() as u64));
             world.memory.borrow_mut().name_from(first, |place| {
                 let what = if place == 0 { "the generation" } else { "a word" };
                 format!("{what} of space {number}")
             });
-            KernelSpace { space, tables, runs_left: Cell::new(runs) }
+            let runs_left = CheckWord::named(runs, || format!("the threads of space {number}"));
+            KernelSpace { space, tables, runs_left, flights: Cell::new(0) }
         };
         let mut spaces = SPACES.take();
         spaces.extend((0..config.spaces).map(space));
@@ -278,9 +316,17 @@ impl<'p> Kernel<'p> {
             }
             Op::Unmap(space, page) => self.unmap(space, page),
             Op::UnmapMasked(space, page) => self.pinned(|_| self.unmap(space, page)),
+            Op::Take(space, page) => self.reclaim(space, page),
             Op::Protect(space, page) => self.protect(space, page),
             Op::UnmapTable(space, slot) => self.unmap_table(space, slot),
             Op::Retire(space) => self.retire(space),
+            Op::OfflineOnline => {
+                self.pinned(|here| {
+                    here.offline();
+                    self.change_thread(None);
+                    here.online();
+                });
+            }
         }
     }
 
@@ -294,39 +340,77 @@ impl<'p> Kernel<'p> {
     /// This CPU runs another thread, or none: that of before is gone.
     fn change_thread(&self, space: Option<usize>) {
         with_world(|world| {
-            let Some(left) = self.current[world.cpu()].replace(space) else { return };
-            let runs_left = &self.spaces[left].runs_left;
-            runs_left.set(runs_left.get() - 1);
-            world.changed();
+            // With release and acquire, as a kernel counts: who finds none left comes after what
+            // they did.
+            if let Some(left) = self.current[world.cpu()].replace(space) {
+                self.spaces[left].runs_left.fetch_add(1_u64.wrapping_neg(), AcqRel);
+            }
         });
     }
 
     fn flush(&self, space: usize, extent: Extent) {
-        let pending: Pending<'_, _> =
-            self.pinned(|here| here.flush(&self.spaces[space].space, extent));
+        let KernelSpace { space, tables, .. } = &self.spaces[space];
+        let outdated = with_world(|world| world.outdated(tables.root(), |it| covers(extent, it)));
+        let pending: Pending<'_, _> = self.pinned(|here| here.flush(space, extent));
         pending.wait();
-        let root = self.spaces[space].tables.root();
-        with_world(|world| world.flush_is_done(root, |page| covers(extent, page)));
+        with_world(|world| world.flush_is_done(outdated));
     }
 
     fn unmap(&self, space: usize, number: usize) {
+        let flight = self.spaces[space].begin_flight();
         let entry = self.spaces[space].tables.swap(number, Entry::EMPTY);
         if entry.is_present() {
             self.flush(space, page(number));
             with_world(|world| world.reuse_frame(entry.target()));
+        } else if flight.is_alone() {
+            self.settle(space, page(number));
+        }
+    }
+
+    /// Relies on nobody using pages that somebody else has taken away.
+    fn settle(&self, space: usize, extent: Extent) {
+        let KernelSpace { space, tables, .. } = &self.spaces[space];
+        let outdated = with_world(|world| world.outdated(tables.root(), |it| covers(extent, it)));
+        if space.is_held_back(self.engine.machine()) {
+            with_world(|world| world.reach(Sometimes::Settled));
+        }
+        self.pinned(|here| here.settle(space, extent)).wait();
+        with_world(|world| world.flush_is_done(outdated));
+    }
+
+    fn reclaim(&self, space: usize, number: usize) {
+        let KernelSpace { space, tables, .. } = &self.spaces[space];
+        let mut batch: Batch<&Space<Hostile>, Frames, 1> = Batch::new();
+        let Ok(in_batch) = batch.space(self.engine.machine(), &space) else { return };
+        let entry = tables.swap(number, Entry::EMPTY);
+        if !entry.is_present() {
+            return drop(self.pinned(|here| batch.send(here)));
+        }
+        let stale_writes = StaleWrites::Possible;
+        self.pinned(|here| in_batch.unmapped(here, page(number), stale_writes)).wait();
+        // Its entry did not say that it was written.
+        with_world(|world| world.write_out(entry.target(), false));
+        batch.free_later(entry.target());
+        let sent = self.pinned(|here| batch.send(here));
+        if let Some(frame) = sent.wait().0 {
+            with_world(|world| world.reuse_frame(frame));
         }
     }
 
     fn protect(&self, space: usize, number: usize) {
         let tables = &self.spaces[space].tables;
         let entry = tables.entry(number);
-        if entry.is_present() && entry.is_writable() {
-            tables.swap(number, Entry::to(entry.target()));
+        let _flight = self.spaces[space].begin_flight();
+        if entry.is_present()
+            && entry.is_writable()
+            && tables.replace(number, entry, Entry::to(entry.target()))
+        {
             self.flush(space, page(number));
         }
     }
 
     fn unmap_table(&self, space: usize, slot: usize) {
+        let _flight = self.spaces[space].begin_flight();
         let tables = &self.spaces[space].tables;
         let pages = slot * PAGES..(slot + 1) * PAGES;
         let frames: Vec<_> = pages.clone().map(|page| tables.swap(page, Entry::EMPTY)).collect();
@@ -344,12 +428,24 @@ impl<'p> Kernel<'p> {
 
     fn retire(&self, space: usize) {
         let KernelSpace { space, runs_left, .. } = &self.spaces[space];
-        while runs_left.get() > 0 {
-            with_world(World::relax);
-        }
+        with_world(|world| {
+            world.wait_until(|| runs_left.load(Acquire) == 0);
+            let root = space.root().0 as usize;
+            self.engine.machine().retired_by.borrow_mut().push((root, world.cpu()));
+        });
         // SAFETY: no program switches to a space that it has retired.
         let retiring = self.pinned(|here| unsafe { here.retire(NonNull::from(space)) });
         drop(retiring);
+    }
+}
+
+/// The frames of a batch, which are few: nothing is allocated that a run given up would lose.
+#[derive(Debug, Default)]
+struct Frames(Option<usize>);
+
+impl Extend<usize> for Frames {
+    fn extend<I: IntoIterator<Item = usize>>(&mut self, frames: I) {
+        self.0 = frames.into_iter().last().or(self.0);
     }
 }
 
@@ -374,6 +470,16 @@ impl System for Kernel<'_> {
         if self.current[cpu].get().is_some() {
             self.perform(Op::Idle);
         }
+        let stats = self.engine.cpu(CpuId(cpu as u32)).stats();
+        let reached = [
+            (stats.caught_up_from_log, Sometimes::CaughtUpFromLog),
+            (stats.switches_without_flush, Sometimes::KeptItsTag),
+            (stats.answers, Sometimes::Answered),
+            (stats.flushes_told_nobody, Sometimes::ToldNobody),
+            (stats.rings_coalesced, Sometimes::Coalesced),
+        ];
+        let reached = reached.into_iter().filter(|&(count, _)| count > 0);
+        with_world(|world| reached.for_each(|(_, what)| world.reach(what)));
     }
     fn interrupt(&self, _: usize) {
         self.pinned(Here::answer);
@@ -390,9 +496,11 @@ impl std::fmt::Display for Op {
             Self::UnmapMasked(space, page) => {
                 write!(f, "unmaps page {page} of space {space}, with interrupts masked")
             }
+            Self::Take(space, page) => write!(f, "reclaims page {page} of space {space}"),
             Self::Protect(space, page) => write!(f, "write-protects page {page} of space {space}"),
             Self::UnmapTable(space, slot) => write!(f, "unmaps table {slot} of space {space}"),
             Self::Retire(space) => write!(f, "retires space {space}"),
+            Self::OfflineOnline => f.write_str("goes offline, and comes back"),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The search: runs, until something is wrong, all was seen, or it is enough.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::choice::{Again, Chooser, Everything, Random};
 use crate::hardware::Wrong;
 use crate::profile::Profile;
+use crate::sometimes::Sometimes;
 use crate::world::{Action, End, Line, Outcome, Stacks, Writing};
 
 /// What can be run over and over.
@@ -48,6 +50,8 @@ pub struct Search {
     pub steps: u64,
     /// States, if all were looked for.
     pub states: usize,
+    /// What happened in some run.
+    pub reached: BTreeSet<Sometimes>,
     /// Whether there is nothing else to be seen.
     pub is_complete: bool,
     /// What is wrong.
@@ -89,6 +93,7 @@ pub fn shortest(scene: &dyn Scene, profile: Profile, changes_max: u32, budget: B
             runs: total.runs + found.runs,
             steps: total.steps + found.steps,
             states: found.states,
+            reached: &total.reached | &found.reached,
             is_complete: found.is_complete,
             found: found.found,
         };
@@ -118,6 +123,7 @@ impl Search {
     fn add(&mut self, scene: &dyn Scene, profile: Profile, outcome: &Outcome, stacks: &mut Stacks) {
         self.runs += 1;
         self.steps += outcome.steps;
+        self.reached.extend(&outcome.reached);
         if let End::Wrong(wrong) = outcome.end {
             let choices = outcome.choices.clone();
             let mut again = Again::new(choices.clone());

@@ -175,6 +175,11 @@ struct Table {
     is_free: bool,
 }
 
+/// Translations that a flush is to take from everybody.
+#[derive(Clone, Debug)]
+#[must_use = "the flush is said to be done some time"]
+pub struct Outdated(BTreeSet<(usize, usize, Entry)>);
+
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Hardware {
@@ -391,20 +396,24 @@ impl Hardware {
         self.look(cpu)
     }
 
-    /// A flush of pages is said to be done: what they were before, nobody uses.
-    pub(crate) fn flush_is_done(
-        &mut self,
+    /// What CPUs may hold of pages that say something else by now.
+    pub(crate) fn outdated(
+        &self,
         memory: &Memory,
         root: usize,
         pages: impl Fn(usize) -> bool,
-    ) -> Option<Wrong> {
+    ) -> Outdated {
         let now = self.entries(memory, root);
         let caches = self.cpus.iter().flat_map(|cpu| cpu.cached.values());
         let held = caches.flat_map(|cached| &cached.leaves);
         let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
         let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
-        let old: Vec<_> = old.map(|leaf| (root, leaf.page, leaf.entry)).collect();
-        self.flushed.extend(old);
+        Outdated(old.map(|leaf| (root, leaf.page, leaf.entry)).collect())
+    }
+
+    /// A flush is said to be done: nobody uses any of it.
+    pub(crate) fn flush_is_done(&mut self, outdated: Outdated) -> Option<Wrong> {
+        self.flushed.extend(outdated.0);
         self.look_at_all()
     }
 

@@ -48,6 +48,8 @@
 
 // In reading order.
 mod profile;
+mod sometimes;
+mod system;
 mod world;
 mod memory;
 mod hardware;
@@ -61,9 +63,11 @@ pub mod zoo;
 
 pub use choice::{Again, Chooser, Everything, Random};
 pub use explore::{Budget, Found, Scene, Search, at_random, search, shortest};
-pub use hardware::{Entry, Keeps, PAGES, SLOTS, Wrong};
+pub use hardware::{Entry, Keeps, Outdated, PAGES, SLOTS, Wrong};
 pub use machine::{PageTables, Upper};
 pub use memory::{CheckWord, fence};
 pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};
+pub use sometimes::Sometimes;
+pub use system::System;
 pub use timeline::Detail;
-pub use world::{Action, End, Line, Outcome, Stacks, System, World, Writing, run, with_world};
+pub use world::{Action, End, Line, Outcome, Stacks, World, Writing, run, with_world};

@@ -1,11 +1,11 @@
 //! What a kernel does with the hardware, as seen by what is checked: each a step, before which all
 //! others may do theirs.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use shootdown::Word;
 
-use crate::hardware::{Entry, Hardware, Keeps, PAGES, SLOTS, Wrong};
+use crate::hardware::{Entry, Hardware, Keeps, Outdated, PAGES, SLOTS, Wrong};
 use crate::memory::{CheckWord, Memory};
 use crate::world::World;
 
@@ -51,13 +51,19 @@ impl PageTables {
     /// The entry of a page, as a walker of this CPU's program finds it.
     #[must_use]
     pub fn entry(&self, page: usize) -> Entry {
-        Entry(self.word(page).load(Relaxed))
+        Entry(self.word(page).load(Acquire))
     }
 
     /// Changes the entry of a page, and returns what it was: by one locked operation, as kernels do
-    /// because hardware may be marking it.
+    /// because hardware may be marking it; with release and acquire, as the engine asks of them,
+    /// for others go by what they find there.
     pub fn swap(&self, page: usize, entry: Entry) -> Entry {
-        Entry(self.word(page).swap(entry.0, Relaxed))
+        Entry(self.word(page).swap(entry.0, AcqRel))
+    }
+
+    /// Changes the entry of a page if it is still that one. Returns whether it was.
+    pub fn replace(&self, page: usize, from: Entry, to: Entry) -> bool {
+        self.word(page).compare_exchange(from.0, to.0, AcqRel, Acquire).is_ok()
     }
 
     /// Changes the entry of a page by a store.
@@ -141,10 +147,15 @@ impl World {
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
     }
 
-    /// A flush of pages of a root is said to be done.
-    pub fn flush_is_done(&self, root: usize, pages: impl Fn(usize) -> bool) {
+    /// What CPUs may hold of pages of a root that have just been changed, by this CPU or another.
+    pub fn outdated(&self, root: usize, pages: impl Fn(usize) -> bool) -> Outdated {
+        self.hardware.borrow().outdated(&self.memory.borrow(), root, pages)
+    }
+
+    /// A flush of that is said to be done.
+    pub fn flush_is_done(&self, outdated: Outdated) {
         self.say(|| "takes the flush to be done".to_owned());
-        self.hardware(|hardware, memory| hardware.flush_is_done(memory, root, &pages));
+        self.hardware(|hardware, _| hardware.flush_is_done(outdated));
     }
 
     /// A frame is somebody else's from now on.

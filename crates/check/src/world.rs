@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "the run is found by a pointer, and CPUs are suspended by one")]
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ptr;
 
@@ -16,6 +17,8 @@ use crate::choice::{Chooser, mix};
 use crate::hardware::{Hardware, Wrong};
 use crate::memory::{Memory, Visible};
 use crate::profile::Profile;
+use crate::sometimes::Sometimes;
+use crate::system::{Running, System, with_system};
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,14 +39,6 @@ impl Action {
             Self::Step(cpu) | Self::Interrupt(cpu) | Self::Store(cpu, _) => cpu,
         }
     }
-}
-
-/// What runs on a machine: made anew for each run.
-pub trait System {
-    /// What a CPU does, from its beginning to its end. After that it idles.
-    fn run(&self, cpu: usize);
-    /// The handler of its interrupt.
-    fn interrupt(&self, cpu: usize);
 }
 
 /// How a run ended.
@@ -113,6 +108,7 @@ pub struct World {
     changes: Cell<u64>,
     wrong: RefCell<Option<Wrong>>,
     choices: RefCell<Vec<Action>>,
+    reached: RefCell<BTreeSet<Sometimes>>,
     has_begun: Cell<bool>,
     steps: Cell<u64>,
     lines: RefCell<Option<Vec<Line>>>,
@@ -142,6 +138,8 @@ pub struct Outcome {
     pub steps: u64,
     /// What was chosen, where there was a choice.
     pub choices: Vec<Action>,
+    /// What happened that must happen in some run.
+    pub reached: BTreeSet<Sometimes>,
     /// What happened, if it was asked for.
     pub lines: Vec<Line>,
 }
@@ -159,7 +157,7 @@ pub fn run<S: System>(
     let world = World::new(profile, cpus, writing);
     let _here = Here::enter(&world);
     let system = set_up(&world);
-    SYSTEM.set(Some(Erased::new(&system)));
+    let _system = Running::enter(&system);
     world.memory.borrow_mut().settle();
     world.has_begun.set(true);
     let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks)).collect();
@@ -178,7 +176,13 @@ pub fn run<S: System>(
         stacks.0.push(routine.into_stack());
     }
     let lines = world.lines.take().unwrap_or_default();
-    Outcome { end, steps: world.steps.get(), choices: world.choices.take(), lines }
+    Outcome {
+        end,
+        steps: world.steps.get(),
+        choices: world.choices.take(),
+        reached: world.reached.take(),
+        lines,
+    }
 }
 
 fn routine(cpu: usize, stacks: &mut Stacks) -> Routine {
@@ -216,6 +220,7 @@ impl World {
             changes: Cell::new(0),
             wrong: RefCell::new(None),
             choices: RefCell::default(),
+            reached: RefCell::default(),
             has_begun: Cell::new(false),
             steps: Cell::new(0),
             lines: RefCell::new((writing == Writing::On).then(Vec::new)),
@@ -334,6 +339,11 @@ impl World {
         self.drain(self.cpu());
         self.cpus[target].is_rung.set(true);
         self.changed();
+    }
+
+    /// Something happened that must happen in some run.
+    pub fn reach(&self, what: Sometimes) {
+        self.reached.borrow_mut().insert(what);
     }
 
     /// Something must not be.
@@ -528,40 +538,6 @@ impl fmt::Debug for World {
 
 thread_local! {
     static WORLD: Cell<*const World> = const { Cell::new(ptr::null()) };
-    static SYSTEM: Cell<Option<Erased>> = const { Cell::new(None) };
-}
-
-/// What runs, whatever it is: a run's programs are found by it, and it may borrow.
-#[derive(Clone, Copy)]
-struct Erased {
-    system: *const (),
-    run: unsafe fn(*const (), usize),
-    interrupt: unsafe fn(*const (), usize),
-}
-
-impl Erased {
-    fn new<S: System>(system: &S) -> Self {
-        unsafe fn run<S: System>(system: *const (), cpu: usize) {
-            // SAFETY: called with what it was made from, while the run lasts.
-            unsafe { &*system.cast::<S>() }.run(cpu);
-        }
-        unsafe fn interrupt<S: System>(system: *const (), cpu: usize) {
-            // SAFETY: as above.
-            unsafe { &*system.cast::<S>() }.interrupt(cpu);
-        }
-        Self { system: ptr::from_ref(system).cast(), run: run::<S>, interrupt: interrupt::<S> }
-    }
-}
-
-impl System for Erased {
-    fn run(&self, cpu: usize) {
-        // SAFETY: it is used while the run lasts.
-        unsafe { (self.run)(self.system, cpu) }
-    }
-    fn interrupt(&self, cpu: usize) {
-        // SAFETY: as above.
-        unsafe { (self.interrupt)(self.system, cpu) }
-    }
 }
 
 /// Calls `f` with the run that this thread of the host is in.
@@ -576,22 +552,17 @@ pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
     f(world.expect("words and machines are used within runs"))
 }
 
-fn with_system<R>(f: impl FnOnce(&Erased) -> R) -> R {
-    f(&SYSTEM.get().expect("set before a routine begins"))
-}
-
 /// While it lives, this thread of the host is in a run.
-struct Here(*const World, Option<Erased>);
+struct Here(*const World);
 
 impl Here {
     fn enter(world: &World) -> Self {
-        Self(WORLD.replace(world), SYSTEM.get())
+        Self(WORLD.replace(world))
     }
 }
 
 impl Drop for Here {
     fn drop(&mut self) {
         WORLD.set(self.0);
-        SYSTEM.set(self.1);
     }
 }

@@ -1,12 +1,15 @@
 //! The engine on the hostile machine: small programs in every schedule; and the same with a rule
 //! broken, which must be found.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use shootdown::Rule;
 use shootdown_check::engine::Op::{self, *};
 use shootdown_check::engine::{Config, Programs};
-use shootdown_check::{Budget, Detail, Found, Profile, Scene, Search, Wrong, search, shortest};
+use shootdown_check::{
+    Budget, Detail, Found, Profile, Scene, Search, Sometimes, Wrong, at_random, search, shortest,
+};
 
 /// Enough for all that is asked for here, many times over.
 const BUDGET: Budget = Budget { time: Duration::from_secs(120), states: 4_000_000 };
@@ -30,20 +33,30 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), Leave, Run(0)], &[Unmap(0, 0)]],
     [&[Run(0), Idle], &[UnmapTable(0, 0)]],
     [&[Run(0), Run(1)], &[Retire(0)]],
+    [&[Run(0), Idle, Leave], &[Retire(0)]],
     [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]],
     [&[Run(0), Unmap(0, 1), Run(0)], &[]],
+    [&[Run(0), Unmap(0, 0), Run(0)], &[Take(0, 0)]],
+    [&[Run(0), OfflineOnline, Run(0)], &[Unmap(0, 0)]],
 ];
 
 #[test]
 fn small_programs_are_right_in_every_schedule() {
     for profile in HARDWARE {
+        let mut all_reached = BTreeSet::new();
         for &ops in SMALL {
-            let Search { runs, states, is_complete, found, .. } =
+            let Search { runs, states, is_complete, found, reached, .. } =
                 everything(&programs(None, ops), profile);
+            all_reached.extend(reached);
             println!("{} {ops:?}: {states} states in {runs} runs", profile.name);
             assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Accesses));
             assert!(is_complete, "{} {ops:?}: {states} states", profile.name);
         }
+        // For a ring to find another on its way there must be three CPUs.
+        all_reached.insert(Sometimes::Coalesced);
+        let missing: Vec<_> =
+            Sometimes::ALL.into_iter().filter(|what| !all_reached.contains(what)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?} never happens", profile.name);
     }
 }
 
@@ -58,6 +71,70 @@ fn so_they_are_with_few_tags() {
             assert!(found.is_complete && found.found.is_none(), "{tags} tags, {ops:?}");
         }
     }
+}
+
+/// Programs of eight CPUs and a dozen operations, in schedules at random: nobody retires a space,
+/// for flushes of it may be under way.
+#[test]
+fn large_programs_are_right_in_random_schedules() {
+    for profile in HARDWARE {
+        let mut reached = BTreeSet::new();
+        for seed in 0..60 {
+            let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
+            let programs = Programs { config: Config { cpus: 8, ..CONFIG }, ops };
+            let budget = Budget { states: 4, ..BUDGET };
+            let found = at_random(&programs, profile, seed, budget);
+            if let Some(found) = found.found {
+                panic!(
+                    "{} {seed}: {}\n{}",
+                    profile.name,
+                    found.wrong,
+                    found.timeline(Detail::Events)
+                );
+            }
+            reached.extend(found.reached);
+        }
+        reached.insert(Sometimes::HandedOff);
+        assert_eq!(reached, BTreeSet::from(Sometimes::ALL), "{}", profile.name);
+    }
+}
+
+/// And if a rule is broken, that is found there, too.
+#[test]
+fn what_is_broken_is_found_at_random() {
+    for rule in [Rule::RingPresent, Rule::CatchUpOnSwitch, Rule::FlushLocally] {
+        let is_found = (0..60).any(|seed| {
+            let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
+            let config = Config { cpus: 8, broken: Some(rule), ..CONFIG };
+            let budget = Budget { states: 4, ..BUDGET };
+            at_random(&Programs { config, ops }, Profile::X86, seed, budget).found.is_some()
+        });
+        assert!(is_found, "{rule:?}");
+    }
+}
+
+fn random_ops(seed: u64) -> Vec<Op> {
+    let mut state = seed;
+    let mut below = |bound: u64| {
+        // Knuth's MMIX.
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % bound) as usize
+    };
+    let op = |_| {
+        let (kind, space, page) = (below(12), below(3), below(4));
+        match kind {
+            0..5 => Run(space),
+            5 => Idle,
+            6 => Leave,
+            7 => Unmap(space, page),
+            8 => UnmapMasked(space, page),
+            9 => Take(space, page),
+            10 => Protect(space, page),
+            _ => OfflineOnline,
+        }
+    };
+    (0..12).map(op).collect()
 }
 
 /// What is found of an engine that breaks a rule, by as short a way as there is.
@@ -93,6 +170,7 @@ const BROKEN: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardReusedTag, Profile::X86, [&[Run(0), Run(1), Run(2), Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
+    (Rule::MarkHeldBack, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Take(0, 0)]]),
     (Rule::MarkHolders, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
 ];
 

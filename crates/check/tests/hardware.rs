@@ -191,7 +191,7 @@ fn a_tlb_forgets_nothing_by_itself() {
         } else {
             it.tables.swap(0, Entry::EMPTY);
             fence();
-            with_world(|world| world.flush_is_done(it.tables.root(), |page| page == 0));
+            with_world(|world| world.flush_is_done(world.outdated(it.tables.root(), |it| it == 0)));
         }
     };
     for profile in Profile::ALL {
@@ -216,7 +216,7 @@ fn what_was_dropped_before_the_flush_is_done_is_not_used_after_it() {
                 while it.y.load(Relaxed) == 0 {
                     world.relax();
                 }
-                world.flush_is_done(it.tables.root(), |page| page == 0);
+                world.flush_is_done(world.outdated(it.tables.root(), |it| it == 0));
                 world.reuse_frame(0);
             });
         }

@@ -21,7 +21,8 @@ use crate::hardware::{Entry, Keeps, Wrong};
 use crate::machine::{PageTables, Upper};
 use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
-use crate::world::{Outcome, Stacks, System, World, Writing, run, with_world};
+use crate::system::System;
+use crate::world::{Outcome, Stacks, World, Writing, run, with_world};
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
@@ -216,7 +217,7 @@ impl Stage {
     /// Says that nobody uses a page as it was.
     fn is_flushed(&self, space: usize, page: usize) {
         let root = self.space(space).root();
-        with_world(|world| world.flush_is_done(root, |it| it == page));
+        with_world(|world| world.flush_is_done(world.outdated(root, |it| it == page)));
     }
 
     fn reuse(&self, frame: usize) {
