@@ -162,6 +162,65 @@ impl Chooser for Random {
     }
 }
 
+/// By priorities: of all that could happen, what comes first is always the same CPU's step, or its
+/// interrupt, or its store, but that a few times, at random, whatever was first becomes the last.
+/// What goes wrong by so many changes is found with a probability that has a bound (Burckhardt and
+/// others, ASPLOS 2010).
+#[derive(Clone, Debug)]
+pub struct Priorities {
+    random: Random,
+    /// The higher, the sooner.
+    of: HashMap<Doer, u64>,
+    /// After how many choices the first becomes the last.
+    changes: Vec<u64>,
+    choices: u64,
+}
+
+/// Whose an action is.
+type Doer = (u8, usize);
+
+/// So long a run is taken to be.
+const CHOICES: usize = 2000;
+
+impl Priorities {
+    /// With so many changes. The same seed makes the same choices.
+    #[must_use]
+    pub fn new(seed: u64, changes: usize) -> Self {
+        let mut random = Random::new(seed);
+        let changes = (0..changes).map(|_| random.below(CHOICES) as u64).collect();
+        Self { random, of: HashMap::new(), changes, choices: 0 }
+    }
+
+    fn of(&mut self, doer: Doer) -> u64 {
+        let Self { random, of, .. } = self;
+        *of.entry(doer).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
+    }
+}
+
+impl Chooser for Priorities {
+    fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
+        let doers: Vec<_> = actions.iter().map(|action| action.doer()).collect();
+        let priorities: Vec<_> = doers.iter().map(|&doer| self.of(doer)).collect();
+        let first = (0..actions.len()).max_by_key(|&index| priorities[index])?;
+        self.choices += 1;
+        if self.changes.contains(&self.choices) {
+            // Behind all that became so before.
+            self.of.insert(doers[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
+        }
+        Some(first)
+    }
+}
+
+impl Action {
+    const fn doer(self) -> Doer {
+        match self {
+            Self::Step(cpu) => (0, cpu),
+            Self::Interrupt(cpu) => (1, cpu),
+            Self::Store(cpu, _) => (2, cpu),
+        }
+    }
+}
+
 /// What happened before, and after its end always the first thing that could.
 #[derive(Clone, Debug)]
 pub struct Again {

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "implements `Machine`, and switches spaces")]
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
@@ -11,15 +12,13 @@ use shootdown::{
     Shootdown, Space, StaleWrites, Tag, TagSlot, Tagging, Word,
 };
 
-use crate::choice::Chooser;
 use crate::explore::Scene;
 use crate::hardware::{Entry, Keeps, PAGES, SLOTS};
 use crate::machine::{PageTables, Upper};
 use crate::memory::{CheckWord, fence};
-use crate::profile::Profile;
 use crate::sometimes::Sometimes;
 use crate::system::System;
-use crate::world::{Outcome, Stacks, World, Writing, run, with_world};
+use crate::world::{Outcome, Setting, World, run, with_world};
 
 /// The hostile machine, as the engine sees it.
 #[derive(Debug)]
@@ -207,16 +206,46 @@ pub struct Programs {
     pub ops: Vec<Vec<Op>>,
 }
 
+impl Programs {
+    /// The same with as few operations as it can have so that `fails` says so all the same.
+    #[must_use]
+    pub fn shrunken(&self, fails: impl Fn(&Self) -> bool) -> Self {
+        let mut smallest = self.clone();
+        // In parts that become smaller, down to one operation.
+        let count = |ops: &[Vec<Op>]| ops.iter().map(Vec::len).sum::<usize>();
+        let mut part = count(&smallest.ops).div_ceil(2);
+        while part > 0 {
+            let mut start = 0;
+            while start < count(&smallest.ops) {
+                let smaller = smallest.without(start..start + part);
+                if fails(&smaller) {
+                    smallest = smaller;
+                } else {
+                    start += part;
+                }
+            }
+            part /= 2;
+        }
+        smallest
+    }
+
+    /// Without some of the operations, which are counted from CPU to CPU.
+    fn without(&self, left_out: Range<usize>) -> Self {
+        let mut number = 0;
+        let mut stays = |_: &Op| {
+            number += 1;
+            !left_out.contains(&(number - 1))
+        };
+        let mut smaller = self.clone();
+        smaller.ops.iter_mut().for_each(|ops| ops.retain(&mut stays));
+        smaller
+    }
+}
+
 impl Scene for Programs {
-    fn run(
-        &self,
-        profile: Profile,
-        chooser: &mut dyn Chooser,
-        stacks: &mut Stacks,
-        writing: Writing,
-    ) -> Outcome {
+    fn run(&self, setting: Setting<'_>) -> Outcome {
         let set_up = |world: &World| Kernel::new(world, self.config, &self.ops);
-        run(profile, self.config.cpus, set_up, chooser, stacks, writing)
+        run(setting, self.config.cpus, set_up)
     }
 }
 

@@ -3,22 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::choice::{Again, Chooser, Everything, Random};
+use crate::choice::{Again, Chooser, Everything, Priorities, Random};
 use crate::hardware::Wrong;
 use crate::profile::Profile;
 use crate::sometimes::Sometimes;
-use crate::world::{Action, End, Line, Outcome, Stacks, Writing};
+use crate::world::{Action, End, Line, Outcome, Setting, Stacks, Writing};
 
 /// What can be run over and over.
 pub trait Scene {
     /// One run.
-    fn run(
-        &self,
-        profile: Profile,
-        chooser: &mut dyn Chooser,
-        stacks: &mut Stacks,
-        writing: Writing,
-    ) -> Outcome;
+    fn run(&self, setting: Setting<'_>) -> Outcome;
 }
 
 /// How long one looks.
@@ -72,7 +66,12 @@ pub fn search(
         if all.states() > budget.states || start.elapsed() > budget.time {
             return search;
         }
-        let outcome = scene.run(profile, &mut all, &mut stacks, Writing::Off);
+        let outcome = scene.run(Setting {
+            profile,
+            chooser: &mut all,
+            stacks: &mut stacks,
+            writing: Writing::Off,
+        });
         search.add(scene, profile, &outcome, &mut stacks);
         search.states = all.states();
         if search.found.is_some() {
@@ -106,11 +105,37 @@ pub fn shortest(scene: &dyn Scene, profile: Profile, changes_max: u32, budget: B
 
 /// Runs at random, each with a seed of its own.
 pub fn at_random(scene: &dyn Scene, profile: Profile, seed: u64, budget: Budget) -> Search {
+    many(scene, profile, seed, budget, Random::new)
+}
+
+/// Runs by [priorities](Priorities) that change so often, each with a seed of its own.
+pub fn by_priorities(
+    scene: &dyn Scene,
+    profile: Profile,
+    changes: usize,
+    seed: u64,
+    budget: Budget,
+) -> Search {
+    many(scene, profile, seed, budget, |seed| Priorities::new(seed, changes))
+}
+
+fn many<C: Chooser>(
+    scene: &dyn Scene,
+    profile: Profile,
+    seed: u64,
+    budget: Budget,
+    chooser: impl Fn(u64) -> C,
+) -> Search {
     let mut stacks = Stacks::default();
     let (mut search, start) = (Search::default(), Instant::now());
     while search.runs < budget.states as u64 && start.elapsed() < budget.time {
-        let mut chooser = Random::new(seed.wrapping_add(search.runs));
-        let outcome = scene.run(profile, &mut chooser, &mut stacks, Writing::Off);
+        let mut chooser = chooser(seed.wrapping_add(search.runs));
+        let outcome = scene.run(Setting {
+            profile,
+            chooser: &mut chooser,
+            stacks: &mut stacks,
+            writing: Writing::Off,
+        });
         search.add(scene, profile, &outcome, &mut stacks);
         if search.found.is_some() {
             break;
@@ -127,7 +152,8 @@ impl Search {
         if let End::Wrong(wrong) = outcome.end {
             let choices = outcome.choices.clone();
             let mut again = Again::new(choices.clone());
-            let written = scene.run(profile, &mut again, stacks, Writing::On);
+            let written =
+                scene.run(Setting { profile, chooser: &mut again, stacks, writing: Writing::On });
             debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
             self.found = Some(Found { wrong, choices, lines: written.lines });
         }

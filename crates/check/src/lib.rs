@@ -61,8 +61,8 @@ mod timeline;
 pub mod engine;
 pub mod zoo;
 
-pub use choice::{Again, Chooser, Everything, Random};
-pub use explore::{Budget, Found, Scene, Search, at_random, search, shortest};
+pub use choice::{Again, Chooser, Everything, Priorities, Random};
+pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
 pub use hardware::{Entry, Keeps, Outdated, PAGES, SLOTS, Wrong};
 pub use machine::{PageTables, Upper};
 pub use memory::{CheckWord, fence};
@@ -70,4 +70,4 @@ pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};
 pub use sometimes::Sometimes;
 pub use system::System;
 pub use timeline::Detail;
-pub use world::{Action, End, Line, Outcome, Stacks, World, Writing, run, with_world};
+pub use world::{Action, End, Line, Outcome, Setting, Stacks, World, Writing, run, with_world};

@@ -144,16 +144,32 @@ pub struct Outcome {
     pub lines: Vec<Line>,
 }
 
-/// Does one run: makes a machine of `cpus` CPUs, has `set_up` make what runs on it, and lets
-/// `chooser` decide.
+/// How a run is done.
+pub struct Setting<'s> {
+    /// On which architecture.
+    pub profile: Profile,
+    /// Who decides.
+    pub chooser: &'s mut dyn Chooser,
+    /// Where stacks come from.
+    pub stacks: &'s mut Stacks,
+    /// Whether it is written down.
+    pub writing: Writing,
+}
+
+impl fmt::Debug for Setting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setting").field("profile", &self.profile.name).finish_non_exhaustive()
+    }
+}
+
+/// Does one run: makes a machine of `cpus` CPUs, has `set_up` make what runs on it, and has it
+/// decided what happens next until nothing can.
 pub fn run<S: System>(
-    profile: Profile,
+    setting: Setting<'_>,
     cpus: usize,
     set_up: impl FnOnce(&World) -> S,
-    chooser: &mut dyn Chooser,
-    stacks: &mut Stacks,
-    writing: Writing,
 ) -> Outcome {
+    let Setting { profile, chooser, stacks, writing } = setting;
     let world = World::new(profile, cpus, writing);
     let _here = Here::enter(&world);
     let system = set_up(&world);

@@ -8,7 +8,8 @@ use shootdown::Rule;
 use shootdown_check::engine::Op::{self, *};
 use shootdown_check::engine::{Config, Programs};
 use shootdown_check::{
-    Budget, Detail, Found, Profile, Scene, Search, Sometimes, Wrong, at_random, search, shortest,
+    Budget, Detail, Found, Profile, Scene, Search, Sometimes, Wrong, at_random, by_priorities,
+    search, shortest,
 };
 
 /// Enough for all that is asked for here, many times over.
@@ -110,6 +111,50 @@ fn what_is_broken_is_found_at_random() {
             at_random(&Programs { config, ops }, Profile::X86, seed, budget).found.is_some()
         });
         assert!(is_found, "{rule:?}");
+    }
+}
+
+/// And made smaller, until an engineer can read it.
+#[test]
+fn what_is_found_at_random_becomes_small() {
+    let budget = Budget { states: 500, ..BUDGET };
+    let is_found = |programs: &Programs| {
+        let is_found = |search: Search| search.found.is_some();
+        is_found(at_random(programs, Profile::X86, 1, budget))
+            || is_found(by_priorities(programs, Profile::X86, 3, 1, budget))
+    };
+    let config = Config { cpus: 8, broken: Some(Rule::RingPresent), ..CONFIG };
+    let programs = |seed: u64| {
+        let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
+        Programs { config, ops }
+    };
+    let found = (0..60).map(programs).find(&is_found).expect("it is found in one of them");
+    let small = found.shrunken(is_found);
+    let count: usize = small.ops.iter().map(Vec::len).sum();
+    println!("{:?}", small.ops);
+    // Who runs the space, and who takes a page from it.
+    assert_eq!(count, 2, "{:?}", small.ops);
+}
+
+/// Few changes find what needs few, in programs that are not made for it.
+#[test]
+fn by_priorities_too_what_is_broken_is_found() {
+    for rule in [Rule::RingPresent, Rule::CatchUpOnSwitch, Rule::FlushLocally] {
+        let is_found = (0..60).any(|seed| {
+            let ops = (0..4).map(|cpu| random_ops(seed * 8 + cpu)).collect();
+            let config = Config { cpus: 4, broken: Some(rule), ..CONFIG };
+            let budget = Budget { states: 10, ..BUDGET };
+            let found = by_priorities(&Programs { config, ops }, Profile::X86, 3, seed, budget);
+            found.found.is_some()
+        });
+        assert!(is_found, "{rule:?}");
+    }
+    for seed in 0..20 {
+        let ops = (0..4).map(|cpu| random_ops(seed * 8 + cpu)).collect();
+        let programs = Programs { config: Config { cpus: 4, ..CONFIG }, ops };
+        let budget = Budget { states: 10, ..BUDGET };
+        let found = by_priorities(&programs, Profile::ARM64, 3, seed, budget).found;
+        assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Events));
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use shootdown::Word;
 use shootdown_check::{
-    Budget, CheckWord, Chooser, Entry, Keeps, Outcome, PageTables, Profile, Scene, Search, Stacks,
-    System, Upper, World, Writing, Wrong, fence, run, search, with_world,
+    Budget, CheckWord, Entry, Keeps, Outcome, PageTables, Profile, Scene, Search, Setting, System,
+    Upper, World, Wrong, fence, run, search, with_world,
 };
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
@@ -54,13 +54,7 @@ thread_local! {
 struct Litmus(Body);
 
 impl Scene for Litmus {
-    fn run(
-        &self,
-        profile: Profile,
-        chooser: &mut dyn Chooser,
-        stacks: &mut Stacks,
-        writing: Writing,
-    ) -> Outcome {
+    fn run(&self, setting: Setting<'_>) -> Outcome {
         let set_up = |world: &World| Shared {
             x: CheckWord::new(0),
             y: CheckWord::new(0),
@@ -69,7 +63,7 @@ impl Scene for Litmus {
             ended: Cell::new(0),
             body: self.0,
         };
-        run(profile, 2, set_up, chooser, stacks, writing)
+        run(setting, 2, set_up)
     }
 }
 

@@ -15,14 +15,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use crate::choice::Chooser;
 use crate::explore::Scene;
 use crate::hardware::{Entry, Keeps, Wrong};
 use crate::machine::{PageTables, Upper};
 use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
 use crate::system::System;
-use crate::world::{Outcome, Stacks, World, Writing, run, with_world};
+use crate::world::{Outcome, Setting, World, run, with_world};
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
@@ -81,16 +80,10 @@ pub struct BugScene<'b> {
 }
 
 impl Scene for BugScene<'_> {
-    fn run(
-        &self,
-        profile: Profile,
-        chooser: &mut dyn Chooser,
-        stacks: &mut Stacks,
-        writing: Writing,
-    ) -> Outcome {
+    fn run(&self, setting: Setting<'_>) -> Outcome {
         let Bug { cpus, .. } = self.bug;
         let set_up = |world: &World| Stage::new(world, self.bug, self.variant);
-        run(profile, cpus.len(), set_up, chooser, stacks, writing)
+        run(setting, cpus.len(), set_up)
     }
 }
 

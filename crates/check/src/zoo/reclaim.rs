@@ -202,6 +202,11 @@ fn move_and_flush(stage: &Stage) {
     let entry = stage.space(0).swap(0, Entry::EMPTY);
     stage.space(0).swap(2, entry);
     fence();
+    flush_and_let_others_come(stage);
+}
+
+/// Or the other way round.
+fn flush_and_let_others_come(stage: &Stage) {
     if stage.is_mended() {
         stage.ask_and_wait(USER);
     }
@@ -224,13 +229,7 @@ fn unmap_where_it_went(stage: &Stage) {
 
 fn unlink_and_flush(stage: &Stage) {
     stage.take(0, 0);
-    if stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
-    stage.come_to(0);
-    if !stage.is_mended() {
-        stage.ask_and_wait(USER);
-    }
+    flush_and_let_others_come(stage);
 }
 
 fn free_what_no_area_maps(stage: &Stage) {
