@@ -254,6 +254,11 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
+    // About 20 000 programs a minute.
+    cargo("test --release -p shootdown-check --test engine large_programs")
+        .env("CHECK_PROGRAMS", (minutes * 20_000).to_string())
+        .env("CHECK_SEED", seed.to_string())
+        .run()?;
     // About 16 seeds in two minutes.
     miri(u32::try_from(minutes * 4).unwrap_or(u32::MAX))
 }

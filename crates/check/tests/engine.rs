@@ -61,6 +61,46 @@ fn small_programs_are_right_in_every_schedule() {
     }
 }
 
+/// All programs of two CPUs with so many operations each: one, for `CHECK_LENGTH=2` takes hours.
+#[test]
+fn all_short_programs_are_right_in_every_schedule() {
+    let length = number("CHECK_LENGTH", 1);
+    let ops = [
+        Run(0),
+        Run(1),
+        Idle,
+        Leave,
+        Unmap(0, 0),
+        UnmapMasked(0, 1),
+        Take(0, 0),
+        Protect(0, 0),
+        UnmapTable(0, 0),
+        OfflineOnline,
+    ];
+    let mut sequences: Vec<Vec<Op>> = vec![Vec::new()];
+    for _ in 0..length {
+        sequences = sequences
+            .iter()
+            .flat_map(|first| ops.map(|op| first.iter().copied().chain([op]).collect()))
+            .collect();
+    }
+    let (mut count, mut states) = (0, 0);
+    for (index, first) in sequences.iter().enumerate() {
+        // Which CPU does what makes no difference. The second runs a space before.
+        for second in &sequences[index..] {
+            let second: Vec<_> = [Run(0)].into_iter().chain(second.iter().copied()).collect();
+            let found = everything(&programs(None, [first, &second]), Profile::X86);
+            if let Some(found) = found.found {
+                panic!("{first:?} {second:?}\n{}", found.timeline(Detail::Accesses));
+            }
+            assert!(found.is_complete, "{first:?} {second:?}: {} states", found.states);
+            (count, states) = (count + 1, states + found.states);
+        }
+    }
+    println!("{count} programs, {states} states");
+    assert!(count >= 55);
+}
+
 /// Of CPUs that drop everything at each load, for they have no tags, and of one that has but one.
 #[test]
 fn so_they_are_with_few_tags() {
@@ -75,12 +115,14 @@ fn so_they_are_with_few_tags() {
 }
 
 /// Programs of eight CPUs and a dozen operations, in schedules at random: nobody retires a space,
-/// for flushes of it may be under way.
+/// for flushes of it may be under way. `CHECK_PROGRAMS` is how many (600), and `CHECK_SEED` the
+/// first of their seeds (0).
 #[test]
 fn large_programs_are_right_in_random_schedules() {
+    let (count, first) = (number("CHECK_PROGRAMS", 600), number("CHECK_SEED", 0));
     for profile in HARDWARE {
         let mut reached = BTreeSet::new();
-        for seed in 0..60 {
+        for seed in first..first + count {
             let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
             let programs = Programs { config: Config { cpus: 8, ..CONFIG }, ops };
             let budget = Budget { states: 4, ..BUDGET };
@@ -156,6 +198,10 @@ fn by_priorities_too_what_is_broken_is_found() {
         let found = by_priorities(&programs, Profile::ARM64, 3, seed, budget).found;
         assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Events));
     }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 fn random_ops(seed: u64) -> Vec<Op> {
