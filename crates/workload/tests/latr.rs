@@ -157,10 +157,12 @@ fn loops_that_map_and_unmap_find_what_they_assert() {
     for case in Case::ALL {
         let workload = WillItScale { case, tasks: Tasks::Threads, count: 4, pages: 24, rounds: 3 };
         let [latr, before] = [
-            outcome(LIMITS, workload, Latr::new).counts,
-            outcome(LIMITS, workload, Linux412::new).counts,
+            outcome(LIMITS, workload, Latr::new).counts.interrupts_sent,
+            outcome(LIMITS, workload, Linux412::new).counts.interrupts_sent,
         ];
-        assert!(latr.interrupts_sent <= before.interrupts_sent, "{case:?}");
+        // These tell others of nothing else.
+        let unmaps = matches!(case, Case::PageFault1 | Case::PageFault2 | Case::PageFault3);
+        assert!(!unmaps || (latr == 0 && before > 0), "{case:?}: {latr}, {before}");
     }
 }
 
