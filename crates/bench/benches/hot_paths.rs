@@ -111,14 +111,14 @@ count!(switch_new_tag, tags_taken(), 6, 170, |ready, here, space| switch(&here, 
 count!(flush_alone, active(), 0, 103, |ready, here, space| here
     .flush(space, Extent::page(0x1000))
     .wait());
-count!(answer, rung(), 0, 136, |ready, here, _space| here.answer());
+count!(answer, rung(), 0, 140, |ready, here, _space| here.answer());
 // A page more in a batch that knows the space; and the flush of a batch of one space that nobody
 // else uses.
 count!(take_one_more, known_to_batch(), 153, |reclaiming: (Ready, &'static mut Taken)| {
     let (ready, batch) = black_box(reclaiming);
     take(&ready, batch, 0x2000);
 });
-count!(flush_batch_alone, reclaiming(), 1073, |reclaiming: Reclaiming| {
+count!(flush_batch_alone, reclaiming(), 633, |reclaiming: Reclaiming| {
     let (ready, batch) = reclaiming;
     batch.send(&ready.0).wait();
 });

@@ -53,7 +53,7 @@ pub(crate) enum Origin {
 pub(crate) struct Ceiling {
     /// Of those that the program itself has changed.
     pub(crate) asked: usize,
-    /// Of all.
+    /// Of all; no less.
     pub(crate) all: usize,
 }
 
@@ -61,13 +61,6 @@ impl Ceiling {
     /// So many, whoever has changed them.
     pub(crate) const fn of_all(pages: usize) -> Self {
         Self { asked: pages, all: pages }
-    }
-
-    const fn of(self, origin: Origin) -> usize {
-        match origin {
-            Origin::Asked => self.asked,
-            Origin::Reclaimed => self.all,
-        }
     }
 }
 
@@ -177,16 +170,13 @@ impl<M: Machine> Journal<M> {
     /// What was flushed more than once is there once.
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
-        if seen + 1 == now {
-            match self.read(machine, now) {
-                Some((extent, origin))
-                    if !extent.is_whole() && extent.page_count() <= ceiling.of(origin) =>
-                {
-                    return Missed::Ranges(Ranges::One(extent));
-                }
-                _ if !machine.breaks(Rule::KnowEveryRange) => return Missed::Everything,
-                _ => {}
-            }
+        // The lower of the two ceilings will do, whoever has changed it.
+        if seen + 1 == now
+            && let Some((extent, _)) = self.read(machine, now)
+            && !extent.is_whole()
+            && extent.page_count() <= ceiling.asked
+        {
+            return Missed::Ranges(Ranges::One(extent));
         }
         self.missed_several(machine, seen, now, ceiling)
     }
