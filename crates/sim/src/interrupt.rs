@@ -165,6 +165,7 @@ impl Sim {
             cpu.counts.interrupted += cpu.now - start;
         }
     }
+
     fn take_tick(&self) {
         if let Some(kernel) = self.kernel() {
             kernel.tick();

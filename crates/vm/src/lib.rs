@@ -87,9 +87,9 @@
 //! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed, and `parked` keeps
-//! what is flushed later still. Then the space and
-//! its operations, a file each: [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with
-//! `cow`, `first_read`, `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
+//! what is flushed later still. Then the space and its operations, a file each:
+//! [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with `cow`, `first_read`,
+//! `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
 //! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
 //! [`advise`](AddressSpace::advise), [`collapse`](AddressSpace::collapse) with `large`, in which
 //! large pages are split, [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit); and `held`,

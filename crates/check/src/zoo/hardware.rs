@@ -13,7 +13,7 @@ use crate::world::{World, with_world};
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "completed-by-another-cpu",
-        source: "Linux on arm64, 6.15: 4b634918384c",
+        source: "Linux on arm64: 4b634918384c",
         story: "A CPU broadcasts an invalidation, and another waits for it with a barrier of its \
                 own: that waits for nothing, for the broadcast is not its own.",
         profile: Profile::ARM64,

@@ -13,7 +13,7 @@ use crate::world::with_world;
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "mask-read-before-entry-is-written",
-        source: "Linux until 4.5: CVE-2016-2069, 71b3c126e611",
+        source: "Linux: CVE-2016-2069, 71b3c126e611",
         story: "A flush stores the page table entry, and reads the mask before that is visible. \
                 A CPU that joins meanwhile is not in the mask, and finds the old entry.",
         profile: Profile::X86,
@@ -25,7 +25,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "barrier-skipped-as-the-bit-was-set",
-        source: "Linux 6.14 to 6.16: 209954cbc7d0, mended by 83b0177a6c48",
+        source: "Linux: 209954cbc7d0, mended by 83b0177a6c48",
         story: "A CPU that comes back from lazy found its bit of the mask set already, and left \
                 out the locked operation, which was also the barrier before it read the \
                 generation.",
@@ -38,7 +38,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "left-out-in-the-middle-of-a-switch",
-        source: "Linux until 6.15: fea4e317f9e7",
+        source: "Linux: fea4e317f9e7",
         story: "A CPU on its way to a space has read the generation, and not yet said which \
                 space it has loaded. A flush looks at what is loaded, and leaves it out.",
         profile: Profile::X86,
@@ -50,7 +50,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "mask-trimmed-by-another",
-        source: "Linux on powerpc until 5.10: a665eec0a22e",
+        source: "Linux on powerpc: a665eec0a22e",
         story: "Who flushes a space that has one user has all others leave it, and then clears \
                 the mask. In between, a kernel thread has begun to use the space on another CPU.",
         profile: Profile::X86,

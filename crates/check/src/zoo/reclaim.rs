@@ -27,7 +27,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "pending-flag-of-two-is-cleared-by-one",
-        source: "Linux until 4.13: 16af97dc5a89",
+        source: "Linux: 16af97dc5a89",
         story: "Two flushes of one space are under way. That they are is one bit: the first to \
                 be done clears it for both, and who looks relies on what the other has yet to \
                 flush.",
@@ -40,7 +40,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "clear-entry-taken-for-a-finished-flush",
-        source: "Linux until 3.13: 20841405940e; and 60bae7370896",
+        source: "Linux: 20841405940e; and 60bae7370896",
         story: "An entry that is clear, or forbids everything, is taken as proof that nobody \
                 uses the page: its flush was still to come.",
         profile: Profile::X86,
@@ -76,7 +76,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "moved-and-flushed-after-the-lock",
-        source: "Linux until 4.18: CVE-2018-18281, eb66ae030829",
+        source: "Linux: CVE-2018-18281, eb66ae030829",
         story: "mremap moves an entry, lets go of the lock, and flushes. In between another \
                 unmaps the new place, flushes that, and frees the page, which CPUs still have at \
                 the old place.",
@@ -89,7 +89,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "area-unlinked-before-the-flush",
-        source: "Linux until 5.19: CVE-2022-39188, b67fbebd4cf9",
+        source: "Linux: CVE-2022-39188, b67fbebd4cf9",
         story: "munmap clears entries of a driver's pages, unlinks the area, and flushes later. \
                 The driver finds no area that maps the pages, and frees them.",
         profile: Profile::X86,

@@ -14,7 +14,7 @@ use crate::world::with_world;
 pub(super) const BUGS: &[Bug] = &[
     Bug {
         name: "table-freed-before-the-flush",
-        source: "Linux until 4.19: d86564a2f085",
+        source: "Linux: d86564a2f085",
         story: "Short of memory for a batch, a page table was freed at once, and CPUs told after \
                 that.",
         profile: Profile::X86,
@@ -62,7 +62,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "shared-table-unhooked-and-too-little-flushed",
-        source: "Linux until 5.16: CVE-2021-4002",
+        source: "Linux: CVE-2021-4002",
         story: "A table that two spaces share is unhooked from one of them. Only the pages that \
                 were cleared are flushed, and none was: the other owner frees one, and this \
                 space still has it.",
