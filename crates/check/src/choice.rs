@@ -31,6 +31,8 @@ pub struct Everything {
     /// With how many changes left each state was seen.
     seen: HashMap<u64, u32, BuildHasherDefault<Ready>>,
     last_cpu: Option<usize>,
+    /// Of the last choice: kept for its room.
+    possible: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +99,9 @@ impl Chooser for Everything {
             }
             _ => true,
         };
-        let mut possible: Vec<usize> =
-            (0..actions.len()).filter(|&index| is_possible(&actions[index])).collect();
+        let mut possible = std::mem::take(&mut self.possible);
+        possible.clear();
+        possible.extend((0..actions.len()).filter(|&index| is_possible(&actions[index])));
         // Whoever was last, first: then the first thing that goes wrong does so with few changes.
         possible.sort_by_key(|&index| Some(actions[index]) != goes_on);
         let taken = if self.depth < self.trail.len() {
@@ -121,6 +124,7 @@ impl Chooser for Everything {
         };
         self.depth += 1;
         let chosen = possible[taken];
+        self.possible = possible;
         self.note(actions[chosen], goes_on.is_some());
         Some(chosen)
     }
@@ -140,7 +144,7 @@ impl Random {
         Self { state: seed, last_cpu: None }
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         // SplitMix64.
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         (finish(self.state) % bound as u64) as usize

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use crate::choice::{Again, Chooser, Everything, Priorities, Random};
 use crate::hardware::Wrong;
+use crate::history::{Line, Writing};
 use crate::profile::Profile;
+use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::world::{Action, End, Line, Outcome, Setting, Stacks, Writing};
+use crate::world::{Action, End, Outcome, Setting, Stacks};
 
 /// What can be run over and over.
 pub trait Scene {
@@ -59,7 +61,8 @@ pub fn search(
     changes_max: Option<u32>,
     budget: Budget,
 ) -> Search {
-    let mut all = changes_max.map_or_else(Everything::unbounded, Everything::with_changes);
+    let all_anew = || changes_max.map_or_else(Everything::unbounded, Everything::with_changes);
+    let (mut all, mut sharing) = (all_anew(), Sharing::default());
     let mut stacks = Stacks::default();
     let (mut search, start) = (Search::default(), Instant::now());
     while all.next_run() {
@@ -71,8 +74,14 @@ pub fn search(
             chooser: &mut all,
             stacks: &mut stacks,
             writing: Writing::Off,
+            sharing: &mut sharing,
         });
-        search.add(scene, profile, &outcome, &mut stacks);
+        if sharing.has_grown() {
+            // So far, a word was taken to be one CPU's own that is not.
+            all = all_anew();
+            continue;
+        }
+        search.add(scene, profile, &outcome, &mut stacks, &mut sharing);
         search.states = all.states();
         if search.found.is_some() {
             return search;
@@ -87,19 +96,13 @@ pub fn search(
 pub fn shortest(scene: &dyn Scene, profile: Profile, changes_max: u32, budget: Budget) -> Search {
     let mut total = Search::default();
     for changes in 0..=changes_max {
-        let found = search(scene, profile, Some(changes), budget);
-        total = Search {
-            runs: total.runs + found.runs,
-            steps: total.steps + found.steps,
-            states: found.states,
-            reached: &total.reached | &found.reached,
-            is_complete: found.is_complete,
-            found: found.found,
-        };
+        total = total.and(search(scene, profile, Some(changes), budget));
         if total.found.is_some() || !total.is_complete {
             break;
         }
     }
+    // There are more changes than those.
+    total.is_complete = false;
     total
 }
 
@@ -126,7 +129,7 @@ fn many<C: Chooser>(
     budget: Budget,
     chooser: impl Fn(u64) -> C,
 ) -> Search {
-    let mut stacks = Stacks::default();
+    let (mut stacks, mut sharing) = (Stacks::default(), Sharing::all());
     let (mut search, start) = (Search::default(), Instant::now());
     while search.runs < budget.states as u64 && start.elapsed() < budget.time {
         let mut chooser = chooser(seed.wrapping_add(search.runs));
@@ -135,8 +138,9 @@ fn many<C: Chooser>(
             chooser: &mut chooser,
             stacks: &mut stacks,
             writing: Writing::Off,
+            sharing: &mut sharing,
         });
-        search.add(scene, profile, &outcome, &mut stacks);
+        search.add(scene, profile, &outcome, &mut stacks, &mut sharing);
         if search.found.is_some() {
             break;
         }
@@ -145,15 +149,36 @@ fn many<C: Chooser>(
 }
 
 impl Search {
-    fn add(&mut self, scene: &dyn Scene, profile: Profile, outcome: &Outcome, stacks: &mut Stacks) {
+    /// This one, and then another of the same.
+    #[must_use]
+    pub fn and(self, next: Self) -> Self {
+        Self {
+            runs: self.runs + next.runs,
+            steps: self.steps + next.steps,
+            states: next.states,
+            reached: &self.reached | &next.reached,
+            is_complete: next.is_complete,
+            found: next.found,
+        }
+    }
+
+    fn add(
+        &mut self,
+        scene: &dyn Scene,
+        profile: Profile,
+        outcome: &Outcome,
+        stacks: &mut Stacks,
+        sharing: &mut Sharing,
+    ) {
         self.runs += 1;
         self.steps += outcome.steps;
         self.reached.extend(&outcome.reached);
         if let End::Wrong(wrong) = outcome.end {
             let choices = outcome.choices.clone();
             let mut again = Again::new(choices.clone());
+            let writing = Writing::On;
             let written =
-                scene.run(Setting { profile, chooser: &mut again, stacks, writing: Writing::On });
+                scene.run(Setting { profile, chooser: &mut again, stacks, writing, sharing });
             debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
             self.found = Some(Found { wrong, choices, lines: written.lines });
         }

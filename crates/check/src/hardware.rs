@@ -57,6 +57,13 @@ pub enum Wrong {
         /// Of its space.
         page: usize,
     },
+    /// A CPU can use a page of the kernel's whose frame is somebody else's by now.
+    UsesReusedKernel {
+        /// Which.
+        cpu: usize,
+        /// Of the kernel.
+        page: usize,
+    },
     /// A CPU was interrupted for a space that it did not use.
     InterruptedForNothing {
         /// Which.
@@ -83,6 +90,10 @@ impl fmt::Display for Wrong {
             Self::WritesLate { cpu, page } => {
                 write!(f, "CPU {cpu} can write to page {page}, which was written out already")
             }
+            Self::UsesReusedKernel { cpu, page } => write!(
+                f,
+                "CPU {cpu} can use kernel page {page}, whose frame is somebody else's by now"
+            ),
             Self::InterruptedForNothing { cpu } => {
                 write!(f, "CPU {cpu} is interrupted for a space that it does not use")
             }
@@ -142,6 +153,13 @@ struct Leaf {
     life: u32,
 }
 
+impl Leaf {
+    const fn mixed_into(self, hash: u64) -> u64 {
+        let place = (self.root << 8 | self.page) as u64;
+        mix(mix(hash, place << 32 | self.life as u64), self.entry.0)
+    }
+}
+
 /// The way to a table that a CPU may remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Upper {
@@ -175,10 +193,22 @@ struct Table {
     is_free: bool,
 }
 
+/// An invalidation that was broadcast and is not complete.
+#[derive(Clone, Copy, Debug)]
+struct Broadcast {
+    issuer: usize,
+    /// Under which tag; `None` for whatever each CPU has loaded.
+    tag: Option<u16>,
+    /// A bit for each page.
+    pages: u64,
+    /// Whether what is cached of upper levels goes, too.
+    upper: bool,
+}
+
 /// Translations that a flush is to take from everybody.
 #[derive(Clone, Debug)]
 #[must_use = "the flush is said to be done some time"]
-pub struct Outdated(BTreeSet<(usize, usize, Entry)>);
+pub struct Outdated(BTreeSet<Leaf>);
 
 /// All of it.
 #[derive(Debug)]
@@ -189,12 +219,12 @@ pub(crate) struct Hardware {
     tables: Vec<Table>,
     /// How often each frame was given away.
     frames: Vec<u32>,
-    /// What nobody may use any more: a flush of it is done. By root and page.
-    flushed: BTreeSet<(usize, usize, Entry)>,
+    /// What nobody may use any more: a flush of it is done.
+    flushed: BTreeSet<Leaf>,
     /// Which words are of page tables.
-    words: BTreeSet<u32>,
-    /// Invalidations that were broadcast and are not complete: whose, and of which pages.
-    broadcasts: Vec<(usize, u64)>,
+    words: Vec<bool>,
+    /// Invalidations that were broadcast and are not complete.
+    broadcasts: Vec<Broadcast>,
 }
 
 impl Hardware {
@@ -206,7 +236,7 @@ impl Hardware {
             tables: Vec::new(),
             frames: Vec::new(),
             flushed: BTreeSet::new(),
-            words: BTreeSet::new(),
+            words: Vec::new(),
             broadcasts: Vec::new(),
         }
     }
@@ -238,18 +268,22 @@ impl Hardware {
 
     fn table(&mut self, words: &[CheckWord]) -> Table {
         let words: Vec<_> = words.iter().map(CheckWord::number).collect();
-        self.words.extend(&words);
+        for &word in &words {
+            let word = word as usize;
+            self.words.resize(self.words.len().max(word + 1), false);
+            self.words[word] = true;
+        }
         Table { words, life: 0, is_free: false }
     }
 
     /// Whether a word is part of one.
     pub(crate) fn is_of_page_tables(&self, word: u32) -> bool {
-        self.words.contains(&word)
+        self.words.get(word as usize).copied().unwrap_or(false)
     }
 
     /// A word has another value: CPUs may have found it.
     pub(crate) fn written(&mut self, memory: &Memory, word: u32) -> Option<Wrong> {
-        if !self.words.contains(&word) {
+        if !self.is_of_page_tables(word) {
             return None;
         }
         self.fill_all(memory)
@@ -286,9 +320,10 @@ impl Hardware {
                 let entry = Entry(memory.value(word));
                 if entry.is_present() {
                     let (page, life) = (slot * PAGES + index, frames[entry.target()]);
-                    cached.leaves.insert(Leaf { root: of, page, entry, life });
+                    let leaf = Leaf { root: of, page, entry, life };
+                    cached.leaves.insert(leaf);
                     // It is what it was before once more.
-                    flushed.remove(&(of, page, entry));
+                    flushed.remove(&leaf);
                 }
             }
         }
@@ -306,7 +341,7 @@ impl Hardware {
                 Some(Wrong::UsesForeign { cpu: number, page })
             } else if life != self.frames[entry.target()] {
                 Some(Wrong::UsesReused { cpu: number, page })
-            } else if self.flushed.contains(&(root, page, entry)) {
+            } else if self.flushed.contains(leaf) {
                 Some(Wrong::UsesFlushed { cpu: number, page })
             } else {
                 None
@@ -341,34 +376,45 @@ impl Hardware {
         pages: impl Fn(usize) -> bool,
         upper: bool,
     ) -> Option<Wrong> {
+        self.drop_under(cpu, self.cpus[cpu].tag, pages, upper);
+        self.fill(memory, cpu)
+    }
+
+    fn drop_under(&mut self, cpu: usize, tag: u16, pages: impl Fn(usize) -> bool, upper: bool) {
         let drops_upper = upper || self.profile.upper_levels == UpperLevels::DroppedWithPages;
-        let state = &mut self.cpus[cpu];
-        if let Some(cached) = state.cached.get_mut(&state.tag) {
+        if let Some(cached) = self.cpus[cpu].cached.get_mut(&tag) {
             cached.leaves.retain(|leaf| !pages(leaf.page));
             if drops_upper {
                 cached.uppers.clear();
             }
         }
-        self.fill(memory, cpu)
     }
 
-    /// A CPU broadcasts an invalidation of pages.
-    pub(crate) fn issue_broadcast(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
-        let set =
+    /// A CPU broadcasts an invalidation of pages, under a tag or under whatever each has loaded.
+    pub(crate) fn issue_broadcast(
+        &mut self,
+        issuer: usize,
+        tag: Option<u16>,
+        pages: impl Fn(usize) -> bool,
+        upper: bool,
+    ) {
+        let pages =
             (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page);
-        self.broadcasts.push((cpu, set));
+        self.broadcasts.push(Broadcast { issuer, tag, pages, upper });
     }
 
     /// Its broadcasts are complete: no CPU holds any of it.
     pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
-        let (own, others) = self.broadcasts.iter().partition(|&&(issuer, _)| issuer == cpu);
+        let (own, others) = self.broadcasts.iter().partition(|it| it.issuer == cpu);
         self.broadcasts = others;
-        let own: Vec<(usize, u64)> = own;
-        let set = own.iter().fold(0, |all, (_, set)| all | set);
+        let own: Vec<Broadcast> = own;
         let mut wrong = None;
         for target in 0..self.cpus.len() {
-            let found = self.drop_pages(memory, target, |page| set >> page & 1 == 1, true);
-            wrong = wrong.or(found);
+            for &Broadcast { tag, pages, upper, .. } in &own {
+                let tag = tag.unwrap_or(self.cpus[target].tag);
+                self.drop_under(target, tag, |page| pages >> page & 1 == 1, upper);
+            }
+            wrong = wrong.or(self.fill(memory, target));
         }
         wrong
     }
@@ -408,7 +454,7 @@ impl Hardware {
         let held = caches.flat_map(|cached| &cached.leaves);
         let old = held.filter(|leaf| leaf.root == root && pages(leaf.page));
         let old = old.filter(|leaf| now[leaf.page] != leaf.entry);
-        Outdated(old.map(|leaf| (root, leaf.page, leaf.entry)).collect())
+        Outdated(old.copied().collect())
     }
 
     /// A flush is said to be done: nobody uses any of it.
@@ -419,6 +465,30 @@ impl Hardware {
 
     fn look_at_all(&self) -> Option<Wrong> {
         (0..self.cpus.len()).find_map(|cpu| self.look(cpu))
+    }
+
+    /// What a CPU may hold that page tables do not say any more, in words.
+    pub(crate) fn old(&self, memory: &Memory, cpu: usize) -> String {
+        let mut old = Vec::new();
+        let state = &self.cpus[cpu];
+        for (&tag, cached) in &state.cached {
+            let under = if tag == state.tag { String::new() } else { format!(" (tag {tag})") };
+            for &Leaf { root, page, entry, life } in &cached.leaves {
+                let is_now = self.entries(memory, root)[page] == entry;
+                if !is_now || life != self.frames[entry.target()] {
+                    let writable = if entry.is_writable() { ", writable" } else { "" };
+                    let frame = entry.target();
+                    old.push(format!("page {page} → frame {frame}{writable}{under}"));
+                }
+            }
+            for &Upper { root, slot, table, life } in &cached.uppers {
+                let now = Entry(memory.value(self.roots[root].words[slot]));
+                if now != Entry::to(table) || life != self.tables[table].life {
+                    old.push(format!("the way to table {table}{under}"));
+                }
+            }
+        }
+        old.join("; ")
     }
 
     /// What the page tables of a root say.
@@ -482,21 +552,20 @@ impl Hardware {
             hash = mix(hash, root << 32 | u64::from(cpu.tag) << 1 | mode);
             for (&tag, cached) in &cpu.cached {
                 hash = mix(hash, u64::from(tag));
-                for leaf in &cached.leaves {
-                    let place = (leaf.root << 8 | leaf.page) as u64;
-                    hash = mix(mix(hash, place << 32 | u64::from(leaf.life)), leaf.entry.0);
-                }
+                hash = cached.leaves.iter().fold(hash, |hash, leaf| leaf.mixed_into(hash));
                 for upper in &cached.uppers {
                     let place = (upper.root << 16 | upper.slot << 8 | upper.table) as u64;
                     hash = mix(hash, place << 32 | u64::from(upper.life));
                 }
             }
         }
-        for &(issuer, set) in &self.broadcasts {
-            hash = mix(mix(hash, issuer as u64), set);
+        for &Broadcast { issuer, tag, pages, upper } in &self.broadcasts {
+            let tag = tag.map_or(0, |tag| u64::from(tag) + 1);
+            hash = mix(hash, tag << 32 | (issuer as u64) << 1 | u64::from(upper));
+            hash = mix(hash, pages);
         }
-        for &(root, page, entry) in &self.flushed {
-            hash = mix(mix(hash, (root << 8 | page) as u64), entry.0);
+        for leaf in &self.flushed {
+            hash = leaf.mixed_into(hash);
         }
         for table in self.roots.iter().chain(&self.tables) {
             hash = mix(hash, u64::from(table.life) << 1 | u64::from(table.is_free));

@@ -50,24 +50,36 @@
 mod profile;
 mod sometimes;
 mod system;
+mod sharing;
 mod world;
+mod history;
 mod memory;
 mod hardware;
+mod kernel_pages;
+mod telling;
 mod machine;
 mod choice;
 mod explore;
 mod timeline;
+mod drawing;
+mod design;
+mod campaign;
 
 pub mod engine;
 pub mod zoo;
 
+pub use campaign::{Campaign, CounterExample, Progress, Verdict};
 pub use choice::{Again, Chooser, Everything, Priorities, Random};
+pub use design::{Design, UnknownDesign};
 pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
 pub use hardware::{Entry, Keeps, Outdated, PAGES, SLOTS, Wrong};
-pub use machine::{PageTables, Upper};
+pub use history::{Line, LineKind, Writing};
+pub use machine::{KernelTable, PageTables, Upper};
 pub use memory::{CheckWord, fence};
 pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};
+pub use sharing::Sharing;
 pub use sometimes::Sometimes;
 pub use system::System;
+pub use telling::{Told, Use};
 pub use timeline::Detail;
-pub use world::{Action, End, Line, Outcome, Setting, Stacks, World, Writing, run, with_world};
+pub use world::{Action, End, Outcome, Setting, Stacks, World, run, with_world};

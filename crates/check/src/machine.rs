@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use shootdown::Word;
 
 use crate::hardware::{Entry, Hardware, Keeps, Outdated, PAGES, SLOTS, Wrong};
+use crate::history::LineKind;
+use crate::kernel_pages::KernelPages;
 use crate::memory::{CheckWord, Memory};
+use crate::telling::{Told, Use};
 use crate::world::World;
 
 /// A root, with a table below each of its entries and a frame in each page.
@@ -72,12 +75,40 @@ impl PageTables {
     }
 
     /// Takes a table out of the root, with whatever is in it, and returns its number.
-    pub fn unhook(&self, slot: usize) -> usize {
-        Entry(self.slots[slot].swap(Entry::EMPTY.0, Relaxed)).target()
+    pub fn unhook(&self, slot: usize) -> Option<usize> {
+        let entry = Entry(self.slots[slot].swap(Entry::EMPTY.0, Relaxed));
+        entry.is_present().then(|| entry.target())
+    }
+
+    /// Whether the root still has the table that a page is in.
+    #[must_use]
+    pub fn is_hooked(&self, page: usize) -> bool {
+        Entry(self.slots[page / PAGES].load(Acquire)).is_present()
     }
 
     fn word(&self, page: usize) -> &CheckWord {
         &self.tables[page / PAGES].1[page % PAGES]
+    }
+}
+
+/// The kernel's own page table: [`SLOTS`] pages, each with a frame of the same number.
+#[derive(Debug)]
+pub struct KernelTable(Vec<CheckWord>);
+
+impl KernelTable {
+    /// A full one. There is one at most.
+    #[must_use]
+    pub fn new(world: &World) -> Self {
+        let page =
+            |page| CheckWord::named(Entry::to(page).writable().0, || format!("kernel page {page}"));
+        let words: Vec<_> = (0..SLOTS).map(page).collect();
+        world.kernel_pages.borrow_mut().set_words(&words);
+        Self(words)
+    }
+
+    /// Changes the entry of a page, and returns what it was.
+    pub fn swap(&self, page: usize, entry: Entry) -> Entry {
+        Entry(self.0[page].swap(entry.0, AcqRel))
     }
 }
 
@@ -114,16 +145,51 @@ impl World {
         });
         let cpu = self.cpu();
         self.hardware(|hardware, memory| hardware.drop_tag(memory, cpu, tag));
+        if tag.is_none() {
+            self.kernel_pages(|kernel, memory| kernel.drop_pages(memory, cpu, |_| true));
+        }
+    }
+
+    /// Drops pages of the kernel's own, under every tag.
+    pub fn drop_kernel_pages(&self, pages: impl Fn(usize) -> bool) {
+        self.step();
+        self.say(|| "drops kernel pages".to_owned());
+        let cpu = self.cpu();
+        self.kernel_pages(|kernel, memory| kernel.drop_pages(memory, cpu, &pages));
     }
 
     /// Begins to have all CPUs drop pages of whatever they have loaded, and the way to them: it is
     /// done when this CPU [completes](Self::complete_broadcasts) it, and maybe no sooner.
     pub fn issue_broadcast(&self, pages: impl Fn(usize) -> bool) {
+        self.issue_broadcast_of(None, pages, Upper::Dropped);
+    }
+
+    /// The same under a tag, whatever is loaded; and of upper levels if that is asked for.
+    pub fn issue_broadcast_of(
+        &self,
+        tag: Option<u16>,
+        pages: impl Fn(usize) -> bool,
+        upper: Upper,
+    ) {
         self.step();
-        self.say(|| "broadcasts an invalidation".to_owned());
+        self.say(|| match tag {
+            Some(tag) => format!("broadcasts an invalidation of tag {tag}"),
+            None => "broadcasts an invalidation".to_owned(),
+        });
         let cpu = self.cpu();
         self.hardware(|hardware, _| {
-            hardware.issue_broadcast(cpu, &pages);
+            hardware.issue_broadcast(cpu, tag, &pages, upper == Upper::Dropped);
+            None
+        });
+    }
+
+    /// The same for pages of the kernel's own.
+    pub fn issue_kernel_broadcast(&self, pages: impl Fn(usize) -> bool) {
+        self.step();
+        self.say(|| "broadcasts an invalidation of kernel pages".to_owned());
+        let cpu = self.cpu();
+        self.kernel_pages(|kernel, _| {
+            kernel.issue_broadcast(cpu, &pages);
             None
         });
     }
@@ -134,16 +200,17 @@ impl World {
         self.say(|| "completes its broadcasts".to_owned());
         let cpu = self.cpu();
         self.hardware(|hardware, memory| hardware.complete_broadcasts(memory, cpu));
+        self.kernel_pages(|kernel, memory| kernel.complete_broadcasts(memory, cpu));
     }
 
     /// Runs in user mode for a while, and uses whatever it likes.
     pub fn stay_in_user_mode(&self) {
         let cpu = self.cpu();
         self.step();
-        self.say(|| "goes to user mode".to_owned());
+        self.say_as(LineKind::EntersUserMode, || "goes to user mode".to_owned());
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
         self.step();
-        self.say(|| "comes back from user mode".to_owned());
+        self.say_as(LineKind::LeavesUserMode, || "comes back from user mode".to_owned());
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
     }
 
@@ -182,13 +249,54 @@ impl World {
         self.hardware(|hardware, memory| hardware.free_root(memory, root));
     }
 
+    /// A frame of the kernel's is somebody else's from now on.
+    pub fn reuse_kernel_frame(&self, frame: usize) {
+        self.say(|| format!("gives frame {frame} of the kernel away"));
+        self.kernel_pages(|kernel, _| kernel.reuse(frame));
+    }
+
+    /// The calling CPU is online from now on, and uses the kernel's pages; or it is not, and uses
+    /// none but those that are never flushed.
+    pub fn set_online(&self, is_online: bool) {
+        let cpu = self.cpu();
+        self.kernel_pages(|kernel, _| kernel.set_online(cpu, is_online));
+    }
+
+    /// The calling CPU does something else with spaces from now on.
+    pub fn uses(&self, what: Use) {
+        let (memory, cpu) = (self.memory.borrow(), self.cpu());
+        self.telling.borrow_mut().changes(&memory, cpu, what);
+    }
+
+    /// Flushes a space, and waits for it: meanwhile this CPU interrupts none but those that use it.
+    pub fn flushing<R>(&self, root: usize, told: Told, flush: impl FnOnce() -> R) -> R {
+        let cpu = self.cpu();
+        self.telling.borrow_mut().begin_flush(cpu, root, told);
+        let result = flush();
+        self.telling.borrow_mut().end_flush(cpu);
+        result
+    }
+
+    /// Whether anybody flushes.
+    #[must_use]
+    pub fn is_any_flushing(&self) -> bool {
+        self.telling.borrow().is_any_flushing()
+    }
+
+    fn kernel_pages(&self, f: impl FnOnce(&mut KernelPages, &Memory) -> Option<Wrong>) {
+        let found = f(&mut self.kernel_pages.borrow_mut(), &self.memory.borrow());
+        if let Some(wrong) = found {
+            self.wrong(wrong);
+        }
+        self.see(5);
+    }
+
     fn hardware(&self, f: impl FnOnce(&mut Hardware, &Memory) -> Option<Wrong>) {
         let found = f(&mut self.hardware.borrow_mut(), &self.memory.borrow());
         if let Some(wrong) = found {
             self.wrong(wrong);
         }
         self.see(4);
-        self.changed();
     }
 }
 

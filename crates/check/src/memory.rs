@@ -1,10 +1,12 @@
 //! Shared memory: words, and the stores that a CPU has made and nobody else can see yet.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use shootdown::Word;
 
 use crate::choice::mix;
+use crate::history::Writing;
 use crate::profile::Stores;
 use crate::world::{World, with_world};
 
@@ -13,7 +15,9 @@ use crate::world::{World, with_world};
 pub(crate) struct Memory {
     stores: Stores,
     values: Vec<u64>,
-    names: Vec<String>,
+    /// How often each has changed.
+    versions: Vec<u32>,
+    names: Option<BTreeMap<u32, String>>,
     buffers: Vec<Vec<Stored>>,
     /// Of all values.
     hash: u64,
@@ -40,28 +44,37 @@ pub(crate) struct Visible {
 }
 
 impl Memory {
-    pub(crate) fn new(stores: Stores, cpus: usize) -> Self {
+    pub(crate) fn new(stores: Stores, cpus: usize, writing: Writing) -> Self {
         let buffers = vec![Vec::new(); cpus];
-        Self { stores, values: Vec::new(), names: Vec::new(), buffers, hash: 0 }
+        Self {
+            stores,
+            values: Vec::new(),
+            versions: Vec::new(),
+            names: (writing == Writing::On).then(BTreeMap::new),
+            buffers,
+            hash: 0,
+        }
     }
 
     pub(crate) fn allocate(&mut self, value: u64) -> u32 {
         let word = self.values.len() as u32;
         self.values.push(0);
-        self.names.push(String::new());
+        self.versions.push(0);
         self.set(word, value);
         word
     }
 
-    /// What a word is called in a history.
-    pub(crate) fn name(&mut self, word: u32, name: String) {
-        self.names[word as usize] = name;
+    /// What a word is called in a history, if one is written.
+    fn name(&mut self, word: u32, name: impl FnOnce() -> String) {
+        if let Some(names) = &mut self.names {
+            names.insert(word, name());
+        }
     }
 
     /// The same of those from the `first` on, by their place among them.
     pub(crate) fn name_from(&mut self, first: u32, name: impl Fn(usize) -> String) {
-        for (place, known) in self.names[first as usize..].iter_mut().enumerate() {
-            *known = name(place);
+        for word in first..self.word_count() {
+            self.name(word, || name((word - first) as usize));
         }
     }
 
@@ -71,15 +84,18 @@ impl Memory {
     }
 
     pub(crate) fn name_of(&self, word: u32) -> String {
-        match &*self.names[word as usize] {
-            "" => format!("word {word}"),
-            name => name.to_owned(),
-        }
+        let name = self.names.as_ref().and_then(|names| names.get(&word));
+        name.map_or_else(|| format!("word {word}"), String::clone)
     }
 
     /// What everybody sees.
     pub(crate) fn value(&self, word: u32) -> u64 {
         self.values[word as usize]
+    }
+
+    /// How often a word has changed.
+    pub(crate) fn version(&self, word: u32) -> u32 {
+        self.versions[word as usize]
     }
 
     /// What a CPU sees: its own stores first.
@@ -157,6 +173,9 @@ impl Memory {
     fn set(&mut self, word: u32, value: u64) {
         let held = &mut self.values[word as usize];
         self.hash ^= mix(u64::from(word), *held) ^ mix(u64::from(word), value);
+        if *held != value {
+            self.versions[word as usize] += 1;
+        }
         *held = value;
     }
 
@@ -173,6 +192,15 @@ impl Memory {
     }
 }
 
+/// What is done with a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Reads,
+    Writes,
+    /// Both, in one.
+    Modifies,
+}
+
 /// A word of the hostile machine.
 #[derive(Debug)]
 pub struct CheckWord(u32);
@@ -182,7 +210,7 @@ impl CheckWord {
     #[must_use]
     pub fn named(value: u64, name: impl FnOnce() -> String) -> Self {
         let word = Self::new(value);
-        with_world(|world| world.memory.borrow_mut().name(word.0, name()));
+        with_world(|world| world.memory.borrow_mut().name(word.0, name));
         word
     }
 
@@ -196,12 +224,13 @@ impl CheckWord {
     /// come first.
     fn modify(&self, order: Ordering, text: &str, f: impl FnOnce(u64) -> Option<u64>) -> u64 {
         with_world(|world| {
-            world.step();
             let cpu = world.cpu();
             let releases = matches!(order, Ordering::Release | Ordering::AcqRel | Ordering::SeqCst);
             let acquires = matches!(order, Ordering::Acquire | Ordering::AcqRel | Ordering::SeqCst);
             let is_ordered = world.memory.borrow().stores == Stores::Ordered;
-            if is_ordered || releases && acquires {
+            let is_barrier = is_ordered || releases && acquires;
+            let is_shared = world.step_to(self.0, Access::Modifies, is_barrier);
+            if is_barrier {
                 world.drain(cpu);
             }
             world.unlock(self.0, cpu);
@@ -213,7 +242,7 @@ impl CheckWord {
                 None => format!("{text} {name}: {held:#x}, and leaves it"),
             });
             if let Some(value) = new {
-                if is_ordered || acquires {
+                if is_ordered || acquires || !is_shared {
                     self.write(world, held, value);
                 } else {
                     let stored = Stored { word: self.0, value, releases, is_locked: true };
@@ -238,7 +267,7 @@ impl Word for CheckWord {
     }
     fn load(&self, _: Ordering) -> u64 {
         with_world(|world| {
-            world.step();
+            world.step_to(self.0, Access::Reads, false);
             let value = world.memory.borrow().load(world.cpu(), self.0);
             world.see(value);
             world.say_access(|| {
@@ -251,6 +280,10 @@ impl Word for CheckWord {
         with_world(|world| {
             // Nobody sees it before it becomes visible, which is a step of its own.
             world.step_if_interrupted();
+            if !world.note_use(self.0, Access::Writes) {
+                world.see(2);
+                return world.memory.borrow_mut().set(self.0, value);
+            }
             let releases = matches!(order, Ordering::Release | Ordering::SeqCst);
             let stored = Stored { word: self.0, value, releases, is_locked: false };
             world.memory.borrow_mut().store(world.cpu(), stored);

@@ -1,5 +1,7 @@
 //! What must happen now and then, so that a search that finds nothing has looked where it matters.
 
+use std::fmt;
+
 /// Something that must happen in some run, or the search shows less than it seems to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sometimes {
@@ -11,23 +13,50 @@ pub enum Sometimes {
     Answered,
     /// A flush found nobody to tell.
     ToldNobody,
+    /// A flush did not interrupt a CPU, for that was lazy.
+    SkippedLazy,
     /// A ring sent no interrupt, for one was on its way.
     Coalesced,
     /// A space was freed by another CPU than that which retired it.
     HandedOff,
     /// Who found a page gone flushed it, for a batch held it back.
     Settled,
+    /// Hardware was told to drop translations everywhere. (Where it can be.)
+    Broadcast,
+    /// Tags ran out, and all were given anew, while somebody flushed. (Where they are the same on
+    /// all CPUs, or renamed.)
+    RolledOverDuringFlush,
 }
 
 impl Sometimes {
     /// All of it.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::CaughtUpFromLog,
         Self::KeptItsTag,
         Self::Answered,
         Self::ToldNobody,
+        Self::SkippedLazy,
         Self::Coalesced,
         Self::HandedOff,
         Self::Settled,
+        Self::Broadcast,
+        Self::RolledOverDuringFlush,
     ];
+}
+
+impl fmt::Display for Sometimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CaughtUpFromLog => "caught up from the log",
+            Self::KeptItsTag => "came back to a tag that had kept everything",
+            Self::Answered => "answered a bell",
+            Self::ToldNobody => "flushed with nobody to tell",
+            Self::SkippedLazy => "left a lazy CPU alone",
+            Self::Coalesced => "found a bell rung already",
+            Self::HandedOff => "handed a dead space to the last that left it",
+            Self::Settled => "flushed what a batch held back",
+            Self::Broadcast => "broadcast an invalidation",
+            Self::RolledOverDuringFlush => "ran out of tags during a flush",
+        })
+    }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::explore::Found;
-use crate::world::Line;
+use crate::history::{Line, LineKind};
 
 /// How wide a column is.
 const COLUMN: usize = 42;
@@ -22,23 +22,33 @@ impl Found {
     /// The time line, as text.
     #[must_use]
     pub fn timeline(&self, detail: Detail) -> String {
-        let shown = |line: &&Line| detail == Detail::Accesses || !line.is_access;
-        let lines: Vec<_> = self.lines.iter().filter(shown).collect();
+        let lines = self.shown(detail);
         let cpus = lines.iter().map(|line| line.cpu + 1).max().unwrap_or(0);
         let mut text = String::new();
         let heads: Vec<_> = (0..cpus).map(|cpu| format!("CPU {cpu}")).collect();
         row(&mut text, &heads);
         row(&mut text, &vec!["─".repeat(COLUMN - 2); cpus]);
         for line in lines {
-            let indent = if line.text.starts_with('—') { "" } else { "  " };
+            let (indent, mark) = match line.kind {
+                LineKind::Operation => ("", "— "),
+                LineKind::Holds => ("  ", "▒ "),
+                _ => ("  ", ""),
+            };
             let mut cells = vec![String::new(); cpus];
-            for part in wrapped(&line.text, COLUMN - 4) {
+            for part in wrapped(&format!("{mark}{}", line.text), COLUMN - 4) {
                 cells[line.cpu] = format!("{indent}{part}");
                 row(&mut text, &cells);
             }
         }
         let _ = writeln!(text, "\n{}.", self.wrong);
         text
+    }
+
+    /// What is shown of it.
+    #[must_use]
+    pub fn shown(&self, detail: Detail) -> Vec<&Line> {
+        let is_shown = |line: &&Line| detail == Detail::Accesses || line.kind != LineKind::Access;
+        self.lines.iter().filter(is_shown).collect()
     }
 }
 
@@ -53,7 +63,7 @@ fn row(text: &mut String, cells: &[String]) {
 }
 
 /// A text in lines of so many characters at most, if its words allow.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
         match lines.last_mut() {
@@ -74,15 +84,20 @@ mod tests {
 
     #[test]
     fn each_cpu_has_a_column_and_accesses_are_shown_if_asked_for() {
-        let line = |cpu, text: &str, is_access| Line { cpu, text: text.to_owned(), is_access };
+        let line = |cpu, text: &str, kind| Line { cpu, text: text.to_owned(), kind };
         let found = Found {
             wrong: Wrong::UsesFlushed { cpu: 1, page: 3 },
             choices: Vec::new(),
             lines: vec![
-                line(0, "— unmaps page 3 of space 0", false),
-                line(0, "reads presence of CPU 1: 0x7", true),
-                line(1, "goes to user mode", false),
-                line(0, "says a thing that is longer than a column is wide, word by word", false),
+                line(0, "unmaps page 3 of space 0", LineKind::Operation),
+                line(0, "reads presence of CPU 1: 0x7", LineKind::Access),
+                line(1, "goes to user mode", LineKind::EntersUserMode),
+                line(1, "may hold page 3 → frame 3", LineKind::Holds),
+                line(
+                    0,
+                    "says a thing that is longer than a column is wide, word by word",
+                    LineKind::Event,
+                ),
             ],
         };
         let expected = [
@@ -90,6 +105,7 @@ mod tests {
             "────────────────────────────────────────  ────────────────────────────────────────",
             "— unmaps page 3 of space 0",
             "                                            goes to user mode",
+            "                                            ▒ may hold page 3 → frame 3",
             "  says a thing that is longer than a",
             "  column is wide, word by word",
             "",

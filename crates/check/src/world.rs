@@ -15,10 +15,14 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::choice::{Chooser, mix};
 use crate::hardware::{Hardware, Wrong};
-use crate::memory::{Memory, Visible};
+use crate::history::{Line, LineKind, Writing};
+use crate::kernel_pages::KernelPages;
+use crate::memory::{Access, Memory, Visible};
 use crate::profile::Profile;
+use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
 use crate::system::{Running, System, with_system};
+use crate::telling::Telling;
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,41 +56,21 @@ pub enum End {
     Wrong(Wrong),
 }
 
-/// A line of what happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Whose doing it was.
-    pub cpu: usize,
-    /// What it was.
-    pub text: String,
-    /// Whether it was an access to shared memory, of which there are many.
-    pub is_access: bool,
-}
-
-/// Whether a run is written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
-    /// It is not.
-    Off,
-    /// It is.
-    On,
-}
-
 /// The state of a CPU's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Program {
     /// It can go on.
     Ready,
-    /// It waits until something changes: since so many changes.
-    Waiting(u64),
+    /// It waits until a word changes that it has read since it last began to wait.
+    Waiting,
     /// It is over.
     Idle,
 }
 
 struct CpuContext {
     program: Cell<Program>,
-    /// After how many changes it last began to wait.
-    looked_at: Cell<u64>,
+    /// What it has read since it last began to wait, and how often that had changed by then.
+    read: RefCell<Vec<(u32, u32)>>,
     /// A hash of all that it has done and seen.
     seen: Cell<u64>,
     /// How often interrupts were masked.
@@ -104,14 +88,19 @@ pub struct World {
     yielder: Cell<*const Yielder<(), ()>>,
     pub(crate) memory: RefCell<Memory>,
     pub(crate) hardware: RefCell<Hardware>,
-    /// How often anything changed that somebody may wait for.
-    changes: Cell<u64>,
+    pub(crate) kernel_pages: RefCell<KernelPages>,
+    pub(crate) telling: RefCell<Telling>,
+    sharing: RefCell<Sharing>,
     wrong: RefCell<Option<Wrong>>,
     choices: RefCell<Vec<Action>>,
     reached: RefCell<BTreeSet<Sometimes>>,
-    has_begun: Cell<bool>,
+    pub(crate) has_begun: Cell<bool>,
+    /// How many words there were when it did.
+    words_at_begin: Cell<u32>,
     steps: Cell<u64>,
-    lines: RefCell<Option<Vec<Line>>>,
+    pub(crate) lines: RefCell<Option<Vec<Line>>>,
+    /// What was last written of what each CPU holds.
+    pub(crate) held: RefCell<Vec<String>>,
 }
 
 /// Programs are of a few hundred steps: who does more goes round in circles.
@@ -154,6 +143,8 @@ pub struct Setting<'s> {
     pub stacks: &'s mut Stacks,
     /// Whether it is written down.
     pub writing: Writing,
+    /// Which accesses are steps, and what is learned of that.
+    pub sharing: &'s mut Sharing,
 }
 
 impl fmt::Debug for Setting<'_> {
@@ -169,12 +160,14 @@ pub fn run<S: System>(
     cpus: usize,
     set_up: impl FnOnce(&World) -> S,
 ) -> Outcome {
-    let Setting { profile, chooser, stacks, writing } = setting;
+    let Setting { profile, chooser, stacks, writing, sharing } = setting;
     let world = World::new(profile, cpus, writing);
+    world.sharing.replace(std::mem::take(sharing));
     let _here = Here::enter(&world);
     let system = set_up(&world);
     let _system = Running::enter(&system);
     world.memory.borrow_mut().settle();
+    world.words_at_begin.set(world.memory.borrow().word_count());
     world.has_begun.set(true);
     let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks)).collect();
     // Each comes to its first step.
@@ -191,6 +184,7 @@ pub fn run<S: System>(
         }
         stacks.0.push(routine.into_stack());
     }
+    *sharing = world.sharing.take();
     let lines = world.lines.take().unwrap_or_default();
     Outcome {
         end,
@@ -220,7 +214,7 @@ impl World {
     fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
         let cpu = |_| CpuContext {
             program: Cell::new(Program::Ready),
-            looked_at: Cell::new(u64::MAX),
+            read: RefCell::default(),
             seen: Cell::new(0),
             masks: Cell::new(0),
             is_rung: Cell::new(false),
@@ -231,16 +225,25 @@ impl World {
             running: Cell::new(0),
             in_context: Cell::new(false),
             yielder: Cell::new(ptr::null()),
-            memory: RefCell::new(Memory::new(profile.stores, cpus)),
+            memory: RefCell::new(Memory::new(profile.stores, cpus, writing)),
             hardware: RefCell::new(Hardware::new(profile, cpus)),
-            changes: Cell::new(0),
+            kernel_pages: RefCell::new(KernelPages::new(cpus)),
+            telling: RefCell::new(Telling::new(cpus)),
+            sharing: RefCell::default(),
             wrong: RefCell::new(None),
             choices: RefCell::default(),
             reached: RefCell::default(),
             has_begun: Cell::new(false),
+            words_at_begin: Cell::new(0),
             steps: Cell::new(0),
             lines: RefCell::new((writing == Writing::On).then(Vec::new)),
+            held: RefCell::default(),
         }
+    }
+
+    /// How many CPUs there are.
+    pub(crate) const fn cpu_count(&self) -> usize {
+        self.cpus.len()
     }
 
     /// The CPU whose turn it is.
@@ -290,7 +293,7 @@ impl World {
         self.unmask();
         self.cpus[cpu].program.set(match program {
             // What it waits for may have come by its own hand.
-            Program::Waiting(_) => Program::Ready,
+            Program::Waiting => Program::Ready,
             other => other,
         });
     }
@@ -312,22 +315,45 @@ impl World {
         }
     }
 
-    /// Something changed that others may wait for.
-    pub fn changed(&self) {
-        self.changes.set(self.changes.get() + 1);
-    }
-
-    /// The calling CPU waits until something changes: since its last call, for it may have changed
-    /// before it looked, or after.
+    /// The calling CPU waits until a word changes that it has read since its last call: if none
+    /// does, it would only do the same again.
     pub fn relax(&self) {
         if !self.in_context.get() {
             return;
         }
         let context = &self.cpus[self.cpu()];
-        let looked_at = context.looked_at.replace(self.changes.get());
-        context.program.set(Program::Waiting(looked_at));
+        context.program.set(Program::Waiting);
         self.step();
         context.program.set(Program::Ready);
+        context.read.borrow_mut().clear();
+    }
+
+    /// The calling CPU is about to use a word: a step if that is shared, or if it makes its stores
+    /// visible at once. Returns whether the word is shared.
+    pub(crate) fn step_to(&self, word: u32, access: Access, is_barrier: bool) -> bool {
+        let is_shared = self.note_use(word, access);
+        let cpu = self.cpu();
+        if is_shared || is_barrier && self.memory.borrow().has_stored(cpu) {
+            self.step();
+        } else {
+            self.step_if_interrupted();
+        }
+        let version = self.memory.borrow().version(word);
+        self.cpus[cpu].read.borrow_mut().push((word, version));
+        is_shared
+    }
+
+    /// The calling CPU uses a word. Returns whether that is shared.
+    pub(crate) fn note_use(&self, word: u32, access: Access) -> bool {
+        // Page tables are read by walkers, too; and what is made on the way is not always the same.
+        !self.has_begun.get()
+            || word >= self.words_at_begin.get()
+            || self.sharing.borrow_mut().note(word, self.cpu(), access != Access::Reads)
+            || self.is_of_page_tables(word)
+    }
+
+    pub(crate) fn is_of_page_tables(&self, word: u32) -> bool {
+        self.hardware.borrow().is_of_page_tables(word) || self.kernel_pages.borrow().contains(word)
     }
 
     /// Masks the interrupt on the calling CPU.
@@ -351,10 +377,12 @@ impl World {
     /// Sends the interrupt to a CPU: with it, everything that the sender has stored.
     pub fn ring(&self, target: usize) {
         self.step();
-        self.say(|| format!("interrupts CPU {target}"));
+        self.say_as(LineKind::Rings(target), || format!("interrupts CPU {target}"));
         self.drain(self.cpu());
+        if !self.telling.borrow().may_interrupt(self.cpu(), target) {
+            self.wrong(Wrong::InterruptedForNothing { cpu: target });
+        }
         self.cpus[target].is_rung.set(true);
-        self.changed();
     }
 
     /// Something happened that must happen in some run.
@@ -365,30 +393,6 @@ impl World {
     /// Something must not be.
     pub fn wrong(&self, wrong: Wrong) {
         self.wrong.borrow_mut().get_or_insert(wrong);
-    }
-
-    /// Writes a line, if lines are written.
-    pub fn say(&self, text: impl FnOnce() -> String) {
-        self.write_line(self.cpu(), false, text);
-    }
-
-    /// The same of a write to a word, of which those to page tables are events.
-    pub(crate) fn say_word(&self, word: u32, text: impl FnOnce(String) -> String) {
-        let is_access = !self.hardware.borrow().is_of_page_tables(word);
-        let name = || self.memory.borrow().name_of(word);
-        self.write_line(self.cpu(), is_access, || text(name()));
-    }
-
-    /// The same of an access to shared memory.
-    pub(crate) fn say_access(&self, text: impl FnOnce() -> String) {
-        self.write_line(self.cpu(), true, text);
-    }
-
-    fn write_line(&self, cpu: usize, is_access: bool, text: impl FnOnce() -> String) {
-        // What happens before the run begins is no part of it.
-        if let (true, Some(lines)) = (self.has_begun.get(), &mut *self.lines.borrow_mut()) {
-            lines.push(Line { cpu, text: text(), is_access });
-        }
     }
 
     fn resume(&self, cpu: usize, routine: &mut Routine) {
@@ -407,6 +411,7 @@ impl World {
     }
 
     fn turns(&self, routines: &mut [Routine], chooser: &mut dyn Chooser) -> End {
+        let mut actions = Vec::new();
         loop {
             if let Some(wrong) = self.wrong.borrow_mut().take() {
                 return End::Wrong(wrong);
@@ -414,7 +419,7 @@ impl World {
             if self.steps.get() > STEPS_MAX {
                 return End::Wrong(Wrong::Stuck);
             }
-            let actions = self.actions();
+            self.find_actions(&mut actions);
             if actions.is_empty() {
                 return if self.is_over() { End::Done } else { End::Wrong(Wrong::Stuck) };
             }
@@ -437,25 +442,27 @@ impl World {
         match action {
             Action::Step(cpu) => self.resume(cpu, &mut routines[cpu]),
             Action::Interrupt(cpu) => {
-                self.write_line(cpu, false, || "takes the interrupt".to_owned());
+                let text = || "takes the interrupt".to_owned();
+                self.write_line(cpu, LineKind::TakesInterrupt, text);
                 self.cpus[cpu].is_rung.set(false);
                 self.cpus[cpu].takes_interrupt.set(true);
                 self.resume(cpu, &mut routines[cpu]);
             }
             Action::Store(cpu, index) => self.store_becomes_visible(cpu, index),
         }
+        self.write_what_is_held();
     }
 
     fn store_becomes_visible(&self, cpu: usize, index: usize) {
         let stored = self.memory.borrow_mut().write_back(cpu, index);
-        let is_access = !self.hardware.borrow().is_of_page_tables(stored.word);
         let name = || self.memory.borrow().name_of(stored.word);
-        self.write_line(cpu, is_access, || format!("its store to {} becomes visible", name()));
-        self.stored(stored);
+        let text = || format!("its store to {} becomes visible", name());
+        self.write_line(cpu, self.kind_of_access(stored.word), text);
+        self.stored(cpu, stored);
     }
 
-    fn stored(&self, stored: Visible) {
-        // Who stores what is there changes nothing that anybody could wait for.
+    fn stored(&self, cpu: usize, stored: Visible) {
+        self.telling.borrow_mut().has_stored(&self.memory.borrow(), cpu);
         if stored.is_change {
             self.written(stored.word);
         }
@@ -463,10 +470,14 @@ impl World {
 
     /// A word has another value for all from now on.
     pub(crate) fn written(&self, word: u32) {
-        self.changed();
         let found = {
             let memory = self.memory.borrow();
-            self.hardware.borrow_mut().written(&memory, word)
+            let mut kernel = self.kernel_pages.borrow_mut();
+            if kernel.contains(word) {
+                kernel.fill(&memory)
+            } else {
+                self.hardware.borrow_mut().written(&memory, word)
+            }
         };
         if let Some(wrong) = found {
             self.wrong(wrong);
@@ -479,7 +490,7 @@ impl World {
             let Some(word) = self.memory.borrow().oldest(cpu) else { return };
             self.unlock_others(word, cpu);
             let stored = self.memory.borrow_mut().write_back(cpu, 0);
-            self.stored(stored);
+            self.stored(cpu, stored);
         }
     }
 
@@ -499,19 +510,15 @@ impl World {
         loop {
             let Some(index) = self.memory.borrow().in_the_way(word, cpu, other) else { return };
             let stored = self.memory.borrow_mut().write_back(other, index);
-            self.stored(stored);
+            self.stored(other, stored);
         }
     }
 
-    fn actions(&self) -> Vec<Action> {
-        let mut actions = Vec::with_capacity(2 * self.cpus.len());
+    /// What can happen next.
+    fn find_actions(&self, actions: &mut Vec<Action>) {
+        actions.clear();
         for (cpu, context) in self.cpus.iter().enumerate() {
-            let goes_on = match context.program.get() {
-                Program::Ready => true,
-                Program::Waiting(changes) => changes != self.changes.get(),
-                Program::Idle => false,
-            };
-            if goes_on {
+            if self.goes_on(context) {
                 actions.push(Action::Step(cpu));
             }
             if context.is_rung.get() && context.masks.get() == 0 {
@@ -522,7 +529,18 @@ impl World {
         for cpu in 0..self.cpus.len() {
             actions.extend(memory.visible_next(cpu).map(|index| Action::Store(cpu, index)));
         }
-        actions
+    }
+
+    fn goes_on(&self, context: &CpuContext) -> bool {
+        match context.program.get() {
+            Program::Ready => true,
+            Program::Waiting => {
+                let memory = self.memory.borrow();
+                let read = context.read.borrow();
+                read.iter().any(|&(word, version)| memory.version(word) != version)
+            }
+            Program::Idle => false,
+        }
     }
 
     /// Whether every program is over, and nobody is on his way.
@@ -532,11 +550,13 @@ impl World {
 
     fn state(&self) -> u64 {
         let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
+        hash = mix(hash, self.kernel_pages.borrow().hash());
+        hash = mix(hash, self.telling.borrow().hash());
         for context in &self.cpus {
             let program = match context.program.get() {
                 Program::Ready => 0,
                 // What matters is whether it can go on.
-                Program::Waiting(changes) => 1 + u64::from(changes != self.changes.get()),
+                Program::Waiting => 1 + u64::from(self.goes_on(context)),
                 Program::Idle => 3,
             };
             let flags = u64::from(context.is_rung.get()) << 2 | u64::from(context.masks.get()) << 3;

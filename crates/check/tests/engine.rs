@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use shootdown::Rule;
+use shootdown::{Lifetime, Rule};
 use shootdown_check::engine::Op::{self, *};
-use shootdown_check::engine::{Config, Programs};
+use shootdown_check::engine::{Config, Programs, Tags};
 use shootdown_check::{
     Budget, Detail, Found, Profile, Scene, Search, Sometimes, Wrong, at_random, by_priorities,
     search, shortest,
@@ -14,7 +14,7 @@ use shootdown_check::{
 
 /// Enough for all that is asked for here, many times over.
 const BUDGET: Budget = Budget { time: Duration::from_secs(120), states: 4_000_000 };
-const CONFIG: Config = Config { cpus: 2, spaces: 3, tags: 2, broken: None };
+const CONFIG: Config = Config::new(2);
 const HARDWARE: [Profile; 2] = [Profile::X86, Profile::ARM64];
 
 fn programs(broken: Option<Rule>, ops: [&[Op]; 2]) -> Programs {
@@ -37,7 +37,7 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0), Idle, Leave], &[Retire(0)]],
     [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]],
     [&[Run(0), Unmap(0, 1), Run(0)], &[]],
-    [&[Run(0), Unmap(0, 0), Run(0)], &[Take(0, 0)]],
+    [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]],
     [&[Run(0), OfflineOnline, Run(0)], &[Unmap(0, 0)]],
 ];
 
@@ -53,8 +53,9 @@ fn small_programs_are_right_in_every_schedule() {
             assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Accesses));
             assert!(is_complete, "{} {ops:?}: {states} states", profile.name);
         }
-        // For a ring to find another on its way there must be three CPUs.
-        all_reached.insert(Sometimes::Coalesced);
+        // For a ring to find another on its way there must be three CPUs; others need other tags.
+        let others = [Sometimes::Coalesced, Sometimes::Broadcast, Sometimes::RolledOverDuringFlush];
+        all_reached.extend(others);
         let missing: Vec<_> =
             Sometimes::ALL.into_iter().filter(|what| !all_reached.contains(what)).collect();
         assert!(missing.is_empty(), "{}: {missing:?} never happens", profile.name);
@@ -65,92 +66,103 @@ fn small_programs_are_right_in_every_schedule() {
 #[test]
 fn all_short_programs_are_right_in_every_schedule() {
     let length = number("CHECK_LENGTH", 1);
-    let ops = [
-        Run(0),
-        Run(1),
-        Idle,
-        Leave,
-        Unmap(0, 0),
-        UnmapMasked(0, 1),
-        Take(0, 0),
-        Protect(0, 0),
-        UnmapTable(0, 0),
-        OfflineOnline,
-    ];
-    let mut sequences: Vec<Vec<Op>> = vec![Vec::new()];
-    for _ in 0..length {
-        sequences = sequences
-            .iter()
-            .flat_map(|first| ops.map(|op| first.iter().copied().chain([op]).collect()))
-            .collect();
-    }
     let (mut count, mut states) = (0, 0);
-    for (index, first) in sequences.iter().enumerate() {
-        // Which CPU does what makes no difference. The second runs a space before.
-        for second in &sequences[index..] {
-            let second: Vec<_> = [Run(0)].into_iter().chain(second.iter().copied()).collect();
-            let found = everything(&programs(None, [first, &second]), Profile::X86);
-            if let Some(found) = found.found {
-                panic!("{first:?} {second:?}\n{}", found.timeline(Detail::Accesses));
-            }
-            assert!(found.is_complete, "{first:?} {second:?}: {} states", found.states);
-            (count, states) = (count + 1, states + found.states);
+    for programs in Programs::all_short(CONFIG, length as u32) {
+        let found = everything(&programs, Profile::X86);
+        if let Some(found) = found.found {
+            panic!("{programs}\n{}", found.timeline(Detail::Accesses));
         }
+        assert!(found.is_complete, "{programs}: {} states", found.states);
+        (count, states) = (count + 1, states + found.states);
     }
     println!("{count} programs, {states} states");
-    assert!(count >= 55);
+    assert!(count >= 104);
 }
 
-/// Of CPUs that drop everything at each load, for they have no tags, and of one that has but one.
+/// With few tags, or none; with those that are the same on all CPUs, and invalidations that reach
+/// everyone; with tags that are counted up. And however spaces end.
 #[test]
-fn so_they_are_with_few_tags() {
-    for tags in [0, 1] {
-        for ops in [SMALL[0], SMALL[3], SMALL[5]] {
+fn so_they_are_on_all_kinds_of_hardware() {
+    let kinds = [
+        (Profile::X86, Tags::PerCpu(0)),
+        (Profile::X86, Tags::PerCpu(1)),
+        (Profile::RISCV, Tags::PerCpu(0)),
+        (Profile::RISCV, Tags::Global(3)),
+        (Profile::ARM64, Tags::Broadcast(3)),
+        (Profile::ARC, Tags::Renamed(2)),
+    ];
+    let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
+    for ((profile, tags), lifetime) in kinds.into_iter().zip(lifetimes.into_iter().cycle()) {
+        for ops in [SMALL[0], SMALL[3], SMALL[5], SMALL[9]] {
             let mut programs = programs(None, ops);
-            programs.config.tags = tags;
-            let found = everything(&programs, Profile::X86);
-            assert!(found.is_complete && found.found.is_none(), "{tags} tags, {ops:?}");
+            programs.config = Config { tags, lifetime, ..programs.config };
+            let found = everything(&programs, profile);
+            if let Some(found) = found.found {
+                panic!("{tags:?} {programs}\n{}", found.timeline(Detail::Accesses));
+            }
+            assert!(found.is_complete, "{tags:?}, {programs}: {} states", found.states);
         }
     }
 }
 
-/// Programs of eight CPUs and a dozen operations, in schedules at random: nobody retires a space,
-/// for flushes of it may be under way. `CHECK_PROGRAMS` is how many (600), and `CHECK_SEED` the
-/// first of their seeds (0).
+/// The kinds of hardware that large programs run on, each with another way to end spaces.
+const KINDS: [(Profile, Tags, Lifetime, usize); 5] = [
+    (Profile::X86, Tags::PerCpu(2), Lifetime::Handoff, 3),
+    (Profile::X86, Tags::PerCpu(2), Lifetime::Shoot, 3),
+    (Profile::ARM64, Tags::Broadcast(9), Lifetime::Handoff, 12),
+    (Profile::RISCV, Tags::Global(4), Lifetime::Counted, 5),
+    (Profile::ARC, Tags::Renamed(3), Lifetime::Handoff, 3),
+];
+
+/// Programs of eight CPUs and a dozen operations each, in schedules at random. `CHECK_PROGRAMS` is
+/// how many (600), and `CHECK_SEED` the first of their seeds (0).
 #[test]
 fn large_programs_are_right_in_random_schedules() {
     let (count, first) = (number("CHECK_PROGRAMS", 600), number("CHECK_SEED", 0));
-    for profile in HARDWARE {
-        let mut reached = BTreeSet::new();
+    let mut reached = BTreeSet::new();
+    for (profile, tags, lifetime, spaces) in KINDS {
+        let config = Config { tags, lifetime, spaces, ..Config::new(8) };
         for seed in first..first + count {
-            let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
-            let programs = Programs { config: Config { cpus: 8, ..CONFIG }, ops };
-            let budget = Budget { states: 4, ..BUDGET };
-            let found = at_random(&programs, profile, seed, budget);
+            let programs = Programs::at_random(config, 12, seed);
+            let found = at_random(&programs, profile, seed, Budget { states: 4, ..BUDGET });
             if let Some(found) = found.found {
-                panic!(
-                    "{} {seed}: {}\n{}",
-                    profile.name,
-                    found.wrong,
-                    found.timeline(Detail::Events)
-                );
+                let timeline = found.timeline(Detail::Events);
+                panic!("{} {lifetime:?} {seed}: {programs}\n{timeline}", profile.name);
             }
             reached.extend(found.reached);
         }
-        reached.insert(Sometimes::HandedOff);
-        assert_eq!(reached, BTreeSet::from(Sometimes::ALL), "{}", profile.name);
+    }
+    assert_eq!(reached, BTreeSet::from(Sometimes::ALL));
+}
+
+/// The most that there can be.
+#[test]
+fn so_they_are_on_64_cpus() {
+    for (profile, tags, lifetime, spaces) in KINDS {
+        let config = Config { tags, lifetime, spaces, ..Config::new(64) };
+        for seed in 0..6 {
+            let programs = Programs::at_random(config, 6, seed);
+            let budget = Budget { states: 2, ..BUDGET };
+            let found = at_random(&programs, profile, seed, budget).found;
+            assert!(found.is_none(), "{}", found.unwrap().wrong);
+            let found = by_priorities(&programs, profile, 5, seed, budget).found;
+            assert!(found.is_none(), "{}", found.unwrap().wrong);
+        }
     }
 }
+
+/// What the engine rests on, and schedules find in programs that are not made for it.
+const EASY: [Rule; 3] = [Rule::RingPresent, Rule::CatchUpOnSwitch, Rule::FlushLocally];
 
 /// And if a rule is broken, that is found there, too.
 #[test]
 fn what_is_broken_is_found_at_random() {
-    for rule in [Rule::RingPresent, Rule::CatchUpOnSwitch, Rule::FlushLocally] {
+    for rule in EASY {
+        let config = Config { broken: Some(rule), ..Config::new(8) };
         let is_found = (0..60).any(|seed| {
-            let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
-            let config = Config { cpus: 8, broken: Some(rule), ..CONFIG };
+            let programs = Programs::at_random(config, 12, seed);
             let budget = Budget { states: 4, ..BUDGET };
-            at_random(&Programs { config, ops }, Profile::X86, seed, budget).found.is_some()
+            at_random(&programs, Profile::X86, seed, budget).found.is_some()
         });
         assert!(is_found, "{rule:?}");
     }
@@ -161,40 +173,32 @@ fn what_is_broken_is_found_at_random() {
 fn what_is_found_at_random_becomes_small() {
     let budget = Budget { states: 500, ..BUDGET };
     let is_found = |programs: &Programs| {
-        let is_found = |search: Search| search.found.is_some();
-        is_found(at_random(programs, Profile::X86, 1, budget))
-            || is_found(by_priorities(programs, Profile::X86, 3, 1, budget))
+        at_random(programs, Profile::X86, 1, budget).found.is_some()
+            || by_priorities(programs, Profile::X86, 3, 1, budget).found.is_some()
     };
-    let config = Config { cpus: 8, broken: Some(Rule::RingPresent), ..CONFIG };
-    let programs = |seed: u64| {
-        let ops = (0..8).map(|cpu| random_ops(seed * 8 + cpu)).collect();
-        Programs { config, ops }
-    };
-    let found = (0..60).map(programs).find(&is_found).expect("it is found in one of them");
+    let config = Config { broken: Some(Rule::RingPresent), ..Config::new(8) };
+    let mut programs = (0..60).map(|seed| Programs::at_random(config, 12, seed));
+    let found = programs.find(&is_found).expect("it is found in one of them");
     let small = found.shrunken(is_found);
-    let count: usize = small.ops.iter().map(Vec::len).sum();
-    println!("{:?}", small.ops);
+    println!("{small}");
     // Who runs the space, and who takes a page from it.
-    assert_eq!(count, 2, "{:?}", small.ops);
+    assert_eq!((small.len(), small.config.cpus), (2, 2), "{small}");
 }
 
 /// Few changes find what needs few, in programs that are not made for it.
 #[test]
 fn by_priorities_too_what_is_broken_is_found() {
-    for rule in [Rule::RingPresent, Rule::CatchUpOnSwitch, Rule::FlushLocally] {
+    let budget = Budget { states: 10, ..BUDGET };
+    for rule in EASY {
+        let config = Config { broken: Some(rule), ..Config::new(4) };
         let is_found = (0..60).any(|seed| {
-            let ops = (0..4).map(|cpu| random_ops(seed * 8 + cpu)).collect();
-            let config = Config { cpus: 4, broken: Some(rule), ..CONFIG };
-            let budget = Budget { states: 10, ..BUDGET };
-            let found = by_priorities(&Programs { config, ops }, Profile::X86, 3, seed, budget);
-            found.found.is_some()
+            let programs = Programs::at_random(config, 12, seed);
+            by_priorities(&programs, Profile::X86, 3, seed, budget).found.is_some()
         });
         assert!(is_found, "{rule:?}");
     }
     for seed in 0..20 {
-        let ops = (0..4).map(|cpu| random_ops(seed * 8 + cpu)).collect();
-        let programs = Programs { config: Config { cpus: 4, ..CONFIG }, ops };
-        let budget = Budget { states: 10, ..BUDGET };
+        let programs = Programs::at_random(Config::new(4), 12, seed);
         let found = by_priorities(&programs, Profile::ARM64, 3, seed, budget).found;
         assert!(found.is_none(), "{}", found.unwrap().timeline(Detail::Events));
     }
@@ -202,30 +206,6 @@ fn by_priorities_too_what_is_broken_is_found() {
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
-}
-
-fn random_ops(seed: u64) -> Vec<Op> {
-    let mut state = seed;
-    let mut below = |bound: u64| {
-        // Knuth's MMIX.
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) % bound) as usize
-    };
-    let op = |_| {
-        let (kind, space, page) = (below(12), below(3), below(4));
-        match kind {
-            0..5 => Run(space),
-            5 => Idle,
-            6 => Leave,
-            7 => Unmap(space, page),
-            8 => UnmapMasked(space, page),
-            9 => Take(space, page),
-            10 => Protect(space, page),
-            _ => OfflineOnline,
-        }
-    };
-    (0..12).map(op).collect()
 }
 
 /// What is found of an engine that breaks a rule, by as short a way as there is.
@@ -261,7 +241,7 @@ const BROKEN: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardReusedTag, Profile::X86, [&[Run(0), Run(1), Run(2), Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
-    (Rule::MarkHeldBack, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Take(0, 0)]]),
+    (Rule::MarkHeldBack, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),
     (Rule::MarkHolders, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
 ];
 

@@ -252,7 +252,7 @@ fn the_way_to_a_table_is_remembered_where_only_pages_are_dropped() {
             with_world(|world| world.drop_pages(|page| page < 2, Upper::Kept));
             it.y.store(1, Release);
         } else {
-            let table = it.tables.unhook(0);
+            let table = it.tables.unhook(0).expect("it is there");
             fence();
             it.x.store(1, Release);
             while it.y.load(Relaxed) == 0 {

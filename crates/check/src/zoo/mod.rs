@@ -153,6 +153,11 @@ impl Stage {
         entry.target()
     }
 
+    /// Takes a table out of a root, and returns its number.
+    fn unhook(&self, space: usize, slot: usize) -> usize {
+        self.space(space).unhook(slot).expect("each is unhooked once")
+    }
+
     /// Loads a space, and drops what is there of its tag.
     fn load(&self, space: usize) {
         self.load_under(space, space as u16 + 1, Keeps::Nothing);
@@ -241,6 +246,10 @@ const fn walks_freed(wrong: Wrong) -> bool {
 
 const fn uses_foreign(wrong: Wrong) -> bool {
     matches!(wrong, Wrong::UsesForeign { .. })
+}
+
+const fn interrupts_for_nothing(wrong: Wrong) -> bool {
+    matches!(wrong, Wrong::InterruptedForNothing { .. })
 }
 
 const fn is_stuck(wrong: Wrong) -> bool {

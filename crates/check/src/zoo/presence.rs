@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, uses_dead, walks_freed};
+use super::{Bug, Stage, drops_everything, interrupts_for_nothing, uses_dead, walks_freed};
 use crate::hardware::Entry;
 use crate::memory::fence;
 use crate::profile::Profile;
+use crate::telling::{Told, Use};
 use crate::world::with_world;
 
 pub(super) const BUGS: &[Bug] = &[
@@ -70,6 +71,19 @@ pub(super) const BUGS: &[Bug] = &[
         spaces: 1,
         words: &["the mask"],
         cpus: &[leave_the_mask_and_then_the_space, free_a_table_that_the_mask_may_walk],
+        handler: drops_everything,
+    },
+    Bug {
+        name: "interrupted-while-lazy",
+        source: "Linux 4.12, as seed 000 tells",
+        story: "A CPU idles with the space loaded, and is interrupted for each flush, though it \
+                uses nothing and could catch up when it comes back. Nothing goes wrong, but that \
+                it costs time.",
+        profile: Profile::X86,
+        finds: interrupts_for_nothing,
+        spaces: 1,
+        words: &["the generation", "active"],
+        cpus: &[run_and_idle, flush_whoever_may_hold_it],
         handler: drops_everything,
     },
     Bug {
@@ -196,12 +210,39 @@ fn leave_the_mask_and_then_the_space(stage: &Stage) {
 }
 
 fn free_a_table_that_the_mask_may_walk(stage: &Stage) {
-    let table = stage.space(0).unhook(0);
+    let table = stage.unhook(0, 0);
     fence();
     if stage.word(0).load(Acquire) & 1 != 0 {
         stage.ask_and_wait(0);
     }
     with_world(|world| world.free_table(table));
+}
+
+fn run_and_idle(stage: &Stage) {
+    stage.masked(|| {
+        with_world(|world| world.uses(Use::Switching));
+        stage.word(1).store(1, Release);
+        fence();
+        stage.load(0);
+        with_world(|world| world.uses(Use::Of(stage.space(0).root())));
+    });
+    stage.user_mode();
+    stage.masked(|| {
+        stage.word(1).store(0, Release);
+        with_world(|world| world.uses(Use::None));
+    });
+}
+
+fn flush_whoever_may_hold_it(stage: &Stage) {
+    let frame = stage.take(0, 0);
+    stage.word(0).fetch_add(1, AcqRel);
+    let flush = || {
+        if !stage.is_mended() || stage.word(1).load(Acquire) != 0 {
+            stage.ask_and_wait(0);
+        }
+    };
+    with_world(|world| world.flushing(stage.space(0).root(), Told::Pages, flush));
+    stage.reuse(frame);
 }
 
 fn load_and_note_the_generation(stage: &Stage) {

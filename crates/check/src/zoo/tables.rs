@@ -93,7 +93,7 @@ fn use_the_space(stage: &Stage) {
 }
 
 fn free_a_table(stage: &Stage) {
-    let table = stage.space(0).unhook(0);
+    let table = stage.unhook(0, 0);
     fence();
     if !stage.is_mended() {
         with_world(|world| world.free_table(table));
@@ -105,7 +105,7 @@ fn free_a_table(stage: &Stage) {
 }
 
 fn free_a_table_after_the_flush(stage: &Stage) {
-    let table = stage.space(0).unhook(0);
+    let table = stage.unhook(0, 0);
     fence();
     stage.ask_and_wait(0);
     with_world(|world| world.free_table(table));
@@ -118,7 +118,7 @@ fn be_lazy(stage: &Stage) {
 }
 
 fn free_a_table_under_who_may_be_lazy(stage: &Stage) {
-    let table = stage.space(0).unhook(0);
+    let table = stage.unhook(0, 0);
     fence();
     if stage.is_mended() || stage.word(0).load(Acquire) == 0 {
         stage.ask_and_wait(0);
@@ -160,7 +160,7 @@ fn drops_the_pages_of_a_table(stage: &Stage) {
 
 fn unshare_and_free(stage: &Stage) {
     let frame = stage.space(0).entry(0).target();
-    stage.space(0).unhook(0);
+    stage.unhook(0, 0);
     fence();
     if stage.is_mended() {
         stage.ask_and_wait(0);
@@ -172,7 +172,7 @@ fn unshare_and_free(stage: &Stage) {
 }
 
 fn free_a_table_by_early_answer(stage: &Stage) {
-    let table = stage.space(0).unhook(0);
+    let table = stage.unhook(0, 0);
     fence();
     if stage.is_mended() {
         stage.ask_and_wait(0);

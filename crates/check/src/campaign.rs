@@ -1,0 +1,313 @@
+//! Looking for whatever is wrong with the engine until time is up: all short programs in every
+//! schedule, and large ones at random, on every architecture that is asked for, on all of the
+//! host's CPUs.
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use shootdown::{Lifetime, Rule};
+
+use crate::engine::{Config, Programs, SPACES_MAX, Tags};
+use crate::explore::{Budget, Found, Search, at_random, by_priorities, search, shortest};
+use crate::profile::Profile;
+use crate::sometimes::Sometimes;
+
+/// What is looked for, where, and for how long.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// On these architectures.
+    pub profiles: Vec<Profile>,
+    /// CPUs of large programs: 2 to 64.
+    pub cpus: usize,
+    /// For so long, not counting what it takes to make a counter-example small.
+    pub time: Duration,
+    /// Where random numbers begin.
+    pub seed: u64,
+    /// A rule that the engine breaks.
+    pub broken: Option<Rule>,
+}
+
+/// How far it has come, while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Short programs that were gone through.
+    pub short: AtomicUsize,
+    /// States of all of them.
+    pub states: AtomicU64,
+    /// Runs of large programs.
+    pub runs: AtomicU64,
+    /// Steps of everything.
+    pub steps: AtomicU64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// How many short programs there are, on all architectures together.
+    pub short_total: usize,
+    /// How many of them were gone through, each in every schedule.
+    pub short: usize,
+    /// In so many states.
+    pub states: u64,
+    /// Runs of large programs.
+    pub runs: u64,
+    /// Steps of everything.
+    pub steps: u64,
+    /// What happened that must happen now and then.
+    pub reached: BTreeSet<Sometimes>,
+    /// What is wrong.
+    pub counter_example: Option<CounterExample>,
+}
+
+/// A program that goes wrong, and how.
+#[derive(Clone, Debug)]
+pub struct CounterExample {
+    /// What each CPU does.
+    pub programs: Programs,
+    /// On which architecture.
+    pub profile: Profile,
+    /// What happens.
+    pub found: Found,
+}
+
+/// One thing to look at.
+enum Task {
+    /// A short program, in every schedule.
+    Short(Profile, Programs),
+    /// A large one, at random, by this seed.
+    Large(u64),
+}
+
+/// What was found, and as the so many-th.
+type Bad = (usize, Profile, Programs, Found);
+
+/// Schedules of each large program, half of them by priorities.
+const SCHEDULES: usize = 4;
+/// Operations of each CPU of a large program.
+const LENGTH: usize = 12;
+/// Large programs are looked at so often between two short ones, which take longer.
+const LARGE_PER_SHORT: usize = 20;
+
+impl Campaign {
+    /// Does it. `progress` can be looked at meanwhile.
+    pub fn run(&self, progress: &Progress) -> Verdict {
+        let short = self.short_programs();
+        let (end, next) = (Instant::now() + self.time, AtomicUsize::new(0));
+        let (reached, found) = (Mutex::new(BTreeSet::new()), Mutex::new(None::<Bad>));
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Relaxed);
+                // What was found first in this order is what is shown, whoever was faster.
+                let is_late = matches!(&*locked(&found), Some((first, ..)) if *first < index);
+                if is_late || Instant::now() >= end {
+                    return;
+                }
+                let (profile, programs, search) = self.look_at(&task(&short, index), end);
+                count(progress, &short, index, &search);
+                locked(&reached).extend(&search.reached);
+                if let Some(bad) = search.found {
+                    let mut found = locked(&found);
+                    if found.as_ref().is_none_or(|(first, ..)| *first > index) {
+                        *found = Some((index, profile, programs, bad));
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let threads = thread::available_parallelism().map_or(1, NonZero::get);
+            (0..threads).for_each(|_| drop(scope.spawn(work)));
+        });
+        let found = found.into_inner().unwrap_or_default();
+        let counter_example = found.map(|(_, profile, programs, found)| {
+            CounterExample { programs, profile, found }.shrunken(self.seed)
+        });
+        Verdict {
+            short_total: short.len(),
+            short: progress.short.load(Relaxed),
+            states: progress.states.load(Relaxed),
+            runs: progress.runs.load(Relaxed),
+            steps: progress.steps.load(Relaxed),
+            reached: reached.into_inner().unwrap_or_default(),
+            counter_example,
+        }
+    }
+
+    /// What must happen in some run of a campaign that was long enough.
+    #[must_use]
+    pub fn expected(&self) -> BTreeSet<Sometimes> {
+        let mut expected = BTreeSet::from(Sometimes::ALL);
+        let tags: Vec<_> = self.profiles.iter().flat_map(|profile| self.tags(*profile)).collect();
+        if !tags.iter().any(|it| matches!(it, Tags::Broadcast(_))) {
+            expected.remove(&Sometimes::Broadcast);
+        }
+        if !tags.iter().any(|it| matches!(it, Tags::Global(_) | Tags::Renamed(_))) {
+            expected.remove(&Sometimes::RolledOverDuringFlush);
+        }
+        if self.cpus < 3 {
+            expected.remove(&Sometimes::Coalesced);
+        }
+        expected
+    }
+
+    fn short_programs(&self) -> Vec<(Profile, Programs)> {
+        let of_profile = |&profile: &Profile| {
+            let tags = self.tags(profile)[0];
+            let tags = if let Tags::Broadcast(_) = tags { Tags::Broadcast(3) } else { tags };
+            let config = Config { tags, broken: self.broken, ..Config::new(2) };
+            Programs::all_short(config, 1).map(move |programs| (profile, programs))
+        };
+        self.profiles.iter().flat_map(of_profile).collect()
+    }
+
+    /// The kinds of tags that an architecture has, the most usual first.
+    fn tags(&self, profile: Profile) -> Vec<Tags> {
+        match profile.name {
+            "x86" => vec![Tags::PerCpu(2), Tags::PerCpu(1), Tags::PerCpu(0)],
+            // One more than CPUs, or they do not suffice for broadcasts.
+            "arm64" => vec![Tags::Broadcast((self.cpus + 1).min(63)), Tags::Global(4)],
+            "riscv" => vec![Tags::Global(4), Tags::PerCpu(0)],
+            _ => vec![Tags::Renamed(3)],
+        }
+    }
+
+    fn look_at(&self, task: &Task, end: Instant) -> (Profile, Programs, Search) {
+        let time = end.saturating_duration_since(Instant::now());
+        match task {
+            Task::Short(profile, programs) => {
+                let budget = Budget { time, states: usize::MAX };
+                (*profile, programs.clone(), search(programs, *profile, None, budget))
+            }
+            &Task::Large(number) => {
+                let (profile, programs) = self.large_program(number);
+                let seed = self.seed.wrapping_add(number);
+                let budget = Budget { time, states: SCHEDULES / 2 };
+                let mut found = at_random(&programs, profile, seed, budget);
+                if found.found.is_none() {
+                    found = found.and(by_priorities(&programs, profile, 3, seed, budget));
+                }
+                (profile, programs, found)
+            }
+        }
+    }
+
+    /// By a number: of each architecture in turn, and of each kind that it has.
+    fn large_program(&self, number: u64) -> (Profile, Programs) {
+        let (profiles, seed) = (self.profiles.len() as u64, self.seed.wrapping_add(number));
+        let profile = self.profiles[(number % profiles) as usize];
+        let kinds = self.tags(profile);
+        let tags = kinds[(number / profiles) as usize % kinds.len()];
+        let lifetimes = [Lifetime::Handoff, Lifetime::Shoot, Lifetime::Counted];
+        let lifetime = lifetimes[(seed % 3) as usize];
+        // More spaces than tags, where those are the same on all CPUs.
+        let spaces = if let Tags::Broadcast(_) = tags { SPACES_MAX } else { 5 };
+        let Self { cpus, broken, .. } = *self;
+        let config = Config { cpus, spaces, tags, lifetime, broken };
+        (profile, Programs::at_random(config, LENGTH, seed))
+    }
+}
+
+/// What is looked at as the so many-th: a few large programs, a short one, and so on.
+fn task(short: &[(Profile, Programs)], index: usize) -> Task {
+    let turn = index / (LARGE_PER_SHORT + 1);
+    match (index % (LARGE_PER_SHORT + 1), short.get(turn)) {
+        (LARGE_PER_SHORT, Some((profile, programs))) => Task::Short(*profile, programs.clone()),
+        _ => Task::Large(index as u64),
+    }
+}
+
+fn count(progress: &Progress, short: &[(Profile, Programs)], index: usize, search: &Search) {
+    progress.steps.fetch_add(search.steps, Relaxed);
+    if let Task::Short(..) = task(short, index) {
+        progress.short.fetch_add(usize::from(search.is_complete), Relaxed);
+        progress.states.fetch_add(search.states as u64, Relaxed);
+    } else {
+        progress.runs.fetch_add(search.runs, Relaxed);
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A thread that panics takes the campaign with it.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl CounterExample {
+    /// A program goes wrong by this way, or a shorter one.
+    ///
+    /// With as few changes of CPU as possible first, then in every schedule, then at random: the
+    /// first that finds something. `None` if none does within the budget for each.
+    #[must_use]
+    pub fn of(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Option<Self> {
+        let search = Self::look(programs, profile, seed, budget);
+        let programs = programs.clone();
+        search.found.map(|found| Self { programs, profile, found })
+    }
+
+    /// Looks for what is wrong with a program in all ways, one after the other.
+    pub fn look(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Search {
+        let few = Budget { states: budget.states / 4, ..budget };
+        let ways: [&dyn Fn() -> Search; 4] = [
+            &|| shortest(programs, profile, 3, few),
+            &|| search(programs, profile, None, budget),
+            &|| at_random(programs, profile, seed, Budget { states: RANDOM_TRIES, ..budget }),
+            &|| {
+                by_priorities(programs, profile, 3, seed, Budget { states: RANDOM_TRIES, ..budget })
+            },
+        ];
+        let mut total = Search::default();
+        for way in ways {
+            total = total.and(way());
+            if total.found.is_some() || total.is_complete {
+                break;
+            }
+        }
+        total
+    }
+
+    /// The same with the smallest program that goes wrong, and the shortest way.
+    fn shrunken(self, seed: u64) -> Self {
+        let Self { programs, profile, .. } = &self;
+        let budget = Budget { time: Duration::from_secs(2), states: 400 };
+        let fails = |programs: &Programs| {
+            at_random(programs, *profile, seed, budget).found.is_some()
+                || by_priorities(programs, *profile, 3, seed, budget).found.is_some()
+        };
+        let small = programs.shrunken(fails);
+        let budget = Budget { time: Duration::from_secs(10), states: 2_000_000 };
+        Self::of(&small, *profile, seed, budget).unwrap_or(self)
+    }
+}
+
+/// Schedules at random of one program.
+const RANDOM_TRIES: usize = 5000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn campaign(broken: Option<Rule>, profiles: &[Profile]) -> Verdict {
+        let (profiles, time) = (profiles.to_vec(), Duration::from_secs(2));
+        Campaign { profiles, cpus: 5, time, seed: 1, broken }.run(&Progress::default())
+    }
+
+    #[test]
+    fn an_engine_without_a_rule_is_found_and_made_small() {
+        let verdict = campaign(Some(Rule::RingPresent), &[Profile::X86]);
+        let CounterExample { programs, found, .. } = verdict.counter_example.expect("it is wrong");
+        assert_eq!((programs.config.cpus, programs.len()), (2, 2), "{programs}");
+        // Nothing is left out, and nothing happens twice.
+        assert!(found.choices.len() < 60, "{}", found.choices.len());
+    }
+
+    #[test]
+    fn the_engine_as_it_is_goes_through() {
+        let verdict = campaign(None, &Profile::ALL);
+        let bad = verdict.counter_example.map(|bad| (bad.programs.to_string(), bad.found.wrong));
+        assert_eq!(bad, None);
+        assert!(verdict.runs > 0 && verdict.steps > verdict.runs);
+        assert_eq!(verdict.short_total, 4 * 104);
+    }
+}

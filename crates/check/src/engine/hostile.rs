@@ -1,0 +1,202 @@
+//! The hostile machine, as the engine sees it.
+
+#![expect(unsafe_code, reason = "implements `Machine`")]
+
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+use shootdown::{
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Reach, Root, Rule, Space,
+    Tag, TagSlot, Tagging, TellingCosts,
+};
+
+use super::{Config, Tags};
+use crate::hardware::Keeps;
+use crate::machine::Upper;
+use crate::memory::{CheckWord, fence};
+use crate::sometimes::Sometimes;
+use crate::world::{World, with_world};
+
+/// The hostile machine, as the engine sees it, with a way to end spaces.
+#[derive(Debug)]
+pub struct Hostile<const LIFETIME: u8> {
+    cpus: Vec<Cpu<Self>>,
+    tags: Tags,
+    broken: Option<Rule>,
+    /// Which CPU has retired each space: by the number of its root.
+    retired_by: RefCell<Vec<(usize, usize)>>,
+}
+
+pub(super) const HANDOFF: u8 = 0;
+pub(super) const SHOOT: u8 = 1;
+pub(super) const COUNTED: u8 = 2;
+
+// SAFETY: a run and all that belongs to it stays on one thread of the host.
+unsafe impl<const LIFETIME: u8> Sync for Hostile<LIFETIME> {}
+
+impl<const LIFETIME: u8> Hostile<LIFETIME> {
+    pub(super) fn new(world: &World, config: Config) -> Self {
+        let cpu = |number| {
+            let first = world.memory.borrow().word_count();
+            let cpu = Cpu::new();
+            world.memory.borrow_mut().name_from(first, |place| {
+                let name = CPU_WORDS.get(place).unwrap_or(&"another word");
+                format!("{name} of CPU {number}")
+            });
+            cpu
+        };
+        let cpus = (0..config.cpus).map(cpu).collect();
+        let Config { tags, broken, .. } = config;
+        Self { cpus, tags, broken, retired_by: RefCell::default() }
+    }
+
+    /// This CPU is about to retire the space with this root.
+    pub(super) fn retires(&self, root: usize, cpu: usize) {
+        self.retired_by.borrow_mut().push((root, cpu));
+    }
+}
+
+// SAFETY: everything takes effect before the method returns; interrupts arrive, for every CPU takes
+// them whenever it does not mask them, and none does so for ever.
+unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
+    type Word = CheckWord;
+    type CpuBits = [u64; 1];
+    type TagSlots = [TagSlot; 2];
+    type TagWords = [CheckWord; 2];
+
+    const LIFETIME: Lifetime = match LIFETIME {
+        HANDOFF => Lifetime::Handoff,
+        SHOOT => Lifetime::Shoot,
+        COUNTED => Lifetime::Counted,
+        _ => panic!("there are three"),
+    };
+
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        &self.cpus[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(with_world(World::cpu) as u32)
+    }
+    fn cpu_limit(&self) -> usize {
+        self.cpus.len()
+    }
+    fn interrupts_masked(&self) -> bool {
+        with_world(World::is_masked)
+    }
+    fn fence(&self) {
+        fence();
+    }
+    fn publish(&self) {
+        fence();
+    }
+    fn tagging(&self) -> Tagging {
+        match self.tags {
+            Tags::PerCpu(_) => Tagging::PerCpu,
+            Tags::Global(_) | Tags::Broadcast(_) => Tagging::Global,
+            Tags::Renamed(_) => Tagging::Renamed,
+        }
+    }
+    fn tag_count(&self) -> usize {
+        match self.tags {
+            Tags::PerCpu(count)
+            | Tags::Global(count)
+            | Tags::Broadcast(count)
+            | Tags::Renamed(count) => count,
+        }
+    }
+    fn catch_up_ceiling(&self) -> usize {
+        self.flush_ceiling()
+    }
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        let keeps = match entries {
+            Entries::Keep => Keeps::Everything,
+            Entries::Discard => Keeps::Nothing,
+        };
+        with_world(|world| world.load_root(Some(root.0 as usize), tag.0, keeps));
+    }
+    fn load_kernel(&self) {
+        // Where there are no tags, user translations are under the kernel's.
+        let keeps = if self.tag_count() == 0 { Keeps::Nothing } else { Keeps::Everything };
+        with_world(|world| world.load_root(None, Tag::KERNEL.0, keeps));
+    }
+    fn invalidate(&self, _: Tag, extent: Extent) {
+        with_world(|world| world.drop_pages(|page| covers(extent, page), upper(extent)));
+    }
+    fn invalidate_tag(&self, tag: Tag) {
+        with_world(|world| world.drop_tag(Some(tag.0)));
+    }
+    fn invalidate_kernel(&self, extent: Extent) {
+        with_world(|world| world.drop_kernel_pages(|page| covers(extent, page)));
+    }
+    fn invalidate_all(&self) {
+        with_world(|world| world.drop_tag(None));
+    }
+    fn traps_stale_writes(&self) -> bool {
+        with_world(|world| world.hardware.borrow().profile().traps_stale_writes)
+    }
+    fn ring(&self, cpus: &CpuSet<Self>) {
+        for cpu in cpus.iter() {
+            with_world(|world| world.ring(cpu.index()));
+        }
+    }
+    fn broadcast(&self) -> Option<Broadcast> {
+        let broadcast =
+            Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 };
+        matches!(self.tags, Tags::Broadcast(_)).then_some(broadcast)
+    }
+    fn telling_costs(&self) -> TellingCosts {
+        // So that it broadcasts whenever it may; elsewhere it interrupts.
+        TellingCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..TellingCosts::default() }
+    }
+    fn issue_broadcast(&self, _: &CpuSet<Self>, tag: Tag, extent: Extent) {
+        let covered = |page| covers(extent, page);
+        with_world(|world| world.issue_broadcast_of(Some(tag.0), covered, upper(extent)));
+    }
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        with_world(|world| world.issue_kernel_broadcast(|page| covers(extent, page)));
+    }
+    fn complete_broadcasts(&self) -> u64 {
+        with_world(World::complete_broadcasts);
+        0
+    }
+    fn reclaim(&self, space: NonNull<Space<Self>>) {
+        // SAFETY: it is ours again, and spaces live as long as the run.
+        let root = unsafe { space.as_ref() }.root().0 as usize;
+        with_world(|world| {
+            world.free_root(root);
+            if !self.retired_by.borrow().contains(&(root, world.cpu())) {
+                world.reach(Sometimes::HandedOff);
+            }
+        });
+    }
+    fn spin(&self) {
+        with_world(World::relax);
+    }
+    fn relax(&self, _: &CpuSet<Self>) {
+        with_world(World::relax);
+    }
+    fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+}
+
+/// A CPU's words, in the order in which the engine makes them: for histories alone.
+const CPU_WORDS: [&str; 7] = [
+    "the presence",
+    "what is held",
+    "what is seen",
+    "the tag",
+    "the last tag",
+    "the bell",
+    "the answer",
+];
+
+/// Whether an extent covers a page.
+pub(super) fn covers(extent: Extent, page: usize) -> bool {
+    let first = (extent.start() >> 12) as usize;
+    extent.is_whole() || (first..first + extent.page_count()).contains(&page)
+}
+
+fn upper(extent: Extent) -> Upper {
+    if extent.frees_tables() || extent.is_whole() { Upper::Dropped } else { Upper::Kept }
+}

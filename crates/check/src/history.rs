@@ -1,0 +1,99 @@
+//! What happened in a run, written down for people.
+
+use crate::world::World;
+
+/// A line of what happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Whose doing it was.
+    pub cpu: usize,
+    /// What it was.
+    pub text: String,
+    /// What kind of thing.
+    pub kind: LineKind,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineKind {
+    /// What a CPU is about to do from here on.
+    Operation,
+    /// Something that kernels or hardware did.
+    Event,
+    /// It interrupts this CPU.
+    Rings(usize),
+    /// It takes the interrupt.
+    TakesInterrupt,
+    /// It goes to user mode.
+    EntersUserMode,
+    /// It comes back.
+    LeavesUserMode,
+    /// It may hold other old translations than before: these, or none.
+    Holds,
+    /// An access to shared memory, of which there are many.
+    Access,
+}
+
+/// Whether a run is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// It is not.
+    Off,
+    /// It is.
+    On,
+}
+
+impl World {
+    /// Writes a line, if lines are written.
+    pub fn say(&self, text: impl FnOnce() -> String) {
+        self.say_as(LineKind::Event, text);
+    }
+
+    /// The same of what the calling CPU is about to do.
+    pub fn say_op(&self, text: impl FnOnce() -> String) {
+        self.say_as(LineKind::Operation, text);
+    }
+
+    pub(crate) fn say_as(&self, kind: LineKind, text: impl FnOnce() -> String) {
+        self.write_line(self.cpu(), kind, text);
+    }
+
+    /// The same of a write to a word, of which those to page tables are events.
+    pub(crate) fn say_word(&self, word: u32, text: impl FnOnce(String) -> String) {
+        let name = || self.memory.borrow().name_of(word);
+        self.say_as(self.kind_of_access(word), || text(name()));
+    }
+
+    /// The same of an access to shared memory.
+    pub(crate) fn say_access(&self, text: impl FnOnce() -> String) {
+        self.say_as(LineKind::Access, text);
+    }
+
+    pub(crate) fn kind_of_access(&self, word: u32) -> LineKind {
+        if self.is_of_page_tables(word) { LineKind::Event } else { LineKind::Access }
+    }
+
+    pub(crate) fn write_line(&self, cpu: usize, kind: LineKind, text: impl FnOnce() -> String) {
+        // What happens before the run begins is no part of it.
+        if let (true, Some(lines)) = (self.has_begun.get(), &mut *self.lines.borrow_mut()) {
+            lines.push(Line { cpu, text: text(), kind });
+        }
+    }
+
+    /// Writes what CPUs may hold that is old, where that is not what it was.
+    pub(crate) fn write_what_is_held(&self) {
+        if self.lines.borrow().is_none() {
+            return;
+        }
+        let mut last = self.held.borrow_mut();
+        last.resize(self.cpu_count(), String::new());
+        for (cpu, last) in last.iter_mut().enumerate() {
+            let held = self.hardware.borrow().old(&self.memory.borrow(), cpu);
+            if *last != held {
+                let text = if held.is_empty() { "nothing old".to_owned() } else { held.clone() };
+                self.write_line(cpu, LineKind::Holds, || format!("may hold {text}"));
+                *last = held;
+            }
+        }
+    }
+}
