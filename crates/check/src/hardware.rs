@@ -15,6 +15,11 @@ use crate::choice::mix;
 use crate::memory::{CheckWord, Memory};
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
+use self::in_flight::InFlight;
+pub use self::in_flight::{Moment, Translation};
+
+mod in_flight;
+
 /// Entries of a root.
 pub const SLOTS: usize = 2;
 /// Entries of a table.
@@ -64,6 +69,8 @@ pub enum Wrong {
     },
     /// CPUs wait for each other for ever.
     Stuck,
+    /// What a litmus test asks for was seen.
+    Seen,
 }
 
 impl fmt::Display for Wrong {
@@ -87,6 +94,7 @@ impl fmt::Display for Wrong {
                 write!(f, "CPU {cpu} is interrupted for a space that it does not use")
             }
             Self::Stuck => f.write_str("CPUs wait for each other for ever"),
+            Self::Seen => f.write_str("The outcome that was asked for is seen"),
         }
     }
 }
@@ -193,8 +201,36 @@ pub(crate) struct Hardware {
     flushed: BTreeSet<(usize, usize, Entry)>,
     /// Which words are of page tables.
     words: BTreeSet<u32>,
-    /// Invalidations that were broadcast and are not complete: whose, and of which pages.
-    broadcasts: Vec<(usize, u64)>,
+    /// Invalidations that are not complete.
+    invalidations: Vec<Invalidation>,
+    /// What CPUs may have found early, if anybody asks.
+    in_flight: Option<InFlight>,
+}
+
+/// An invalidation that is complete when its issuer waits for that, and maybe no sooner.
+#[derive(Clone, Copy, Debug)]
+struct Invalidation {
+    issuer: usize,
+    reach: Reach,
+    what: Extent,
+}
+
+/// Whose translations an invalidation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Its issuer's.
+    Own,
+    /// Everybody's.
+    Everybody,
+}
+
+/// What an invalidation takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Extent {
+    /// Pages of whatever is loaded, as a set of bits, and the way to them.
+    Pages(u64),
+    /// All of a tag.
+    Tag(u16),
 }
 
 impl Hardware {
@@ -207,7 +243,8 @@ impl Hardware {
             frames: Vec::new(),
             flushed: BTreeSet::new(),
             words: BTreeSet::new(),
-            broadcasts: Vec::new(),
+            invalidations: Vec::new(),
+            in_flight: None,
         }
     }
 
@@ -292,6 +329,7 @@ impl Hardware {
                 }
             }
         }
+        self.note_in_flight(memory, number);
         self.look(number)
     }
 
@@ -352,25 +390,46 @@ impl Hardware {
         self.fill(memory, cpu)
     }
 
-    /// A CPU broadcasts an invalidation of pages.
-    pub(crate) fn issue_broadcast(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
-        let set =
-            (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page);
-        self.broadcasts.push((cpu, set));
+    /// A CPU begins an invalidation.
+    pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: Extent) {
+        self.invalidations.push(Invalidation { issuer, reach, what });
     }
 
-    /// Its broadcasts are complete: no CPU holds any of it.
-    pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
-        let (own, others) = self.broadcasts.iter().partition(|&&(issuer, _)| issuer == cpu);
-        self.broadcasts = others;
-        let own: Vec<(usize, u64)> = own;
-        let set = own.iter().fold(0, |all, (_, set)| all | set);
+    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
+    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+        let all = std::mem::take(&mut self.invalidations);
+        let (own, others) = all.into_iter().partition(|it| it.issuer == cpu);
+        self.invalidations = others;
+        let own: Vec<Invalidation> = own;
         let mut wrong = None;
-        for target in 0..self.cpus.len() {
-            let found = self.drop_pages(memory, target, |page| set >> page & 1 == 1, true);
-            wrong = wrong.or(found);
+        for invalidation in own {
+            for target in 0..self.cpus.len() {
+                if target == cpu || invalidation.reach == Reach::Everybody {
+                    let found = self.take(memory, target, invalidation);
+                    wrong = wrong.or(found);
+                }
+            }
         }
         wrong
+    }
+
+    fn take(&mut self, memory: &Memory, cpu: usize, by: Invalidation) -> Option<Wrong> {
+        let is_remote = cpu != by.issuer;
+        match by.what {
+            Extent::Pages(set) => {
+                let is_taken = |page| set >> page & 1 == 1;
+                if is_remote {
+                    self.wait_for_accesses(cpu, is_taken);
+                }
+                self.drop_pages(memory, cpu, is_taken, true)
+            }
+            Extent::Tag(tag) => {
+                if is_remote && self.cpus[cpu].tag == tag {
+                    self.wait_for_accesses(cpu, |_| true);
+                }
+                self.drop_tag(memory, cpu, Some(tag))
+            }
+        }
     }
 
     /// A CPU drops all of a tag, or everything.
@@ -492,9 +551,15 @@ impl Hardware {
                 }
             }
         }
-        for &(issuer, set) in &self.broadcasts {
-            hash = mix(mix(hash, issuer as u64), set);
+        for &Invalidation { issuer, reach, what } in &self.invalidations {
+            let reach = u64::from(reach == Reach::Everybody);
+            let (kind, what) = match what {
+                Extent::Pages(set) => (0, set),
+                Extent::Tag(tag) => (2, u64::from(tag)),
+            };
+            hash = mix(mix(hash, (issuer as u64) << 2 | kind | reach), what);
         }
+        hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
         for &(root, page, entry) in &self.flushed {
             hash = mix(mix(hash, (root << 8 | page) as u64), entry.0);
         }

@@ -1,11 +1,15 @@
 //! What a kernel does with the hardware, as seen by what is checked: each a step, before which all
 //! others may do theirs.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
 use shootdown::Word;
 
-use crate::hardware::{Entry, Hardware, Keeps, Outdated, PAGES, SLOTS, Wrong};
+use crate::choice::mix;
+use crate::hardware::{
+    Entry, Extent, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
+};
 use crate::memory::{CheckWord, Memory};
 use crate::world::World;
 
@@ -68,12 +72,22 @@ impl PageTables {
 
     /// Changes the entry of a page by a store.
     pub fn store(&self, page: usize, entry: Entry) {
-        self.word(page).store(entry.0, Relaxed);
+        self.store_in_order(page, entry, Relaxed);
+    }
+
+    /// The same, in an order with stores before it.
+    pub fn store_in_order(&self, page: usize, entry: Entry, order: Ordering) {
+        self.word(page).store(entry.0, order);
     }
 
     /// Takes a table out of the root, with whatever is in it, and returns its number.
     pub fn unhook(&self, slot: usize) -> usize {
         Entry(self.slots[slot].swap(Entry::EMPTY.0, Relaxed)).target()
+    }
+
+    /// Puts a table into the root once more.
+    pub fn hook(&self, slot: usize, order: Ordering) {
+        self.slots[slot].store(Entry::to(self.tables[slot].0).0, order);
     }
 
     fn word(&self, page: usize) -> &CheckWord {
@@ -119,21 +133,73 @@ impl World {
     /// Begins to have all CPUs drop pages of whatever they have loaded, and the way to them: it is
     /// done when this CPU [completes](Self::complete_broadcasts) it, and maybe no sooner.
     pub fn issue_broadcast(&self, pages: impl Fn(usize) -> bool) {
+        self.issue(Reach::Everybody, pages);
+    }
+
+    /// The same of all CPUs, or of this one alone.
+    pub fn issue(&self, reach: Reach, pages: impl Fn(usize) -> bool) {
+        let pages = (0..SLOTS * PAGES).filter(|&page| pages(page));
+        self.issue_extent(reach, Extent::Pages(pages.fold(0, |set, page| set | 1 << page)));
+    }
+
+    /// The same of all of a tag.
+    pub fn issue_tag(&self, reach: Reach, tag: u16) {
+        self.issue_extent(reach, Extent::Tag(tag));
+    }
+
+    fn issue_extent(&self, reach: Reach, what: Extent) {
         self.step();
-        self.say(|| "broadcasts an invalidation".to_owned());
+        self.say(|| match reach {
+            Reach::Own => "issues an invalidation".to_owned(),
+            Reach::Everybody => "broadcasts an invalidation".to_owned(),
+        });
         let cpu = self.cpu();
         self.hardware(|hardware, _| {
-            hardware.issue_broadcast(cpu, &pages);
+            hardware.issue(cpu, reach, what);
             None
         });
     }
 
-    /// Returns when what *this* CPU has broadcast is done.
+    /// Returns when what *this* CPU has broadcast, or issued, is done.
     pub fn complete_broadcasts(&self) {
         self.step();
         self.say(|| "completes its broadcasts".to_owned());
         let cpu = self.cpu();
-        self.hardware(|hardware, memory| hardware.complete_broadcasts(memory, cpu));
+        self.hardware(|hardware, memory| hardware.complete_issued(memory, cpu));
+    }
+
+    /// Keeps from now on what CPUs may have found early: for programs that ask for
+    /// [translations](Self::translations).
+    pub fn track_in_flight(&self) {
+        self.hardware.borrow_mut().track_in_flight(&self.memory.borrow());
+    }
+
+    /// What an access of this CPU to a page may find, if its address was known at some moment: at
+    /// present, for what comes next is no step of its own.
+    ///
+    /// # Panics
+    ///
+    /// If that is not [kept](Self::track_in_flight).
+    pub fn translations(&self, page: usize, since: Moment) -> BTreeSet<Translation> {
+        let found = self.hardware.borrow().translations(self.cpu(), page, since);
+        assert!(!found.is_empty(), "there is an entry, or a fault");
+        self.see(found.iter().fold(5, |hash, found| mix(hash, found.bits())));
+        found
+    }
+
+    /// The present moment of this CPU's program: an address that depends on what it has just read
+    /// is known from here on.
+    pub fn moment(&self) -> Moment {
+        let cpu = self.cpu();
+        self.hardware.borrow_mut().moment(&self.memory.borrow(), cpu)
+    }
+
+    /// This CPU synchronises its context: what it has found early is forgotten. Nobody else can see
+    /// that, and who does it sooner finds more afterwards, so it is no step.
+    pub fn synchronise(&self) {
+        let cpu = self.cpu();
+        self.hardware.borrow_mut().synchronise(&self.memory.borrow(), cpu);
+        self.see(6);
     }
 
     /// Runs in user mode for a while, and uses whatever it likes.
@@ -141,10 +207,12 @@ impl World {
         let cpu = self.cpu();
         self.step();
         self.say(|| "goes to user mode".to_owned());
+        self.synchronise();
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
         self.step();
         self.say(|| "comes back from user mode".to_owned());
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
+        self.synchronise();
     }
 
     /// What CPUs may hold of pages of a root that have just been changed, by this CPU or another.

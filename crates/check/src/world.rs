@@ -286,7 +286,9 @@ impl World {
         self.see(1);
         let program = self.cpus[cpu].program.replace(Program::Ready);
         self.mask();
+        self.synchronise();
         with_system(|system| system.interrupt(cpu));
+        self.synchronise();
         self.unmask();
         self.cpus[cpu].program.set(match program {
             // What it waits for may have come by its own hand.
