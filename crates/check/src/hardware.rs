@@ -4,7 +4,8 @@
 //! No search guesses *when* a CPU fills its TLB. For each CPU and tag it is kept what the TLB *may*
 //! hold: every translation that could have been found since something was last dropped. After each
 //! write to a page table that is loaded, and after each load, all that can be reached is added. So
-//! one run stands for every way in which hardware could have speculated.
+//! one run stands for every way in which hardware could have speculated. What instructions have
+//! found early is kept in the same way, for programs that ask for it (`in_flight`).
 //!
 //! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] each.
 

@@ -204,10 +204,15 @@ impl Machine {
         let mut context = Context::new();
         let mut is_all_so = true;
         for &instruction in instructions {
-            is_all_so &= self.perform(world, instruction, &mut context);
-            if is_all_so && instruction.is_condition() {
-                self.came_true.set(self.came_true.get() + 1);
-                CAME_TRUE.set(CAME_TRUE.get().max(self.came_true.get()));
+            if instruction.is_condition() {
+                is_all_so &= self.is_so(world, instruction, &context);
+                if is_all_so {
+                    self.came_true.set(self.came_true.get() + 1);
+                    CAME_TRUE.set(CAME_TRUE.get().max(self.came_true.get()));
+                }
+                context = Context::new();
+            } else {
+                self.perform(world, instruction, &mut context);
             }
         }
         if self.came_true.get() == self.program.conditions() {
@@ -215,40 +220,41 @@ impl Machine {
         }
     }
 
-    /// Returns whether what is asked for is so.
-    fn perform(&self, world: &World, instruction: Instruction, context: &mut Context) -> bool {
+    /// Whether what is asked for is so.
+    fn is_so(&self, world: &World, asked: Instruction, context: &Context) -> bool {
+        let access = |page, is_so: &dyn Fn(Translation) -> bool| {
+            world.step();
+            access(world, page, context, is_so)
+        };
+        match asked {
+            Reads(variable, value) => self.variables[variable].load(Relaxed) == value,
+            ReadsEntry(page, entry) => self.tables.entry(page) == entry,
+            Finds(page, entry) => access(page, &|found| found == Translation::To(entry)),
+            Misses(page, entry) => access(page, &|found| found != Translation::To(entry)),
+            Writes(page) => access(
+                page,
+                &|found| matches!(found, Translation::To(entry) if entry.is_writable()),
+            ),
+            Faults(page) => access(page, &Translation::is_fault),
+            FaultsInTable(page) => access(page, &|found| found == Translation::FaultsInTable),
+            Loads(value) => {
+                // Found and read in one step: an invalidation would wait between the two.
+                let is_read = self.variables[FRAME].load(Relaxed) == value;
+                is_read && self::access(world, X, context, &|found| found == Translation::To(OLD))
+            }
+            _ => unreachable!("it asks for nothing"),
+        }
+    }
+
+    fn perform(&self, world: &World, instruction: Instruction, context: &mut Context) {
         let order = if context.is_ordered { Release } else { Relaxed };
         match instruction {
             Map(page, entry) => self.tables.store_in_order(page, entry, order),
             MapTable => self.tables.hook(X, order),
             Set(variable, value) => self.variables[variable].store(value, order),
-            Reads(variable, value) => return self.variables[variable].load(Relaxed) == value,
-            ReadsEntry(page, entry) => return self.tables.entry(page) == entry,
-            Finds(page, entry) => {
-                return access(world, page, context, |found| found == Translation::To(entry));
-            }
-            Misses(page, entry) => {
-                return access(world, page, context, |found| found != Translation::To(entry));
-            }
-            Loads(value) => {
-                let is_so = self.variables[FRAME].load(Relaxed) == value;
-                let goes_there = |found| matches!(found, Translation::To(to) if to == OLD);
-                return is_so && access_now(world, X, context, goes_there);
-            }
-            Writes(page) => {
-                let is_writable =
-                    |found| matches!(found, Translation::To(entry) if entry.is_writable());
-                return access(world, page, context, is_writable);
-            }
-            Faults(page) => {
-                return access(world, page, context, Translation::is_fault);
-            }
-            FaultsInTable(page) => {
-                return access(world, page, context, |it| it == Translation::FaultsInTable);
-            }
-            Depends => context.address_known = world.moment(),
+            Depends => return context.address_known = world.moment(),
+            DmbSt => return context.is_ordered = true,
             Dmb => fence(),
-            DmbSt => context.is_ordered = true,
             Dsb => {
                 // What is invalidated first may be found again, as long as a store is on its way.
                 world.complete_broadcasts();
@@ -259,34 +265,21 @@ impl Machine {
             TlbiIs(page) => world.issue(Reach::Everybody, |it| it == page),
             TlbiAsidIs(asid) => world.issue_tag(Reach::Everybody, asid),
             Interrupts(cpu) => world.ring(cpu),
+            _ => unreachable!("it does nothing"),
         }
-        if !matches!(instruction, DmbSt | Depends) {
-            *context = Context::new();
-        }
-        true
+        *context = Context::new();
     }
 }
 
-/// An access of this CPU to a page, as a step: whether what it finds may be so.
+/// An access of this CPU to a page, in the step that was just made: whether what it finds may be
+/// so.
 fn access(
     world: &World,
     page: usize,
-    context: &mut Context,
-    is_so: impl Fn(Translation) -> bool,
-) -> bool {
-    world.step();
-    access_now(world, page, context, is_so)
-}
-
-/// The same, in the step that was just made.
-fn access_now(
-    world: &World,
-    page: usize,
-    context: &mut Context,
-    is_so: impl Fn(Translation) -> bool,
+    context: &Context,
+    is_so: &dyn Fn(Translation) -> bool,
 ) -> bool {
     let found = world.translations(page, context.address_known);
-    context.address_known = Moment::BEGINNING;
     let it = found.iter().copied().find(|&found| is_so(found));
     world.say(|| match it {
         Some(it) => format!("uses page {page}, and finds {it}"),
