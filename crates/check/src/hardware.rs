@@ -9,6 +9,9 @@
 //!
 //! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] each.
 
+mod in_flight;
+mod invalidation;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -18,8 +21,8 @@ use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
 pub use self::in_flight::{Moment, Translation};
-
-mod in_flight;
+pub use self::invalidation::Reach;
+pub(crate) use self::invalidation::{Invalidation, What};
 
 /// Entries of a root.
 pub const SLOTS: usize = 2;
@@ -208,32 +211,6 @@ pub(crate) struct Hardware {
     in_flight: Option<InFlight>,
 }
 
-/// An invalidation that is complete when its issuer waits for that, and maybe no sooner.
-#[derive(Clone, Copy, Debug)]
-struct Invalidation {
-    issuer: usize,
-    reach: Reach,
-    what: Extent,
-}
-
-/// Whose translations an invalidation takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Its issuer's.
-    Own,
-    /// Everybody's.
-    Everybody,
-}
-
-/// What an invalidation takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Extent {
-    /// Pages of whatever is loaded, as a set of bits, and the way to them.
-    Pages(u64),
-    /// All of a tag.
-    Tag(u16),
-}
-
 impl Hardware {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
         Self {
@@ -391,48 +368,6 @@ impl Hardware {
         self.fill(memory, cpu)
     }
 
-    /// A CPU begins an invalidation.
-    pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: Extent) {
-        self.invalidations.push(Invalidation { issuer, reach, what });
-    }
-
-    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
-    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
-        let all = std::mem::take(&mut self.invalidations);
-        let (own, others) = all.into_iter().partition(|it| it.issuer == cpu);
-        self.invalidations = others;
-        let own: Vec<Invalidation> = own;
-        let mut wrong = None;
-        for invalidation in own {
-            for target in 0..self.cpus.len() {
-                if target == cpu || invalidation.reach == Reach::Everybody {
-                    let found = self.take(memory, target, invalidation);
-                    wrong = wrong.or(found);
-                }
-            }
-        }
-        wrong
-    }
-
-    fn take(&mut self, memory: &Memory, cpu: usize, by: Invalidation) -> Option<Wrong> {
-        let is_remote = cpu != by.issuer;
-        match by.what {
-            Extent::Pages(set) => {
-                let is_taken = |page| set >> page & 1 == 1;
-                if is_remote {
-                    self.wait_for_accesses(cpu, is_taken);
-                }
-                self.drop_pages(memory, cpu, is_taken, true)
-            }
-            Extent::Tag(tag) => {
-                if is_remote && self.cpus[cpu].tag == tag {
-                    self.wait_for_accesses(cpu, |_| true);
-                }
-                self.drop_tag(memory, cpu, Some(tag))
-            }
-        }
-    }
-
     /// A CPU drops all of a tag, or everything.
     pub(crate) fn drop_tag(
         &mut self,
@@ -552,14 +487,7 @@ impl Hardware {
                 }
             }
         }
-        for &Invalidation { issuer, reach, what } in &self.invalidations {
-            let reach = u64::from(reach == Reach::Everybody);
-            let (kind, what) = match what {
-                Extent::Pages(set) => (0, set),
-                Extent::Tag(tag) => (2, u64::from(tag)),
-            };
-            hash = mix(mix(hash, (issuer as u64) << 2 | kind | reach), what);
-        }
+        hash = self.invalidations.iter().fold(hash, |hash, it| it.hash(hash));
         hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
         for &(root, page, entry) in &self.flushed {
             hash = mix(mix(hash, (root << 8 | page) as u64), entry.0);

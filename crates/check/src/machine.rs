@@ -8,7 +8,7 @@ use shootdown::Word;
 
 use crate::choice::mix;
 use crate::hardware::{
-    Entry, Extent, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
+    Entry, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, What, Wrong,
 };
 use crate::memory::{CheckWord, Memory};
 use crate::world::World;
@@ -139,15 +139,15 @@ impl World {
     /// The same of all CPUs, or of this one alone.
     pub fn issue(&self, reach: Reach, pages: impl Fn(usize) -> bool) {
         let pages = (0..SLOTS * PAGES).filter(|&page| pages(page));
-        self.issue_extent(reach, Extent::Pages(pages.fold(0, |set, page| set | 1 << page)));
+        self.issue_what(reach, What::Pages(pages.fold(0, |set, page| set | 1 << page)));
     }
 
     /// The same of all of a tag.
     pub fn issue_tag(&self, reach: Reach, tag: u16) {
-        self.issue_extent(reach, Extent::Tag(tag));
+        self.issue_what(reach, What::Tag(tag));
     }
 
-    fn issue_extent(&self, reach: Reach, what: Extent) {
+    fn issue_what(&self, reach: Reach, what: What) {
         self.step();
         self.say(|| match reach {
             Reach::Own => "issues an invalidation".to_owned(),

@@ -9,8 +9,8 @@
 //!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
 //!   them.
 //! - RISC-V's TLBs may hold entries that are not valid ("Supervisor Memory-Management Fence
-//!   Instruction"; not with Svvptc). Here nobody's do: too kind, but all that comes of it is a fault
-//!   that the kernel finds to be none.
+//!   Instruction"; not for long with Svvptc). Here nobody's do: too kind, but all that comes of it
+//!   is a fault that the kernel finds to be none.
 //! - ARC's handler writes a whole entry back to mark it, and may write back what another has just
 //!   taken away. Here it marks nothing that is gone: too kind.
 //!

@@ -175,6 +175,7 @@ fn valid_to_invalid() {
 #[test]
 fn translation_to_translation() {
     check(published::TRANSLATION_TO_TRANSLATION);
+    check(published::FAULT_TO_FAULT);
 }
 
 #[test]

@@ -17,6 +17,8 @@ use shootdown_check::{
 pub(crate) const X: usize = 0;
 /// The page `y`, where that is one.
 pub(crate) const Y: usize = 1;
+/// Another page, which has a table of its own, and is always mapped in the beginning.
+pub(crate) const Z: usize = PAGES;
 /// The variable that tells what was done: `y` mostly.
 pub(crate) const MESSAGE: usize = 0;
 /// That asks for a flush, and says that it was made: `f`.
@@ -31,7 +33,7 @@ pub(crate) const OLD: Entry = Entry::to(X).writable();
 /// The same, but that it is not writable.
 pub(crate) const READ_ONLY: Entry = Entry::to(X);
 /// To another frame.
-pub(crate) const NEW: Entry = Entry::to(PAGES).writable();
+pub(crate) const NEW: Entry = Entry::to(Z).writable();
 /// Nothing.
 pub(crate) const INVALID: Entry = Entry::EMPTY;
 /// Nothing either, in other words.
@@ -47,7 +49,7 @@ pub(crate) const OTHER_ASID: u16 = 2;
 pub(crate) enum Start {
     /// All pages are mapped.
     Mapped,
-    /// `x` and `y` are not.
+    /// All but `x` and `y`.
     Unmapped,
     /// Nor is there a table for them.
     NoTable,

@@ -1,0 +1,86 @@
+//! Invalidations that take their time: one is complete when its issuer waits for it, and maybe no
+//! sooner, on whatever CPU.
+
+use super::{Hardware, Wrong};
+use crate::choice::mix;
+use crate::memory::Memory;
+
+/// One that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Invalidation {
+    issuer: usize,
+    reach: Reach,
+    what: What,
+}
+
+/// Whose translations an invalidation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Its issuer's.
+    Own,
+    /// Everybody's.
+    Everybody,
+}
+
+/// What an invalidation takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Pages of whatever is loaded, as a set of bits, and the way to them.
+    Pages(u64),
+    /// All of a tag.
+    Tag(u16),
+}
+
+impl Invalidation {
+    pub(super) fn hash(self, hash: u64) -> u64 {
+        let reach = u64::from(self.reach == Reach::Everybody);
+        let (kind, what) = match self.what {
+            What::Pages(set) => (0, set),
+            What::Tag(tag) => (2, u64::from(tag)),
+        };
+        mix(mix(hash, (self.issuer as u64) << 2 | kind | reach), what)
+    }
+}
+
+impl Hardware {
+    /// A CPU begins an invalidation.
+    pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
+        self.invalidations.push(Invalidation { issuer, reach, what });
+    }
+
+    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
+    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+        let all = std::mem::take(&mut self.invalidations);
+        let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
+        self.invalidations = others;
+        let mut wrong = None;
+        for invalidation in own {
+            for target in 0..self.cpus.len() {
+                if target == cpu || invalidation.reach == Reach::Everybody {
+                    let found = self.take(memory, target, invalidation);
+                    wrong = wrong.or(found);
+                }
+            }
+        }
+        wrong
+    }
+
+    fn take(&mut self, memory: &Memory, cpu: usize, by: Invalidation) -> Option<Wrong> {
+        let is_remote = cpu != by.issuer;
+        match by.what {
+            What::Pages(set) => {
+                let is_taken = |page| set >> page & 1 == 1;
+                if is_remote {
+                    self.wait_for_accesses(cpu, is_taken);
+                }
+                self.drop_pages(memory, cpu, is_taken, true)
+            }
+            What::Tag(tag) => {
+                if is_remote && self.cpus[cpu].tag == tag {
+                    self.wait_for_accesses(cpu, |_| true);
+                }
+                self.drop_tag(memory, cpu, Some(tag))
+            }
+        }
+    }
+}
