@@ -4,7 +4,8 @@
 //! What is not modelled, and on which side that errs:
 //!
 //! - Loads are never early, so barriers that order loads alone are not missed when they are missing
-//!   (loom misses them in the engine): too kind.
+//!   (loom misses them in the engine): too kind. Nor do walkers see what their own CPU has stored
+//!   before others do.
 //! - Translations in flight are kept for programs that [ask](crate::World::track_in_flight), by
 //!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
 //!   them.
@@ -84,7 +85,7 @@ impl Profile {
     ///   level", and leaves the walk caches alone.
     /// - `traps_stale_writes`: "Hardware management of the dirty state": by an atomic update of the
     ///   entry in memory; or by a fault, where there is no such hardware.
-    /// - `loads_without_tags`: "TLB maintenance instructions" has no write of TTBR0_EL1 among them.
+    /// - `loads_without_tags`: "TLB maintenance instructions" lists no write of a root.
     pub const ARM64: Self = Self {
         name: "arm64",
         stores: Stores::Unordered,

@@ -9,6 +9,9 @@
 //! As with TLBs, nobody chooses when a CPU looks: it is kept what it *may* have found since its
 //! last synchronisation. Only programs that ask for it pay for that: who comes back from user mode
 //! by an exception has synchronised, and so have all kernels that are checked.
+//!
+//! Of walks that are half done it is not kept which tables they are in: that is too kind to who
+//! frees a table, and writes into it, before it synchronises.
 
 use std::collections::BTreeSet;
 use std::fmt;

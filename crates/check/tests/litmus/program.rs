@@ -131,23 +131,16 @@ pub(crate) struct Program {
     pub(crate) threads: &'static [&'static [Instruction]],
     /// What it does when it is interrupted.
     pub(crate) handler: &'static [Instruction],
+    /// Of what it asks for, how much may be otherwise.
+    pub(crate) spared: usize,
 }
 
 impl Program {
-    /// How much it asks for.
-    pub(crate) fn conditions(&self) -> usize {
-        self.threads.iter().flat_map(|it| it.iter()).filter(|it| it.is_condition()).count()
+    /// How much has to be as it is asked for.
+    fn wanted(&self) -> usize {
+        let all = self.threads.iter().flat_map(|it| it.iter());
+        all.filter(|it| it.is_condition()).count() - self.spared
     }
-}
-
-thread_local! {
-    /// How much of what was asked for came true in one run.
-    static CAME_TRUE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The most that came true in one run since this was asked last.
-pub(crate) fn came_true() -> usize {
-    CAME_TRUE.take()
 }
 
 impl Scene for Program {
@@ -161,6 +154,7 @@ struct Machine {
     program: Program,
     tables: PageTables,
     variables: [CheckWord; 4],
+    /// How much of what is asked for came true.
     came_true: Cell<usize>,
 }
 
@@ -208,16 +202,13 @@ impl Machine {
         for &instruction in instructions {
             if instruction.is_condition() {
                 is_all_so &= self.is_so(world, instruction, &context);
-                if is_all_so {
-                    self.came_true.set(self.came_true.get() + 1);
-                    CAME_TRUE.set(CAME_TRUE.get().max(self.came_true.get()));
-                }
+                self.came_true.update(|count| count + usize::from(is_all_so));
                 context = Context::new();
             } else {
                 self.perform(world, instruction, &mut context);
             }
         }
-        if self.came_true.get() == self.program.conditions() {
+        if self.came_true.get() >= self.program.wanted() {
             world.wrong(Wrong::Seen);
         }
     }
