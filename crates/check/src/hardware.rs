@@ -20,7 +20,7 @@ use crate::memory::{CheckWord, Memory};
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
-pub use self::in_flight::{Moment, Translation};
+pub use self::in_flight::{Access, Moment, Translation};
 pub use self::invalidation::Reach;
 pub(crate) use self::invalidation::{Invalidation, What};
 

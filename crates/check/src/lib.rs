@@ -63,7 +63,9 @@ pub mod zoo;
 
 pub use choice::{Again, Chooser, Everything, Priorities, Random};
 pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
-pub use hardware::{Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong};
+pub use hardware::{
+    Access, Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
+};
 pub use machine::{PageTables, Upper};
 pub use memory::{CheckWord, fence};
 pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};

@@ -8,7 +8,7 @@ use shootdown::Word;
 
 use crate::choice::mix;
 use crate::hardware::{
-    Entry, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, What, Wrong,
+    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, What, Wrong,
 };
 use crate::memory::{CheckWord, Memory};
 use crate::world::World;
@@ -150,8 +150,8 @@ impl World {
     fn issue_what(&self, reach: Reach, what: What) {
         self.step();
         self.say(|| match reach {
-            Reach::Own => "issues an invalidation".to_owned(),
-            Reach::Everybody => "broadcasts an invalidation".to_owned(),
+            Reach::Own => format!("issues an invalidation of {what}"),
+            Reach::Everybody => format!("broadcasts an invalidation of {what}"),
         });
         let cpu = self.cpu();
         self.hardware(|hardware, _| {
@@ -163,7 +163,7 @@ impl World {
     /// Returns when what *this* CPU has broadcast, or issued, is done.
     pub fn complete_broadcasts(&self) {
         self.step();
-        self.say(|| "completes its broadcasts".to_owned());
+        self.say(|| "completes its invalidations".to_owned());
         let cpu = self.cpu();
         self.hardware(|hardware, memory| hardware.complete_issued(memory, cpu));
     }
@@ -180,11 +180,21 @@ impl World {
     /// # Panics
     ///
     /// If that is not [kept](Self::track_in_flight).
-    pub fn translations(&self, page: usize, since: Moment) -> BTreeSet<Translation> {
-        let found = self.hardware.borrow().translations(self.cpu(), page, since);
+    pub fn translations(
+        &self,
+        page: usize,
+        since: Moment,
+        access: Access,
+    ) -> BTreeSet<Translation> {
+        let found = self.hardware.borrow().translations(self.cpu(), page, since, access);
         assert!(!found.is_empty(), "there is an entry, or a fault");
         self.see(found.iter().fold(5, |hash, found| mix(hash, found.bits())));
         found
+    }
+
+    /// This CPU's loads behind this are not done yet.
+    pub(crate) fn order_loads(&self) {
+        self.hardware.borrow_mut().order_loads(self.cpu());
     }
 
     /// The present moment of this CPU's program: an address that depends on what it has just read
@@ -197,6 +207,12 @@ impl World {
     /// This CPU synchronises its context: what it has found early is forgotten. Nobody else can see
     /// that, and who does it sooner finds more afterwards, so it is no step.
     pub fn synchronise(&self) {
+        self.say(|| "synchronises its context".to_owned());
+        self.forget_in_flight();
+    }
+
+    /// The same, as a part of an exception.
+    pub(crate) fn forget_in_flight(&self) {
         let cpu = self.cpu();
         self.hardware.borrow_mut().synchronise(&self.memory.borrow(), cpu);
         self.see(6);
@@ -207,12 +223,12 @@ impl World {
         let cpu = self.cpu();
         self.step();
         self.say(|| "goes to user mode".to_owned());
-        self.synchronise();
+        self.forget_in_flight();
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
         self.step();
         self.say(|| "comes back from user mode".to_owned());
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
-        self.synchronise();
+        self.forget_in_flight();
     }
 
     /// What CPUs may hold of pages of a root that have just been changed, by this CPU or another.

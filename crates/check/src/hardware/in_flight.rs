@@ -4,7 +4,9 @@
 //! found then, and be it that there is nothing, is in no TLB: an invalidation on that CPU does not
 //! reach it, and no barrier ends it. What ends it is a context synchronisation: an `isb`, or an
 //! exception that is taken, or returned from. An invalidation by *another* CPU is not complete
-//! before all accesses are that use what it takes away; a fault is no access.
+//! before all accesses are that use what it takes away: what is left of those are loads that are
+//! done, and wait for their turn, until a barrier says that they were too early. A fault is no
+//! access.
 //!
 //! As with TLBs, nobody chooses when a CPU looks: it is kept what it *may* have found since its
 //! last synchronisation. Only programs that ask for it pay for that: who comes back from user mode
@@ -58,6 +60,15 @@ impl fmt::Display for Translation {
     }
 }
 
+/// When an access is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// When it is its turn.
+    Now,
+    /// Maybe before, for it is a load, and no barrier is between.
+    MaybeDone,
+}
+
 /// A moment of a CPU's program, from which on it can know the address of a later access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(usize);
@@ -67,32 +78,45 @@ impl Moment {
     pub const BEGINNING: Self = Self(0);
 }
 
-/// By page.
-type Found = BTreeSet<(usize, Translation)>;
+/// What an instruction may have found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flight {
+    page: usize,
+    found: Translation,
+    /// It was a load, and is done.
+    is_done: bool,
+}
+
+type Flights = BTreeSet<Flight>;
 
 /// Of all CPUs.
 #[derive(Debug)]
 pub(super) struct InFlight {
     /// Of each, what it may have found since each of its moments, and its last synchronisation.
-    cpus: Vec<Vec<Found>>,
+    cpus: Vec<Vec<Flights>>,
 }
 
 impl InFlight {
-    fn add(&mut self, cpu: usize, found: &Found) {
-        self.cpus[cpu].iter_mut().for_each(|since| since.extend(found));
+    fn add(&mut self, cpu: usize, flights: &Flights) {
+        self.cpus[cpu].iter_mut().for_each(|since| since.extend(flights));
     }
 
-    /// All accesses of a CPU that used entries of these pages are complete.
+    /// All accesses of a CPU that use entries of these pages are done.
     fn complete(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
-        let stays = |&(page, found): &(usize, Translation)| found.is_fault() || !pages(page);
-        self.cpus[cpu].iter_mut().for_each(|since| since.retain(stays));
+        for since in &mut self.cpus[cpu] {
+            let after = since.iter().map(|&flight| {
+                let is_done = !flight.found.is_fault() && pages(flight.page);
+                Flight { is_done: flight.is_done || is_done, ..flight }
+            });
+            *since = after.collect();
+        }
     }
 
     pub(super) fn hash(&self, mut hash: u64) -> u64 {
         for since in self.cpus.iter().flatten() {
             hash = mix(hash, since.len() as u64);
-            for &(page, found) in since {
-                hash = mix(mix(hash, page as u64), found.bits());
+            for &Flight { page, found, is_done } in since {
+                hash = mix(mix(hash, (page as u64) << 1 | u64::from(is_done)), found.bits());
             }
         }
         hash
@@ -102,7 +126,7 @@ impl InFlight {
 impl Hardware {
     /// Keeps what is in flight from now on.
     pub(crate) fn track_in_flight(&mut self, memory: &Memory) {
-        let cpus = vec![vec![Found::new()]; self.cpus.len()];
+        let cpus = vec![vec![Flights::new()]; self.cpus.len()];
         self.in_flight = Some(InFlight { cpus });
         (0..self.cpus.len()).for_each(|cpu| self.note_in_flight(memory, cpu));
     }
@@ -110,43 +134,58 @@ impl Hardware {
     /// A CPU may find something else than before.
     pub(super) fn note_in_flight(&mut self, memory: &Memory, cpu: usize) {
         if self.in_flight.is_some() {
-            let found = self.findable(memory, cpu);
-            self.in_flight.iter_mut().for_each(|in_flight| in_flight.add(cpu, &found));
+            let flights = self.findable(memory, cpu);
+            self.in_flight.iter_mut().for_each(|in_flight| in_flight.add(cpu, &flights));
         }
     }
 
     /// What a CPU may find now, in its TLB or by a walk.
-    fn findable(&self, memory: &Memory, cpu: usize) -> Found {
-        let mut found = Found::new();
+    fn findable(&self, memory: &Memory, cpu: usize) -> Flights {
+        let mut flights = Flights::new();
+        let mut add = |page, found| flights.insert(Flight { page, found, is_done: false });
         let state = &self.cpus[cpu];
-        let Some(root) = state.root else { return found };
-        let Some(cached) = state.cached.get(&state.tag) else { return found };
-        found.extend(cached.leaves.iter().map(|leaf| (leaf.page, Translation::To(leaf.entry))));
+        let cached = state.root.zip(state.cached.get(&state.tag));
+        let Some((root, cached)) = cached else { return flights };
+        for leaf in &cached.leaves {
+            add(leaf.page, Translation::To(leaf.entry));
+        }
         for (slot, &word) in self.roots[root].words.iter().enumerate() {
             if !Entry(memory.value(word)).is_present() {
-                let pages = slot * PAGES..(slot + 1) * PAGES;
-                found.extend(pages.map(|page| (page, Translation::FaultsInRoot)));
+                for page in slot * PAGES..(slot + 1) * PAGES {
+                    add(page, Translation::FaultsInRoot);
+                }
             }
         }
         for upper in cached.uppers.iter().filter(|it| it.root == root) {
             for (index, &word) in self.tables[upper.table].words.iter().enumerate() {
                 if !Entry(memory.value(word)).is_present() {
-                    found.insert((upper.slot * PAGES + index, Translation::FaultsInTable));
+                    add(upper.slot * PAGES + index, Translation::FaultsInTable);
                 }
             }
         }
-        found
+        flights
     }
 
-    /// What a CPU may have found for a page since a moment of its program.
+    /// What a CPU may have found for a page since a moment of its program: for an access that is
+    /// done now, or what a load has found that is done.
     pub(crate) fn translations(
         &self,
         cpu: usize,
         page: usize,
         since: Moment,
+        access: Access,
     ) -> BTreeSet<Translation> {
-        let in_flight = self.in_flight.iter().flat_map(|it| &it.cpus[cpu][since.0]);
-        in_flight.filter(|&&(of, _)| of == page).map(|&(_, found)| found).collect()
+        let flights = self.in_flight.iter().flat_map(|it| &it.cpus[cpu][since.0]);
+        let flights = flights.filter(|it| it.page == page);
+        let flights = flights.filter(|it| !it.is_done || access == Access::MaybeDone);
+        flights.map(|flight| flight.found).collect()
+    }
+
+    /// A CPU's loads that are done come too early for what is behind a barrier.
+    pub(crate) fn order_loads(&mut self, cpu: usize) {
+        for since in self.in_flight.iter_mut().flat_map(|it| &mut it.cpus[cpu]) {
+            since.retain(|flight| !flight.is_done);
+        }
     }
 
     /// A CPU forgets what it has found early.
@@ -160,7 +199,7 @@ impl Hardware {
     /// The present moment of a CPU's program.
     pub(crate) fn moment(&mut self, memory: &Memory, cpu: usize) -> Moment {
         let Some(in_flight) = &mut self.in_flight else { return Moment::BEGINNING };
-        in_flight.cpus[cpu].push(Found::new());
+        in_flight.cpus[cpu].push(Flights::new());
         let moment = Moment(in_flight.cpus[cpu].len() - 1);
         self.note_in_flight(memory, cpu);
         moment

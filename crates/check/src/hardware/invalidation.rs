@@ -1,7 +1,9 @@
 //! Invalidations that take their time: one is complete when its issuer waits for it, and maybe no
 //! sooner, on whatever CPU.
 
-use super::{Hardware, Wrong};
+use std::fmt;
+
+use super::{Hardware, PAGES, SLOTS, Wrong};
 use crate::choice::mix;
 use crate::memory::Memory;
 
@@ -29,6 +31,18 @@ pub(crate) enum What {
     Pages(u64),
     /// All of a tag.
     Tag(u16),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pages(set) => {
+                let pages = (0..SLOTS * PAGES).filter(|page| set >> page & 1 == 1);
+                write!(f, "pages {:?}", pages.collect::<Vec<_>>())
+            }
+            Self::Tag(tag) => write!(f, "tag {tag}"),
+        }
+    }
 }
 
 impl Invalidation {

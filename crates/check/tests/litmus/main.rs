@@ -16,7 +16,8 @@
 //! - What an instruction has found early, faults included, outlives an invalidation on its own CPU
 //!   until the next context synchronisation: `ISB`, an exception, a return from one.
 //! - An invalidation is complete when its issuer's `DSB` is, and no sooner. If it was broadcast, it
-//!   waits for accesses of others that use what it takes.
+//!   waits for accesses of others that use what it takes. Loads may be done then that are to be
+//!   done later, until a barrier orders them.
 //! - An access whose address depends on a load is translated after that.
 //!
 //! # Where it differs from what is published
@@ -30,7 +31,8 @@
 //!   next owner writes there. The authors' own list of 2022-09-14 (strong model with ETS) has it
 //!   as forbidden.
 //! - `CoTRpte.inv+po` is published as allowed, and **never seen here**, for the machine makes no
-//!   load of data early.
+//!   load of an entry, or of anything else, early: of what is early it knows where it goes, and not
+//!   what it reads.
 //! - `CoRpteT.EL1+dsb-tlbi-dsb` is published as forbidden, and seen here: that is on the safe side.
 //!   Nothing in it makes the translation later than in its twin `CoWinvT.EL1+dsb-tlbi-dsb`, which
 //!   is allowed.
@@ -191,6 +193,11 @@ fn address_space_numbers() {
 #[test]
 fn multi_copy_atomicity() {
     check(published::MULTI_COPY);
+}
+
+#[test]
+fn later_verdicts() {
+    check(published::LATER);
 }
 
 /// With the verdicts of two tests exchanged.

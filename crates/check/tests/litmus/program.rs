@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use shootdown::Word;
 use shootdown_check::{
-    CheckWord, Entry, Keeps, Moment, Outcome, PAGES, PageTables, Reach, Scene, Setting, System,
-    Translation, World, Wrong, fence, run, with_world,
+    Access, CheckWord, Entry, Keeps, Moment, Outcome, PAGES, PageTables, Reach, Scene, Setting,
+    System, Translation, World, Wrong, fence, run, with_world,
 };
 
 /// The page `x`.
@@ -62,13 +62,15 @@ pub(crate) enum Instruction {
     Map(usize, Entry),
     /// `STR` to the entry of the root: the table of `x`.
     MapTable,
+    /// The same: nothing.
+    UnmapTable,
     /// `STR` to a variable.
     Set(usize, u64),
     /// `LDR` of a variable: it is to be so.
     Reads(usize, u64),
     /// `LDR` of the entry of a page, as of any word.
     ReadsEntry(usize, Entry),
-    /// `LDR` or `STR` through a page: it is to go where this entry goes.
+    /// `LDR` through a page: it is to go where this entry goes.
     Finds(usize, Entry),
     /// The same: it is to go anywhere else, or to fault.
     Misses(usize, Entry),
@@ -98,6 +100,8 @@ pub(crate) enum Instruction {
     Tlbi(usize),
     /// `TLBI VAE1IS`, of a page.
     TlbiIs(usize),
+    /// `TLBI VMALLE1IS`.
+    TlbiAllIs,
     /// `TLBI ASIDE1IS`.
     TlbiAsidIs(u16),
     /// An interrupt is sent to a CPU.
@@ -215,25 +219,28 @@ impl Machine {
 
     /// Whether what is asked for is so.
     fn is_so(&self, world: &World, asked: Instruction, context: &Context) -> bool {
-        let access = |page, is_so: &dyn Fn(Translation) -> bool| {
+        let load = |page, is_so: &dyn Fn(Translation) -> bool| {
             world.step();
-            access(world, page, context, is_so)
+            access(world, page, context, Access::MaybeDone, is_so)
         };
         match asked {
             Reads(variable, value) => self.variables[variable].load(Relaxed) == value,
             ReadsEntry(page, entry) => self.tables.entry(page) == entry,
-            Finds(page, entry) => access(page, &|found| found == Translation::To(entry)),
-            Misses(page, entry) => access(page, &|found| found != Translation::To(entry)),
-            Writes(page) => access(
-                page,
-                &|found| matches!(found, Translation::To(entry) if entry.is_writable()),
-            ),
-            Faults(page) => access(page, &Translation::is_fault),
-            FaultsInTable(page) => access(page, &|found| found == Translation::FaultsInTable),
+            Finds(page, entry) => load(page, &|found| found == Translation::To(entry)),
+            Misses(page, entry) => load(page, &|found| found != Translation::To(entry)),
+            Writes(page) => {
+                let is_writable =
+                    |found| matches!(found, Translation::To(entry) if entry.is_writable());
+                world.step();
+                access(world, page, context, Access::Now, &is_writable)
+            }
+            Faults(page) => load(page, &Translation::is_fault),
+            FaultsInTable(page) => load(page, &|found| found == Translation::FaultsInTable),
             Loads(value) => {
                 // Found and read in one step: an invalidation would wait between the two.
                 let is_read = self.variables[FRAME].load(Relaxed) == value;
-                is_read && self::access(world, X, context, &|found| found == Translation::To(OLD))
+                let goes_there = |found| found == Translation::To(OLD);
+                is_read && access(world, X, context, Access::Now, &goes_there)
             }
             _ => unreachable!("it asks for nothing"),
         }
@@ -244,6 +251,7 @@ impl Machine {
         match instruction {
             Map(page, entry) => self.tables.store_in_order(page, entry, order),
             MapTable => self.tables.hook(X, order),
+            UnmapTable => drop(self.tables.unhook(X)),
             Set(variable, value) => self.variables[variable].store(value, order),
             Depends => return context.address_known = world.moment(),
             DmbSt => return context.is_ordered = true,
@@ -255,6 +263,7 @@ impl Machine {
             }
             Isb | Svc | Eret => world.synchronise(),
             Tlbi(page) => world.issue(Reach::Own, |it| it == page),
+            TlbiAllIs => world.issue(Reach::Everybody, |_| true),
             TlbiIs(page) => world.issue(Reach::Everybody, |it| it == page),
             TlbiAsidIs(asid) => world.issue_tag(Reach::Everybody, asid),
             Interrupts(cpu) => world.ring(cpu),
@@ -270,9 +279,10 @@ fn access(
     world: &World,
     page: usize,
     context: &Context,
+    access: Access,
     is_so: &dyn Fn(Translation) -> bool,
 ) -> bool {
-    let found = world.translations(page, context.address_known);
+    let found = world.translations(page, context.address_known, access);
     let it = found.iter().copied().find(|&found| is_so(found));
     world.say(|| match it {
         Some(it) => format!("uses page {page}, and finds {it}"),
