@@ -60,6 +60,16 @@ pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
         ],
     ),
+    // Ours: a reader's DSB completes nothing that the writer has issued.
+    litmus(
+        "MP.RT.EL1+dsb-tlbiis-dmb+dsb-isb",
+        Allowed,
+        Mapped,
+        &[
+            &[Map(X, INVALID), Dsb, TlbiIs(X), DmbSt, Set(MESSAGE, 1)],
+            &[Reads(MESSAGE, 1), Dsb, Isb, Finds(X, OLD)],
+        ],
+    ),
     litmus(
         "RBS+dsb-tlbiis-dsb",
         Forbidden,

@@ -3,7 +3,7 @@
 use crate::Verdict::{Allowed, Forbidden};
 use crate::program::Instruction::*;
 use crate::program::Start::*;
-use crate::program::{ASID, INVALID, NEW, OLD, OTHER_ASID, X};
+use crate::program::{ASID, FRAME, INVALID, NEW, OLD, OTHER_ASID, X};
 use crate::{Litmus, litmus};
 
 /// What a CPU that takes a page away finds there, and what another does that knows of it.
@@ -34,7 +34,7 @@ pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
         Mapped,
         &[&[Map(X, INVALID), Dsb, TlbiIs(X), Dsb, Isb, Finds(X, OLD)]],
     ),
-    // The program is published, but not with the others' verdicts: the store may be later.
+    // Ours, for the program is published without a verdict of this model: the store may be later.
     litmus(
         "CoWinvT.EL1+tlbi-dsb-isb",
         Allowed,
@@ -95,5 +95,12 @@ pub(crate) const ASIDS: &[Litmus] = &[
         Forbidden,
         Unmapped,
         &[&[Map(X, NEW), Dsb, TlbiAsidIs(OTHER_ASID), Dsb, Eret, Faults(X)]],
+    ),
+    // Ours: the same as RBS.
+    litmus(
+        "RBS+dsb-tlbiasidis-dsb",
+        Forbidden,
+        Mapped,
+        &[&[Map(X, INVALID), Dsb, TlbiAsidIs(ASID), Dsb, Set(FRAME, 2)], &[Loads(2)]],
     ),
 ];
