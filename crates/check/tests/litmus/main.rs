@@ -2,9 +2,9 @@
 //!
 //! The tests are those of "Relaxed virtual memory in Armv8-A" (Simner and others, ESOP 2022), and
 //! the verdicts those of its strong model, without FEAT_ETS, as in the table of results that is
-//! published with it (`esop_test_results.csv`); a few tests, or verdicts, are ours, and say so. Each
-//! asks for one outcome, the bad one. The machine is right if that is seen in some schedule exactly
-//! where the verdict says "allowed".
+//! published with it (`esop_test_results.csv`); a few tests, or verdicts, are ours, and say so.
+//! Each asks for one outcome, the bad one. The machine is right if that is seen in some schedule
+//! exactly where the verdict says "allowed".
 //!
 //! In names, R and W are reads and writes, T is a translation that succeeds, and Tf one that
 //! faults; `inv` begins with nothing mapped; after a `+` comes what orders each CPU's accesses,
