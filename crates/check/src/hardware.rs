@@ -4,9 +4,13 @@
 //! No search guesses *when* a CPU fills its TLB. For each CPU and tag it is kept what the TLB *may*
 //! hold: every translation that could have been found since something was last dropped. After each
 //! write to a page table that is loaded, and after each load, all that can be reached is added. So
-//! one run stands for every way in which hardware could have speculated.
+//! one run stands for every way in which hardware could have speculated. What instructions have
+//! found early is kept in the same way, for programs that ask for it (`in_flight`).
 //!
 //! Page tables have two levels: a root of [`SLOTS`] entries, and tables of [`PAGES`] each.
+
+mod in_flight;
+mod invalidation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,6 +18,11 @@ use std::fmt;
 use crate::choice::mix;
 use crate::memory::{CheckWord, Memory};
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
+
+use self::in_flight::InFlight;
+pub use self::in_flight::{Access, Moment, Translation};
+pub use self::invalidation::Reach;
+pub(crate) use self::invalidation::{Invalidation, What};
 
 /// Entries of a root.
 pub const SLOTS: usize = 2;
@@ -71,6 +80,8 @@ pub enum Wrong {
     },
     /// CPUs wait for each other for ever.
     Stuck,
+    /// What a litmus test asks for was seen.
+    Seen,
 }
 
 impl fmt::Display for Wrong {
@@ -98,6 +109,7 @@ impl fmt::Display for Wrong {
                 write!(f, "CPU {cpu} is interrupted for a space that it does not use")
             }
             Self::Stuck => f.write_str("CPUs wait for each other for ever"),
+            Self::Seen => f.write_str("The outcome that was asked for is seen"),
         }
     }
 }
@@ -193,18 +205,6 @@ struct Table {
     is_free: bool,
 }
 
-/// An invalidation that was broadcast and is not complete.
-#[derive(Clone, Copy, Debug)]
-struct Broadcast {
-    issuer: usize,
-    /// Under which tag; `None` for whatever each CPU has loaded.
-    tag: Option<u16>,
-    /// A bit for each page.
-    pages: u64,
-    /// Whether what is cached of upper levels goes, too.
-    upper: bool,
-}
-
 /// Translations that a flush is to take from everybody.
 #[derive(Clone, Debug)]
 #[must_use = "the flush is said to be done some time"]
@@ -223,8 +223,10 @@ pub(crate) struct Hardware {
     flushed: BTreeSet<Leaf>,
     /// Which words are of page tables.
     words: Vec<bool>,
-    /// Invalidations that were broadcast and are not complete.
-    broadcasts: Vec<Broadcast>,
+    /// Invalidations that are not complete.
+    invalidations: Vec<Invalidation>,
+    /// What CPUs may have found early, if anybody asks.
+    in_flight: Option<InFlight>,
 }
 
 impl Hardware {
@@ -237,7 +239,8 @@ impl Hardware {
             frames: Vec::new(),
             flushed: BTreeSet::new(),
             words: Vec::new(),
-            broadcasts: Vec::new(),
+            invalidations: Vec::new(),
+            in_flight: None,
         }
     }
 
@@ -327,6 +330,7 @@ impl Hardware {
                 }
             }
         }
+        self.note_in_flight(memory, number);
         self.look(number)
     }
 
@@ -388,35 +392,6 @@ impl Hardware {
                 cached.uppers.clear();
             }
         }
-    }
-
-    /// A CPU broadcasts an invalidation of pages, under a tag or under whatever each has loaded.
-    pub(crate) fn issue_broadcast(
-        &mut self,
-        issuer: usize,
-        tag: Option<u16>,
-        pages: impl Fn(usize) -> bool,
-        upper: bool,
-    ) {
-        let pages =
-            (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page);
-        self.broadcasts.push(Broadcast { issuer, tag, pages, upper });
-    }
-
-    /// Its broadcasts are complete: no CPU holds any of it.
-    pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
-        let (own, others) = self.broadcasts.iter().partition(|it| it.issuer == cpu);
-        self.broadcasts = others;
-        let own: Vec<Broadcast> = own;
-        let mut wrong = None;
-        for target in 0..self.cpus.len() {
-            for &Broadcast { tag, pages, upper, .. } in &own {
-                let tag = tag.unwrap_or(self.cpus[target].tag);
-                self.drop_under(target, tag, |page| pages >> page & 1 == 1, upper);
-            }
-            wrong = wrong.or(self.fill(memory, target));
-        }
-        wrong
     }
 
     /// A CPU drops all of a tag, or everything.
@@ -559,11 +534,8 @@ impl Hardware {
                 }
             }
         }
-        for &Broadcast { issuer, tag, pages, upper } in &self.broadcasts {
-            let tag = tag.map_or(0, |tag| u64::from(tag) + 1);
-            hash = mix(hash, tag << 32 | (issuer as u64) << 1 | u64::from(upper));
-            hash = mix(hash, pages);
-        }
+        hash = self.invalidations.iter().fold(hash, |hash, it| it.hash(hash));
+        hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
         for leaf in &self.flushed {
             hash = leaf.mixed_into(hash);
         }

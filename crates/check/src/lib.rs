@@ -72,7 +72,9 @@ pub use campaign::{Campaign, CounterExample, Progress, Verdict};
 pub use choice::{Again, Chooser, Everything, Priorities, Random};
 pub use design::{Design, UnknownDesign};
 pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
-pub use hardware::{Entry, Keeps, Outdated, PAGES, SLOTS, Wrong};
+pub use hardware::{
+    Access, Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
+};
 pub use history::{Line, LineKind, Writing};
 pub use machine::{KernelTable, PageTables, Upper};
 pub use memory::{CheckWord, fence};

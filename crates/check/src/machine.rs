@@ -1,11 +1,15 @@
 //! What a kernel does with the hardware, as seen by what is checked: each a step, before which all
 //! others may do theirs.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
 use shootdown::Word;
 
-use crate::hardware::{Entry, Hardware, Keeps, Outdated, PAGES, SLOTS, Wrong};
+use crate::choice::mix;
+use crate::hardware::{
+    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, What, Wrong,
+};
 use crate::history::LineKind;
 use crate::kernel_pages::KernelPages;
 use crate::memory::{CheckWord, Memory};
@@ -71,7 +75,12 @@ impl PageTables {
 
     /// Changes the entry of a page by a store.
     pub fn store(&self, page: usize, entry: Entry) {
-        self.word(page).store(entry.0, Relaxed);
+        self.store_in_order(page, entry, Relaxed);
+    }
+
+    /// The same, in an order with stores before it.
+    pub fn store_in_order(&self, page: usize, entry: Entry, order: Ordering) {
+        self.word(page).store(entry.0, order);
     }
 
     /// Takes a table out of the root, with whatever is in it, and returns its number.
@@ -84,6 +93,11 @@ impl PageTables {
     #[must_use]
     pub fn is_hooked(&self, page: usize) -> bool {
         Entry(self.slots[page / PAGES].load(Acquire)).is_present()
+    }
+
+    /// Puts a table into the root once more.
+    pub fn hook(&self, slot: usize, order: Ordering) {
+        self.slots[slot].store(Entry::to(self.tables[slot].0).0, order);
     }
 
     fn word(&self, page: usize) -> &CheckWord {
@@ -161,30 +175,40 @@ impl World {
     /// Begins to have all CPUs drop pages of whatever they have loaded, and the way to them: it is
     /// done when this CPU [completes](Self::complete_broadcasts) it, and maybe no sooner.
     pub fn issue_broadcast(&self, pages: impl Fn(usize) -> bool) {
-        self.issue_broadcast_of(None, pages, Upper::Dropped);
+        self.issue(Reach::Everybody, pages);
     }
 
-    /// The same under a tag, whatever is loaded; and of upper levels if that is asked for.
-    pub fn issue_broadcast_of(
-        &self,
-        tag: Option<u16>,
-        pages: impl Fn(usize) -> bool,
-        upper: Upper,
-    ) {
+    /// The same of all CPUs, or of this one alone.
+    pub fn issue(&self, reach: Reach, pages: impl Fn(usize) -> bool) {
+        self.issue_what(reach, What::Pages(as_bits(pages)));
+    }
+
+    /// The same of all of a tag.
+    pub fn issue_tag(&self, reach: Reach, tag: u16) {
+        self.issue_what(reach, What::Tag(tag));
+    }
+
+    /// Begins to have all CPUs drop pages under a tag, and the way to them if that is asked for.
+    pub fn broadcast_under(&self, tag: u16, pages: impl Fn(usize) -> bool, upper: Upper) {
+        let (pages, upper) = (as_bits(pages), upper == Upper::Dropped);
+        self.issue_what(Reach::Everybody, What::PagesUnder { tag, pages, upper });
+    }
+
+    fn issue_what(&self, reach: Reach, what: What) {
         self.step();
-        self.say(|| match tag {
-            Some(tag) => format!("broadcasts an invalidation of tag {tag}"),
-            None => "broadcasts an invalidation".to_owned(),
+        self.say(|| match reach {
+            Reach::Own => format!("issues an invalidation of {what}"),
+            Reach::Everybody => format!("broadcasts an invalidation of {what}"),
         });
         let cpu = self.cpu();
         self.hardware(|hardware, _| {
-            hardware.issue_broadcast(cpu, tag, &pages, upper == Upper::Dropped);
+            hardware.issue(cpu, reach, what);
             None
         });
     }
 
     /// The same for pages of the kernel's own.
-    pub fn issue_kernel_broadcast(&self, pages: impl Fn(usize) -> bool) {
+    pub fn broadcast_kernel(&self, pages: impl Fn(usize) -> bool) {
         self.step();
         self.say(|| "broadcasts an invalidation of kernel pages".to_owned());
         let cpu = self.cpu();
@@ -194,13 +218,63 @@ impl World {
         });
     }
 
-    /// Returns when what *this* CPU has broadcast is done.
+    /// Returns when what *this* CPU has broadcast, or issued, is done.
     pub fn complete_broadcasts(&self) {
         self.step();
-        self.say(|| "completes its broadcasts".to_owned());
+        self.say(|| "completes its invalidations".to_owned());
         let cpu = self.cpu();
-        self.hardware(|hardware, memory| hardware.complete_broadcasts(memory, cpu));
+        self.hardware(|hardware, memory| hardware.complete_issued(memory, cpu));
         self.kernel_pages(|kernel, memory| kernel.complete_broadcasts(memory, cpu));
+    }
+
+    /// Keeps from now on what CPUs may have found early: for programs that ask for
+    /// [translations](Self::translations).
+    pub fn track_in_flight(&self) {
+        self.hardware.borrow_mut().track_in_flight(&self.memory.borrow());
+    }
+
+    /// What an access of this CPU to a page may find, if its address was known at some moment: at
+    /// present, for what comes next is no step of its own.
+    ///
+    /// # Panics
+    ///
+    /// If that is not [kept](Self::track_in_flight).
+    pub fn translations(
+        &self,
+        page: usize,
+        since: Moment,
+        access: Access,
+    ) -> BTreeSet<Translation> {
+        let found = self.hardware.borrow().translations(self.cpu(), page, since, access);
+        assert!(!found.is_empty(), "there is an entry, or a fault");
+        self.see(found.iter().fold(5, |hash, found| mix(hash, found.bits())));
+        found
+    }
+
+    /// This CPU's loads behind this are not done yet.
+    pub(crate) fn order_loads(&self) {
+        self.hardware.borrow_mut().order_loads(self.cpu());
+    }
+
+    /// The present moment of this CPU's program: an address that depends on what it has just read
+    /// is known from here on.
+    pub fn moment(&self) -> Moment {
+        let cpu = self.cpu();
+        self.hardware.borrow_mut().moment(&self.memory.borrow(), cpu)
+    }
+
+    /// This CPU synchronises its context: what it has found early is forgotten. Nobody else can see
+    /// that, and who does it sooner finds more afterwards, so it is no step.
+    pub fn synchronise(&self) {
+        self.say(|| "synchronises its context".to_owned());
+        self.forget_in_flight();
+    }
+
+    /// The same, as a part of an exception.
+    pub(crate) fn forget_in_flight(&self) {
+        let cpu = self.cpu();
+        self.hardware.borrow_mut().synchronise(&self.memory.borrow(), cpu);
+        self.see(6);
     }
 
     /// Runs in user mode for a while, and uses whatever it likes.
@@ -208,10 +282,12 @@ impl World {
         let cpu = self.cpu();
         self.step();
         self.say_as(LineKind::EntersUserMode, || "goes to user mode".to_owned());
+        self.forget_in_flight();
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
         self.step();
         self.say_as(LineKind::LeavesUserMode, || "comes back from user mode".to_owned());
         self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
+        self.forget_in_flight();
     }
 
     /// What CPUs may hold of pages of a root that have just been changed, by this CPU or another.
@@ -298,6 +374,10 @@ impl World {
         }
         self.see(4);
     }
+}
+
+fn as_bits(pages: impl Fn(usize) -> bool) -> u64 {
+    (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page)
 }
 
 /// Whether what is cached of upper levels goes, too.

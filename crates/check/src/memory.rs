@@ -322,6 +322,7 @@ pub fn fence() {
             world.step();
         }
         world.drain(world.cpu());
+        world.order_loads();
         world.see(3);
         world.say_access(|| "fences".to_owned());
     });

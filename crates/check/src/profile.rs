@@ -1,9 +1,21 @@
-//! What an architecture allows, as far as it matters here: one profile each, with its sources.
+//! What an architecture allows, as far as it matters here: one profile each, with its sources, a
+//! section of a manual by its title, for numbers change from issue to issue.
 //!
-//! What is not modelled, and on which side that errs: loads are never early, nor are translations
-//! held in the middle of an instruction, so barriers that order loads alone are not missed when
-//! they are missing (loom misses them in the engine). Where an architecture leaves something to
-//! its implementation, the profile has the worst.
+//! What is not modelled, and on which side that errs:
+//!
+//! - Loads are never early, so barriers that order loads alone are not missed when they are missing
+//!   (loom misses them in the engine): too kind. Nor do walkers see what their own CPU has stored
+//!   before others do.
+//! - Translations in flight are kept for programs that [ask](crate::World::track_in_flight), by
+//!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
+//!   them.
+//! - RISC-V's TLBs may hold entries that are not valid ("Supervisor Memory-Management Fence
+//!   Instruction"; not for long with Svvptc). Here nobody's do: too kind, but all that comes of it
+//!   is a fault that the kernel finds to be none.
+//! - ARC's handler writes a whole entry back to mark it, and may write back what another has just
+//!   taken away. Here it marks nothing that is gone: too kind.
+//!
+//! Where an architecture leaves something to its implementation, the profile has the worst.
 
 /// What an architecture allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +60,17 @@ pub enum LoadsWithoutTags {
 }
 
 impl Profile {
-    /// Intel's and AMD's: total store order (SDM 3A 11.2); INVLPG drops the paging-structure caches
-    /// of its PCID (SDM 3A 5.10.4.1), and so does CR3; accessed and dirty marks are set by a locked
-    /// walk (SDM 3A 5.8).
+    /// Intel's and AMD's.
+    ///
+    /// - `stores`: SDM volume 3, "Memory Ordering" (total store order, locked operations and all).
+    /// - `upper_levels`: SDM volume 3, "Operations that Invalidate TLBs and Paging-Structure
+    ///   Caches": INVLPG drops all of its PCID's. On AMD's, with EFER.TCE clear; with it set,
+    ///   those on the way to the page alone.
+    /// - `traps_stale_writes`: SDM volume 3, "Accessed and Dirty Flags", "Caching Translations in
+    ///   TLBs" (the dirty flag is cached), "Automatic Locking" (it is set by a locked cycle).
+    /// - `loads_without_tags`: SDM volume 3, "Operations that Invalidate TLBs and Paging-Structure
+    ///   Caches": MOV to CR3 drops all but global pages where there are no PCIDs, and all of the
+    ///   PCID unless bit 63 is set.
     pub const X86: Self = Self {
         name: "x86",
         stores: Stores::Ordered,
@@ -58,8 +78,14 @@ impl Profile {
         traps_stale_writes: true,
         loads_without_tags: LoadsWithoutTags::Drop,
     };
-    /// Arm's, from version 8 on: stores are weakly ordered (Arm ARM B2.3); a TLBI of the last level
-    /// leaves the walk caches alone (D8.14); marks are set by hardware, or by faults.
+    /// Arm's, from version 8 on. All of the Arm Architecture Reference Manual for A-profile.
+    ///
+    /// - `stores`: "Definition of the Arm memory model" (other-multi-copy atomic, weakly ordered).
+    /// - `upper_levels`: "TLB maintenance instructions": TLBI VALE1 is for entries "from the final
+    ///   level", and leaves the walk caches alone.
+    /// - `traps_stale_writes`: "Hardware management of the dirty state": by an atomic update of the
+    ///   entry in memory; or by a fault, where there is no such hardware.
+    /// - `loads_without_tags`: "TLB maintenance instructions" lists no write of a root.
     pub const ARM64: Self = Self {
         name: "arm64",
         stores: Stores::Unordered,
@@ -67,11 +93,23 @@ impl Profile {
         traps_stale_writes: true,
         loads_without_tags: LoadsWithoutTags::Keep,
     };
-    /// RISC-V's: RVWMO; `sfence.vma` with an address need not drop what is cached of upper levels
-    /// (privileged 12.2.1); `satp` drops nothing.
+    /// RISC-V's. All but the first of volume II of its manual, the privileged architecture.
+    ///
+    /// - `stores`: volume I, "RVWMO Memory Consistency Model".
+    /// - `upper_levels`: "Supervisor Memory-Management Fence Instruction": `sfence.vma` with an
+    ///   address is for leaf entries.
+    /// - `traps_stale_writes`: "Addressing and Memory Protection": marks are set by a fault's
+    ///   handler, or by an atomic update that looks at the entry once more.
+    /// - `loads_without_tags`: "Supervisor Address Translation and Protection (satp) Register":
+    ///   writing it invalidates nothing.
     pub const RISCV: Self = Self { name: "riscv", ..Self::ARM64 };
-    /// ARC's: software refills the TLB, and so does not cache what it walks; it marks pages in its
-    /// handler, of an entry that is there.
+    /// ARC's, as Linux uses it.
+    ///
+    /// - `stores`: `arch/arc/include/asm/barrier.h`: weakly ordered, though issued in order.
+    /// - `upper_levels`: `arch/arc/mm/tlbex.S`: software walks, and caches nothing of the way.
+    /// - `traps_stale_writes`: the same: an entry that a load has brought in can be written by,
+    ///   and only stores that miss mark it.
+    /// - `loads_without_tags`: the same: the root is for software alone, the MMU knows a number.
     pub const ARC: Self = Self {
         name: "arc",
         stores: Stores::Unordered,

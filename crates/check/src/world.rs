@@ -289,7 +289,9 @@ impl World {
         self.see(1);
         let program = self.cpus[cpu].program.replace(Program::Ready);
         self.mask();
+        self.forget_in_flight();
         with_system(|system| system.interrupt(cpu));
+        self.forget_in_flight();
         self.unmask();
         self.cpus[cpu].program.set(match program {
             // What it waits for may have come by its own hand.

@@ -150,10 +150,10 @@ unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
     }
     fn issue_broadcast(&self, _: &CpuSet<Self>, tag: Tag, extent: Extent) {
         let covered = |page| covers(extent, page);
-        with_world(|world| world.issue_broadcast_of(Some(tag.0), covered, upper(extent)));
+        with_world(|world| world.broadcast_under(tag.0, covered, upper(extent)));
     }
     fn issue_kernel_broadcast(&self, extent: Extent) {
-        with_world(|world| world.issue_kernel_broadcast(|page| covers(extent, page)));
+        with_world(|world| world.broadcast_kernel(|page| covers(extent, page)));
     }
     fn complete_broadcasts(&self) -> u64 {
         with_world(World::complete_broadcasts);

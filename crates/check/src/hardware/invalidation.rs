@@ -1,0 +1,116 @@
+//! Invalidations that take their time: one is complete when its issuer waits for it, and maybe no
+//! sooner, on whatever CPU.
+
+use std::fmt;
+
+use super::{Hardware, PAGES, SLOTS, Wrong};
+use crate::choice::mix;
+use crate::memory::Memory;
+
+/// One that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Invalidation {
+    issuer: usize,
+    reach: Reach,
+    what: What,
+}
+
+/// Whose translations an invalidation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Its issuer's.
+    Own,
+    /// Everybody's.
+    Everybody,
+}
+
+/// What an invalidation takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// Pages of whatever is loaded, as a set of bits, and the way to them.
+    Pages(u64),
+    /// The same under a tag, and the way to them if that is asked for.
+    PagesUnder { tag: u16, pages: u64, upper: bool },
+    /// All of a tag.
+    Tag(u16),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |set: u64| -> Vec<_> {
+            (0..SLOTS * PAGES).filter(|page| set >> page & 1 == 1).collect()
+        };
+        match *self {
+            Self::Pages(set) => write!(f, "pages {:?}", list(set)),
+            Self::PagesUnder { tag, pages, .. } => {
+                write!(f, "pages {:?} under tag {tag}", list(pages))
+            }
+            Self::Tag(tag) => write!(f, "tag {tag}"),
+        }
+    }
+}
+
+impl Invalidation {
+    pub(super) fn hash(self, hash: u64) -> u64 {
+        let reach = u64::from(self.reach == Reach::Everybody);
+        let (kind, what) = match self.what {
+            What::Pages(set) => (0, set),
+            What::PagesUnder { tag, pages, upper } => {
+                (4 | u64::from(upper) << 3, pages << 16 | u64::from(tag))
+            }
+            What::Tag(tag) => (2, u64::from(tag)),
+        };
+        mix(mix(hash, (self.issuer as u64) << 4 | kind | reach), what)
+    }
+}
+
+impl Hardware {
+    /// A CPU begins an invalidation.
+    pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
+        self.invalidations.push(Invalidation { issuer, reach, what });
+    }
+
+    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
+    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+        let all = std::mem::take(&mut self.invalidations);
+        let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
+        self.invalidations = others;
+        let mut wrong = None;
+        for invalidation in own {
+            for target in 0..self.cpus.len() {
+                if target == cpu || invalidation.reach == Reach::Everybody {
+                    let found = self.take(memory, target, invalidation);
+                    wrong = wrong.or(found);
+                }
+            }
+        }
+        wrong
+    }
+
+    fn take(&mut self, memory: &Memory, cpu: usize, by: Invalidation) -> Option<Wrong> {
+        let is_remote = cpu != by.issuer;
+        match by.what {
+            What::Pages(set) => {
+                let is_taken = |page| set >> page & 1 == 1;
+                if is_remote {
+                    self.wait_for_accesses(cpu, is_taken);
+                }
+                self.drop_pages(memory, cpu, is_taken, true)
+            }
+            What::PagesUnder { tag, pages, upper } => {
+                let is_taken = |page| pages >> page & 1 == 1;
+                if is_remote && self.cpus[cpu].tag == tag {
+                    self.wait_for_accesses(cpu, is_taken);
+                }
+                self.drop_under(cpu, tag, is_taken, upper);
+                self.fill(memory, cpu)
+            }
+            What::Tag(tag) => {
+                if is_remote && self.cpus[cpu].tag == tag {
+                    self.wait_for_accesses(cpu, |_| true);
+                }
+                self.drop_tag(memory, cpu, Some(tag))
+            }
+        }
+    }
+}
