@@ -1,4 +1,4 @@
-//! One run: CPUs that are suspended before each step that another could see, and what happens next.
+//! What a run is in the middle of: CPUs that are suspended before each step that another could see.
 //!
 //! All CPUs share the thread of the host that the run is on. A CPU is a coroutine; between two
 //! suspensions it does one thing that others may see, and whatever it does by itself.
@@ -10,10 +10,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ptr;
 
-use corosensei::stack::DefaultStack;
-use corosensei::{Coroutine, CoroutineResult, Yielder};
+use corosensei::Yielder;
 
-use crate::choice::{Chooser, mix};
+use crate::choice::mix;
 use crate::hardware::{Hardware, Wrong};
 use crate::history::{Line, LineKind, Writing};
 use crate::kernel_pages::KernelPages;
@@ -21,7 +20,7 @@ use crate::memory::{Access, Memory, Visible};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::system::{Running, System, with_system};
+use crate::system::{System, with_system};
 use crate::telling::Telling;
 
 /// What can happen next.
@@ -45,20 +44,9 @@ impl Action {
     }
 }
 
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// All CPUs came to the end of what they do, and nothing was wrong.
-    Done,
-    /// It was [given up](Chooser::choose).
-    GivenUp,
-    /// Something must not be.
-    Wrong(Wrong),
-}
-
 /// The state of a CPU's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Program {
+pub(crate) enum Program {
     /// It can go on.
     Ready,
     /// It waits until a word changes that it has read since it last began to wait.
@@ -67,151 +55,44 @@ enum Program {
     Idle,
 }
 
-struct CpuContext {
-    program: Cell<Program>,
+pub(crate) struct CpuContext {
+    pub(crate) program: Cell<Program>,
     /// What it has read since it last began to wait, and how often that had changed by then.
-    read: RefCell<Vec<(u32, u32)>>,
+    pub(crate) read: RefCell<Vec<(u32, u32)>>,
     /// A hash of all that it has done and seen.
-    seen: Cell<u64>,
+    pub(crate) seen: Cell<u64>,
     /// How often interrupts were masked.
-    masks: Cell<u32>,
-    is_rung: Cell<bool>,
+    pub(crate) masks: Cell<u32>,
+    pub(crate) is_rung: Cell<bool>,
     /// It takes the interrupt when it is resumed.
-    takes_interrupt: Cell<bool>,
+    pub(crate) takes_interrupt: Cell<bool>,
 }
 
 /// A run.
 pub struct World {
-    cpus: Vec<CpuContext>,
-    running: Cell<usize>,
-    in_context: Cell<bool>,
-    yielder: Cell<*const Yielder<(), ()>>,
+    pub(crate) cpus: Vec<CpuContext>,
+    pub(crate) running: Cell<usize>,
+    pub(crate) in_context: Cell<bool>,
+    pub(crate) yielder: Cell<*const Yielder<(), ()>>,
     pub(crate) memory: RefCell<Memory>,
     pub(crate) hardware: RefCell<Hardware>,
     pub(crate) kernel_pages: RefCell<KernelPages>,
     pub(crate) telling: RefCell<Telling>,
-    sharing: RefCell<Sharing>,
-    wrong: RefCell<Option<Wrong>>,
-    choices: RefCell<Vec<Action>>,
-    reached: RefCell<BTreeSet<Sometimes>>,
+    pub(crate) sharing: RefCell<Sharing>,
+    pub(crate) wrong: RefCell<Option<Wrong>>,
+    pub(crate) choices: RefCell<Vec<Action>>,
+    pub(crate) reached: RefCell<BTreeSet<Sometimes>>,
     pub(crate) has_begun: Cell<bool>,
     /// How many words there were when it did.
-    words_at_begin: Cell<u32>,
-    steps: Cell<u64>,
+    pub(crate) words_at_begin: Cell<u32>,
+    pub(crate) steps: Cell<u64>,
     pub(crate) lines: RefCell<Option<Vec<Line>>>,
     /// What was last written of what each CPU holds.
     pub(crate) held: RefCell<Vec<String>>,
 }
 
-/// Programs are of a few hundred steps: who does more goes round in circles.
-const STEPS_MAX: u64 = 100_000;
-
-/// Stacks, from one run to the next.
-#[derive(Default)]
-pub struct Stacks(Vec<DefaultStack>);
-
-impl fmt::Debug for Stacks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stacks").field(&self.0.len()).finish()
-    }
-}
-
-type Routine = Coroutine<(), (), (), DefaultStack>;
-
-/// What came of a run.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// How it ended.
-    pub end: End,
-    /// How many things happened.
-    pub steps: u64,
-    /// What was chosen, where there was a choice.
-    pub choices: Vec<Action>,
-    /// What happened that must happen in some run.
-    pub reached: BTreeSet<Sometimes>,
-    /// What happened, if it was asked for.
-    pub lines: Vec<Line>,
-}
-
-/// How a run is done.
-pub struct Setting<'s> {
-    /// On which architecture.
-    pub profile: Profile,
-    /// Who decides.
-    pub chooser: &'s mut dyn Chooser,
-    /// Where stacks come from.
-    pub stacks: &'s mut Stacks,
-    /// Whether it is written down.
-    pub writing: Writing,
-    /// Which accesses are steps, and what is learned of that.
-    pub sharing: &'s mut Sharing,
-}
-
-impl fmt::Debug for Setting<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Setting").field("profile", &self.profile.name).finish_non_exhaustive()
-    }
-}
-
-/// Does one run: makes a machine of `cpus` CPUs, has `set_up` make what runs on it, and has it
-/// decided what happens next until nothing can.
-pub fn run<S: System>(
-    setting: Setting<'_>,
-    cpus: usize,
-    set_up: impl FnOnce(&World) -> S,
-) -> Outcome {
-    let Setting { profile, chooser, stacks, writing, sharing } = setting;
-    let world = World::new(profile, cpus, writing);
-    world.sharing.replace(std::mem::take(sharing));
-    let _here = Here::enter(&world);
-    let system = set_up(&world);
-    let _system = Running::enter(&system);
-    world.memory.borrow_mut().settle();
-    world.words_at_begin.set(world.memory.borrow().word_count());
-    world.has_begun.set(true);
-    let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks)).collect();
-    // Each comes to its first step.
-    for (cpu, routine) in routines.iter_mut().enumerate() {
-        world.resume(cpu, routine);
-    }
-    let end = world.turns(&mut routines, chooser);
-    for mut routine in routines {
-        if !routine.done() {
-            // Its destructors would wait for CPUs that do not run any more. What it owns is lost;
-            // programs own nothing that has to be given back.
-            // SAFETY: nothing outside points into its stack, for the run is over.
-            unsafe { routine.force_reset() };
-        }
-        stacks.0.push(routine.into_stack());
-    }
-    *sharing = world.sharing.take();
-    let lines = world.lines.take().unwrap_or_default();
-    Outcome {
-        end,
-        steps: world.steps.get(),
-        choices: world.choices.take(),
-        reached: world.reached.take(),
-        lines,
-    }
-}
-
-fn routine(cpu: usize, stacks: &mut Stacks) -> Routine {
-    let stack = stacks.0.pop().unwrap_or_default();
-    Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
-        with_world(|world| {
-            world.yielder.set(ptr::from_ref(yielder));
-            world.step();
-            with_system(|system| system.run(cpu));
-            world.cpus[cpu].program.set(Program::Idle);
-            loop {
-                world.step();
-            }
-        });
-    })
-}
-
 impl World {
-    fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
+    pub(crate) fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
         let cpu = |_| CpuContext {
             program: Cell::new(Program::Ready),
             read: RefCell::default(),
@@ -397,14 +278,6 @@ impl World {
         self.wrong.borrow_mut().get_or_insert(wrong);
     }
 
-    fn resume(&self, cpu: usize, routine: &mut Routine) {
-        self.running.set(cpu);
-        self.in_context.set(true);
-        let result = routine.resume(());
-        self.in_context.set(false);
-        debug_assert!(matches!(result, CoroutineResult::Yield(())), "CPUs idle for ever");
-    }
-
     fn suspend(&self) {
         let yielder = self.yielder.get();
         // SAFETY: it was set by the coroutine that runs, when it began or was resumed last.
@@ -412,50 +285,7 @@ impl World {
         self.yielder.set(yielder);
     }
 
-    fn turns(&self, routines: &mut [Routine], chooser: &mut dyn Chooser) -> End {
-        let mut actions = Vec::new();
-        loop {
-            if let Some(wrong) = self.wrong.borrow_mut().take() {
-                return End::Wrong(wrong);
-            }
-            if self.steps.get() > STEPS_MAX {
-                return End::Wrong(Wrong::Stuck);
-            }
-            self.find_actions(&mut actions);
-            if actions.is_empty() {
-                return if self.is_over() { End::Done } else { End::Wrong(Wrong::Stuck) };
-            }
-            let index = match actions.len() {
-                1 => 0,
-                _ => match chooser.choose(&|| self.state(), &actions) {
-                    Some(index) => {
-                        self.choices.borrow_mut().push(actions[index]);
-                        index
-                    }
-                    None => return End::GivenUp,
-                },
-            };
-            self.act(actions[index], routines);
-        }
-    }
-
-    fn act(&self, action: Action, routines: &mut [Routine]) {
-        self.steps.set(self.steps.get() + 1);
-        match action {
-            Action::Step(cpu) => self.resume(cpu, &mut routines[cpu]),
-            Action::Interrupt(cpu) => {
-                let text = || "takes the interrupt".to_owned();
-                self.write_line(cpu, LineKind::TakesInterrupt, text);
-                self.cpus[cpu].is_rung.set(false);
-                self.cpus[cpu].takes_interrupt.set(true);
-                self.resume(cpu, &mut routines[cpu]);
-            }
-            Action::Store(cpu, index) => self.store_becomes_visible(cpu, index),
-        }
-        self.write_what_is_held();
-    }
-
-    fn store_becomes_visible(&self, cpu: usize, index: usize) {
+    pub(crate) fn store_becomes_visible(&self, cpu: usize, index: usize) {
         let stored = self.memory.borrow_mut().write_back(cpu, index);
         let name = || self.memory.borrow().name_of(stored.word);
         let text = || format!("its store to {} becomes visible", name());
@@ -517,7 +347,7 @@ impl World {
     }
 
     /// What can happen next.
-    fn find_actions(&self, actions: &mut Vec<Action>) {
+    pub(crate) fn find_actions(&self, actions: &mut Vec<Action>) {
         actions.clear();
         for (cpu, context) in self.cpus.iter().enumerate() {
             if self.goes_on(context) {
@@ -546,11 +376,11 @@ impl World {
     }
 
     /// Whether every program is over, and nobody is on his way.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.cpus.iter().all(|context| context.program.get() == Program::Idle)
     }
 
-    fn state(&self) -> u64 {
+    pub(crate) fn state(&self) -> u64 {
         let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
         hash = mix(hash, self.kernel_pages.borrow().hash());
         hash = mix(hash, self.telling.borrow().hash());
@@ -591,10 +421,10 @@ pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
 }
 
 /// While it lives, this thread of the host is in a run.
-struct Here(*const World);
+pub(crate) struct Here(*const World);
 
 impl Here {
-    fn enter(world: &World) -> Self {
+    pub(crate) fn enter(world: &World) -> Self {
         Self(WORLD.replace(world))
     }
 }

@@ -16,10 +16,11 @@ use super::{Op, Programs};
 use crate::hardware::{Entry, Outdated, PAGES, SLOTS};
 use crate::machine::{KernelTable, PageTables};
 use crate::memory::CheckWord;
+use crate::run::{Outcome, Setting, run};
 use crate::sometimes::Sometimes;
 use crate::system::System;
 use crate::telling::{Told, Use};
-use crate::world::{Outcome, Setting, World, run, with_world};
+use crate::world::{World, with_world};
 
 /// One run.
 pub(super) fn run_programs(programs: &Programs, setting: Setting<'_>) -> Outcome {

@@ -20,8 +20,9 @@ use crate::hardware::{Entry, Keeps, Wrong};
 use crate::machine::{PageTables, Upper};
 use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
+use crate::run::{Outcome, Setting, run};
 use crate::system::System;
-use crate::world::{Outcome, Setting, World, run, with_world};
+use crate::world::{World, with_world};
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
