@@ -17,9 +17,9 @@ use command::{Command, Failure, cargo};
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            all that CI runs; about a quarter of an hour on two cores
-cargo xtask bench           instructions of the hot paths, speed of the simulator and of replays
+cargo xtask bench           instructions of the hot paths; speed of the simulator, replays, the checker
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
-                            damaged recordings, what memory holds (10)
+                            damaged recordings, what memory holds, the checker (10)
 
 Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
 
@@ -198,10 +198,11 @@ fn bench(runner: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How fast the simulator is on this host. Nothing fails: hosts differ.
+/// How fast the simulator, replays and the checker are on this host. Nothing fails: hosts differ.
 fn throughput() -> Result<(), Failure> {
     cargo("bench -p shootdown-sim --bench throughput").run()?;
-    cargo("bench -p shootdown-workload --bench recordings").run()
+    cargo("bench -p shootdown-workload --bench recordings").run()?;
+    cargo("bench -p shootdown-check --bench states").run()
 }
 
 /// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.
@@ -254,10 +255,11 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
-    // About 20 000 programs a minute.
-    cargo("test --release -p shootdown-check --test engine large_programs")
-        .env("CHECK_PROGRAMS", (minutes * 20_000).to_string())
-        .env("CHECK_SEED", seed.to_string())
+    // As long for short programs in every schedule, and large ones at random.
+    cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
+        .arg(format!("{minutes}m"))
+        .arg("--seed")
+        .arg(seed.to_string())
         .run()?;
     // About 16 seeds in two minutes.
     miri(u32::try_from(minutes * 4).unwrap_or(u32::MAX))

@@ -168,7 +168,8 @@ impl Campaign {
         match profile.name {
             "x86" => vec![Tags::PerCpu(2), Tags::PerCpu(1), Tags::PerCpu(0)],
             // One more than CPUs, or they do not suffice for broadcasts.
-            "arm64" => vec![Tags::Broadcast((self.cpus + 1).min(63)), Tags::Global(4)],
+            "arm64" if self.cpus < 63 => vec![Tags::Broadcast(self.cpus + 1), Tags::Global(4)],
+            "arm64" => vec![Tags::Global(4)],
             "riscv" => vec![Tags::Global(4), Tags::PerCpu(0)],
             _ => vec![Tags::Renamed(3)],
         }

@@ -36,15 +36,15 @@ impl Found {
     /// The time line as an SVG, which needs nothing else: text without markup of its own, so that
     /// it can stand in a page.
     #[must_use]
-    pub fn drawing(&self) -> String {
-        let lines = place(self.shown(Detail::Events));
+    pub fn drawing(&self, detail: Detail) -> String {
+        let lines = place(self.shown(detail));
         let cpus = lines.iter().map(|placed| placed.line.cpu + 1).max().unwrap_or(1);
         let bottom = lines.last().map_or(HEAD, Placed::bottom);
-        let (width, height) = (cpus * COLUMN, bottom + 2 * LINE + 10);
+        let (width, height) = (cpus * COLUMN, bottom + 4 * LINE);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
              viewBox=\"0 0 {width} {height}\" font-family=\"system-ui, sans-serif\" \
-             font-size=\"12\" fill=\"currentColor\" role=\"img\">\n<title>{}</title>\n{ARROW}",
+             font-size=\"12\" fill=\"currentColor\" role=\"img\">\n<title>{}</title>\n",
             escaped(&self.wrong.to_string())
         );
         for cpu in 0..cpus {
@@ -65,9 +65,12 @@ impl Found {
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{GUTTER}\" y=\"{}\" font-weight=\"bold\" fill=\"{RED}\">{}.</text>\n</svg>",
+            "<text x=\"{GUTTER}\" y=\"{}\" font-weight=\"bold\" fill=\"{RED}\">{}.</text>\n\
+             <text x=\"{GUTTER}\" y=\"{}\" fill-opacity=\"0.7\"><tspan fill=\"{BLUE}\">▮</tspan> in \
+             user mode  <tspan fill=\"{RED}\">▮</tspan> may hold what is old</text>\n</svg>",
             bottom + 2 * LINE,
-            escaped(&self.wrong.to_string())
+            escaped(&self.wrong.to_string()),
+            bottom + 3 * LINE + 4,
         );
         svg
     }
@@ -75,10 +78,6 @@ impl Found {
 
 const RED: &str = "#d03030";
 const BLUE: &str = "#3070d0";
-const ARROW: &str = "<defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" \
-    markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" \
-    fill=\"#3070d0\"/></marker></defs>\n";
-
 fn place<'l>(lines: Vec<&'l Line>) -> Vec<Placed<'l>> {
     let mut top = HEAD;
     let place = |line: &'l Line| {
@@ -126,14 +125,15 @@ fn arrows(svg: &mut String, lines: &[Placed<'_>]) {
         let LineKind::Rings(target) = begin.line.kind else { continue };
         let takes = |line: &Line| line.cpu == target && line.kind == LineKind::TakesInterrupt;
         let Some(end) = lines[index + 1..].iter().find(|end| takes(end.line)) else { continue };
+        // To its text, from whichever side.
+        let (from, to) = (begin.line.cpu * COLUMN + GUTTER - 2, target * COLUMN + GUTTER - 2);
+        let (y, end) = (begin.middle(), end.middle());
+        let back = if from < to { to - 7 } else { to + 7 };
         let _ = writeln!(
             svg,
-            "<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{BLUE}\" \
-             marker-end=\"url(#arrow)\"/>",
-            begin.line.cpu * COLUMN + GUTTER - 2,
-            begin.middle(),
-            target * COLUMN + GUTTER - 2,
-            end.middle()
+            "<path d=\"M{from} {y}L{back} {end}\" stroke=\"{BLUE}\"/>\
+             <path d=\"M{to} {end}L{back} {}v8z\" fill=\"{BLUE}\"/>",
+            end - 4
         );
     }
 }
@@ -182,12 +182,12 @@ mod tests {
                 line(0, LineKind::Event, "a < b & c"),
             ],
         };
-        let svg = found.drawing();
+        let svg = found.drawing(Detail::Events);
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         // One band that ends, and one that does not; one arrow, from CPU 0 to CPU 1.
         assert_eq!(svg.matches("<rect ").count(), 2, "{svg}");
-        assert_eq!(svg.matches("marker-end").count(), 1);
-        assert!(svg.contains("x1=\"24\"") && svg.contains("x2=\"354\""), "{svg}");
+        assert_eq!(svg.matches("<path d=\"M24 ").count(), 1, "{svg}");
+        assert_eq!(svg.matches("<path d=\"M354 ").count(), 1, "{svg}");
         assert!(svg.contains("a &lt; b &amp; c"));
         let red = svg.lines().find(|line| line.contains("<rect") && line.contains(RED));
         assert!(red.is_some_and(|line| line.contains("height=\"51\"")), "{red:?}");

@@ -155,6 +155,16 @@ impl Entry {
     }
 }
 
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_present(), self.is_writable()) {
+            (false, _) => f.write_str("nothing"),
+            (true, false) => write!(f, "→ {}", self.target()),
+            (true, true) => write!(f, "→ {}, writable", self.target()),
+        }
+    }
+}
+
 /// A translation that a CPU may hold: of which root, for which page, as the entry was, and how
 /// often the frame had been given away by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,5 +1,6 @@
 //! What happened in a run, written down for people.
 
+use crate::hardware::Entry;
 use crate::world::World;
 
 /// A line of what happened.
@@ -58,15 +59,20 @@ impl World {
         self.write_line(self.cpu(), kind, text);
     }
 
-    /// The same of a write to a word, of which those to page tables are events.
-    pub(crate) fn say_word(&self, word: u32, text: impl FnOnce(String) -> String) {
+    /// The same of a write to a word, of which those to page tables are events. The text has its
+    /// name, and how to show a value.
+    pub(crate) fn say_word(
+        &self,
+        word: u32,
+        text: impl FnOnce(String, &dyn Fn(u64) -> String) -> String,
+    ) {
         let name = || self.memory.borrow().name_of(word);
-        self.say_as(self.kind_of_access(word), || text(name()));
+        self.say_as(self.kind_of_access(word), || text(name(), &|value| self.shown(word, value)));
     }
 
-    /// The same of an access to shared memory.
-    pub(crate) fn say_access(&self, text: impl FnOnce() -> String) {
-        self.say_as(LineKind::Access, text);
+    /// A value of a word: of page tables, what it says.
+    pub(crate) fn shown(&self, word: u32, value: u64) -> String {
+        if self.is_of_page_tables(word) { Entry(value).to_string() } else { format!("{value:#x}") }
     }
 
     pub(crate) fn kind_of_access(&self, word: u32) -> LineKind {

@@ -13,7 +13,9 @@
 //!   store that becomes visible.
 //! - **Everything.** The same choices are the same run, so all runs can be gone through, one choice
 //!   changed at a time. A state is memory, store buffers, what hardware may hold, and what each
-//!   program has seen so far; from a state that was met before, no run goes on. ([`search`])
+//!   program has seen so far; from a state that was met before, no run goes on. Accesses to words
+//!   that one CPU alone uses are no steps ([`Sharing`]), and who waits goes on when a word changes
+//!   that it has read. ([`search`])
 //! - **Hardware that cannot be more hostile.** Whether a TLB fills itself at this moment or that is
 //!   not chosen. Instead it is kept what each *may* hold: all that could be reached since it was
 //!   last dropped, by CPUs that are lazy, too, and by ways to page tables that they remember. A CPU
@@ -27,16 +29,21 @@
 //!
 //! # What it cannot see
 //!
-//! Loads are not early, nor do translations outlive an invalidation in the middle of an
-//! instruction: barriers that order loads alone are not missed here (loom misses them, in
-//! `crates/shootdown/tests/rules`). `publish` is a full barrier. Page tables have two levels, of
-//! two entries each. Programs are of two or three CPUs; a dozen steps more are ten times the
-//! states.
+//! Loads of data are not early, so barriers that order loads alone are not missed here (loom misses
+//! them, in `crates/shootdown/tests/rules`). Translations in flight are kept for programs that ask
+//! for them, as `tests/litmus` does; of walks that are half done it is not kept which tables they
+//! are in. Walkers do not see their own CPU's stores before others do. `publish` is a full barrier.
+//! Page tables have two levels, of two entries each. Programs that are gone through are of two or
+//! three CPUs; a dozen steps more are ten times the states. States are compared by hashes of 64
+//! bits.
 //!
 //! # Reading it
 //!
-//! [`Profile`] is what architectures allow; [`World`] a run, with its `memory` and its `hardware`;
-//! [`Chooser`] who decides; [`search`] the search; [`engine`] the engine on this machine.
+//! [`Profile`] is what architectures allow; [`World`] what a run is in the middle of, with its
+//! `memory`, its `hardware`, the kernel's pages, and who may be told of what ([`Use`]); [`run`]
+//! does one; [`Chooser`] is who decides; [`search`] the search; [`Found`] what comes of it, as a
+//! time line and a drawing. [`engine`] is the engine on this machine, [`zoo`] are bugs of others,
+//! and a [`Campaign`] looks until time is up.
 
 #![warn(clippy::pedantic)]
 #![allow(

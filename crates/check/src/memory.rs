@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use shootdown::Word;
 
 use crate::choice::mix;
-use crate::history::Writing;
+use crate::history::{LineKind, Writing};
 use crate::profile::Stores;
 use crate::world::{World, with_world};
 
@@ -237,9 +237,9 @@ impl CheckWord {
             let held = world.memory.borrow().value(self.0);
             world.see(held);
             let new = f(held);
-            world.say_word(self.0, |name| match new {
-                Some(new) => format!("{text} {name}: {held:#x}, now {new:#x}"),
-                None => format!("{text} {name}: {held:#x}, and leaves it"),
+            world.say_word(self.0, |name, shown| match new {
+                Some(new) => format!("{text} {name}: {}, now {}", shown(held), shown(new)),
+                None => format!("{text} {name}: {}, and leaves it", shown(held)),
             });
             if let Some(value) = new {
                 if is_ordered || acquires || !is_shared {
@@ -270,8 +270,9 @@ impl Word for CheckWord {
             world.step_to(self.0, Access::Reads, false);
             let value = world.memory.borrow().load(world.cpu(), self.0);
             world.see(value);
-            world.say_access(|| {
-                format!("reads {}: {value:#x}", world.memory.borrow().name_of(self.0))
+            world.say_as(LineKind::Access, || {
+                let name = world.memory.borrow().name_of(self.0);
+                format!("reads {name}: {}", world.shown(self.0, value))
             });
             value
         })
@@ -288,7 +289,7 @@ impl Word for CheckWord {
             let stored = Stored { word: self.0, value, releases, is_locked: false };
             world.memory.borrow_mut().store(world.cpu(), stored);
             world.see(2);
-            world.say_word(self.0, |name| format!("stores to {name}: {value:#x}"));
+            world.say_word(self.0, |name, shown| format!("stores to {name}: {}", shown(value)));
         });
     }
     fn swap(&self, value: u64, order: Ordering) -> u64 {
@@ -324,6 +325,6 @@ pub fn fence() {
         world.drain(world.cpu());
         world.order_loads();
         world.see(3);
-        world.say_access(|| "fences".to_owned());
+        world.say_as(LineKind::Access, || "fences".to_owned());
     });
 }

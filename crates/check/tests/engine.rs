@@ -79,6 +79,62 @@ fn all_short_programs_are_right_in_every_schedule() {
     assert!(count >= 104);
 }
 
+/// Programs of three CPUs: what two flush, and a third uses; what one flushes, and two use; a CPU
+/// that comes and goes meanwhile; a ring that finds another on its way.
+const OF_THREE: [&str; 5] = [
+    "unmap 0.0 | run 0 | idle",
+    "unmap 0.0 | leave | run 0",
+    "unmap-kernel 0 | run 0 | leave",
+    "retire 0 | run 0, idle | run 0",
+    "unmap-kernel 0 | idle | run 0, offline-online",
+];
+
+#[test]
+fn so_they_are_on_three_cpus() {
+    for text in OF_THREE {
+        for profile in HARDWARE {
+            let programs = Programs::parse(CONFIG, text).expect("it is a program");
+            let found = everything(&programs, profile);
+            println!("{} {text}: {} states", profile.name, found.states);
+            if let Some(found) = found.found {
+                panic!("{} {text}\n{}", profile.name, found.timeline(Detail::Accesses));
+            }
+            assert!(found.is_complete, "{} {text}: {} states", profile.name, found.states);
+        }
+    }
+}
+
+/// Larger ones in all schedules with one change of CPU, where a CPU that cannot go on, an interrupt,
+/// or a store that becomes visible counts for none. `CHECK_CHANGES` is how many (with two it takes
+/// ten minutes).
+#[test]
+fn larger_ones_are_with_few_changes() {
+    let texts = [
+        "unmap 0.0 | run 0 | run 0",
+        "unmap 0.0 | unmap 0.1 | run 0",
+        "unmap 0.0 | unmap-masked 0.1 | run 0, idle, run 0",
+        "unmap-table 0.0 | run 0, idle | run 0, run 1",
+        "reclaim 0.0 | unmap 0.0 | run 0, idle, run 0",
+        "retire 0 | run 0, idle, leave | run 0, idle, run 1",
+    ];
+    let changes = number("CHECK_CHANGES", 1) as u32;
+    let budget = Budget { time: Duration::from_secs(600), states: 20_000_000 };
+    let mut reached = BTreeSet::new();
+    for text in texts {
+        for profile in HARDWARE {
+            let programs = Programs::parse(CONFIG, text).expect("it is a program");
+            let found = search(&programs, profile, Some(changes), budget);
+            println!("{} {text}: {} states", profile.name, found.states);
+            if let Some(found) = found.found {
+                panic!("{} {text}\n{}", profile.name, found.timeline(Detail::Accesses));
+            }
+            assert!(found.is_complete, "{} {text}: {} states", profile.name, found.states);
+            reached.extend(found.reached);
+        }
+    }
+    assert!(reached.contains(&Sometimes::Coalesced) && reached.contains(&Sometimes::HandedOff));
+}
+
 /// With few tags, or none; with those that are the same on all CPUs, and invalidations that reach
 /// everyone; with tags that are counted up. And however spaces end.
 #[test]

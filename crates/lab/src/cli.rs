@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::check::Check;
 use crate::import::Import;
 use crate::record::{Helper, Record};
 use crate::replay::Replay;
@@ -18,6 +19,9 @@ results, on described machines.
   shootdown import trace.txt --pid 7 -o sort.shootdown   the same from what trace-cmd or perf says
   shootdown replay sort.shootdown                        what it costs by Linux, and by this engine
   shootdown report sort.shootdown                        the same as a page with plots
+
+  shootdown check                                        the engine on a hostile machine, for 30 s
+  shootdown check --design zoo                           bugs that other kernels had, and found here
 
   shootdown machines                                     the machines that it knows
   shootdown machines my-server.toml                      every number of one, such as your own
@@ -34,6 +38,19 @@ Examples:
   shootdown report sort.shootdown
   shootdown machines xeon-2s
   shootdown reproduce --only 000 --report report.html";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  shootdown check
+  shootdown check --arch arm64 --cpus 64 --budget 10m --seed 7
+  shootdown check --design zoo
+  shootdown check --design barrier-skipped-as-the-bit-was-set --svg bug.svg
+  shootdown check --design without-ring-present
+  shootdown check --list
+
+The machine does whatever the architecture allows: TLBs that never forget and fill themselves at any
+moment, stores that are late, interrupts that are later. Whatever goes wrong ends with status 1, the
+shortest way to it, and the command that shows it again.";
 
 const MACHINES_EXAMPLES: &str = "\
 Examples:
@@ -117,6 +134,9 @@ pub(crate) enum Command {
     /// Write a page with plots: recordings under several designs, and published results
     #[command(after_help = REPORT_EXAMPLES)]
     Report(Report),
+    /// Look for what is wrong with the engine, or with a bug of other kernels
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Check),
     /// Compare published results with what the simulator predicts, and with this engine
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(Reproduce),
@@ -169,6 +189,7 @@ mod tests {
         let examples = [
             WELCOME,
             EXAMPLES,
+            CHECK_EXAMPLES,
             MACHINES_EXAMPLES,
             RECORD_EXAMPLES,
             IMPORT_EXAMPLES,

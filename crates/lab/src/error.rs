@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use shootdown_sim::machine::MachineError;
 use shootdown_workload::recording::ReadError;
 
+use crate::check::CheckFailure;
 use crate::import::ImportFailure;
 use crate::record::RecordError;
 
@@ -40,6 +41,8 @@ pub(crate) enum Failure {
     BadRecording { path: PathBuf, error: ReadError },
     /// A recording needs more CPUs than a machine has.
     TooFewCpus { recorded: usize, machine: usize, name: String, known: Vec<&'static str> },
+    /// Nothing was checked, or something is wrong.
+    Check(Box<CheckFailure>),
     /// The engine let a dead translation be used.
     Violated { violations: u64 },
 }
@@ -101,6 +104,7 @@ impl Failure {
             }
             Self::Record(error) => error.cause(),
             Self::Import(error) => error.cause(),
+            Self::Check(error) => error.cause(),
             Self::UnknownDesign { name, .. } => {
                 format!("there is no design `{}`", shown(name))
             }
@@ -129,6 +133,7 @@ impl Failure {
             Self::Simulation { .. } => "shootdown machines, which needs no simulation".to_owned(),
             Self::Record(error) => error.remedy(),
             Self::Import(error) => error.remedy(),
+            Self::Check(error) => error.remedy(),
             Self::UnknownDesign { known, .. } => known.join(", "),
             Self::NoRecording { .. } => "shootdown record -- COMMAND makes one".to_owned(),
             Self::BadRecording { error, .. } => error.remedy().to_owned(),

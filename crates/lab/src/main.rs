@@ -1,6 +1,7 @@
 //! The `shootdown` command: what published changes to TLB shootdowns did, what the simulator says
-//! that they do, and what this engine would do on the same machine.
+//! that they do, what this engine would do on the same machine, and whether it is right.
 
+mod check;
 mod cli;
 mod error;
 mod experiment;
@@ -55,6 +56,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         }
         Some(Command::Replay(options)) => replay::replay(&options),
         Some(Command::Report(options)) => report::report(&options),
+        Some(Command::Check(options)) => check::check(&options),
         Some(Command::Reproduce(options)) => reproduce::reproduce(&options),
     }
 }

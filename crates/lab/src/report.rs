@@ -5,11 +5,13 @@ use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use shootdown_sim::Machine;
 use tempfile::{Builder, NamedTempFile};
 
+use crate::check::zoo::Row;
 use crate::cli::{Format, Reproduce};
 use crate::error::{Failure, shown};
 use crate::experiment::Results;
@@ -19,7 +21,7 @@ use crate::render::page::page as shell;
 use crate::render::text;
 use crate::replay::DEFAULT_MACHINE;
 use crate::replay::html::{Comparison, comparisons};
-use crate::{machines, print, replay, reproduce};
+use crate::{check, machines, print, replay, reproduce};
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
@@ -40,6 +42,9 @@ pub(crate) struct Report {
     pub(crate) quick: bool,
 }
 
+/// For each bug of the zoo, of which most take milliseconds.
+const ZOO_TIME: Duration = Duration::from_secs(60);
+
 /// Runs the command.
 pub(crate) fn report(options: &Report) -> Result<(), Failure> {
     let output = output(&options.output, &options.traces)?;
@@ -58,12 +63,16 @@ pub(crate) fn report(options: &Report) -> Result<(), Failure> {
     if !replayed.is_empty() {
         add(&mut results.machines, machine);
     }
-    write(&output, &replayed, &results)?;
+    let zoo = check::zoo::rows(ZOO_TIME, || ());
+    write(&output, &replayed, &results, &zoo)?;
     if !replayed.is_empty() {
         let verdicts = replayed.iter().flat_map(Comparison::verdicts);
         print(&format!("{}\n", replay::text::overview(verdicts)))?;
     }
-    print(&format!("{}\nreport: {}\n", text::summary(&results.rows), shown(output.path())))?;
+    let found = zoo.iter().filter(|row| row.is_right()).count();
+    let zoo = format!("bugs of other kernels found by the checker: {found} of {}", zoo.len());
+    let summary = text::summary(&results.rows);
+    print(&format!("{summary}\n{zoo}\n\nreport: {}\n", shown(output.path())))?;
     replayed.iter().try_for_each(Comparison::violated)?;
     reproduce::violated(&results)
 }
@@ -85,9 +94,10 @@ pub(crate) fn write(
     output: &Output,
     replayed: &[Comparison],
     results: &Results,
+    zoo: &[Row],
 ) -> Result<(), Failure> {
     let mut file = create(output)?;
-    file.write_all(page(replayed, results).as_bytes())
+    file.write_all(page(replayed, results, zoo).as_bytes())
         .map_err(|error| unwritable(output.unwritable(error)))?;
     output.keep(file).map_err(unwritable)?;
     Ok(())
@@ -117,12 +127,15 @@ fn add(machines: &mut Vec<Machine>, machine: Machine) {
     }
 }
 
-fn page(replayed: &[Comparison], results: &Results) -> String {
+fn page(replayed: &[Comparison], results: &Results, zoo: &[Row]) -> String {
     let mut body = INTRODUCTION.to_owned();
     if !replayed.is_empty() {
         body += &comparisons(replayed);
     }
     body += &html::results(results);
+    if !zoo.is_empty() {
+        body += &check::html::zoo(zoo);
+    }
     let (words, left_out) =
         if replayed.is_empty() { ("", "") } else { (WORDS_OF_REPLAYS, NOT_MODELLED) };
     let _ = write!(body, "<h2 id=\"words\">The words</h2>\n<dl>\n{WORDS}{words}</dl>\n{left_out}");
@@ -186,7 +199,7 @@ mod tests {
 
     #[test]
     fn without_recordings_nothing_is_said_of_them() {
-        let page = page(&[], &example::results());
+        let page = page(&[], &example::results(), &[]);
         assert!(page.contains("id=\"published\"") && page.contains("id=\"words\""));
         assert!(!page.contains("replay leaves out") && !page.contains("recording-"));
     }
@@ -211,7 +224,7 @@ mod tests {
         let output = output(&path, &[]).expect("a folder that can be written to");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
         fs::write(&path, "an older page").expect("a file");
-        write(&output, &[], &example::results()).expect("a page in place of the older");
+        write(&output, &[], &example::results(), &[]).expect("a page in place of the older");
         let page = fs::read_to_string(&path).expect("the page");
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);

@@ -21,7 +21,7 @@ pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
     let page = options.report.as_ref().map(|path| report::output(path, &[])).transpose()?;
     let results = results(options)?;
     if let Some(page) = &page {
-        report::write(page, &[], &results)?;
+        report::write(page, &[], &results, &[])?;
     }
     print(&match options.format {
         Format::Text => text::results(&results),

@@ -57,6 +57,58 @@ fn mistakes_are_answered_with_a_cause_and_a_remedy() {
 }
 
 #[test]
+fn a_bug_is_found_told_and_drawn() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let bug = ["check", "--design", "left-out-in-the-middle-of-a-switch", "--svg", "bug.svg"];
+    let output = command().args(bug).current_dir(directory.path()).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    insta::assert_snapshot!("bug", text(&output.stdout));
+    let error = text(&output.stderr);
+    assert!(error.contains("try:   shootdown check --design left-out"), "{error}");
+    let svg = std::fs::read_to_string(directory.path().join("bug.svg")).expect("a drawing");
+    assert!(svg.starts_with("<svg ") && svg.contains("CPU 0 can use page 0"), "{svg}");
+    let twin = run(&["check", "--design", "left-out-in-the-middle-of-a-switch-mended"]);
+    assert!(twin.status.success(), "{}", text(&twin.stderr));
+    assert!(text(&twin.stdout).contains("right in every schedule"));
+}
+
+#[test]
+fn all_bugs_of_the_zoo_are_found() {
+    let output = run(&["check", "--design", "zoo"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("36 of 36 found, and right when mended"));
+}
+
+#[test]
+fn what_is_found_comes_with_the_command_that_finds_it_again() {
+    let broken = ["check", "--design", "without-catch-up-on-switch", "--budget", "60s"];
+    let output = run(&broken);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    let again =
+        error.split("try:   shootdown ").nth(1).and_then(|it| it.split(", for this").next());
+    let again = again.unwrap_or_else(|| panic!("{error}"));
+    let (options, program) = again.split_once(" --program ").expect("there is a program");
+    let mut arguments: Vec<_> = options.split(' ').collect();
+    arguments.extend(["--program", program.trim_matches('\'')]);
+    let found = run(&arguments);
+    assert_eq!(found.status.code(), Some(1), "{again}");
+    let last = |output: &[u8]| text(output).lines().last().map(str::to_owned);
+    assert_eq!(last(&found.stdout), last(&output.stdout), "{again}");
+    // The engine as it is.
+    let intact = ["check", "--arch", "x86", "--program", "run 0, run 1, run 0 | unmap 0.0"];
+    assert!(run(&intact).status.success());
+}
+
+#[test]
+fn what_cannot_be_checked_says_why() {
+    assert_fails(&["check", "--design", "nothing"], &["nothing", "--list"]);
+    assert_fails(&["check", "--program", "fly 0"], &["fly 0", "is no operation"]);
+    assert_fails(&["check", "--design", "zoo", "--program", "idle"], &["zoo", "of its own"]);
+    assert_fails(&["check", "--svg", "no/such.svg"], &["no/such.svg", "--svg"]);
+}
+
+#[test]
 fn wrong_usage_is_another_exit_code() {
     for arguments in [&["fly"][..], &["reproduce", "--seed", "x"], &["machines", "a", "b"]] {
         let output = run(arguments);

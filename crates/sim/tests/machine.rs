@@ -102,6 +102,37 @@ fn with_handler(sim: &Rc<Sim>) -> Rc<Handler> {
 }
 
 #[test]
+fn who_runs_is_ticked_at_each_multiple_and_who_idles_is_not() {
+    struct Ticking(Rc<Sim>, Log);
+    impl Kernel for Ticking {
+        fn online(&self) {}
+        fn switch(&self, _space: u64) {}
+        fn enter_lazy(&self) {}
+        fn leave(&self) {}
+        fn flush_interrupt(&self) {}
+        fn tick_interval(&self) -> Option<Time> {
+            Some(Time::from_ns(1000))
+        }
+        fn tick(&self) {
+            assert!(self.0.is_masked());
+            self.1.borrow_mut().push((self.0.now().ps(), self.0.cpu()));
+        }
+    }
+    let (sim, log) = (sim(2), Log::default());
+    sim.install(Rc::new(Ticking(Rc::clone(&sim), Rc::clone(&log))));
+    on_cpu(&sim, 0, |sim| {
+        sim.spend(Time::from_ns(5500));
+        assert!(!sim.is_masked());
+    });
+    run(&sim);
+    sim.uninstall();
+    let times: Vec<_> = log.borrow().iter().map(|&(at, cpu)| (at / 1_000_000, cpu)).collect();
+    assert!(times.len() >= 5, "{times:?}");
+    let expected: Vec<_> = (1..=times.len() as u64).map(|tick| (tick, 0)).collect();
+    assert_eq!(times, expected);
+}
+
+#[test]
 fn an_interrupt_comes_in_the_middle_of_a_long_computation() {
     let sim = sim(2);
     let handler = with_handler(&sim);

@@ -58,7 +58,9 @@ impl<P: Platform> ParkedRanges<P> {
     }
 
     /// Up to where one of them reaches that overlaps `range`: to be asked for after flights. One
-    /// that was put aside is here before its flight ends, so who has not seen the flight finds it.
+    /// that was put aside is here before its flight ends, so who has not seen the flight finds it:
+    /// the count, too, for `Flights::end` releases what `Flights::overlapping` acquires. Without
+    /// that, whoever finds no flight could read a count of before, and rely on what is parked.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
         if self.count.load(Relaxed) == 0 {
             return None;
