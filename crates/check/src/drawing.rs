@@ -175,7 +175,7 @@ mod tests {
             lines: vec![
                 line(1, LineKind::EntersUserMode, "goes to user mode"),
                 line(0, LineKind::Operation, "unmaps page 3 of space 0"),
-                line(1, LineKind::Holds, "may hold page 3 → frame 3"),
+                line(1, LineKind::Holds, "may hold page 3 → 3"),
                 line(0, LineKind::Rings(1), "interrupts CPU 1"),
                 line(1, LineKind::TakesInterrupt, "takes the interrupt"),
                 line(1, LineKind::Holds, "may hold nothing old"),

@@ -160,7 +160,7 @@ impl fmt::Display for Entry {
         match (self.is_present(), self.is_writable()) {
             (false, _) => f.write_str("nothing"),
             (true, false) => write!(f, "→ {}", self.target()),
-            (true, true) => write!(f, "→ {}, writable", self.target()),
+            (true, true) => write!(f, "→ {} (writable)", self.target()),
         }
     }
 }
@@ -461,9 +461,7 @@ impl Hardware {
             for &Leaf { root, page, entry, life } in &cached.leaves {
                 let is_now = self.entries(memory, root)[page] == entry;
                 if !is_now || life != self.frames[entry.target()] {
-                    let writable = if entry.is_writable() { ", writable" } else { "" };
-                    let frame = entry.target();
-                    old.push(format!("page {page} → frame {frame}{writable}{under}"));
+                    old.push(format!("page {page} {entry}{under}"));
                 }
             }
             for &Upper { root, slot, table, life } in &cached.uppers {

@@ -131,7 +131,10 @@ impl World {
     pub fn load_root(&self, root: Option<usize>, tag: u16, keeps: Keeps) {
         self.step();
         self.say(|| match root {
-            Some(root) => format!("loads space {root} under tag {tag}, keeps {keeps:?}"),
+            Some(root) => {
+                let kept = if keeps == Keeps::Nothing { "drops what" } else { "keeps what" };
+                format!("loads space {root} under tag {tag}, {kept} is there of it")
+            }
             None => "loads the kernel's root".to_owned(),
         });
         let cpu = self.cpu();

@@ -238,8 +238,8 @@ impl CheckWord {
             world.see(held);
             let new = f(held);
             world.say_word(self.0, |name, shown| match new {
-                Some(new) => format!("{text} {name}: {}, now {}", shown(held), shown(new)),
-                None => format!("{text} {name}: {}, and leaves it", shown(held)),
+                Some(new) => format!("{text} {name}: from {} to {}", shown(held), shown(new)),
+                None => format!("{text} {name}: finds {}, and leaves it", shown(held)),
             });
             if let Some(value) = new {
                 if is_ordered || acquires || !is_shared {

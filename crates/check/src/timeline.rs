@@ -92,7 +92,7 @@ mod tests {
                 line(0, "unmaps page 3 of space 0", LineKind::Operation),
                 line(0, "reads presence of CPU 1: 0x7", LineKind::Access),
                 line(1, "goes to user mode", LineKind::EntersUserMode),
-                line(1, "may hold page 3 → frame 3", LineKind::Holds),
+                line(1, "may hold page 3 → 3", LineKind::Holds),
                 line(
                     0,
                     "says a thing that is longer than a column is wide, word by word",
@@ -105,7 +105,7 @@ mod tests {
             "────────────────────────────────────────  ────────────────────────────────────────",
             "— unmaps page 3 of space 0",
             "                                            goes to user mode",
-            "                                            ▒ may hold page 3 → frame 3",
+            "                                            ▒ may hold page 3 → 3",
             "  says a thing that is longer than a",
             "  column is wide, word by word",
             "",
