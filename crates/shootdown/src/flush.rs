@@ -102,7 +102,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_told_nobody.add_alone(1);
             return (generation, Told::ByRings);
         }
-        let tag = space.global_tag();
+        let tag = space.global_tag(self.machine());
         let found = self.look_for_present(space, generation, Walkers::Ignored, &members);
         let is_sent = self.broadcasts(space, tag, &found.present, extents, generation);
         if !is_sent {
@@ -127,7 +127,7 @@ impl<'e, M: Machine> Here<'e, M> {
         // to do so.
         fence(machine, Rule::ExpelFence);
         let horizon = Horizon { flush: generation, cleared: generation };
-        let is_sent = self.broadcasts_whole(space, space.global_tag(), generation);
+        let is_sent = self.broadcasts_whole(space, space.global_tag(machine), generation);
         let mut walkers = CpuSet::new();
         for cpu in self.other_members(space).iter() {
             let state = machine.state(cpu);
@@ -162,7 +162,7 @@ impl<'e, M: Machine> Here<'e, M> {
         walkers: Walkers,
         members: &CpuSet<M>,
     ) -> (Pending<'e, M>, u64) {
-        let tag = space.global_tag();
+        let tag = space.global_tag(self.machine());
         let found = self.look_for_present(space, generation, walkers, members);
         let Found { present, leaving, mut cleared, skipped } = found;
         let is_sent = (!leaving.are_told || self.has_devices(space))

@@ -14,7 +14,7 @@
 //! Where there are not even as many numbers as CPUs, some CPU may find none: it runs the space
 //! under [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::slots::{Memory, note_tag, vacate};
 use super::{Choice, Tagging};
@@ -265,9 +265,10 @@ impl<M: Machine> Here<'_, M> {
         // fence; and whoever uses the number comes after it, and walks page tables that are as new
         // as that flush. For that, it is first there without a version, which sends all others
         // here: they must not find it before the fence.
-        space.tag.store(FullTag::new(0, number).0 | pins, Release);
+        let release = order(machine, Rule::NumberRelease);
+        space.tag.store(FullTag::new(0, number).0 | pins, release);
         fence(machine, Rule::RenumberFence);
-        space.tag.store(renewed.0, Release);
+        space.tag.store(renewed.0, release);
         renewed
     }
 
@@ -322,10 +323,9 @@ impl<M: Machine> Here<'_, M> {
         for cpu in self.cpus_with_tags().iter() {
             let state = machine.state(cpu);
             // Of a CPU that has just chosen, we know from here on that it is on its way; and so
-            // does whoever finds a number that we or the next ones give away (both Release below),
-            // for a flush of the space that had it. It takes four CPUs to tell the difference, more
-            // than loom can explore: these orderings are argued, and no test fails without them.
-            let active = state.active_tag.swap(0, Acquire);
+            // does whoever finds a number that we or the next ones give away (NumberRelease), for a
+            // flush of the space that had it (GivenAwayAcquire).
+            let active = state.active_tag.swap(0, order(machine, Rule::ChoiceAcquire));
             // Else it has not chosen since the last rollover, and still has that one loaded.
             if active != 0 {
                 state.reserved_tag.store(active, Relaxed);
@@ -392,7 +392,7 @@ impl<M: Machine> Here<'_, M> {
                 tags.pinned.store(pinned + 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word | bit);
             }
-            space.tag.store(full.0 + FullTag::PIN, Release);
+            space.tag.store(full.0 + FullTag::PIN, order(machine, Rule::NumberRelease));
             Some(full.tag())
         });
         // As for a CPU that has chosen: flushes from now on see that it is pinned, or the device
@@ -412,7 +412,7 @@ impl<M: Machine> Here<'_, M> {
             let full = FullTag(space.tag.load(Relaxed));
             assert!(full.is_pinned(), "unpinned more often than pinned");
             let left = FullTag(full.0 - FullTag::PIN);
-            space.tag.store(left.0, Release);
+            space.tag.store(left.0, order(machine, Rule::NumberRelease));
             if !left.is_pinned() {
                 tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word & !bit);
@@ -430,8 +430,8 @@ impl<M: Machine> Space<M> {
     /// one's, and this may have been given away, while the old root is still loaded. Whoever reads
     /// the number that the space has got instead finds that CPU leaving.
     #[inline]
-    pub(crate) fn global_tag(&self) -> Tag {
-        FullTag(self.tag.load(Acquire)).tag()
+    pub(crate) fn global_tag(&self, machine: &M) -> Tag {
+        FullTag(self.tag.load(order(machine, Rule::GivenAwayAcquire))).tag()
     }
 
     /// Whether a device uses the space.
