@@ -425,3 +425,85 @@ pub unsafe trait Machine: Sync + Sized {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tag::slots::TagSlot;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// What says nothing of what it need not say.
+    struct Plain {
+        state: Cpu<Self>,
+        fences: AtomicU64,
+    }
+
+    // SAFETY: nobody uses a translation on it.
+    unsafe impl Machine for Plain {
+        type Word = AtomicU64;
+        type CpuBits = [u64; 2];
+        type TagSlots = [TagSlot; 0];
+        type TagWords = [AtomicU64; 0];
+
+        fn state(&self, _: CpuId) -> &Cpu<Self> {
+            &self.state
+        }
+        fn cpu(&self) -> CpuId {
+            CpuId(0)
+        }
+        fn interrupts_masked(&self) -> bool {
+            true
+        }
+        fn fence(&self) {
+            self.fences.fetch_add(1, Ordering::Relaxed);
+        }
+        fn publish(&self) {}
+        fn tag_count(&self) -> usize {
+            0
+        }
+        unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
+        fn load_kernel(&self) {}
+        fn invalidate(&self, _: Tag, _: Extent) {}
+        fn invalidate_tag(&self, _: Tag) {}
+        fn invalidate_kernel(&self, _: Extent) {}
+        fn invalidate_all(&self) {}
+        fn ring(&self, _: &CpuSet<Self>) {}
+        fn reclaim(&self, _: NonNull<Space<Self>>) {}
+        fn relax(&self, _: &CpuSet<Self>) {}
+    }
+
+    fn plain() -> Plain {
+        Plain { state: Cpu::new(), fences: AtomicU64::new(0) }
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_documented() {
+        let machine = plain();
+        assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
+        assert_eq!((machine.cpu_limit(), machine.tagging()), (128, Tagging::PerCpu));
+        assert!(!machine.traps_stale_writes());
+        assert_eq!(machine.broadcast(), None);
+        assert_eq!(machine.complete_broadcasts(), 0);
+        assert_eq!(machine.telling_costs(), TellingCosts::default());
+        assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
+    }
+
+    #[test]
+    fn combined_operations_are_both_of_their_parts() {
+        let (machine, word) = (plain(), AtomicU64::new(1));
+        assert_eq!(machine.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
+        assert_eq!(machine.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);
+        assert_eq!(word.load(Ordering::Relaxed), 7);
+        machine.store_then_fence(&word, 9, Ordering::Relaxed);
+        assert_eq!(word.load(Ordering::Relaxed), 9);
+        assert_eq!(machine.fences.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn who_cannot_broadcast_must_not_be_asked_to() {
+        let machine = plain();
+        let panics = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+        assert!(panics(&|| machine.issue_broadcast(&CpuSet::new(), Tag(1), Extent::whole())));
+        assert!(panics(&|| machine.issue_kernel_broadcast(Extent::whole())));
+    }
+}
