@@ -87,3 +87,40 @@ impl fmt::Debug for Presence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    #[test]
+    fn a_word_says_all() {
+        let spaces = [1, 2, 3, 1 << 40].map(SpaceId);
+        let states: [fn(SpaceId) -> Presence; 3] =
+            [Presence::Lazy, Presence::Switching, Presence::Active];
+        let on = spaces.into_iter().flat_map(|space| states.map(|state| (space, state(space))));
+        for (space, presence) in on {
+            assert_eq!(Presence::from_word(presence.to_word()), presence);
+            assert!(presence.is_on(space) && !presence.is_on(SpaceId(space.0 + 1)));
+        }
+        assert_eq!(Presence::from_word(Presence::Out.to_word()), Presence::Out);
+        assert!(!Presence::Out.is_on(SpaceId(1)));
+        // What becomes of spaces without end must not repeat before decades are over.
+        let last = SpaceId((1 << 62) - 1);
+        assert_eq!(Presence::from_word(Presence::Active(last).to_word()), Presence::Active(last));
+    }
+
+    #[test]
+    fn it_is_shown_with_the_number_of_the_space() {
+        let space = SpaceId(7);
+        assert_eq!(space.number(), 7);
+        let shown = [
+            Presence::Out,
+            Presence::Lazy(space),
+            Presence::Switching(space),
+            Presence::Active(space),
+        ]
+        .map(|presence| format!("{presence:?}"));
+        assert_eq!(shown, ["Out", "Lazy(7)", "Switching(7)", "Active(7)"]);
+    }
+}

@@ -3,10 +3,13 @@
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 
+use std::ptr::NonNull;
+
 use proptest::prelude::*;
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
-    CpuId, CpuStats, Extent, PageSize, Presence, Reach, Root, Shootdown, Space, Tagging,
+    Batch, CpuId, CpuStats, Extent, Gather, Horizon, PageSize, Presence, Quarantine, Reach, Root,
+    Shootdown, Space, StaleWrites, Tagging,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -281,6 +284,54 @@ fn sizes_and_places_are_as_documented() {
     assert_eq!(size_of::<Space<Machine<64>>>(), 1472);
     assert_eq!(size_of::<shootdown::Pending<'_, Machine<64>>>(), 552);
     assert_eq!(size_of::<shootdown::Pending<'_, Machine>>(), 48);
+}
+
+/// For people who look at a stuck kernel.
+#[test]
+fn everything_shows_what_it_is() {
+    let system: System = System::new(CONFIG);
+    system.switch(1, 0);
+    let here = system.cpu(0);
+    let here = here.here();
+    assert_eq!(format!("{here:?}"), "Here { id: CpuId(0), presence: Out }");
+    assert_eq!(format!("{:?}", system.engine), "Shootdown { online: [7], .. }");
+    let space = &system.spaces[0];
+    assert_eq!(format!("{space:?}"), "Space { id: 1, root: Root(0), .. }");
+    let cpu = format!("{:?}", system.engine.cpu(CpuId(1)));
+    assert!(cpu.starts_with("Cpu { stats: CpuStats { ") && cpu.contains(" switches: 1,"), "{cpu}");
+
+    let mut gather: Gather<Vec<u64>> = Gather::new();
+    gather.page(0x3000, PageSize::SIZE_4K, 9);
+    assert_eq!(format!("{gather:?}"), "Gather { extents: [0x3000+1x4K], .. }");
+    let sent = gather.send(&here, space);
+    assert_eq!(format!("{sent:?}"), "Sent(Pending({1}))");
+    system.cpu(1).interrupt_point();
+    let flushed = format!("{:?}", sent.wait());
+    assert_eq!(flushed, "Flushed { horizon: Horizon { flush: 1, cleared: 1 }, .. }");
+
+    let mut quarantine: Quarantine<Vec<u64>> = Quarantine::new(9);
+    quarantine.hold(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
+    assert_eq!(format!("{quarantine:?}"), "{0: 3}");
+
+    let mut batch: Batch<_, Vec<u64>> = Batch::new();
+    let in_batch = batch.space(system.engine.machine(), &space).unwrap();
+    assert_eq!(format!("{in_batch:?}"), "InBatch([])");
+    in_batch.unmapped(&here, page_at(4), StaleWrites::Impossible).wait();
+    assert_eq!(format!("{batch:?}"), "[[0x4000+1x4K]]");
+    let sent = batch.send(&here);
+    assert_eq!(format!("{sent:?}"), "SentBatch(Pending({1}))");
+    system.cpu(1).interrupt_point();
+    sent.wait();
+
+    system.cpu(1).here().enter_lazy();
+    // SAFETY: nobody uses the space any more, and it stays.
+    let retiring = unsafe { here.retire(NonNull::from(space)) };
+    assert_eq!(format!("{retiring:?}"), "Retiring({})");
+    retiring.wait();
+    let reaping = here.reap();
+    assert_eq!(format!("{reaping:?}"), "Reaping({1})");
+    system.cpu(1).interrupt_point();
+    reaping.wait();
 }
 
 /// A machine with so many tags of any kind, and, with global ones, broadcasts of any reach; where
