@@ -427,23 +427,30 @@ pub unsafe trait Machine: Sync + Sized {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::tag::slots::TagSlot;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// What says nothing of what it need not say.
-    struct Plain {
+    /// What says nothing of what it need not say; with room for a book of tags.
+    pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
         state: Cpu<Self>,
         fences: AtomicU64,
+        tag_count: usize,
+    }
+
+    impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
+        pub(crate) fn with_tags(tag_count: usize) -> Self {
+            Self { state: Cpu::new(), fences: AtomicU64::new(0), tag_count }
+        }
     }
 
     // SAFETY: nobody uses a translation on it.
-    unsafe impl Machine for Plain {
+    unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
         type Word = AtomicU64;
         type CpuBits = [u64; 2];
         type TagSlots = [TagSlot; 0];
-        type TagWords = [AtomicU64; 0];
+        type TagWords = [AtomicU64; TAG_WORDS];
 
         fn state(&self, _: CpuId) -> &Cpu<Self> {
             &self.state
@@ -459,7 +466,7 @@ mod tests {
         }
         fn publish(&self) {}
         fn tag_count(&self) -> usize {
-            0
+            self.tag_count
         }
         unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
         fn load_kernel(&self) {}
@@ -473,7 +480,7 @@ mod tests {
     }
 
     fn plain() -> Plain {
-        Plain { state: Cpu::new(), fences: AtomicU64::new(0) }
+        Plain::with_tags(0)
     }
 
     #[test]

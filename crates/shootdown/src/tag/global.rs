@@ -440,3 +440,79 @@ impl<M: Machine> Space<M> {
         FullTag(self.tag.load(Relaxed)).is_pinned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Plain;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_word_keeps_number_pins_and_version_apart() {
+        let mut full = FullTag::new(5, 0xfffe);
+        for pins in 0..=255 {
+            assert_eq!((full.number(), full.tag(), full.version()), (0xfffe, Tag(0xfffe), 5));
+            assert_eq!(full.is_pinned(), pins != 0);
+            assert_eq!(full.unpinned().0, FullTag::new(5, 0xfffe).0);
+            full.0 = full.0.wrapping_add(FullTag::PIN);
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_numbers_as_machine_words_and_width_have() {
+        fn count<const WORDS: usize>(tags: usize) -> u64 {
+            GlobalTags::<Plain<WORDS>>::new().count(&Plain::with_tags(tags))
+        }
+        assert_eq!([count::<8>(15), count::<8>(255), count::<8>(256)], [15, 255, 255]);
+        assert_eq!([count::<2048>(1 << 20), count::<2>(0), count::<0>(9)], [65535, 0, 0]);
+        // One for each CPU, and one more.
+        let suffice = |tags| GlobalTags::<Plain<8>>::new().suffice(&Plain::with_tags(tags));
+        assert!(suffice(129) && !suffice(128));
+    }
+
+    #[test]
+    fn numbers_are_given_in_turn_and_none_twice() {
+        for count in [1, 63, 64, 65, 130, 255] {
+            let (machine, book) = (Plain::<8>::with_tags(count), GlobalTags::<Plain<8>>::new());
+            let numbers: Vec<_> = core::iter::from_fn(|| book.take_next(&machine)).collect();
+            assert!(numbers.iter().copied().eq(1..=count as u64), "{numbers:?}");
+            // Some come back; first those that were not given lately.
+            let free = [1, count as u64 / 2, count as u64].map(|number| number.max(1));
+            for number in free {
+                book.taken()[number as usize / 64].fetch_and(!(1 << (number % 64)), Relaxed);
+            }
+            let mut again: Vec<_> = core::iter::from_fn(|| book.take_next(&machine)).collect();
+            again.dedup();
+            let mut expected = free.to_vec();
+            expected.dedup();
+            assert_eq!(again, expected);
+            book.taken().iter().for_each(|word| word.store(0, Relaxed));
+            assert_eq!(book.take_next(&machine), Some(1));
+            assert!(!book.take(1));
+            if count > 2 {
+                assert!(book.take(2) && !book.take(2));
+                assert_eq!(book.take_next(&machine), Some(3));
+            }
+        }
+    }
+
+    #[test]
+    fn pins_are_noted_in_words_of_their_own() {
+        let book = GlobalTags::<Plain<8>>::new();
+        for number in [1, 64, 200] {
+            book.set_pinned(number, |word, bit| word | bit);
+        }
+        let pins = || book.pins().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
+        assert_eq!(pins(), [2, 1, 0, 1 << 8]);
+        book.set_pinned(64, |word, bit| word & !bit);
+        assert_eq!(pins(), [2, 0, 0, 1 << 8]);
+        assert!(book.taken().iter().all(|word| word.load(Relaxed) == 0));
+    }
+
+    #[test]
+    fn one_at_a_time_writes_in_the_book() {
+        let (machine, book) = (Plain::<2>::with_tags(3), GlobalTags::<Plain<2>>::new());
+        let inside = book.locked(&machine, || book.lock.load(Relaxed));
+        assert_eq!((inside, book.lock.load(Relaxed)), (1, 0));
+    }
+}
