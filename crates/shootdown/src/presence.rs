@@ -91,6 +91,7 @@ impl fmt::Debug for Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::tests::Plain;
     use std::format;
 
     #[test]
@@ -108,6 +109,18 @@ mod tests {
         // What becomes of spaces without end must not repeat before decades are over.
         let last = SpaceId((1 << 62) - 1);
         assert_eq!(Presence::from_word(Presence::Active(last).to_word()), Presence::Active(last));
+    }
+
+    #[test]
+    fn who_is_on_its_way_in_uses_the_space_and_who_is_lazy_does_not() {
+        let machine = Plain::<0>::with_tags(0);
+        let (space, other) = (SpaceId(1), SpaceId(2));
+        for state in [Presence::Switching, Presence::Active] {
+            assert!(state(space).uses(&machine, space));
+            assert!(!state(other).uses(&machine, space));
+        }
+        assert!(!Presence::Lazy(space).uses(&machine, space));
+        assert!(!Presence::Out.uses(&machine, space));
     }
 
     #[test]
