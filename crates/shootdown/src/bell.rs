@@ -233,6 +233,11 @@ mod tests {
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
         bell.connect();
+        for _ in 0..3 {
+            assert_eq!(bell.ring(machine), Rung::First);
+            bell.end_round(machine, bell.begin_round(machine).unwrap());
+            assert_eq!(bell.leave(machine), None);
+        }
         assert_eq!(bell.ring(machine), Rung::First);
         let ticket = bell.ticket(machine).unwrap();
         bell.disconnect(machine);
@@ -241,5 +246,7 @@ mod tests {
         bell.connect();
         assert!(bell.has_answered(machine, ticket));
         assert_eq!(bell.ring(machine), Rung::First);
+        let next = bell.ticket(machine).unwrap();
+        assert!(!bell.has_answered(machine, next), "that was for those who waited then");
     }
 }

@@ -180,7 +180,9 @@ impl<M: Machine> fmt::Debug for Roster<M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
+    use crate::held::Held;
     use crate::machine::Root;
+    use crate::presence::Presence;
     use crate::soft::{Config, Host, Soft};
     use std::format;
     use std::vec::Vec;
@@ -220,6 +222,20 @@ mod tests {
             assert_eq!(space.roster.phase.load(Relaxed), epoch << 2);
         }
         assert_eq!(format!("{:?}", space.roster), "[[6], [30]]");
+    }
+
+    #[test]
+    fn who_is_on_its_way_in_or_out_comes_along() {
+        let engine = engine();
+        let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
+        let roster = &space.roster;
+        (1..4).for_each(|cpu| roster.register(engine.machine(), CpuId(cpu)));
+        let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
+        coming.here().set_presence(Presence::Switching(space.id()));
+        leaving.here().set_presence(Presence::Switching(other.id()));
+        leaving.here().hold(Held::space(&raw const space));
+        assert!(roster.move_on(engine.machine(), &space));
+        assert_eq!(members(&engine, roster), [1, 2]);
     }
 
     #[test]
