@@ -236,6 +236,8 @@ mod tests {
             for &table in table {
                 gather.table(0x3000, table);
             }
+            assert_eq!((gather.pages(), gather.tables()), (&vec![page], &table.to_vec()));
+            assert_eq!(gather.table_count(), table.len());
             gather
         };
 

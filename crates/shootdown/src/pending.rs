@@ -169,3 +169,69 @@ impl<M: Machine> fmt::Debug for Pending<'_, M> {
         f.debug_tuple("Pending").field(&self.waiting).finish()
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::extent::Extent;
+    use crate::machine::Root;
+    use crate::soft::{Config, Host, Soft};
+    use crate::space::Space;
+    use std::vec::Vec;
+
+    type Machine = Soft<Host>;
+
+    fn waiting(pending: &Pending<'_, Machine>) -> Vec<u32> {
+        pending.waiting().iter().map(|cpu| cpu.0).collect()
+    }
+
+    /// Three CPUs online, and the last of them uses the space.
+    fn run(engine: &Shootdown<Machine>, space: &Space<Machine>) {
+        (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+        // SAFETY: see the reason.
+        unsafe {
+            engine.enter(CpuId(2)).here().switch(space);
+        }
+    }
+
+    #[test]
+    fn who_joins_waits_for_all() {
+        let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let flush = |cpu| engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(0));
+        let mut pending = Pending::done(&engine);
+        assert!(pending.poll());
+        pending.join(flush(0));
+        assert_eq!(waiting(&pending), [2]);
+        assert!(!pending.poll());
+        pending.join(flush(1));
+        pending.join(Pending::done(&engine));
+        assert_eq!(waiting(&pending), [2]);
+        engine.enter(CpuId(2)).interrupt_point();
+        assert!(pending.poll());
+        assert_eq!(waiting(&pending), []);
+    }
+
+    #[test]
+    fn who_joins_a_broadcast_of_another_cpu_has_that_one_complete_it() {
+        let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
+        let engine = Soft::engine(config);
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let flush = |cpu| engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(0));
+        let other = flush(1);
+        let mut pending = flush(0);
+        pending.join(flush(0));
+        let zero = engine.enter(CpuId(0));
+        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::new()));
+        pending.join(other);
+        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::from([1])));
+        assert!(!pending.poll(), "CPU 1 has yet to complete its own");
+        drop(zero);
+        engine.enter(CpuId(1)).interrupt_point();
+        let _zero = engine.enter(CpuId(0));
+        assert!(pending.poll());
+    }
+}
