@@ -360,7 +360,9 @@ mod tests {
             assert!(expected.contains(&cpu) == shared.contains(cpu));
         }
         let mut other = CpuSet::new();
-        others.iter().for_each(|&cpu| other.insert(cpu));
+        for &cpu in others {
+            other.insert(cpu);
+        }
         shared.read_into(machine, &mut other);
         set.insert_all(&other);
         expected.extend(others);
@@ -409,7 +411,9 @@ mod tests {
     fn a_bit_of_the_summary_goes_with_the_last_of_its_words() {
         let mut set = CpuSet::<Soft<Host, 67>>::new();
         let [zero, two, last] = [0, 2, 66].map(|word| CpuId(word * 64));
-        [zero, two, last].into_iter().for_each(|cpu| set.insert(cpu));
+        for cpu in [zero, two, last] {
+            set.insert(cpu);
+        }
         set.remove(two);
         assert_eq!(set.iter().collect::<Vec<_>>(), [zero, last]);
         set.remove(last);

@@ -236,7 +236,8 @@ mod tests {
         for start in [0, 0x1000, 0x1800, u64::MAX] {
             assert!(Extent::range(start..start, PageSize::SIZE_4K).is_whole());
         }
-        assert!(Extent::range(0x5000..0x1000, PageSize::SIZE_4K).is_whole());
+        let reversed = Range { start: 0x5000, end: 0x1000 };
+        assert!(Extent::range(reversed, PageSize::SIZE_4K).is_whole());
         assert_eq!(Extent::range(0x1800..0x1801, PageSize::SIZE_4K).page_count(), 1);
         let longest = Extent::range(0x1000..0x1000 + (4095 << 12), PageSize::SIZE_4K);
         assert_eq!(longest.page_count(), 4095);

@@ -197,7 +197,9 @@ mod tests {
         for (number, longer) in [(110, 0), (152, 1)] {
             let mut extents = Extents::new();
             extents.add(Extent::pages(0, 100, PageSize::SIZE_4K));
-            [200, 5000, 9000].into_iter().for_each(|number| extents.add(page(number)));
+            for number in [200, 5000, 9000] {
+                extents.add(page(number));
+            }
             let before = extents;
             extents.add(page(number));
             for (index, extent) in extents.as_slice().iter().enumerate() {

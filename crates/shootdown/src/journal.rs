@@ -247,10 +247,11 @@ mod tests {
 
     std::thread_local! {
         static CLAIMS: Cell<usize> = const { Cell::new(0) };
-        /// What happens after so many more stores.
-        static INTERLUDE: RefCell<Option<(usize, Box<dyn FnOnce()>)>> =
-            const { RefCell::new(None) };
+        static INTERLUDE: RefCell<Option<Interlude>> = const { RefCell::new(None) };
     }
+
+    /// What happens after so many more stores.
+    type Interlude = (usize, Box<dyn FnOnce()>);
 
     /// A word that is watched.
     struct Watched(AtomicU64);
