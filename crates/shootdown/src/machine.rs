@@ -436,12 +436,21 @@ pub(crate) mod tests {
     pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
         state: Cpu<Self>,
         fences: AtomicU64,
+        /// Of all of a tag.
+        pub(crate) invalidations: AtomicU64,
+        pub(crate) tagging: Tagging,
         tag_count: usize,
     }
 
     impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
         pub(crate) fn with_tags(tag_count: usize) -> Self {
-            Self { state: Cpu::new(), fences: AtomicU64::new(0), tag_count }
+            Self {
+                state: Cpu::new(),
+                fences: AtomicU64::new(0),
+                invalidations: AtomicU64::new(0),
+                tagging: Tagging::PerCpu,
+                tag_count,
+            }
         }
     }
 
@@ -465,13 +474,18 @@ pub(crate) mod tests {
             self.fences.fetch_add(1, Ordering::Relaxed);
         }
         fn publish(&self) {}
+        fn tagging(&self) -> Tagging {
+            self.tagging
+        }
         fn tag_count(&self) -> usize {
             self.tag_count
         }
         unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
         fn load_kernel(&self) {}
         fn invalidate(&self, _: Tag, _: Extent) {}
-        fn invalidate_tag(&self, _: Tag) {}
+        fn invalidate_tag(&self, _: Tag) {
+            self.invalidations.fetch_add(1, Ordering::Relaxed);
+        }
         fn invalidate_kernel(&self, _: Extent) {}
         fn invalidate_all(&self) {}
         fn ring(&self, _: &CpuSet<Self>) {}
@@ -487,7 +501,7 @@ pub(crate) mod tests {
     fn what_is_not_said_is_as_documented() {
         let machine = plain();
         assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
-        assert_eq!((machine.cpu_limit(), machine.tagging()), (128, Tagging::PerCpu));
+        assert_eq!(machine.cpu_limit(), 128);
         assert!(!machine.traps_stale_writes());
         assert_eq!(machine.broadcast(), None);
         assert_eq!(machine.complete_broadcasts(), 0);
