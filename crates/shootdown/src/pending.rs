@@ -281,8 +281,9 @@ mod tests {
         engine.machine().map(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
         engine.machine().unmap(&space, 0);
-        let flush =
-            |cpu, page| engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(page << 12));
+        let flush = |cpu, page: u64| {
+            engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(page << 12))
+        };
         let other = flush(1, 0);
         let mut pending = flush(0, 1);
         pending.join(flush(0, 2));
