@@ -537,7 +537,13 @@ mod tests {
     /// It has missed nothing else, and need not look at the log, where nothing is.
     #[test]
     fn who_is_alone_drops_pages_one_by_one_and_logs_nothing() {
-        let engine = engine();
+        alone_on(Config::default());
+        alone_on(Config::default().with_broadcasts(15));
+    }
+
+    fn alone_on(config: Config) {
+        let engine: Shootdown<Machine> = Soft::engine(config);
+        engine.enter(CpuId(0)).here().online();
         let space = engine.space(Root(0));
         let zero = engine.enter(CpuId(0));
         let here = zero.here();
