@@ -60,7 +60,7 @@ const PASSES: &[Pass] = &[
         tests: "-C=--test=tags -C=--test=schedules",
         opt_level: "1",
         timeout_s: 60,
-        tries_argued: true,
+        tries_argued: false,
     },
     Pass {
         name: "a hostile machine, in every schedule",

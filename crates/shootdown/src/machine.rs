@@ -439,6 +439,7 @@ pub(crate) mod tests {
         /// Of all of a tag.
         pub(crate) invalidations: AtomicU64,
         pub(crate) tagging: Tagging,
+        pub(crate) interrupts_masked: bool,
         tag_count: usize,
     }
 
@@ -449,6 +450,7 @@ pub(crate) mod tests {
                 fences: AtomicU64::new(0),
                 invalidations: AtomicU64::new(0),
                 tagging: Tagging::PerCpu,
+                interrupts_masked: true,
                 tag_count,
             }
         }
@@ -468,7 +470,7 @@ pub(crate) mod tests {
             CpuId(0)
         }
         fn interrupts_masked(&self) -> bool {
-            true
+            self.interrupts_masked
         }
         fn fence(&self) {
             self.fences.fetch_add(1, Ordering::Relaxed);
@@ -490,7 +492,15 @@ pub(crate) mod tests {
         fn invalidate_all(&self) {}
         fn ring(&self, _: &CpuSet<Self>) {}
         fn reclaim(&self, _: NonNull<Space<Self>>) {}
-        fn relax(&self, _: &CpuSet<Self>) {}
+        /// Takes the interrupt, where it is not masked.
+        fn relax(&self, _: &CpuSet<Self>) {
+            let bell = &self.state.bell;
+            let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
+            while let Some(round) = next {
+                bell.end_round(self, round);
+                next = bell.leave(self);
+            }
+        }
     }
 
     fn plain() -> Plain {

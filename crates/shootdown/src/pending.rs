@@ -175,6 +175,7 @@ mod tests {
     use super::*;
     use crate::extent::Extent;
     use crate::machine::Root;
+    use crate::machine::tests::Plain;
     use crate::soft::{Config, Host, Soft, Touch};
     use crate::space::Space;
     use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -241,6 +242,22 @@ mod tests {
                 assert!(has_answered.load(Relaxed));
             });
         }
+    }
+
+    /// What is not masked is not for the waiter to answer: it may not even stay on its CPU.
+    #[test]
+    fn who_can_be_interrupted_does_not_look_at_its_bell() {
+        let mut machine = Plain::<0>::with_tags(0);
+        machine.interrupts_masked = false;
+        let engine = Shootdown::new(machine);
+        let bell = &engine.cpu(CpuId(0)).bell;
+        bell.connect();
+        bell.ring(engine.machine());
+        let mut pending = Pending::done(&engine);
+        pending.wait_for(CpuId(0));
+        // Or it would make a token, and fail.
+        pending.wait();
+        assert_eq!(engine.cpu(CpuId(0)).stats().answers, 0);
     }
 
     /// With their interrupts masked.
