@@ -243,6 +243,7 @@ mod tests {
     use core::cell::{Cell, RefCell};
     use core::sync::atomic::{AtomicU64, Ordering};
     use std::boxed::Box;
+    use std::rc::Rc;
     use std::vec::Vec;
 
     std::thread_local! {
@@ -390,9 +391,10 @@ mod tests {
     #[test]
     fn who_finds_an_entry_being_written_logs_nothing() {
         for origin in [Asked, Reclaimed] {
-            let log: &'static Log = Box::leak(Box::new(Log::new()));
+            let log = Rc::new(Log::new());
+            let other = Rc::clone(&log);
             // Between the extent and the stamp.
-            INTERLUDE.set(Some((1, Box::new(|| log.log(17, 1, Asked)))));
+            INTERLUDE.set(Some((1, Box::new(move || other.log(17, 1, Asked)))));
             log.log(1, 1, origin);
             assert_eq!((log.read(1), log.read(17)), (Some((pages_at(1, 1), origin)), None));
         }
