@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::process;
+use std::io::{BufRead, BufReader};
+use std::process::{self, ExitStatus, Stdio};
 
 /// One line of cause and one of remedy.
 #[derive(Debug)]
@@ -78,6 +79,26 @@ impl Command {
             )),
             Err(error) => Err(self.not_run(&error)),
         }
+    }
+
+    /// Runs it, with its output shown, and returns how it ended.
+    pub(crate) fn status(mut self) -> Result<ExitStatus, Failure> {
+        self.command.status().map_err(|error| self.not_run(&error))
+    }
+
+    /// Runs it, hands over each line that it prints, and returns how it ended.
+    pub(crate) fn lines(mut self, mut line: impl FnMut(&str)) -> Result<ExitStatus, Failure> {
+        let mut run = || {
+            let mut child = self.command.stdout(Stdio::piped()).spawn()?;
+            if let Some(output) = child.stdout.take() {
+                // Messages of panics may hold anything.
+                for text in BufReader::new(output).split(b'\n') {
+                    line(&String::from_utf8_lossy(&text?));
+                }
+            }
+            child.wait()
+        };
+        run().map_err(|error| self.not_run(&error))
     }
 
     /// Runs it, and returns what it printed.

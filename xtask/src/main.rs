@@ -4,6 +4,7 @@
 //! and says which one failed.
 
 mod command;
+mod mutants;
 mod setup;
 mod tidy;
 
@@ -20,6 +21,9 @@ cargo xtask test            all that CI runs; about a quarter of an hour on two 
 cargo xtask bench           instructions of the hot paths; speed of the simulator, replays, the checker
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, what memory holds, the checker (10)
+cargo xtask mutants [PART]  does a test notice whatever is changed in the engine? takes hours;
+                            goes on where it was interrupted; PART: 0/8 to 7/8, or a regular
+                            expression of mutants' names
 
 Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
 
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
                 "cargo xtask soak 60",
             )),
         },
+        ["mutants"] => mutants::campaign(None),
+        ["mutants", part] => mutants::campaign(Some(part)),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             return ExitCode::SUCCESS;

@@ -11,6 +11,9 @@ pub(crate) const BARE_TARGETS: &[&str] =
 /// Must be that of the library in `Cargo.lock`.
 const GUNGRAUN: &str = "0.20.0";
 
+/// Others generate other mutants.
+const CARGO_MUTANTS: &str = "27.1.0";
+
 /// Targets, components, and a nightly toolchain with miri.
 pub(crate) fn for_tests() -> Result<(), Failure> {
     let installed = Command::new("rustup").args("target list --installed").output()?;
@@ -58,17 +61,28 @@ pub(crate) fn instruction_counter() -> Result<PathBuf, Failure> {
     if Command::new("valgrind").args("--version").output().is_err() {
         install_from_distribution("valgrind")?;
     }
-    let place = crate::output().join(format!("gungraun-{GUNGRAUN}"));
-    let runner = place.join("bin/gungraun-runner");
-    if !runner.exists() {
-        println!("building gungraun-runner {GUNGRAUN}, once: two minutes");
-        cargo("install --quiet --locked gungraun-runner --version")
-            .arg(GUNGRAUN)
+    install("gungraun-runner", GUNGRAUN)
+}
+
+/// cargo-mutants. Returns its path.
+pub(crate) fn mutator() -> Result<PathBuf, Failure> {
+    install("cargo-mutants", CARGO_MUTANTS)
+}
+
+/// Builds a program of a crate of the same name, unless it is there. Returns its path.
+fn install(name: &str, version: &str) -> Result<PathBuf, Failure> {
+    let place = crate::output().join(format!("{name}-{version}"));
+    let program = place.join("bin").join(name);
+    if !program.exists() {
+        println!("building {name} {version}, once: two minutes");
+        cargo("install --quiet --locked --version")
+            .arg(version)
             .arg("--root")
             .arg(&place)
+            .arg(name)
             .run()?;
     }
-    Ok(runner)
+    Ok(program)
 }
 
 /// Installs a package of Debian's or Ubuntu's, as root or with a `sudo` that does not ask.

@@ -8,6 +8,7 @@ use crate::command::{Command, Failure};
 const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
+const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
 /// Checks every Rust file that git knows or would take.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -43,6 +44,7 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     if !text.starts_with("//!") && !text.starts_with("#!") {
         findings.push(format!("{}: says not what it is for", place(1)));
     }
+    let has_rules = has_rules(file);
     let mut function: Option<(usize, usize)> = None;
     for (number, line) in (1..).zip(text.lines()) {
         if line.chars().count() > COLUMNS_MAX {
@@ -53,6 +55,12 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
             if line.contains(mark) {
                 findings.push(format!("{}: `{mark}` is for a note, not for main", place(number)));
             }
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
+        let is_bare = words.any(|word| ORDERINGS.contains(&word)) || code.contains(".fence()");
+        if has_rules && is_bare {
+            findings.push(format!("{}: orders, and names no rule of rules.rs", place(number)));
         }
         let indent = line.len() - line.trim_start().len();
         if is_function(line.trim_start()) {
@@ -72,6 +80,16 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     }
 }
 
+/// Whether this is a part of the engine whose fences, and whose orderings beyond relaxed, are all
+/// rules with names: so that there is a test that breaks each.
+fn has_rules(file: &Path) -> bool {
+    let is_exempt = |file: &Path| {
+        // The list itself, what a kernel implements, and the machine for tests.
+        file == Path::new("rules.rs") || file == Path::new("machine.rs") || file.starts_with("soft")
+    };
+    file.strip_prefix("crates/shootdown/src").is_ok_and(|file| !is_exempt(file))
+}
+
 /// Whether a line begins a function. rustfmt has seen to the rest.
 fn is_function(line: &str) -> bool {
     let mut words = line.split_whitespace();
@@ -80,4 +98,33 @@ fn is_function(line: &str) -> bool {
             && !word.starts_with("pub(")
     });
     signature == Some("fn") && line.ends_with(['{', '('])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_orders_without_a_rule_is_found_in_the_engine() {
+        let findings = |file: &str, line: &str| {
+            let mut findings = Vec::new();
+            check_file(Path::new(file), &format!("//! A file.\n{line}\n"), &mut findings);
+            findings.len()
+        };
+        let engine = "crates/shootdown/src/tag/global.rs";
+        for bare in
+            ["let tag = self.tag.load(Ordering::Acquire);", "use x::{Release};", "m.fence();"]
+        {
+            assert_eq!(findings(engine, bare), 1, "{bare}");
+            assert_eq!(findings("crates/shootdown/src/machine.rs", bare), 0);
+            assert_eq!(findings("crates/sim/src/lib.rs", bare), 0);
+        }
+        for fine in [
+            "order(machine, Rule::NumberAcquire)",
+            "fence(machine, Rule::FlushFence);",
+            "self.tag.load(Relaxed) // Acquire is not needed",
+        ] {
+            assert_eq!(findings(engine, fine), 0, "{fine}");
+        }
+    }
 }

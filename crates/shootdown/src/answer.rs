@@ -140,3 +140,40 @@ impl<M: Machine> Here<'_, M> {
 
 // The handler keeps a copy of the log on its stack; interrupt stacks are small.
 const _: () = assert!(LOG_ENTRIES * 8 <= 128);
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use crate::extent::Extent;
+    use crate::machine::{CpuId, Root};
+    use crate::soft::{Config, Host, Soft};
+
+    #[test]
+    fn who_attends_to_its_bell_is_not_interrupted() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let space = engine.space(Root(0));
+        let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+        zero.here().online();
+        one.here().online();
+        #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+        // SAFETY: see the reason.
+        unsafe {
+            one.here().switch(&space);
+        }
+        let flush = || zero.here().flush(&space, Extent::page(0));
+        let interrupts = || engine.cpu(CpuId(0)).stats().interrupts_sent;
+        one.here().attend();
+        let mut pending = flush();
+        assert!(!pending.poll());
+        one.here().answer_attended();
+        assert!(pending.poll());
+        // Somebody rings before the last look.
+        let mut pending = flush();
+        one.here().cease_to_attend();
+        assert!(pending.poll());
+        assert_eq!((interrupts(), engine.cpu(CpuId(1)).stats().answers), (0, 2));
+        let mut pending = flush();
+        assert_eq!(interrupts(), 1, "from then on");
+        one.interrupt_point();
+        assert!(pending.poll());
+    }
+}

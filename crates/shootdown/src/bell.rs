@@ -199,11 +199,45 @@ mod tests {
     }
 
     #[test]
+    fn a_round_satisfies_those_who_rang_before_it_began() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        let bell = Bell::<Soft<Host>>::new();
+        assert_eq!(bell.ring(machine), Rung::Disconnected);
+        bell.connect();
+        for rounds in 0..3 {
+            assert_eq!((bell.begin_round(machine), bell.leave(machine)), (None, None));
+            assert_eq!(bell.ticket(machine), None, "nobody has rung");
+            assert_eq!(bell.ring(machine), Rung::First);
+            assert_eq!(bell.ring(machine), Rung::Coalesced);
+            let early = bell.ticket(machine).unwrap();
+            let first = bell.begin_round(machine).unwrap();
+            assert_eq!(bell.ticket(machine), Some(early), "it is on, and will do");
+            assert_eq!(bell.begin_round(machine), None);
+            assert_eq!(bell.ring(machine), Rung::Coalesced);
+            let late = bell.ticket(machine).unwrap();
+            assert!(!bell.has_answered(machine, early));
+            bell.end_round(machine, first);
+            assert!(bell.has_answered(machine, early) && !bell.has_answered(machine, late));
+            let second = bell.leave(machine).expect("someone has rung meanwhile");
+            bell.end_round(machine, second);
+            assert!(bell.has_answered(machine, late));
+            assert_eq!(bell.leave(machine), None);
+            assert_eq!(late, Ticket(2 * rounds + 2));
+        }
+    }
+
+    #[test]
     fn who_waits_for_a_cpu_that_goes_offline_and_comes_back_is_satisfied() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
         bell.connect();
+        for _ in 0..3 {
+            assert_eq!(bell.ring(machine), Rung::First);
+            bell.end_round(machine, bell.begin_round(machine).unwrap());
+            assert_eq!(bell.leave(machine), None);
+        }
         assert_eq!(bell.ring(machine), Rung::First);
         let ticket = bell.ticket(machine).unwrap();
         bell.disconnect(machine);
@@ -212,5 +246,7 @@ mod tests {
         bell.connect();
         assert!(bell.has_answered(machine, ticket));
         assert_eq!(bell.ring(machine), Rung::First);
+        let next = bell.ticket(machine).unwrap();
+        assert!(!bell.has_answered(machine, next), "that was for those who waited then");
     }
 }

@@ -443,6 +443,7 @@ mod tests {
 
     #[test]
     fn what_costs_the_same_changes_nothing() {
+        assert_eq!(Teller::new().choose(&TellingCosts::default(), 3, 1), ByInterrupt);
         for first in [ByInterrupt, ByBroadcast] {
             let teller = Teller::new();
             teller.last.set(Some(first));
@@ -468,16 +469,11 @@ mod tests {
     #[test]
     fn queueing_is_learnt_and_forgotten() {
         let teller = Teller::new();
-        let mut broadcasts = 0;
-        while teller.choose(&COSTS, 1, 1) == ByBroadcast {
-            teller.learn(&COSTS, 100_000);
-            broadcasts += 1;
-        }
+        let is_chosen = |chosen| teller.choose(&COSTS, 1, 1) == chosen;
+        let broadcasts = (0..9).take_while(|_| is_chosen(ByBroadcast));
+        let broadcasts = broadcasts.inspect(|_| teller.learn(&COSTS, 100_000)).count();
         assert!((1..=4).contains(&broadcasts), "{broadcasts}");
-        let mut interrupts = 1;
-        while teller.choose(&COSTS, 1, 1) == ByInterrupt {
-            interrupts += 1;
-        }
+        let interrupts = 1 + (0..999).take_while(|_| is_chosen(ByInterrupt)).count();
         assert!((50..=400).contains(&interrupts), "{interrupts}");
     }
 
@@ -494,6 +490,8 @@ mod tests {
         assert_eq!(teller.choose(&costs, 4, 1), ByInterrupt);
         (0..16).for_each(|_| teller.learn_rings(4, 0));
         assert_eq!(teller.choose(&costs, 4, 1), ByBroadcast);
+        teller.interrupts_of_128.set(64);
+        assert_eq!(teller.as_learnt(12_800), 6400);
     }
 
     /// Interrupts are tried at once where each CPU costs, and then as often as is worth it; never
@@ -518,6 +516,8 @@ mod tests {
     #[test]
     fn many_operations_are_no_queue() {
         let teller = Teller::new();
+        (0..100).for_each(|_| teller.learn(&COSTS, COSTS.broadcast_ns + 8000));
+        assert!((7990..=8000).contains(&teller.queueing_ns.get()), "that is one");
         for _ in 0..100 {
             teller.outstanding.set(50);
             teller.learn(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);

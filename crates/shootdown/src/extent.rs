@@ -221,12 +221,35 @@ impl fmt::Debug for Extent {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::format;
 
     #[test]
     fn more_pages_than_are_counted_widen_to_the_whole_space() {
         assert_eq!(Extent::pages(0, 4095, PageSize::SIZE_4K).page_count(), 4095);
         assert!(Extent::pages(0, 4096, PageSize::SIZE_4K).is_whole());
         assert!(Extent::range(0x1000..0x1000 + 4096 * 4096, PageSize::SIZE_4K).is_whole());
+    }
+
+    /// Too much, never too little.
+    #[test]
+    fn a_range_of_nothing_is_the_whole_space() {
+        for start in [0, 0x1000, 0x1800, u64::MAX] {
+            assert!(Extent::range(start..start, PageSize::SIZE_4K).is_whole());
+        }
+        let reversed = Range { start: 0x5000, end: 0x1000 };
+        assert!(Extent::range(reversed, PageSize::SIZE_4K).is_whole());
+        assert_eq!(Extent::range(0x1800..0x1801, PageSize::SIZE_4K).page_count(), 1);
+        let longest = Extent::range(0x1000..0x1000 + (4095 << 12), PageSize::SIZE_4K);
+        assert_eq!(longest.page_count(), 4095);
+    }
+
+    #[test]
+    fn an_extent_says_what_it_is() {
+        let pages = Extent::pages(0x4000_0000, 3, PageSize::SIZE_2M);
+        assert_eq!(format!("{pages:?}"), "0x40000000+3x2048K");
+        assert_eq!(format!("{:?}", pages.freeing_tables()), "0x40000000+3x2048K+tables");
+        assert_eq!(format!("{:?}", Extent::whole()), "whole");
+        assert_eq!(pages.freeing_tables().freeing_tables(), pages.freeing_tables());
     }
 
     #[test]

@@ -187,6 +187,25 @@ mod tests {
         }
         assert_eq!(extents.as_slice().len(), 4);
         assert_eq!(extents.as_slice()[2], Extent::pages(2000 << 12, 11, PageSize::SIZE_4K));
+        let shown = std::format!("{extents:?}");
+        assert_eq!(shown, "[0x0+1x4K, 0x3e8000+1x4K, 0x7d0000+11x4K, 0xbb8000+1x4K]");
+    }
+
+    /// Not the shortest in the end, and not the one that it is the smallest part of.
+    #[test]
+    fn growth_is_counted_in_pages() {
+        for (number, longer) in [(110, 0), (152, 1)] {
+            let mut extents = Extents::new();
+            extents.add(Extent::pages(0, 100, PageSize::SIZE_4K));
+            for number in [200, 5000, 9000] {
+                extents.add(page(number));
+            }
+            let before = extents;
+            extents.add(page(number));
+            for (index, extent) in extents.as_slice().iter().enumerate() {
+                assert_eq!(*extent != before.as_slice()[index], index == longer, "{extents:?}");
+            }
+        }
     }
 
     #[test]
@@ -196,6 +215,10 @@ mod tests {
             far.add(page(number));
         }
         assert_eq!(far.as_slice(), [Extent::whole()]);
+        let mut most = Extents::new();
+        most.add(Extent::pages(0, 4000, PageSize::SIZE_4K));
+        most.add(Extent::pages(1 << 30, 95, PageSize::SIZE_4K));
+        assert_eq!((most.as_slice().len(), most.page_count()), (2, Extent::MAX_PAGES));
         let mut many = Extents::new();
         many.add(Extent::pages(0, 4000, PageSize::SIZE_4K).freeing_tables());
         many.add(Extent::pages(1 << 30, 96, PageSize::SIZE_4K));

@@ -102,7 +102,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.counters().flushes_told_nobody.add_alone(1);
             return (generation, Told::ByRings);
         }
-        let tag = space.global_tag();
+        let tag = space.global_tag(self.machine());
         let found = self.look_for_present(space, generation, Walkers::Ignored, &members);
         let is_sent = self.broadcasts(space, tag, &found.present, extents, generation);
         if !is_sent {
@@ -127,7 +127,7 @@ impl<'e, M: Machine> Here<'e, M> {
         // to do so.
         fence(machine, Rule::ExpelFence);
         let horizon = Horizon { flush: generation, cleared: generation };
-        let is_sent = self.broadcasts_whole(space, space.global_tag(), generation);
+        let is_sent = self.broadcasts_whole(space, space.global_tag(machine), generation);
         let mut walkers = CpuSet::new();
         for cpu in self.other_members(space).iter() {
             let state = machine.state(cpu);
@@ -162,7 +162,7 @@ impl<'e, M: Machine> Here<'e, M> {
         walkers: Walkers,
         members: &CpuSet<M>,
     ) -> (Pending<'e, M>, u64) {
-        let tag = space.global_tag();
+        let tag = space.global_tag(self.machine());
         let found = self.look_for_present(space, generation, walkers, members);
         let Found { present, leaving, mut cleared, skipped } = found;
         let is_sent = (!leaving.are_told || self.has_devices(space))
@@ -495,4 +495,89 @@ pub(crate) struct Tally {
     interrupts: u64,
     coalesced: u64,
     disconnected: u64,
+}
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::machine::Root;
+    use crate::soft::{Config, Host, Soft};
+
+    type Machine = Soft<Host>;
+
+    /// Four CPUs online.
+    fn engine() -> Shootdown<Machine> {
+        let engine = Soft::engine(Config { cpus: 4, ..Config::default() });
+        (0..4).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        engine
+    }
+
+    #[test]
+    fn who_goes_offline_before_it_is_rung_was_looked_at_in_vain() {
+        let engine = engine();
+        let space = engine.space(Root(0));
+        let machine = engine.machine();
+        for cpu in 1..4 {
+            space.roster.register(machine, CpuId(cpu));
+            let cpu = engine.enter(CpuId(cpu));
+            cpu.here().set_presence(Presence::Active(space.id()));
+        }
+        for cpu in [1, 3] {
+            engine.cpu(CpuId(cpu)).bell.disconnect(machine);
+        }
+        engine.enter(CpuId(2)).here().set_presence(Presence::Out);
+        let zero = engine.enter(CpuId(0));
+        assert!(zero.here().flush(&space, Extent::page(0)).poll(), "nobody is to be waited for");
+        let stats = engine.cpu(CpuId(0)).stats();
+        assert_eq!((stats.interrupts_sent, stats.skipped_elsewhere), (0, 3));
+        assert_eq!(space.stats(machine).skipped_elsewhere, 3);
+    }
+
+    /// It has missed nothing else, and need not look at the log, where nothing is.
+    #[test]
+    fn who_is_alone_drops_pages_one_by_one_and_logs_nothing() {
+        alone_on(Config::default());
+        alone_on(Config::default().with_broadcasts(15));
+    }
+
+    fn alone_on(config: Config) {
+        let engine: Shootdown<Machine> = Soft::engine(config);
+        engine.enter(CpuId(0)).here().online();
+        let space = engine.space(Root(0));
+        let zero = engine.enter(CpuId(0));
+        let here = zero.here();
+        #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+        // SAFETY: see the reason.
+        unsafe {
+            here.switch(&space);
+        }
+        let before = engine.cpu(CpuId(0)).stats();
+        for page in 1..4 {
+            here.flush(&space, Extent::page(page << 12)).wait();
+        }
+        let after = engine.cpu(CpuId(0)).stats();
+        assert_eq!(after.pages_invalidated - before.pages_invalidated, 3);
+        assert_eq!(after.flushes_ranged - before.flushes_ranged, 3);
+        assert_eq!(after.flushes_told_nobody - before.flushes_told_nobody, 3);
+        assert_eq!(after.flushes_full, before.flushes_full);
+        let everything = space.journal.missed(engine.machine(), 2, 3, here.ceiling_at_work());
+        assert_eq!(everything, crate::journal::Missed::Everything);
+        // More than are worth it.
+        here.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
+        assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
+    }
+
+    #[test]
+    fn a_roster_is_trimmed_when_it_is_asked_for() {
+        let engine = engine();
+        let space = engine.space(Root(0));
+        let machine = engine.machine();
+        space.roster.register(machine, CpuId(1));
+        let zero = engine.enter(CpuId(0));
+        assert!(zero.here().flush(&space, Extent::page(0)).poll());
+        assert!(zero.here().trim_roster(&space));
+        assert!(space.roster.members(machine).is_empty());
+        assert_eq!((space.stats(machine).roster_moves, space.looks_at_move.read()), (1, 1));
+    }
 }

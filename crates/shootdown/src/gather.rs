@@ -236,6 +236,8 @@ mod tests {
             for &table in table {
                 gather.table(0x3000, table);
             }
+            assert_eq!((gather.pages(), gather.tables()), (&vec![page], &table.to_vec()));
+            assert_eq!(gather.table_count(), table.len());
             gather
         };
 
@@ -261,5 +263,35 @@ mod tests {
         let gather: Gather<Bag> = Gather::new();
         assert!(gather.send(&cpu.here(), &space).poll());
         assert_eq!(space.stats(engine.machine()).flushes_ranged, 0);
+    }
+
+    #[test]
+    fn what_is_on_its_way_says_when_it_is_done() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+        zero.here().online();
+        one.here().online();
+        let space = engine.space(Root(0));
+        #[expect(unsafe_code, reason = "the space outlives its CPUs")]
+        // SAFETY: see the reason.
+        unsafe {
+            one.here().switch(&space);
+        }
+        let mut gather: Gather<Bag> = Gather::new();
+        gather.page(0x3000, PageSize::SIZE_4K, "page");
+        let mut sent = gather.send(&zero.here(), &space);
+        assert!(!sent.poll());
+        one.interrupt_point();
+        assert!(sent.poll());
+    }
+
+    #[test]
+    fn who_flushes_by_other_means_gets_all_that_was_gathered() {
+        let mut gather: Gather<Bag> = Gather::new();
+        gather.page(0x3000, PageSize::SIZE_4K, "page");
+        gather.table(0x20_0000, "table");
+        let extents = *gather.extents();
+        assert_eq!(extents.as_slice().len(), 2);
+        assert_eq!(gather.into_parts(), (extents, vec!["page"], vec!["table"]));
     }
 }

@@ -70,3 +70,30 @@ impl Held {
         core::ptr::with_exposed_provenance(address as usize)
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::machine::Root;
+    use crate::soft::{Config, Host, Soft};
+
+    #[test]
+    fn whatever_becomes_of_it_it_is_the_same_space() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let spaces = [0, 1].map(|root| engine.space(Root(root)));
+        let space = Held::space(&raw const spaces[0]);
+        let all = [space, space.owing(), space.bequeathed(), space.owing().bequeathed()];
+        for held in all {
+            assert_eq!(held.pointer(), &raw const spaces[0]);
+            assert!(held.is(&raw const spaces[0]) && !held.is(&raw const spaces[1]));
+            // To say it again changes nothing.
+            assert!(held.is_owing() == (held.owing() == held));
+            assert!(held.is_bequeathed() == (held.bequeathed() == held));
+        }
+        assert_eq!(all.map(Held::is_owing), [false, true, false, true]);
+        assert_eq!(all.map(Held::is_bequeathed), [false, false, true, true]);
+        assert_eq!(all.map(Held::is_marked), [false, true, true, true]);
+        assert!(Held::NOTHING.pointer::<Soft<Host>>().is_null());
+        assert!(!Held::NOTHING.is_marked() && !Held::NOTHING.is(&raw const spaces[0]));
+    }
+}

@@ -233,3 +233,219 @@ impl<M: Machine> Journal<M> {
         &self.entries[generation as usize % LOG_ENTRIES]
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::machine::CpuId;
+    use crate::soft::{Config, Host, Platform, Soft};
+    use core::cell::{Cell, RefCell};
+    use core::sync::atomic::{AtomicU64, Ordering};
+    use std::boxed::Box;
+    use std::rc::Rc;
+    use std::vec::Vec;
+
+    std::thread_local! {
+        static CLAIMS: Cell<usize> = const { Cell::new(0) };
+        static INTERLUDE: RefCell<Option<Interlude>> = const { RefCell::new(None) };
+    }
+
+    /// What happens after so many more stores.
+    type Interlude = (usize, Box<dyn FnOnce()>);
+
+    /// A word that is watched.
+    struct Watched(AtomicU64);
+
+    impl Word for Watched {
+        fn new(value: u64) -> Self {
+            Self(AtomicU64::new(value))
+        }
+        fn load(&self, order: Ordering) -> u64 {
+            self.0.load(order)
+        }
+        fn store(&self, value: u64, order: Ordering) {
+            self.0.store(value, order);
+            let next = INTERLUDE.take();
+            match next {
+                Some((1, interlude)) => interlude(),
+                Some((stores, interlude)) => INTERLUDE.set(Some((stores - 1, interlude))),
+                None => {}
+            }
+        }
+        fn swap(&self, value: u64, order: Ordering) -> u64 {
+            self.0.swap(value, order)
+        }
+        fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_add(value, order)
+        }
+        fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_or(value, order)
+        }
+        fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+            self.0.fetch_and(value, order)
+        }
+        fn compare_exchange(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            CLAIMS.set(CLAIMS.get() + 1);
+            self.0.compare_exchange(current, new, success, failure)
+        }
+    }
+
+    struct WatchedHost;
+
+    impl Platform for WatchedHost {
+        type Word = Watched;
+        type Frame = AtomicU64;
+        fn fence() {
+            Host::fence();
+        }
+        fn relax() {
+            Host::relax();
+        }
+        fn cpu() -> CpuId {
+            Host::cpu()
+        }
+        fn set_cpu(cpu: CpuId) {
+            Host::set_cpu(cpu);
+        }
+    }
+
+    type Watching = Soft<WatchedHost>;
+
+    /// A journal on its machine.
+    struct Log {
+        engine: Shootdown<Watching>,
+        journal: Journal<Watching>,
+    }
+
+    use Origin::{Asked, Reclaimed};
+
+    impl Log {
+        fn new() -> Self {
+            Self { engine: Watching::engine(Config::default()), journal: Journal::new() }
+        }
+
+        /// Logs so many pages from the page with the generation's number on.
+        fn log(&self, generation: u64, pages: usize, origin: Origin) {
+            let extent = pages_at(generation, pages);
+            self.journal.log(self.engine.machine(), generation, extent, origin);
+        }
+
+        fn read(&self, generation: u64) -> Option<(Extent, Origin)> {
+            self.journal.read(self.engine.machine(), generation)
+        }
+
+        fn missed(&self, seen: u64, now: u64, asked: usize, all: usize) -> Missed {
+            self.journal.missed(self.engine.machine(), seen, now, Ceiling { asked, all })
+        }
+
+        /// How many extents have to be made up for; `None` for everything.
+        fn missed_count(&self, seen: u64, now: u64, asked: usize, all: usize) -> Option<usize> {
+            match self.missed(seen, now, asked, all) {
+                Missed::Ranges(ranges) => Some(ranges.count()),
+                Missed::Everything => None,
+            }
+        }
+    }
+
+    /// As many pages for each generation, none of them another's.
+    fn pages_at(generation: u64, pages: usize) -> Extent {
+        Extent::pages(generation << 20, pages, crate::extent::PageSize::SIZE_4K)
+    }
+
+    #[test]
+    fn an_entry_is_claimed_at_the_first_attempt() {
+        for origin in [Asked, Reclaimed] {
+            let log = Log::new();
+            CLAIMS.set(0);
+            (1..=100).for_each(|generation| log.log(generation, 1, origin));
+            assert_eq!(CLAIMS.get(), 100);
+        }
+    }
+
+    #[test]
+    fn an_entry_of_another_kind_is_overwritten() {
+        let log = Log::new();
+        for (generation, origin) in [(1, Asked), (17, Reclaimed), (33, Asked)] {
+            log.log(generation, 1, origin);
+            assert_eq!(log.read(generation), Some((pages_at(generation, 1), origin)));
+        }
+        assert_eq!(log.read(17), None);
+    }
+
+    #[test]
+    fn who_is_overtaken_by_sixteen_generations_logs_nothing() {
+        let log = Log::new();
+        log.log(17, 1, Asked);
+        log.log(1, 1, Asked);
+        assert_eq!((log.read(1), log.read(17)), (None, Some((pages_at(17, 1), Asked))));
+    }
+
+    /// Else the entry would pair the stamp of the one with the extent of the other.
+    #[test]
+    fn who_finds_an_entry_being_written_logs_nothing() {
+        for origin in [Asked, Reclaimed] {
+            let log = Rc::new(Log::new());
+            let other = Rc::clone(&log);
+            // Between the extent and the stamp.
+            INTERLUDE.set(Some((1, Box::new(move || other.log(17, 1, Asked)))));
+            log.log(1, 1, origin);
+            assert_eq!((log.read(1), log.read(17)), (Some((pages_at(1, 1), origin)), None));
+        }
+    }
+
+    #[test]
+    fn the_log_reaches_back_sixteen_flushes() {
+        let log = Log::new();
+        (1..=20).for_each(|generation| log.log(generation, 1, Asked));
+        assert_eq!(log.missed_count(4, 20, 33, 33), Some(16));
+        assert_eq!(log.missed_count(3, 20, 33, 33), None);
+        // Nor is it reason to look that nothing was missed.
+        assert_eq!(log.missed_count(20, 20, 33, 33), Some(0));
+        let Missed::Ranges(ranges) = log.missed(17, 20, 33, 33) else { panic!("they are there") };
+        let expected = [18, 19, 20].map(|generation| pages_at(generation, 1));
+        assert_eq!(ranges.iter().collect::<Vec<_>>(), expected);
+        let one = Missed::Ranges(Ranges::One(pages_at(20, 1)));
+        assert_eq!(log.missed(19, 20, 33, 33), one);
+        // It is on its way, and not yet there.
+        assert_eq!(log.missed_count(20, 21, 33, 33), None);
+    }
+
+    #[test]
+    fn pages_are_dropped_one_by_one_up_to_the_ceilings() {
+        let log = Log::new();
+        log.log(1, 4, Asked);
+        assert_eq!((log.missed_count(0, 1, 4, 4), log.missed_count(0, 1, 3, 3)), (Some(1), None));
+        log.log(2, 4, Reclaimed);
+        assert_eq!((log.missed_count(0, 2, 4, 8), log.missed_count(0, 2, 4, 7)), (Some(2), None));
+        // The program's own are the first.
+        assert_eq!((log.missed_count(0, 2, 3, 8), log.missed_count(1, 2, 3, 4)), (None, Some(1)));
+        log.log(3, 2, Asked);
+        assert_eq!((log.missed_count(0, 3, 6, 10), log.missed_count(0, 3, 5, 10)), (Some(3), None));
+    }
+
+    #[test]
+    fn what_was_missed_twice_is_there_once() {
+        let log = Log::new();
+        let machine = log.engine.machine();
+        for (generation, pages) in [(1, 2), (2, 1), (3, 3)] {
+            log.journal.log(machine, generation, pages_at(7, pages), Asked);
+        }
+        // The longer one comes too late.
+        let ranges = [pages_at(7, 2), pages_at(7, 3)];
+        let Missed::Ranges(missed) = log.missed(0, 3, 5, 5) else { panic!("5 pages are allowed") };
+        assert_eq!(missed.iter().collect::<Vec<_>>(), ranges);
+        assert!(!missed.free_tables());
+        log.journal.log(machine, 4, pages_at(8, 1).freeing_tables(), Asked);
+        let Missed::Ranges(missed) = log.missed(0, 4, 6, 6) else { panic!("6 pages are allowed") };
+        assert!(missed.free_tables());
+        log.journal.log(machine, 5, Extent::whole(), Asked);
+        assert_eq!((log.missed_count(4, 5, 33, 33), log.missed_count(3, 5, 33, 33)), (None, None));
+    }
+}

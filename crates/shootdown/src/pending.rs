@@ -169,3 +169,152 @@ impl<M: Machine> fmt::Debug for Pending<'_, M> {
         f.debug_tuple("Pending").field(&self.waiting).finish()
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::extent::Extent;
+    use crate::machine::Root;
+    use crate::machine::tests::Plain;
+    use crate::soft::{Config, Host, Soft, Touch};
+    use crate::space::Space;
+    use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use core::time::Duration;
+    use std::sync::Barrier;
+    use std::thread;
+    use std::vec::Vec;
+
+    type Machine = Soft<Host>;
+
+    fn waiting(pending: &Pending<'_, Machine>) -> Vec<u32> {
+        pending.waiting().iter().map(|cpu| cpu.0).collect()
+    }
+
+    /// Three CPUs online, and the last of them uses the space.
+    fn run(engine: &Shootdown<Machine>, space: &Space<Machine>) {
+        (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+        // SAFETY: see the reason.
+        unsafe {
+            engine.enter(CpuId(2)).here().switch(space);
+        }
+    }
+
+    #[test]
+    fn who_joins_waits_for_all() {
+        let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let flush = |cpu| engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(0));
+        let mut pending = Pending::done(&engine);
+        assert!(pending.poll());
+        pending.join(flush(0));
+        assert_eq!(waiting(&pending), [2]);
+        assert!(!pending.poll());
+        pending.join(flush(1));
+        pending.join(Pending::done(&engine));
+        assert_eq!(waiting(&pending), [2]);
+        engine.enter(CpuId(2)).interrupt_point();
+        assert!(pending.poll());
+        assert_eq!(waiting(&pending), []);
+    }
+
+    /// Also if it is only dropped.
+    #[test]
+    fn who_waits_goes_on_when_all_have_answered() {
+        let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let waits: [fn(Pending<'_, Machine>); 2] =
+            [|pending| pending.wait(), |pending| drop(pending)];
+        for wait in waits {
+            let zero = engine.enter(CpuId(0));
+            let pending = zero.here().flush(&space, Extent::page(0));
+            let has_answered = AtomicBool::new(false);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    // Time enough to go on too early.
+                    thread::sleep(Duration::from_millis(20));
+                    has_answered.store(true, Relaxed);
+                    engine.enter(CpuId(2)).interrupt_point();
+                });
+                wait(pending);
+                assert!(has_answered.load(Relaxed));
+            });
+        }
+    }
+
+    /// What is not masked is not for the waiter to answer: it may not even stay on its CPU.
+    #[test]
+    fn who_can_be_interrupted_does_not_look_at_its_bell() {
+        let mut machine = Plain::<0>::with_tags(0);
+        machine.interrupts_masked = false;
+        let engine = Shootdown::new(machine);
+        let bell = &engine.cpu(CpuId(0)).bell;
+        bell.connect();
+        bell.ring(engine.machine());
+        let mut pending = Pending::done(&engine);
+        pending.wait_for(CpuId(0));
+        // Or it would make a token, and fail.
+        pending.wait();
+        assert_eq!(engine.cpu(CpuId(0)).stats().answers, 0);
+    }
+
+    /// With their interrupts masked.
+    #[test]
+    fn two_may_wait_for_each_other() {
+        let engine = Soft::<Host>::engine(Config { cpus: 3, ..Config::default() });
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let meet = Barrier::new(2);
+        let flush = |cpu| {
+            let cpu = engine.enter(CpuId(cpu));
+            #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
+            // SAFETY: see the reason.
+            unsafe {
+                cpu.here().switch(&space);
+            }
+            meet.wait();
+            let pending = cpu.here().flush(&space, Extent::page(0));
+            meet.wait();
+            pending.wait();
+            meet.wait();
+            cpu.here().leave();
+        };
+        engine.enter(CpuId(2)).here().leave();
+        thread::scope(|scope| {
+            scope.spawn(|| flush(0));
+            scope.spawn(|| flush(1));
+        });
+        assert_eq!(space.stats(engine.machine()).interrupts_sent, 2);
+    }
+
+    #[test]
+    fn who_joins_a_broadcast_of_another_cpu_has_that_one_complete_it() {
+        let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
+        let engine = Soft::engine(config);
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        engine.machine().map(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
+        engine.machine().unmap(&space, 0);
+        let flush = |cpu, page: u64| {
+            engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(page << 12))
+        };
+        let other = flush(1, 0);
+        let mut pending = flush(0, 1);
+        pending.join(flush(0, 2));
+        let zero = engine.enter(CpuId(0));
+        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::new()));
+        pending.join(other);
+        assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::from([1])));
+        assert!(!pending.poll(), "CPU 1 has yet to complete its own");
+        drop(zero);
+        engine.enter(CpuId(1)).interrupt_point();
+        let zero = engine.enter(CpuId(0));
+        assert!(pending.poll());
+        drop(zero);
+        engine.machine().free(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
+    }
+}

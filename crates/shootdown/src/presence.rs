@@ -87,3 +87,53 @@ impl fmt::Debug for Presence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Plain;
+    use std::format;
+
+    #[test]
+    fn a_word_says_all() {
+        let spaces = [1, 2, 3, 1 << 40].map(SpaceId);
+        let states: [fn(SpaceId) -> Presence; 3] =
+            [Presence::Lazy, Presence::Switching, Presence::Active];
+        let on = spaces.into_iter().flat_map(|space| states.map(|state| (space, state(space))));
+        for (space, presence) in on {
+            assert_eq!(Presence::from_word(presence.to_word()), presence);
+            assert!(presence.is_on(space) && !presence.is_on(SpaceId(space.0 + 1)));
+        }
+        assert_eq!(Presence::from_word(Presence::Out.to_word()), Presence::Out);
+        assert!(!Presence::Out.is_on(SpaceId(1)));
+        // What becomes of spaces without end must not repeat before decades are over.
+        let last = SpaceId((1 << 62) - 1);
+        assert_eq!(Presence::from_word(Presence::Active(last).to_word()), Presence::Active(last));
+    }
+
+    #[test]
+    fn who_is_on_its_way_in_uses_the_space_and_who_is_lazy_does_not() {
+        let machine = Plain::<0>::with_tags(0);
+        let (space, other) = (SpaceId(1), SpaceId(2));
+        for state in [Presence::Switching, Presence::Active] {
+            assert!(state(space).uses(&machine, space));
+            assert!(!state(other).uses(&machine, space));
+        }
+        assert!(!Presence::Lazy(space).uses(&machine, space));
+        assert!(!Presence::Out.uses(&machine, space));
+    }
+
+    #[test]
+    fn it_is_shown_with_the_number_of_the_space() {
+        let space = SpaceId(7);
+        assert_eq!(space.number(), 7);
+        let shown = [
+            Presence::Out,
+            Presence::Lazy(space),
+            Presence::Switching(space),
+            Presence::Active(space),
+        ]
+        .map(|presence| format!("{presence:?}"));
+        assert_eq!(shown, ["Out", "Lazy(7)", "Switching(7)", "Active(7)"]);
+    }
+}

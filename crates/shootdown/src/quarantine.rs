@@ -183,5 +183,6 @@ mod tests {
     fn what_is_not_known_is_not_clear() {
         assert!(Horizon::CLEAR.is_clear() && !Horizon::UNKNOWN.is_clear());
         assert!(horizon(3, 3).is_clear() && !horizon(3, 2).is_clear());
+        assert_eq!((horizon(5, 3).flush(), horizon(5, 3).cleared()), (5, 3));
     }
 }

@@ -175,3 +175,98 @@ impl<M: Machine> fmt::Debug for Roster<M> {
         f.debug_list().entries(&self.sets).finish()
     }
 }
+
+#[cfg(all(test, feature = "soft"))]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::held::Held;
+    use crate::machine::Root;
+    use crate::presence::Presence;
+    use crate::soft::{Config, Host, Soft};
+    use std::format;
+    use std::vec::Vec;
+
+    type Machine = Soft<Host>;
+
+    fn engine() -> Shootdown<Machine> {
+        let engine = Soft::engine(Config { cpus: 5, ..Config::default() });
+        (0..5).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        engine
+    }
+
+    fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
+        #[expect(unsafe_code, reason = "the spaces outlive their CPUs")]
+        // SAFETY: see the reason.
+        unsafe {
+            engine.enter(CpuId(cpu)).here().switch(space);
+        }
+    }
+
+    fn members(engine: &Shootdown<Machine>, roster: &Roster<Machine>) -> Vec<u32> {
+        roster.members(engine.machine()).iter().map(|cpu| cpu.0).collect()
+    }
+
+    #[test]
+    fn who_is_not_present_is_left_behind() {
+        let engine = engine();
+        let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
+        for epoch in 1..5 {
+            (1..5).for_each(|cpu| switch(&engine, cpu, &space));
+            assert_eq!(members(&engine, &space.roster), [1, 2, 3, 4]);
+            engine.enter(CpuId(2)).here().enter_lazy();
+            switch(&engine, 3, &other);
+            engine.enter(CpuId(4)).here().leave();
+            assert!(space.roster.move_on(engine.machine(), &space));
+            assert_eq!(members(&engine, &space.roster), [1, 2]);
+            assert_eq!(space.roster.phase.load(Relaxed), epoch << 2);
+        }
+        assert_eq!(format!("{:?}", space.roster), "[[6], [30]]");
+    }
+
+    #[test]
+    fn who_is_on_its_way_in_or_out_comes_along() {
+        let engine = engine();
+        let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
+        let roster = &space.roster;
+        (1..4).for_each(|cpu| roster.register(engine.machine(), CpuId(cpu)));
+        let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
+        coming.here().set_presence(Presence::Switching(space.id()));
+        leaving.here().set_presence(Presence::Switching(other.id()));
+        leaving.here().hold(Held::space(&raw const space));
+        assert!(roster.move_on(engine.machine(), &space));
+        assert_eq!(members(&engine, roster), [1, 2]);
+    }
+
+    #[test]
+    fn one_moves_it_at_a_time_and_meanwhile_both_sets_count() {
+        let engine = engine();
+        let (machine, space) = (engine.machine(), engine.space(Root(0)));
+        let roster = &space.roster;
+        for epoch in 0..3 {
+            for state in [Phase::CLEARING, Phase::MOVING] {
+                roster.sets.iter().for_each(|set| set.clear(machine));
+                let phase = Phase(epoch << 2).with(state);
+                assert_eq!((phase.state(), phase.next().0), (state, (epoch + 1) << 2));
+                roster.phase.store(phase.0, Relaxed);
+                assert!(!roster.move_on(machine, &space));
+                assert_eq!(roster.phase.load(Relaxed), phase.0);
+
+                let both = epoch + u64::from(state == Phase::MOVING);
+                roster.set(epoch).insert(CpuId(1));
+                roster.set(epoch + 1).insert(CpuId(2));
+                let expected: &[u32] = if state == Phase::MOVING { &[1, 2] } else { &[1] };
+                assert_eq!(members(&engine, roster), expected);
+                roster.register(machine, CpuId(3));
+                assert!(roster.set(both).contains(CpuId(3)));
+                assert!(!roster.set(both + 1).contains(CpuId(3)));
+            }
+        }
+    }
+
+    #[test]
+    fn eight_looks_in_vain_for_each_are_enough() {
+        assert!(Roster::<Machine>::is_stale(24, 3));
+        assert!(!Roster::<Machine>::is_stale(23, 3));
+    }
+}

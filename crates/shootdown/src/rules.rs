@@ -4,8 +4,8 @@
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
 //! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
-//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but one, which
-//! says why, have a program that fails without it). On real machines the question is a constant
+//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but four, which
+//! say why, have a program that fails without it). On real machines the question is a constant
 //! `false`, and the compiler removes it.
 //!
 //! # The handshake
@@ -340,6 +340,19 @@ rules! {
     /// Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the number at once, with
     /// page tables older than a flush that has named another number.
     NumberAcquire: Kind::Ordering(Acquire),
+    /// A rollover that finds a number chosen comes after the fence of the CPU that chose it, and
+    /// knows that this CPU is on its way there ([`SwitchFence`](Self::SwitchFence)). With the two
+    /// that follow, so does a flush of the space that this CPU comes from, and whose number is
+    /// another's by then. Without: nobody tells the CPU, while its old root is still loaded. It
+    /// takes four CPUs to tell the difference, more than loom can explore, so no test fails for
+    /// these three.
+    ChoiceAcquire: Kind::Ordering(Acquire),
+    /// Who gives a space a number knows of all CPUs from which numbers were taken, and passes that
+    /// on. Pairs with [`GivenAwayAcquire`](Self::GivenAwayAcquire).
+    NumberRelease: Kind::Ordering(Release),
+    /// The other end of [`NumberRelease`](Self::NumberRelease): a flush that is going to broadcast
+    /// the number.
+    GivenAwayAcquire: Kind::Ordering(Acquire),
     /// Who writes in the book of tags reads what the last one wrote.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).

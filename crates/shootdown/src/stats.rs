@@ -145,3 +145,27 @@ stats! {
         flushes_ranged,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_count() {
+        let counter = Counter::default();
+        counter.add_alone(3);
+        counter.add(0);
+        counter.add(4);
+        assert_eq!((counter.read(), counter.add_and_read(5)), (7, 12));
+        counter.set(2);
+        assert_eq!(counter.read(), 2);
+    }
+
+    #[test]
+    fn sums_are_of_each_count() {
+        let one = SpaceStats { flushes_full: 1, flushes_ranged: 20, ..SpaceStats::default() };
+        let mut sum = SpaceStats { flushes_full: 2, roster_moves: 9, ..one };
+        sum += one;
+        assert_eq!((sum.flushes_full, sum.roster_moves, sum.flushes_ranged), (3, 9, 40));
+    }
+}

@@ -315,3 +315,40 @@ enum Invalidated {
     /// By dropping all of the tag.
     Everything,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Shootdown;
+    use crate::machine::Root;
+    use crate::machine::tests::Plain;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    /// What is cached under the kernel's tag, a machine drops by itself, unless it does not know
+    /// that a space is there: then there are tags, and none was left for it (`tests/tags/leaving`).
+    #[test]
+    fn who_leaves_drops_only_what_the_machine_does_not() {
+        let machines = [
+            (Tagging::PerCpu, 0),
+            (Tagging::PerCpu, 6),
+            (Tagging::Global, 0),
+            (Tagging::Global, 200),
+        ];
+        for (tagging, tag_count) in machines {
+            let mut machine = Plain::<8>::with_tags(tag_count);
+            machine.tagging = tagging;
+            let engine = Shootdown::new(machine);
+            let spaces = [0, 1].map(|root| engine.space(Root(root)));
+            // SAFETY: this is the only CPU, and there are no interrupts.
+            let here = unsafe { engine.here() };
+            here.online();
+            for space in &spaces {
+                // SAFETY: they outlive their use here.
+                unsafe { here.switch(space) };
+            }
+            here.leave();
+            let invalidations = engine.machine().invalidations.load(Relaxed);
+            assert_eq!(invalidations, 0, "{tagging:?}, {tag_count} tags");
+        }
+    }
+}

@@ -159,6 +159,56 @@ fn who_is_shot_lets_go_before_the_call_is_over() {
     assert_eq!(system.stats().interrupts_sent, 2);
 }
 
+/// Whether it asks or just lets go of what it waits by.
+#[test]
+fn who_retires_or_reaps_is_not_done_before_all_have_let_go() {
+    for is_asked in [true, false] {
+        let system = System::<With<Host, SHOOT>>::new();
+        system.go_lazy(1, 0);
+        // SAFETY: as in `retire`.
+        let mut retiring = unsafe { system.cpu(0).here().retire(NonNull::from(&system.spaces[0])) };
+        assert!(!retiring.poll());
+        assert_eq!(system.reclaimed(), []);
+        system.cpu(1).interrupt_point();
+        if is_asked {
+            assert!(retiring.poll());
+        } else {
+            drop(retiring);
+        }
+        assert_eq!(system.reclaimed(), [0]);
+
+        let system = System::<Handoff>::new();
+        system.go_lazy(1, 0);
+        system.retire(0);
+        system.go_lazy(2, 1);
+        let mut reaping = system.cpu(0).here().reap();
+        assert!(!reaping.poll());
+        system.cpu(1).interrupt_point();
+        assert_eq!(system.reclaimed(), []);
+        if is_asked {
+            assert!(reaping.poll());
+        } else {
+            drop(reaping);
+        }
+        assert_eq!(system.reclaimed(), [0]);
+    }
+}
+
+/// Those who are lazy, each time that they are, and nobody else.
+#[test]
+fn who_is_counted_is_counted_out() {
+    let system = System::<With<Host, COUNTED>>::new();
+    system.switch(1, 0);
+    system.switch(1, 1);
+    system.go_lazy(2, 0);
+    system.switch(2, 0);
+    system.go_lazy(2, 0);
+    system.retire(0);
+    assert_eq!(system.reclaimed(), [], "CPU 2 has it loaded");
+    system.switch(2, 1);
+    assert_eq!(system.reclaimed(), [0]);
+}
+
 /// A kernel thread that borrowed the space goes on with it.
 #[test]
 fn who_comes_back_to_a_dead_space_keeps_it_until_it_lets_go() {
@@ -180,6 +230,7 @@ fn reaping_interrupts_those_who_hold_a_dead_space_and_no_others() {
     system.go_lazy(3, 1);
     system.reap();
     assert_eq!(system.stats().interrupts_sent, 0);
+    assert_eq!(system.presence(0), Presence::Lazy(system.spaces[0].id()));
     system.retire(0);
     system.reap();
     assert_eq!(system.reclaimed(), [0]);

@@ -14,7 +14,7 @@
 //! Where there are not even as many numbers as CPUs, some CPU may find none: it runs the space
 //! under [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::slots::{Memory, note_tag, vacate};
 use super::{Choice, Tagging};
@@ -265,9 +265,10 @@ impl<M: Machine> Here<'_, M> {
         // fence; and whoever uses the number comes after it, and walks page tables that are as new
         // as that flush. For that, it is first there without a version, which sends all others
         // here: they must not find it before the fence.
-        space.tag.store(FullTag::new(0, number).0 | pins, Release);
+        let release = order(machine, Rule::NumberRelease);
+        space.tag.store(FullTag::new(0, number).0 | pins, release);
         fence(machine, Rule::RenumberFence);
-        space.tag.store(renewed.0, Release);
+        space.tag.store(renewed.0, release);
         renewed
     }
 
@@ -322,10 +323,9 @@ impl<M: Machine> Here<'_, M> {
         for cpu in self.cpus_with_tags().iter() {
             let state = machine.state(cpu);
             // Of a CPU that has just chosen, we know from here on that it is on its way; and so
-            // does whoever finds a number that we or the next ones give away (both Release below),
-            // for a flush of the space that had it. It takes four CPUs to tell the difference, more
-            // than loom can explore: these orderings are argued, and no test fails without them.
-            let active = state.active_tag.swap(0, Acquire);
+            // does whoever finds a number that we or the next ones give away (NumberRelease), for a
+            // flush of the space that had it (GivenAwayAcquire).
+            let active = state.active_tag.swap(0, order(machine, Rule::ChoiceAcquire));
             // Else it has not chosen since the last rollover, and still has that one loaded.
             if active != 0 {
                 state.reserved_tag.store(active, Relaxed);
@@ -392,7 +392,7 @@ impl<M: Machine> Here<'_, M> {
                 tags.pinned.store(pinned + 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word | bit);
             }
-            space.tag.store(full.0 + FullTag::PIN, Release);
+            space.tag.store(full.0 + FullTag::PIN, order(machine, Rule::NumberRelease));
             Some(full.tag())
         });
         // As for a CPU that has chosen: flushes from now on see that it is pinned, or the device
@@ -412,7 +412,7 @@ impl<M: Machine> Here<'_, M> {
             let full = FullTag(space.tag.load(Relaxed));
             assert!(full.is_pinned(), "unpinned more often than pinned");
             let left = FullTag(full.0 - FullTag::PIN);
-            space.tag.store(left.0, Release);
+            space.tag.store(left.0, order(machine, Rule::NumberRelease));
             if !left.is_pinned() {
                 tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word & !bit);
@@ -430,13 +430,90 @@ impl<M: Machine> Space<M> {
     /// one's, and this may have been given away, while the old root is still loaded. Whoever reads
     /// the number that the space has got instead finds that CPU leaving.
     #[inline]
-    pub(crate) fn global_tag(&self) -> Tag {
-        FullTag(self.tag.load(Acquire)).tag()
+    pub(crate) fn global_tag(&self, machine: &M) -> Tag {
+        FullTag(self.tag.load(order(machine, Rule::GivenAwayAcquire))).tag()
     }
 
     /// Whether a device uses the space.
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         FullTag(self.tag.load(Relaxed)).is_pinned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::Plain;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_word_keeps_number_pins_and_version_apart() {
+        let mut full = FullTag::new(5, 0xfffe);
+        for pins in 0..=255 {
+            assert_eq!((full.number(), full.tag(), full.version()), (0xfffe, Tag(0xfffe), 5));
+            assert_eq!(full.is_pinned(), pins != 0);
+            assert_eq!(full.unpinned().0, FullTag::new(5, 0xfffe).0);
+            full.0 = full.0.wrapping_add(FullTag::PIN);
+        }
+    }
+
+    #[test]
+    fn there_are_as_many_numbers_as_machine_words_and_width_have() {
+        fn count<const WORDS: usize>(tags: usize) -> u64 {
+            GlobalTags::<Plain<WORDS>>::new().count(&Plain::with_tags(tags))
+        }
+        assert_eq!([count::<8>(15), count::<8>(255), count::<8>(256)], [15, 255, 255]);
+        assert_eq!([count::<2048>(1 << 20), count::<2>(0), count::<0>(9)], [65535, 0, 0]);
+        // One for each CPU, and one more.
+        let suffice = |tags| GlobalTags::<Plain<8>>::new().suffice(&Plain::with_tags(tags));
+        assert!(suffice(129) && !suffice(128));
+    }
+
+    #[test]
+    fn numbers_are_given_in_turn_and_none_twice() {
+        for count in [1, 63, 64, 65, 130, 255] {
+            let (machine, book) = (Plain::<8>::with_tags(count), GlobalTags::<Plain<8>>::new());
+            let take_all = || core::iter::from_fn(|| book.take_next(&machine)).take(300);
+            let numbers: Vec<_> = take_all().collect();
+            assert!(numbers.iter().copied().eq(1..=count as u64), "{numbers:?}");
+            // Some come back; first those that were not given lately.
+            let free = [1, count as u64 / 2, count as u64].map(|number| number.max(1));
+            for number in free {
+                book.taken()[number as usize / 64].fetch_and(!(1 << (number % 64)), Relaxed);
+            }
+            let mut again: Vec<_> = take_all().collect();
+            again.dedup();
+            let mut expected = free.to_vec();
+            expected.dedup();
+            assert_eq!(again, expected);
+            book.taken().iter().for_each(|word| word.store(0, Relaxed));
+            assert_eq!(book.take_next(&machine), Some(1));
+            assert!(!book.take(1));
+            if count > 2 {
+                assert!(book.take(2) && !book.take(2));
+                assert_eq!(book.take_next(&machine), Some(3));
+            }
+        }
+    }
+
+    #[test]
+    fn pins_are_noted_in_words_of_their_own() {
+        let book = GlobalTags::<Plain<8>>::new();
+        for number in [1, 64, 200] {
+            book.set_pinned(number, |word, bit| word | bit);
+        }
+        let pins = || book.pins().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
+        assert_eq!(pins(), [2, 1, 0, 1 << 8]);
+        book.set_pinned(64, |word, bit| word & !bit);
+        assert_eq!(pins(), [2, 0, 0, 1 << 8]);
+        assert!(book.taken().iter().all(|word| word.load(Relaxed) == 0));
+    }
+
+    #[test]
+    fn one_at_a_time_writes_in_the_book() {
+        let (machine, book) = (Plain::<2>::with_tags(3), GlobalTags::<Plain<2>>::new());
+        let inside = book.locked(&machine, || book.lock.load(Relaxed));
+        assert_eq!((inside, book.lock.load(Relaxed)), (1, 0));
     }
 }

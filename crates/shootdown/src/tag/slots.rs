@@ -151,6 +151,31 @@ mod tests {
     }
 
     #[test]
+    fn the_slot_that_was_used_least_recently_is_taken() {
+        let slots: [TagSlot; 3] = TagSlots::vacant();
+        let tag = |space, now| remember(&slots, SpaceId(space), now).slot.tag().0;
+        assert_eq!([tag(1, 1), tag(2, 2), tag(3, 3), tag(1, 4)], [1, 2, 3, 1]);
+        assert_eq!([tag(4, 5), tag(5, 6), tag(6, 7)], [2, 3, 1]);
+    }
+
+    #[test]
+    fn what_is_noted_of_a_space_is_forgotten_with_all_others() {
+        let slots: [TagSlot; 2] = TagSlots::vacant();
+        let slot = remember(&slots, SpaceId(1), 1).slot;
+        note_tag(&slots, slot, SpaceId(1), Tag(77), 2);
+        note_clean(&slots, slot, 5);
+        assert_eq!(noted_tag(&slots, slot), Tag(77));
+        assert_eq!(remember(&slots, SpaceId(1), 3).generation, Some(5));
+        // As if it had been loaded now.
+        note_tag(&slots, slot, SpaceId(2), Tag(78), 9);
+        assert_eq!(remember(&slots, SpaceId(3), 10).generation, None);
+        assert_eq!(remember(&slots, SpaceId(2), 11).slot, slot);
+        vacate(&slots);
+        assert_eq!(remember(&slots, SpaceId(2), 12).generation, None);
+        assert_eq!(noted_tag(&slots, SlotIndex::NONE), Tag::KERNEL);
+    }
+
+    #[test]
     fn without_slots_there_is_one_tag_and_nothing_is_kept() {
         let slots: [TagSlot; 0] = TagSlots::vacant();
         for now in 1..3 {

@@ -42,12 +42,21 @@ fn gathered_and_sent(system: &System<2>) {
     gathered(system);
 }
 
-/// What the first flush did not clear, the second one does not take to be so.
+/// What the first flush did not clear, the second one does not take to be so: whoever is lazy then.
 fn gathered_before(system: &System<2>) {
+    gathered_before_it(system, || system.here(2).enter_lazy());
+}
+
+/// Nor if nobody but CPU 1 can walk them.
+fn gathered_before_others_left(system: &System<2>) {
+    gathered_before_it(system, || system.here(2).leave());
+}
+
+fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
     system.switch(2, 0);
     let (pending, held_back) = system.here(0).flush_gathered(&system.spaces[0], &tables());
     pending.wait();
-    system.here(2).enter_lazy();
+    goes();
     let mut pages = Extents::new();
     pages.add(page());
     let (pending, horizon) = system.here(0).flush_gathered(&system.spaces[0], &pages);
@@ -70,7 +79,7 @@ fn expelled(system: &System<2>) {
 fn who_is_leaving_under_a_number_that_is_gone_is_told_all_the_same() {
     for reach in [Reach::Everyone, Reach::Targets] {
         let all = [flushed as Ends, gathered, expelled];
-        let sent = [gathered_and_sent as Ends, gathered_before];
+        let sent = [gathered_and_sent as Ends, gathered_before, gathered_before_others_left];
         for ends in all.into_iter().chain(sent) {
             let size = Size { spaces: 100, broadcast: Some(reach), ..Size::SMALL };
             let system = Arc::new(System::<2>::new(size));

@@ -1,6 +1,6 @@
 //! Numbers that devices use.
 
-use shootdown::{Machine as _, Reach, Tag, Tagging};
+use shootdown::{Batch, Extents, Machine as _, Reach, StaleWrites, Tag, Tagging};
 
 use crate::hardware::{Size, System};
 use crate::page;
@@ -86,6 +86,37 @@ fn who_cannot_tell_devices_pins_nothing() {
         let system = System::<2>::new(Size { tagging, broadcast, tags, ..SIZE });
         assert_eq!(system.here(0).pin_tag(&system.spaces[0]), None);
     }
+}
+
+/// However it is flushed.
+#[test]
+fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
+    let system = System::<2>::new(SIZE);
+    let space = &system.spaces[0];
+    system.here(0).pin_tag(space).unwrap();
+    let told = |is_gathered| {
+        let before = system.total_stats().broadcasts_sent;
+        let here = system.here(0);
+        if is_gathered {
+            let mut extents = Extents::new();
+            extents.add(page());
+            here.flush_gathered(space, &extents).0.wait();
+        } else {
+            let mut batch: Batch<_, Vec<u64>> = Batch::new();
+            let in_batch = batch.space(system.machine(), &space).unwrap();
+            in_batch.unmapped(&here, page(), StaleWrites::Impossible).wait();
+            batch.send(&here).wait();
+        }
+        assert_eq!(system.total_stats().interrupts_sent, 0);
+        system.total_stats().broadcasts_sent - before
+    };
+    assert_eq!((told(true), told(false)), (1, 1), "nobody else is there");
+    system.switch(0, 0);
+    system.switch(1, 0);
+    system.here(1).enter_lazy();
+    assert_eq!((told(true), told(false)), (1, 1));
+    system.here(0).unpin_tag(space);
+    assert_eq!((told(true), told(false)), (0, 0));
 }
 
 /// CPU 3 stands for it: it is online, and says nobody what it uses.
