@@ -66,8 +66,9 @@ impl Found {
         let _ = writeln!(
             svg,
             "<text x=\"{GUTTER}\" y=\"{}\" font-weight=\"bold\" fill=\"{RED}\">{}.</text>\n\
-             <text x=\"{GUTTER}\" y=\"{}\" fill-opacity=\"0.7\"><tspan fill=\"{BLUE}\">▮</tspan> in \
-             user mode  <tspan fill=\"{RED}\">▮</tspan> may hold what is old</text>\n</svg>",
+             <text x=\"{GUTTER}\" y=\"{}\" fill-opacity=\"0.7\">\
+             <tspan fill=\"{BLUE}\">▮</tspan> in user mode  \
+             <tspan fill=\"{RED}\">▮</tspan> may hold what is old</text>\n</svg>",
             bottom + 2 * LINE,
             escaped(&self.wrong.to_string()),
             bottom + 3 * LINE + 4,

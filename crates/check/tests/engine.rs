@@ -104,9 +104,9 @@ fn so_they_are_on_three_cpus() {
     }
 }
 
-/// Larger ones in all schedules with one change of CPU, where a CPU that cannot go on, an interrupt,
-/// or a store that becomes visible counts for none. `CHECK_CHANGES` is how many (with two it takes
-/// ten minutes).
+/// Larger ones in all schedules with one change of CPU, where a CPU that cannot go on, an
+/// interrupt, or a store that becomes visible counts for none. `CHECK_CHANGES` is how many (with
+/// two it takes ten minutes).
 #[test]
 fn larger_ones_are_with_few_changes() {
     let texts = [
