@@ -289,7 +289,9 @@ impl Word for CheckWord {
             let stored = Stored { word: self.0, value, releases, is_locked: false };
             world.memory.borrow_mut().store(world.cpu(), stored);
             world.see(2);
-            world.say_word(self.0, |name, shown| format!("stores to {name}: {}", shown(value)));
+            world.say_word(self.0, |name, shown| {
+                format!("stores to {name}: {} (not visible yet)", shown(value))
+            });
         });
     }
     fn swap(&self, value: u64, order: Ordering) -> u64 {

@@ -14,7 +14,7 @@ fn each_bug_is_found() {
         let found = shortest(&bug.scene(Variant::Faulty), bug.profile, 6, BUDGET).found;
         let found = found.unwrap_or_else(|| panic!("{}: nothing is found", bug.name));
         println!("{}: {} ({:?})\n{}", bug.name, bug.source, start.elapsed(), bug.story);
-        println!("{}", found.timeline(Detail::Events));
+        println!("{}", found.timeline(Detail::Accesses));
         assert!((bug.finds)(found.wrong), "{}: {}", bug.name, found.wrong);
     }
 }
