@@ -104,6 +104,22 @@ fn those_who_are_present_are_told_in_the_cheaper_way() {
     }
 }
 
+/// Neither is interrupted, nor has it anything to make up for when it has been idle.
+#[test]
+fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
+    let system: System = System::new(CONFIG.with_broadcasts(15));
+    system.switch(1, 0);
+    let before = system.stats(1);
+    system.flush(0, 0, page_at(0));
+    system.cpu(1).here().enter_lazy();
+    system.switch(1, 0);
+    assert_eq!(system.stats(1), before);
+    let kernel = system.cpu(0).here().flush_kernel(page_at(0));
+    kernel.wait();
+    let stats = system.stats(0);
+    assert_eq!((stats.interrupts_sent, stats.broadcasts_sent), (0, 2));
+}
+
 #[test]
 fn rings_before_an_answer_share_its_interrupt() {
     let system: System = System::new(CONFIG);
