@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
     Batch, CpuId, CpuStats, Extent, Gather, Horizon, PageSize, Presence, Quarantine, Reach, Root,
-    Shootdown, Space, StaleWrites, Tagging,
+    Shootdown, Space, StaleWrites, Tagging, TellingCosts,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -89,6 +89,35 @@ fn only_active_cpus_are_interrupted() {
     system.flush(0, 0, page_at(0));
     assert_eq!(system.spaces[0].stats(system.engine.machine()).interrupts_sent, 1);
     assert_eq!(system.stats(1).answers, 1);
+}
+
+#[test]
+fn those_who_are_present_are_told_in_the_cheaper_way() {
+    for (interrupt_ns, broadcast_ns) in [(9, 100), (100, 9)] {
+        let costs = TellingCosts { interrupt_ns, broadcast_ns, ..CONFIG.costs };
+        let system: System = System::new(Config { costs, ..CONFIG.with_broadcasts(15) });
+        system.switch(1, 0);
+        system.flush(0, 0, page_at(0));
+        let stats = system.stats(0);
+        let interrupts = u64::from(interrupt_ns < broadcast_ns);
+        assert_eq!((stats.interrupts_sent, stats.broadcasts_sent), (interrupts, 1 - interrupts));
+    }
+}
+
+/// Neither is interrupted, nor has it anything to make up for when it has been idle.
+#[test]
+fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
+    let system: System = System::new(CONFIG.with_broadcasts(15));
+    system.switch(1, 0);
+    let before = system.stats(1);
+    system.flush(0, 0, page_at(0));
+    system.cpu(1).here().enter_lazy();
+    system.switch(1, 0);
+    assert_eq!(system.stats(1), before);
+    let kernel = system.cpu(0).here().flush_kernel(page_at(0));
+    kernel.wait();
+    let stats = system.stats(0);
+    assert_eq!((stats.interrupts_sent, stats.broadcasts_sent), (0, 2));
 }
 
 #[test]

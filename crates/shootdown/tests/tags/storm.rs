@@ -168,6 +168,20 @@ fn where_there_are_no_tags_none_run_out() {
     }
 }
 
+/// Each empties every CPU's TLB, and frees none.
+#[test]
+fn where_numbers_are_too_few_not_each_request_is_a_rollover() {
+    let size = Size { spaces: 100, tags: 3, broadcast: None, ..Size::SMALL };
+    let system = System::<2>::new(size);
+    (0..3).for_each(|cpu| system.switch(cpu, cpu as usize));
+    let before = system.total_stats().rollovers;
+    for space in 10..22 {
+        system.switch(3, space);
+        assert_eq!(system.tag(3), 0, "CPUs 0 to 2 have them");
+    }
+    assert_eq!(system.total_stats().rollovers - before, 12 / 3);
+}
+
 /// A CPU that runs a space without a number reserves none: the next one may get it.
 #[test]
 fn who_goes_without_leaves_its_tag_to_others() {
