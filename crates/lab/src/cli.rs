@@ -93,7 +93,7 @@ Examples:
   shootdown report
 
 The page needs nothing else, neither files nor network. Without a recording, it has the published
-results alone.";
+results, and the bugs of other kernels that the checker finds.";
 
 const REPRODUCE_EXAMPLES: &str = "\
 Examples:
@@ -131,7 +131,7 @@ pub(crate) enum Command {
     /// Replay a recording of a real program under several designs
     #[command(after_help = REPLAY_EXAMPLES)]
     Replay(Replay),
-    /// Write a page with plots: recordings under several designs, and published results
+    /// Write a page with plots: recordings under several designs, published results, found bugs
     #[command(after_help = REPORT_EXAMPLES)]
     Report(Report),
     /// Look for what is wrong with the engine, or with a bug of other kernels

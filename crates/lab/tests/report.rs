@@ -136,13 +136,18 @@ fn the_same_seed_gives_the_same_page() {
 }
 
 #[test]
-fn without_a_recording_the_page_is_that_of_reproduce() {
+fn without_a_recording_the_page_is_that_of_reproduce_and_the_zoo() {
     let folder = folder();
     let alone = page(folder.path(), &[]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
     command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(folder.path());
     assert!(command.output().expect("the command runs").status.success());
-    assert_eq!(fs::read_to_string(folder.path().join("other.html")).expect("a page"), alone);
+    let other = fs::read_to_string(folder.path().join("other.html")).expect("a page");
+    let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("the zoo is on the page");
+    let (zoo, after) = zoo.split_once("<h2 ").expect("something follows it");
+    assert_eq!(format!("{before}<h2 {after}"), other);
+    assert!(zoo.contains("36 of 36 bugs of other kernels"), "{zoo}");
+    assert_eq!(zoo.matches("<svg ").count(), 36);
 }
 
 #[test]
