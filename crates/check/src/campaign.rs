@@ -236,27 +236,20 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl CounterExample {
-    /// A program goes wrong by this way, or a shorter one.
-    ///
-    /// With as few changes of CPU as possible first, then in every schedule, then at random: the
-    /// first that finds something. `None` if none does within the budget for each.
-    #[must_use]
-    pub fn of(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Option<Self> {
-        let search = Self::look(programs, profile, seed, budget);
-        let programs = programs.clone();
-        search.found.map(|found| Self { programs, profile, found })
-    }
-
-    /// Looks for what is wrong with a program in all ways, one after the other.
+    /// Looks for what is wrong with a program: with as few changes of CPU as possible first, then
+    /// in every schedule, then at random. The budget is for all of it.
     pub fn look(programs: &Programs, profile: Profile, seed: u64, budget: Budget) -> Search {
-        let few = Budget { states: budget.states / 4, ..budget };
+        let end = Instant::now() + budget.time;
+        let left = |states| {
+            let time = end.saturating_duration_since(Instant::now());
+            Budget { time, states }
+        };
+        let (states, tries) = (budget.states, RANDOM_TRIES);
         let ways: [&dyn Fn() -> Search; 4] = [
-            &|| shortest(programs, profile, 3, few),
-            &|| search(programs, profile, None, budget),
-            &|| at_random(programs, profile, seed, Budget { states: RANDOM_TRIES, ..budget }),
-            &|| {
-                by_priorities(programs, profile, 3, seed, Budget { states: RANDOM_TRIES, ..budget })
-            },
+            &|| shortest(programs, profile, 3, left(states / 4)),
+            &|| search(programs, profile, None, left(states)),
+            &|| at_random(programs, profile, seed, left(tries)),
+            &|| by_priorities(programs, profile, 3, seed, left(tries)),
         ];
         let mut total = Search::default();
         for way in ways {
@@ -271,16 +264,21 @@ impl CounterExample {
     /// The same with the smallest program that goes wrong, and the shortest way.
     fn shrunken(self, seed: u64) -> Self {
         let Self { programs, profile, .. } = &self;
-        let budget = Budget { time: Duration::from_secs(2), states: 400 };
+        // Bounded by what is looked at, not by time: it is the same on every host.
+        let budget = |states| Budget { time: Duration::from_secs(3600), states };
         let fails = |programs: &Programs| {
-            at_random(programs, *profile, seed, budget).found.is_some()
-                || by_priorities(programs, *profile, 3, seed, budget).found.is_some()
+            at_random(programs, *profile, seed, budget(400)).found.is_some()
+                || by_priorities(programs, *profile, 3, seed, budget(400)).found.is_some()
         };
         let small = programs.shrunken(fails);
-        let budget = Budget { time: Duration::from_secs(10), states: 2_000_000 };
-        Self::of(&small, *profile, seed, budget).unwrap_or(self)
+        let search = Self::look(&small, *profile, seed, budget(STATES_OF_SMALL));
+        let Some(found) = search.found else { return self };
+        Self { programs: small, profile: self.profile, found }
     }
 }
+
+/// States of a program that was made small, in which the shortest way is looked for: seconds.
+const STATES_OF_SMALL: usize = 400_000;
 
 /// Schedules at random of one program.
 const RANDOM_TRIES: usize = 5000;
