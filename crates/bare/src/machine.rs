@@ -1,0 +1,161 @@
+//! The two halves together.
+
+#![expect(unsafe_code, reason = "fulfils the engine's contract by what the halves promise")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use shootdown::{
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Root, Space, Tag, Tagging,
+    TellingCosts,
+};
+
+use crate::kernel::Kernel;
+use crate::processor::Processor;
+
+/// A kernel on a processor: the engine's machine.
+#[derive(Debug)]
+pub struct Bare<K: Kernel> {
+    kernel: K,
+    processor: K::Processor,
+}
+
+impl<K: Kernel> Bare<K> {
+    /// This kernel on this processor.
+    pub const fn new(kernel: K, processor: K::Processor) -> Self {
+        Self { kernel, processor }
+    }
+
+    /// The kernel's half.
+    pub const fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// The processor's half.
+    pub const fn processor(&self) -> &K::Processor {
+        &self.processor
+    }
+}
+
+// SAFETY: each method is that of the half that promises what is asked of it; `breaks` is the
+// trait's own, which is always false.
+unsafe impl<K: Kernel> Machine for Bare<K> {
+    type Word = AtomicU64;
+    type CpuBits = K::CpuBits;
+    type TagSlots = <K::Processor as Processor>::TagSlots;
+    type TagWords = <K::Processor as Processor>::TagWords;
+
+    const LIFETIME: Lifetime = K::LIFETIME;
+
+    #[inline]
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        self.kernel.state(cpu)
+    }
+    #[inline]
+    fn cpu(&self) -> CpuId {
+        self.kernel.cpu()
+    }
+    #[inline]
+    fn interrupts_masked(&self) -> bool {
+        self.processor.interrupts_masked()
+    }
+    #[inline]
+    fn fence(&self) {
+        self.processor.fence();
+    }
+    #[inline]
+    fn store_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) {
+        self.processor.store_then_fence(word, value, order);
+    }
+    #[inline]
+    fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
+        self.processor.fetch_add_then_fence(word, value, order)
+    }
+    #[inline]
+    fn fetch_or_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
+        self.processor.fetch_or_then_fence(word, value, order)
+    }
+    #[inline]
+    fn prefetch(&self, word: &AtomicU64) {
+        self.processor.prefetch(word);
+    }
+    #[inline]
+    fn publish(&self) {
+        self.processor.publish();
+    }
+    #[inline]
+    fn tagging(&self) -> Tagging {
+        self.processor.tagging()
+    }
+    #[inline]
+    fn tag_count(&self) -> usize {
+        self.processor.tag_count()
+    }
+    #[inline]
+    fn cpu_limit(&self) -> usize {
+        self.kernel.cpu_limit()
+    }
+    #[inline]
+    fn flush_ceiling(&self) -> usize {
+        self.processor.flush_ceiling()
+    }
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        // SAFETY: as our caller promises.
+        unsafe { self.processor.load(root, tag, entries) }
+    }
+    #[inline]
+    fn load_kernel(&self) {
+        // SAFETY: the kernel promises that this root stays.
+        unsafe { self.processor.load_kernel(self.kernel.root()) }
+    }
+    #[inline]
+    fn invalidate(&self, tag: Tag, extent: Extent) {
+        self.processor.invalidate(tag, extent);
+    }
+    #[inline]
+    fn invalidate_tag(&self, tag: Tag) {
+        self.processor.invalidate_tag(tag);
+    }
+    #[inline]
+    fn invalidate_kernel(&self, extent: Extent) {
+        self.processor.invalidate_kernel(extent);
+    }
+    #[inline]
+    fn invalidate_all(&self) {
+        self.processor.invalidate_all();
+    }
+    #[inline]
+    fn traps_stale_writes(&self) -> bool {
+        self.processor.traps_stale_writes()
+    }
+    #[inline]
+    fn ring(&self, cpus: &CpuSet<Self>) {
+        self.kernel.ring(cpus);
+    }
+    #[inline]
+    fn broadcast(&self) -> Option<Broadcast> {
+        self.processor.broadcast()
+    }
+    #[inline]
+    fn telling_costs(&self) -> TellingCosts {
+        self.processor.telling_costs()
+    }
+    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
+        self.processor.issue_broadcast(&mut cpus.iter(), tag, extent);
+    }
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        self.processor.issue_kernel_broadcast(extent);
+    }
+    fn complete_broadcasts(&self) -> u64 {
+        self.processor.complete_broadcasts()
+    }
+    fn reclaim(&self, space: NonNull<Space<Self>>) {
+        self.kernel.reclaim(space);
+    }
+    #[inline]
+    fn relax(&self, waiting: &CpuSet<Self>) {
+        self.kernel.relax(waiting);
+        self.processor.relax();
+    }
+}
