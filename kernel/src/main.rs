@@ -14,6 +14,8 @@
 #[cfg(target_os = "none")]
 mod arch;
 #[cfg(target_os = "none")]
+mod by_hand;
+#[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
 mod entry;

@@ -1,21 +1,19 @@
 //! Does the architecture do what is asked of it? Each thing once, before anything rests on it.
 
-#![expect(unsafe_code, reason = "makes stacks and page tables by hand")]
+#![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use shootdown::{Entries, Root, Tag};
 use shootdown_bare::Processor;
-use shootdown_vm::{Access, Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
+use shootdown_vm::{Access, Frame, Protection};
 
 use crate::arch::{Arch, Architecture, Boot, Interrupt, Status, Task, User, UserExit};
+use crate::by_hand::{Memory, seen};
 use crate::console::println;
 use crate::entry::end;
 use crate::load::Load;
 
-type Tables = <Arch as Architecture>::Format;
-
-const STACK_BYTES: usize = 64 << 10;
 const CPUS_MAX: usize = 64;
 
 static ONLINE: AtomicU32 = AtomicU32::new(0);
@@ -27,40 +25,8 @@ static TIMERS: AtomicU32 = AtomicU32::new(0);
 const CODE: usize = 0x40_0000;
 const DATA: usize = 0x80_0000;
 
-/// Physical memory, from the bottom up, and never back.
-struct Memory {
-    next: u64,
-    end: u64,
-}
-
-impl Memory {
-    fn frame(&mut self) -> Frame {
-        self.frames(1)
-    }
-
-    /// Some in a row, all zeros.
-    fn frames(&mut self, count: u64) -> Frame {
-        let frame = Frame(self.next.div_ceil(PAGE_BYTES));
-        self.next = (frame.0 + count) * PAGE_BYTES;
-        assert!(self.next <= self.end, "too little memory");
-        // SAFETY: it is nobody's.
-        unsafe { seen(frame).write_bytes(0, (count * PAGE_BYTES) as usize) };
-        frame
-    }
-
-    fn stack_end(&mut self) -> usize {
-        let frames = STACK_BYTES as u64 / PAGE_BYTES;
-        seen(self.frames(frames)) as usize + STACK_BYTES
-    }
-}
-
-/// Where the kernel sees a frame.
-fn seen(frame: Frame) -> *mut u8 {
-    (Arch::PHYSICAL_MEMORY + frame.address() as usize) as *mut u8
-}
-
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
-    let mut memory = Memory { next: boot.memory.start, end: boot.memory.end };
+    let mut memory = Memory::new(boot);
     assert_eq!(Arch::cpu(), 0);
     assert!(Arch::interrupts_masked());
     for cpu in 1..load.cpus {
@@ -157,24 +123,6 @@ fn stacks(memory: &mut Memory) {
     }
 }
 
-/// Maps a page in the tables of a root.
-fn map(memory: &mut Memory, root: Frame, address: usize, frame: Frame, protection: Protection) {
-    let entry = |table: Frame, level| {
-        let index = Tables::index(address as u64, level);
-        // SAFETY: tables are of 512 entries, and nobody else's.
-        unsafe { &mut *seen(table).cast::<u64>().add(index) }
-    };
-    let mut table = root;
-    for level in (1..Tables::LEVELS).rev() {
-        let at = entry(table, level);
-        if *at == 0 {
-            *at = Tables::table(memory.frame());
-        }
-        table = Tables::as_table(*at).expect("it was made as one");
-    }
-    *entry(table, 0) = Tables::leaf(Leaf { frame, protection, marks: Marks::empty() });
-}
-
 fn user(memory: &mut Memory) {
     let (root, code, data, constant) =
         (memory.frame(), memory.frame(), memory.frame(), memory.frame());
@@ -182,9 +130,9 @@ fn user(memory: &mut Memory) {
     // SAFETY: the frame is ours, and the code less than a page.
     unsafe { seen(code).copy_from_nonoverlapping(source.as_ptr(), source.len()) };
     Arch::prepare_root(Root(root.address()));
-    map(memory, root, CODE, code, Protection::READ | Protection::EXECUTE);
-    map(memory, root, DATA, data, Protection::READ | Protection::WRITE);
-    map(memory, root, DATA + 0x1000, constant, Protection::READ);
+    memory.map(root, CODE, code, Protection::READ | Protection::EXECUTE);
+    memory.map(root, DATA, data, Protection::READ | Protection::WRITE);
+    memory.map(root, DATA + 0x1000, constant, Protection::READ);
     let processor = Arch::processor();
     processor.publish();
     // SAFETY: the root maps the kernel, and stays.
@@ -240,7 +188,7 @@ fn faults(memory: &mut Memory, root: Frame, user: &dyn Fn(Task, usize, usize, us
     let exit = Arch::run_user(&mut reader);
     assert_eq!(exit, UserExit::Fault { address: hole, access: Access::Read });
     let frame = memory.frame();
-    map(memory, root, hole, frame, Protection::READ);
+    memory.map(root, hole, frame, Protection::READ);
     processor.publish();
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
     assert_eq!(reader.value, 0);
@@ -248,7 +196,7 @@ fn faults(memory: &mut Memory, root: Frame, user: &dyn Fn(Task, usize, usize, us
     let mut writer = user(Task::WriteOften, hole, 2, 9);
     let exit = Arch::run_user(&mut writer);
     assert_eq!(exit, UserExit::Fault { address: hole, access: Access::Write });
-    map(memory, root, hole, frame, Protection::READ | Protection::WRITE);
+    memory.map(root, hole, frame, Protection::READ | Protection::WRITE);
     processor.publish();
     Arch::forget_refused(hole as u64);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
