@@ -1,7 +1,12 @@
 //! The local APIC: interrupts between CPUs, and a timer for each.
 //!
-//! Its registers are written as memory (xAPIC) or as model-specific registers (x2APIC), which is
-//! found out. SDM 3A, chapter 11.
+//! Its registers are written as memory (xAPIC) or, where CPUID says so, as model-specific registers
+//! (x2APIC). SDM 3A, chapter 11.
+//!
+//! QEMU's interpreter (TCG, 10.0) has both, but when it counts instructions (`-icount`), it ends at
+//! once where a timer is set by `wrmsr` ("Bad icount read"): it has not foreseen that this
+//! instruction looks at the clock. So there it is memory. To have it use x2APIC all the same,
+//! without `-icount`, keep it from saying what it is: `-cpu max,-hypervisor`.
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
@@ -57,8 +62,7 @@ pub(super) fn mask_legacy() {
 
 /// Sets up this CPU's.
 pub(super) fn set_up() {
-    const X2APIC: u32 = 1 << 21;
-    let is_x2apic = cpu::cpuid(1).ecx & X2APIC != 0;
+    let is_x2apic = use_x2apic();
     IS_X2APIC.store(is_x2apic, Ordering::Relaxed);
     let mode = if is_x2apic { BASE_ENABLED | BASE_X2APIC } else { BASE_ENABLED };
     // SAFETY: it can do what it says, and there is no way back that we would go.
@@ -68,6 +72,19 @@ pub(super) fn set_up() {
     write(TIMER_DIVIDER, UNDIVIDED);
     write(TIMER, MASKED | u32::from(vectors::TIMER));
     write(SPURIOUS, ENABLED | u32::from(vectors::SPURIOUS));
+}
+
+/// By CPUID: and not where that, of QEMU's interpreter, has a timer set.
+fn use_x2apic() -> bool {
+    const X2APIC: u32 = 1 << 21;
+    const HYPERVISOR: u32 = 1 << 31;
+    const INTERPRETER: [[u8; 4]; 3] = [*b"TCGT", *b"CGTC", *b"GTCG"];
+    let features = cpu::cpuid(1).ecx;
+    let is_interpreted = features & HYPERVISOR != 0 && {
+        let signature = cpu::cpuid(0x4000_0000);
+        [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes) == INTERPRETER
+    };
+    features & X2APIC != 0 && !is_interpreted
 }
 
 /// Interrupts a CPU. What was stored before is seen there.

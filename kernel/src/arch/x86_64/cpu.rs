@@ -23,13 +23,8 @@ pub(super) const USER_DATA: u16 = 0x20 | 3;
 const TASK: u16 = 0x28;
 
 /// Present, of 64 bits if code; marked as accessed, so that the CPU need not write that.
-const SEGMENTS: [u64; 5] = [
-    0,
-    0x00af_9b00_0000_ffff,
-    0x00cf_9300_0000_ffff,
-    0x00af_fb00_0000_ffff,
-    0x00cf_f300_0000_ffff,
-];
+const SEGMENTS: [u64; 5] =
+    [0, 0x00af_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00af_fb00_0000_ffff, 0x00cf_f300_0000_ffff];
 
 /// For what must not happen, and may have been caused by the stack that was used.
 const EMERGENCY_STACK_BYTES: usize = 16 << 10;

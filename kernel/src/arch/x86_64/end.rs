@@ -39,5 +39,7 @@ pub(super) fn exit(status: Status) -> ! {
 fn crash() -> ! {
     let no_vectors = [0_u16; 5];
     // SAFETY: it is the end.
-    unsafe { asm!("cli", "lidt [{}]", "int3", "ud2", in(reg) &raw const no_vectors, options(noreturn)) }
+    unsafe {
+        asm!("cli", "lidt [{}]", "int3", "ud2", in(reg) &raw const no_vectors, options(noreturn))
+    }
 }
