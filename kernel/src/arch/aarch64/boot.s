@@ -44,6 +44,8 @@ start_other:
 
 begin:
     mrs     x0, currentel
+    cmp     x0, #(3 << 2)
+    b.eq    end_early                   // nobody here is firmware
     cmp     x0, #(2 << 2)
     cset    x21, eq                     // whether we came at EL2
     b.ne    1f
@@ -51,6 +53,9 @@ begin:
 1:
     msr     daifset, #0xf
     msr     spsel, #1
+    adrp    x0, early_vectors
+    add     x0, x0, :lo12:early_vectors
+    msr     vbar_el1, x0
     ldr     x22, =SCTLR
     msr     sctlr_el1, x22
     isb
@@ -167,6 +172,22 @@ replace_kernel_tables:
     msr     ttbr1_el1, x0
     isb
     ret
+
+// An exception before there is anything to tell it by: fails, by semihosting (see end.rs).
+.balign 0x800
+early_vectors:
+.rept 16
+.balign 0x80
+    b       end_early
+.endr
+end_early:
+    mov     x0, #0x20
+    adr     x1, 9f
+    hlt     #0xf000
+8:  wfi
+    b       8b
+.balign 8
+9:  .quad   0x20026, 43
 
 .section .data.tables, "aw"
 .balign 4096

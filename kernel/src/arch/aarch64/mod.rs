@@ -61,7 +61,7 @@ use shootdown::Root;
 use shootdown_aarch64::Features;
 
 use super::{Architecture, Interrupt, Status, User, UserExit};
-use register::read;
+use register::{read, run};
 
 /// `AArch64`, as [`Architecture`] has it.
 pub(crate) enum Aarch64 {}
@@ -120,6 +120,12 @@ unsafe impl Architecture for Aarch64 {
 
     fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
         interrupts::send(cpus, interrupt);
+    }
+
+    /// What `core::hint::spin_loop` is, an `isb`, tells QEMU nothing.
+    #[inline]
+    fn relax() {
+        run!("yield");
     }
 
     #[inline]
