@@ -23,6 +23,8 @@ mod entry;
 mod load;
 #[cfg(target_os = "none")]
 mod smoke;
+#[cfg(target_os = "none")]
+mod trials;
 
 #[cfg(target_os = "none")]
 pub(crate) use entry::{fatal, interrupt, main_on_first_cpu, main_on_other_cpu};

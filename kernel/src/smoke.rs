@@ -3,17 +3,15 @@
 #![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use shootdown::{Entries, Root, Tag};
 use shootdown_bare::Processor;
 use shootdown_vm::{Access, Frame, Protection};
 
-use crate::arch::{Arch, Architecture, Boot, Interrupt, Status, Task, User, UserExit};
+use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::by_hand::{Memory, seen};
 use crate::console::println;
-use crate::entry::end;
-use crate::load::Load;
 
 const CPUS_MAX: usize = 64;
 
@@ -40,28 +38,36 @@ static HEAP: NoHeap = NoHeap;
 const CODE: usize = 0x40_0000;
 const DATA: usize = 0x80_0000;
 
-pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
-    let mut memory = Memory::new(boot);
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// On the first CPU; the others are running when it is over.
+pub(crate) fn run(memory: &mut Memory, cpus: u32) {
     assert_eq!(Arch::cpu(), 0);
     assert!(Arch::interrupts_masked());
-    for cpu in 1..load.cpus {
+    for cpu in 1..cpus {
         Arch::start_cpu(cpu, memory.stack_end());
     }
-    wait_until("CPUs come online", || ONLINE.load(Ordering::Acquire) == load.cpus - 1);
-    interrupts(load.cpus);
+    wait_until("CPUs come online", || ONLINE.load(Ordering::Acquire) == cpus - 1);
+    interrupts(cpus);
     timer();
-    stacks(&mut memory);
-    user(&mut memory);
-    println!("smoke cpus={} ns={}", load.cpus, Arch::now_ns());
-    end(Status::Passed)
+    stacks(memory);
+    user(memory);
+    println!("smoke cpus={cpus} ns={}", Arch::now_ns());
+    IS_OVER.store(true, Ordering::Release);
+    Arch::send(&mut (1..cpus), Interrupt::Wake);
 }
 
-pub(crate) fn run_on_other(cpu: u32) -> ! {
+/// On the others: until it is over.
+pub(crate) fn run_on_other(cpu: u32) {
     assert_eq!(Arch::cpu(), cpu);
     ONLINE.fetch_add(1, Ordering::AcqRel);
-    loop {
+    while !is_over() {
         Arch::wait_for_interrupt();
     }
+}
+
+pub(crate) fn is_over() -> bool {
+    IS_OVER.load(Ordering::Acquire)
 }
 
 pub(crate) fn interrupt(interrupt: Interrupt) {
@@ -78,7 +84,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start_ns = Arch::now_ns();
     while !is_so() {
         assert!(Arch::now_ns() - start_ns < 5_000_000_000, "{what}: not within 5 s");
-        core::hint::spin_loop();
+        Arch::relax();
     }
 }
 

@@ -59,6 +59,11 @@ pub(crate) fn make(memory: &mut Memory, cpus: u32) {
     ENGINE.store(ptr::from_ref(engine).cast_mut(), Ordering::Release);
 }
 
+/// Whether there is one.
+pub(crate) fn is_made() -> bool {
+    !ENGINE.load(Ordering::Acquire).is_null()
+}
+
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
     // SAFETY: null, or what was made, which stays.
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }.expect("it is made first of all")

@@ -12,7 +12,7 @@ pub(crate) mod storms;
 pub(crate) mod user;
 mod ways;
 
-use crate::arch::{Arch, Architecture, Status};
+use crate::arch::{Arch, Architecture, Interrupt, Status};
 use crate::by_hand::Memory;
 use crate::console::println;
 use crate::entry::end;
@@ -49,7 +49,7 @@ pub(crate) struct Visible {
 impl Visible {
     fn here(&self) -> Visibility {
         match Arch::NAME {
-            "x86-64" => self.x86_64,
+            "x86_64" => self.x86_64,
             "aarch64" => self.aarch64,
             _ => self.loongarch64,
         }
@@ -65,6 +65,7 @@ pub(crate) fn run(memory: &mut Memory, cpus: u32) -> ! {
         end(Status::Passed);
     }
     engine::here(|here| here.online());
+    user::wait_until(|| user::online() == u64::from(cpus) - 1);
     let mut wrong = 0;
     for way in WAYS {
         wrong += usize::from(!is_right(memory, way, Fault::None, Visibility::Absent("")));
@@ -74,6 +75,13 @@ pub(crate) fn run(memory: &mut Memory, cpus: u32) -> ! {
     }
     wrong += usize::from(!storms::run(memory, cpus));
     end(if wrong == 0 { Status::Passed } else { Status::Failed });
+}
+
+/// In the handlers of interrupts.
+pub(crate) fn interrupt(interrupt: Interrupt) {
+    if interrupt == Interrupt::Flush {
+        engine::here(|here| here.answer());
+    }
 }
 
 /// Tries a way with a fault, and says what came of it.
@@ -89,7 +97,7 @@ fn is_right(memory: &mut Memory, way: &Way, fault: Fault, visibility: Visibility
         fault::put_in(fault);
         let verdict = (way.is_tried)(memory);
         fault::put_in(Fault::None);
-        user::forget_all();
+        user::leave();
         stale += usize::from(verdict == Verdict::Stale);
         let interrupts = engine::interrupts_sent() - interrupts_before;
         if way.is_quiet && interrupts != 0 {

@@ -9,7 +9,8 @@ use shootdown::Space;
 use shootdown_vm::Access;
 
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::trials::engine::{Machine, engine, here};
+use crate::trials::engine::{Machine, here};
+use crate::trials::storms;
 
 /// The CPU whose it is.
 pub(crate) const CPU: u32 = 1;
@@ -52,6 +53,7 @@ static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
 /// How often it has been through what it is to do again and again.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 static STOP: AtomicU64 = AtomicU64::new(0);
+static ONLINE: AtomicU64 = AtomicU64::new(0);
 static FOUND: AtomicU64 = AtomicU64::new(0);
 
 /// No word of a trial has this value.
@@ -63,16 +65,26 @@ pub(crate) const WRITTEN: u64 = 0x5757;
 /// How often it does something before it looks whether it is to stop.
 const OFTEN: usize = 200;
 
-/// For ever: does what it is told.
-pub(crate) fn obey() -> ! {
+/// For ever: does what it is told, if it is [the one](CPU) who uses; and takes part in storms.
+pub(crate) fn obey(cpu: u32) -> ! {
     here(|here| here.online());
+    ONLINE.fetch_add(1, Ordering::AcqRel);
+    let mut last_storm = 0;
     loop {
-        while ORDER.load(Ordering::Acquire) == NOTHING {
+        if cpu == CPU && ORDER.load(Ordering::Acquire) != NOTHING {
+            perform();
+            ORDER.store(NOTHING, Ordering::Release);
+        }
+        last_storm = storms::take_part(last_storm);
+        if cpu != CPU || ORDER.load(Ordering::Acquire) == NOTHING {
             Arch::wait_for_interrupt();
         }
-        perform();
-        ORDER.store(NOTHING, Ordering::Release);
     }
+}
+
+/// How many have begun to obey.
+pub(crate) fn online() -> u64 {
+    ONLINE.load(Ordering::Acquire)
 }
 
 fn perform() {
@@ -191,6 +203,12 @@ pub(crate) fn run_space(space: &'static Space<Machine>) {
     tell(Order::Run, 0);
 }
 
+/// Has it let go of its space, with everything that it may hold dropped: the next trial begins
+/// anew.
+pub(crate) fn leave() {
+    tell(Order::Leave, 0);
+}
+
 fn has_ended() -> bool {
     ORDER.load(Ordering::Acquire) == NOTHING
 }
@@ -204,16 +222,4 @@ pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
         core::hint::spin_loop();
         Arch::mask_interrupts();
     }
-}
-
-/// In the handler of the flush interrupt.
-pub(crate) fn interrupt(interrupt: Interrupt) {
-    if interrupt == Interrupt::Flush {
-        here(|here| here.answer());
-    }
-}
-
-/// How often the other CPU has answered its bell.
-pub(crate) fn answers() -> u64 {
-    engine().cpu(shootdown::CpuId(CPU)).stats().answers
 }

@@ -11,7 +11,7 @@ use crate::boot::BootFailure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Architecture {
     /// PVH, LAPICs, no PCIDs: the emulator has none
-    #[value(name = "x86-64")]
+    #[value(name = "x86_64", alias = "x86-64")]
     X86_64,
     /// `virt`: GICv3, 16-bit ASIDs, broadcasts
     Aarch64,
