@@ -21,7 +21,7 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     smoke::run(&mut memory, load.cpus);
     match load.mode {
         Mode::Smoke => end(Status::Passed),
-        Mode::Trials => trials::run(&mut memory, load.cpus),
+        Mode::Trials => trials::run(&mut memory, &load),
     }
 }
 

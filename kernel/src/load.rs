@@ -4,6 +4,8 @@
 
 #![expect(unsafe_code, reason = "reads memory that somebody else has filled")]
 
+use crate::trials::storms::ROUNDS;
+
 /// What the first line begins with.
 const MAGIC: &[u8] = b"shootdown-load ";
 
@@ -31,6 +33,8 @@ pub(crate) struct Load {
     pub(crate) cpus: u32,
     /// What is to be done.
     pub(crate) mode: Mode,
+    /// How often each CPU flushes in a storm.
+    pub(crate) rounds: u64,
 }
 
 /// What the kernel does.
@@ -45,15 +49,17 @@ pub(crate) enum Mode {
 impl Load {
     /// Reads the lines. What is not said is as in a run by hand, with nothing put into memory.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
-        let mut load = Self { cpus: 1, mode: Mode::Smoke };
+        let mut load = Self { cpus: 1, mode: Mode::Smoke, rounds: ROUNDS };
         for line in bytes.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty()) {
-            let Some((name, value)) = core::str::from_utf8(line).ok().and_then(|l| l.split_once('='))
+            let Some((name, value)) =
+                core::str::from_utf8(line).ok().and_then(|l| l.split_once('='))
             else {
                 continue;
             };
             match (name, value) {
                 ("cpus", cpus) => load.cpus = cpus.parse().unwrap_or(1),
                 ("mode", "trials") => load.mode = Mode::Trials,
+                ("rounds", rounds) => load.rounds = rounds.parse().unwrap_or(ROUNDS),
                 _ => {}
             }
         }

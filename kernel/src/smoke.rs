@@ -186,17 +186,20 @@ fn user(memory: &mut Memory) {
 
     faults(memory, root, &user);
 
-    let timers = TIMERS.load(Ordering::Acquire);
     let mut spinner = user(Task::Spin, 0, usize::MAX, 0);
-    Arch::set_timer_ns(1_000_000);
-    assert_eq!(Arch::run_user(&mut spinner), UserExit::Interrupt);
-    assert_eq!(TIMERS.load(Ordering::Acquire), timers + 1);
-    assert!(Arch::interrupts_masked());
-    let left = spinner.count;
-    assert!(left < usize::MAX);
-    Arch::set_timer_ns(1_000_000);
-    assert_eq!(Arch::run_user(&mut spinner), UserExit::Interrupt);
-    assert!(spinner.count < left, "it goes on where it was");
+    let mut before = usize::MAX;
+    for _ in 0..3 {
+        // On a busy host, the time may be up before it has done anything.
+        while spinner.count == before {
+            let timers = TIMERS.load(Ordering::Acquire);
+            Arch::set_timer_ns(1_000_000);
+            assert_eq!(Arch::run_user(&mut spinner), UserExit::Interrupt);
+            assert_eq!(TIMERS.load(Ordering::Acquire), timers + 1);
+            assert!(Arch::interrupts_masked());
+        }
+        assert!(spinner.count < before, "it goes on where it was");
+        before = spinner.count;
+    }
     // SAFETY: this root stays.
     unsafe { processor.load_kernel(Arch::kernel_root()) };
 }
