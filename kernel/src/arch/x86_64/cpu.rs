@@ -144,8 +144,8 @@ unsafe fn load_segments(segments: &[u64; 7]) {
     }
 }
 
-/// Has the kernel fault where it executes (SMEP) or uses (SMAP) what is user mode's, if the CPU can:
-/// it sees memory by addresses of its own.
+/// Has the kernel fault where it executes (SMEP) or uses (SMAP) what is user mode's, if the CPU
+/// can: it sees memory by addresses of its own.
 fn keep_out_of_user_memory() {
     const SMEP: (u32, u64) = (1 << 7, 1 << 20);
     const SMAP: (u32, u64) = (1 << 20, 1 << 21);

@@ -1,5 +1,5 @@
-//! x86-64: QEMU's `pc` and `q35`, or whatever else has a local APIC, an 8254 and a serial port where
-//! PCs have had them.
+//! x86-64: QEMU's `pc` and `q35`, or whatever else has a local APIC, an 8254 and a serial port
+//! where PCs have had them.
 //!
 //! # Starting it
 //!
