@@ -23,7 +23,7 @@ static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 static TIMER_TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
 /// No interrupt is awaited.
-const NEVER: u64 = u64::MAX;
+const NEVER: u64 = 0;
 
 /// Finds out how fast the counters are. Once, on the first CPU, when its APIC is set up.
 pub(super) fn calibrate() {
@@ -83,7 +83,7 @@ pub(super) fn now_ns() -> u64 {
 
 /// See [`Architecture::set_timer_ns`](crate::arch::Architecture::set_timer_ns).
 pub(super) fn set_timer_ns(delay_ns: u64) {
-    let due = now_ns().saturating_add(delay_ns).min(NEVER - 1);
+    let due = now_ns().saturating_add(delay_ns).max(NEVER + 1);
     cpu::deadline_ns().store(due, Ordering::Relaxed);
     arm(delay_ns);
 }
