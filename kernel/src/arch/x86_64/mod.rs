@@ -4,8 +4,9 @@
 //! # Starting it
 //!
 //! ```text
-//! qemu-system-x86_64 -M q35 -cpu max -smp 4 -m 512M -accel tcg,thread=multi -nographic -no-reboot \
-//!     -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel shootdown-kernel -initrd LOAD
+//! qemu-system-x86_64 -M q35 -cpu max -smp 4 -m 512M -accel tcg,thread=multi \
+//!     -nographic -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 \
+//!     -kernel shootdown-kernel -initrd LOAD
 //! ```
 //!
 //! `-M pc` does as well, and `-accel tcg -icount shift=0,sleep=off`: two such runs write the same
@@ -29,7 +30,7 @@
 //! # What QEMU does not show
 //!
 //! - It has no PCIDs, no `INVPCID` and no `INVLPGB`: each load of a root empties the TLB. A missing
-//!   flush of a space that is loaded again is not seen here (but on LoongArch64).
+//!   flush of a space that is loaded again is not seen here (but on `LoongArch64`).
 //! - Loading a root drops global pages, too, and nothing caches upper levels: so flushes of the
 //!   kernel's pages, and those before page tables are freed, are not shown to be needed.
 //! - Its stores and loads are the host's, and `wrmsr` is a call to it: that the write of an x2APIC
