@@ -4,27 +4,46 @@ use core::fmt;
 use core::panic::PanicInfo;
 
 use crate::arch::{Arch, Architecture, Boot, Interrupt, Status};
+use crate::by_hand::Memory;
 use crate::console::println;
-use crate::load::Load;
-use crate::smoke;
+use crate::load::{Load, Mode};
+use crate::{smoke, trials};
 
 /// The first CPU begins here, with interrupts masked.
 pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     Arch::set_up_cpu(0);
     let load = Load::parse(boot.load);
     println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
-    smoke::run(boot, &load)
+    let mut memory = Memory::new(boot);
+    if load.mode == Mode::Trials {
+        trials::engine::make(&mut memory, load.cpus);
+    }
+    smoke::run(&mut memory, load.cpus);
+    match load.mode {
+        Mode::Smoke => end(Status::Passed),
+        Mode::Trials => trials::run(&mut memory, load.cpus),
+    }
 }
 
 /// Every other CPU begins here, with interrupts masked.
 pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);
-    smoke::run_on_other(cpu)
+    smoke::run_on_other(cpu);
+    if trials::engine::is_made() {
+        trials::user::obey(cpu);
+    }
+    loop {
+        Arch::wait_for_interrupt();
+    }
 }
 
 /// An interrupt has come, and its controller been told so. Interrupts are masked.
 pub(crate) fn interrupt(interrupt: Interrupt) {
-    smoke::interrupt(interrupt);
+    if smoke::is_over() {
+        trials::interrupt(interrupt);
+    } else {
+        smoke::interrupt(interrupt);
+    }
 }
 
 /// Something happened that must not: says what, and ends the run.

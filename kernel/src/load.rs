@@ -29,19 +29,32 @@ pub(crate) unsafe fn at(address: *const u8) -> &'static [u8] {
 pub(crate) struct Load {
     /// How many CPUs there are.
     pub(crate) cpus: u32,
+    /// What is to be done.
+    pub(crate) mode: Mode,
+}
+
+/// What the kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Tries what the architecture is to do.
+    Smoke,
+    /// The same, and then whether faults in the engine would be seen.
+    Trials,
 }
 
 impl Load {
     /// Reads the lines. What is not said is as in a run by hand, with nothing put into memory.
     pub(crate) fn parse(bytes: &[u8]) -> Self {
-        let mut load = Self { cpus: 1 };
+        let mut load = Self { cpus: 1, mode: Mode::Smoke };
         for line in bytes.split(|byte| *byte == b'\n').take_while(|line| !line.is_empty()) {
             let Some((name, value)) = core::str::from_utf8(line).ok().and_then(|l| l.split_once('='))
             else {
                 continue;
             };
-            if name == "cpus" {
-                load.cpus = value.parse().unwrap_or(1);
+            match (name, value) {
+                ("cpus", cpus) => load.cpus = cpus.parse().unwrap_or(1),
+                ("mode", "trials") => load.mode = Mode::Trials,
+                _ => {}
             }
         }
         load

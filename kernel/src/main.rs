@@ -14,6 +14,8 @@
 #[cfg(target_os = "none")]
 mod arch;
 #[cfg(target_os = "none")]
+mod by_hand;
+#[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
 mod entry;
@@ -21,6 +23,8 @@ mod entry;
 mod load;
 #[cfg(target_os = "none")]
 mod smoke;
+#[cfg(target_os = "none")]
+mod trials;
 
 #[cfg(target_os = "none")]
 pub(crate) use entry::{fatal, interrupt, main_on_first_cpu, main_on_other_cpu};

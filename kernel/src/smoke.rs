@@ -1,22 +1,18 @@
 //! Does the architecture do what is asked of it? Each thing once, before anything rests on it.
 
-#![expect(unsafe_code, reason = "makes stacks and page tables by hand")]
+#![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use shootdown::{Entries, Extent, Root, Tag};
 use shootdown_bare::Processor;
-use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
+use shootdown_vm::{Access, EMPTY, Frame, Protection};
 
-use crate::arch::{Arch, Architecture, Boot, Interrupt, Status, Task, User, UserExit};
+use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
+use crate::by_hand::{Memory, seen, set_entry};
 use crate::console::println;
-use crate::entry::end;
-use crate::load::Load;
 
-type Tables = <Arch as Architecture>::Format;
-
-const STACK_BYTES: usize = 64 << 10;
 const CPUS_MAX: usize = 64;
 
 static ONLINE: AtomicU32 = AtomicU32::new(0);
@@ -42,61 +38,37 @@ static HEAP: NoHeap = NoHeap;
 const CODE: usize = 0x40_0000;
 const DATA: usize = 0x80_0000;
 
-/// Physical memory, from the bottom up, and never back.
-struct Memory {
-    next: u64,
-    end: u64,
-}
+static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-impl Memory {
-    fn frame(&mut self) -> Frame {
-        self.frames(1)
-    }
-
-    /// Some in a row, all zeros.
-    fn frames(&mut self, count: u64) -> Frame {
-        let frame = Frame(self.next.div_ceil(PAGE_BYTES));
-        self.next = (frame.0 + count) * PAGE_BYTES;
-        assert!(self.next <= self.end, "too little memory");
-        // SAFETY: it is nobody's.
-        unsafe { seen(frame).write_bytes(0, (count * PAGE_BYTES) as usize) };
-        frame
-    }
-
-    fn stack_end(&mut self) -> usize {
-        let frames = STACK_BYTES as u64 / PAGE_BYTES;
-        seen(self.frames(frames)) as usize + STACK_BYTES
-    }
-}
-
-/// Where the kernel sees a frame.
-fn seen(frame: Frame) -> *mut u8 {
-    (Arch::PHYSICAL_MEMORY + frame.address() as usize) as *mut u8
-}
-
-pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
-    let mut memory = Memory { next: boot.memory.start, end: boot.memory.end };
+/// On the first CPU; the others are running when it is over.
+pub(crate) fn run(memory: &mut Memory, cpus: u32) {
     assert_eq!(Arch::cpu(), 0);
     assert!(Arch::interrupts_masked());
-    for cpu in 1..load.cpus {
+    for cpu in 1..cpus {
         Arch::start_cpu(cpu, memory.stack_end());
     }
-    wait_until("CPUs come online", || ONLINE.load(Ordering::Acquire) == load.cpus - 1);
-    interrupts(load.cpus);
+    wait_until("CPUs come online", || ONLINE.load(Ordering::Acquire) == cpus - 1);
+    interrupts(cpus);
     timer();
-    stacks(&mut memory);
-    user(&mut memory);
-    invalidations(&mut memory);
-    println!("smoke cpus={} ns={}", load.cpus, Arch::now_ns());
-    end(Status::Passed)
+    stacks(memory);
+    user(memory);
+    invalidations(memory);
+    println!("smoke cpus={cpus} ns={}", Arch::now_ns());
+    IS_OVER.store(true, Ordering::Release);
+    Arch::send(&mut (1..cpus), Interrupt::Wake);
 }
 
-pub(crate) fn run_on_other(cpu: u32) -> ! {
+/// On the others: until it is over.
+pub(crate) fn run_on_other(cpu: u32) {
     assert_eq!(Arch::cpu(), cpu);
     ONLINE.fetch_add(1, Ordering::AcqRel);
-    loop {
+    while !is_over() {
         Arch::wait_for_interrupt();
     }
+}
+
+pub(crate) fn is_over() -> bool {
+    IS_OVER.load(Ordering::Acquire)
 }
 
 pub(crate) fn interrupt(interrupt: Interrupt) {
@@ -113,7 +85,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start_ns = Arch::now_ns();
     while !is_so() {
         assert!(Arch::now_ns() - start_ns < 5_000_000_000, "{what}: not within 5 s");
-        core::hint::spin_loop();
+        Arch::relax();
     }
 }
 
@@ -173,30 +145,6 @@ fn stacks(memory: &mut Memory) {
     }
 }
 
-/// Maps a page in the tables of a root.
-fn map(memory: &mut Memory, root: Frame, address: usize, frame: Frame, protection: Protection) {
-    let leaf = Tables::leaf(Leaf { frame, protection, marks: Marks::empty() });
-    set(memory, root, address, leaf);
-}
-
-/// Sets the entry of a page.
-fn set(memory: &mut Memory, root: Frame, address: usize, leaf: u64) {
-    let entry = |table: Frame, level| {
-        let index = Tables::index(address as u64, level);
-        // SAFETY: tables are of 512 entries, and nobody else's.
-        unsafe { &mut *seen(table).cast::<u64>().add(index) }
-    };
-    let mut table = root;
-    for level in (1..Tables::LEVELS).rev() {
-        let at = entry(table, level);
-        if *at == 0 {
-            *at = Tables::table(memory.frame());
-        }
-        table = Tables::as_table(*at).expect("it was made as one");
-    }
-    *entry(table, 0) = leaf;
-}
-
 /// One that has not run yet.
 fn thread(task: Task, address: usize, count: usize, value: usize) -> User {
     let task = task as usize;
@@ -210,14 +158,14 @@ fn root_with_code(memory: &mut Memory) -> Frame {
     // SAFETY: the frame is ours, and the code less than a page.
     unsafe { seen(code).copy_from_nonoverlapping(source.as_ptr(), source.len()) };
     Arch::prepare_root(Root(root.address()));
-    map(memory, root, CODE, code, Protection::READ | Protection::EXECUTE);
+    memory.map(root, CODE, code, Protection::READ | Protection::EXECUTE);
     root
 }
 
 fn user(memory: &mut Memory) {
     let (root, data, constant) = (root_with_code(memory), memory.frame(), memory.frame());
-    map(memory, root, DATA, data, Protection::READ | Protection::WRITE);
-    map(memory, root, DATA + 0x1000, constant, Protection::READ);
+    memory.map(root, DATA, data, Protection::READ | Protection::WRITE);
+    memory.map(root, DATA + 0x1000, constant, Protection::READ);
     let processor = Arch::processor();
     processor.publish();
     // SAFETY: the root maps the kernel, and stays.
@@ -273,7 +221,7 @@ fn faults(memory: &mut Memory, root: Frame) {
     let exit = Arch::run_user(&mut reader);
     assert_eq!(exit, UserExit::Fault { address: hole as u64, access: Access::Read });
     let frame = memory.frame();
-    map(memory, root, hole, frame, Protection::READ);
+    memory.map(root, hole, frame, Protection::READ);
     processor.publish();
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
     assert_eq!(reader.value, 0);
@@ -281,7 +229,7 @@ fn faults(memory: &mut Memory, root: Frame) {
     let mut writer = thread(Task::WriteOften, hole, 2, 9);
     let exit = Arch::run_user(&mut writer);
     assert_eq!(exit, UserExit::Fault { address: hole as u64, access: Access::Write });
-    map(memory, root, hole, frame, Protection::READ | Protection::WRITE);
+    memory.map(root, hole, frame, Protection::READ | Protection::WRITE);
     processor.publish();
     Arch::forget_refused(hole as u64);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
@@ -319,12 +267,12 @@ fn invalidations(memory: &mut Memory) {
     processor.publish();
     load(Entries::Discard);
     for (name, invalidate) in ways {
-        map(memory, root, DATA, data, Protection::READ);
+        memory.map(root, DATA, data, Protection::READ);
         processor.publish();
         Arch::forget_refused(DATA as u64);
         let mut reader = thread(Task::Read, DATA, 1, 0);
         assert_eq!(Arch::run_user(&mut reader), UserExit::Done, "{name}");
-        set(memory, root, DATA, EMPTY);
+        set_entry(memory.last_table(root, DATA), DATA, 0, EMPTY);
         processor.publish();
         invalidate();
         let mut reader = thread(Task::Read, DATA, 1, 0);
