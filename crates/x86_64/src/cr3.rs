@@ -44,7 +44,7 @@ pub const fn without_pcid(root: Root) -> u64 {
 
 /// Of a page, below the 52 bits that a physical address may have.
 const fn is_page(root: Root) -> bool {
-    root.0 & 0xfff == 0 && root.0 >> 52 == 0
+    root.0 & !0x000f_ffff_ffff_f000 == 0
 }
 
 #[cfg(test)]

@@ -48,9 +48,9 @@ impl Features {
             if number <= highest { source.cpuid(number) } else { Registers::default() }
         };
         let (basic, structured, capacity) = (leaf(1), leaf(7), leaf(0x8000_0008));
-        let model = Model::new(leaf(0), basic);
-        let has_pcid = basic.ecx & PCID != 0 && !model.misses_global_invlpg(source);
-        let has_invlpgb = has_pcid && capacity.ebx & INVLPGB != 0 && !model.has_no_invlpgb();
+        let identity = Identity::new(leaf(0), basic);
+        let has_pcid = basic.ecx & PCID != 0 && !identity.misses_global_invlpg(source);
+        let has_invlpgb = has_pcid && capacity.ebx & INVLPGB != 0 && !identity.has_no_invlpgb();
         Self {
             has_pcid,
             has_invpcid: structured.ebx & INVPCID != 0,
@@ -136,14 +136,14 @@ const GLOBAL_INVLPG_MENDED: [(u32, u32); 6] =
 const NO_INVLPGB: (u32, u32) = (0x17, 0x47);
 
 /// Which one it is.
-struct Model {
+struct Identity {
     vendor: [[u8; 4]; 3],
     family: u32,
     model: u32,
     is_virtual: bool,
 }
 
-impl Model {
+impl Identity {
     /// By leaves 0 and 1 (SDM 2A, figure "Version Information Returned by CPUID in EAX").
     fn new(vendor: Registers, basic: Registers) -> Self {
         let bits = |shift: u32, mask: u32| basic.eax >> shift & mask;

@@ -20,8 +20,8 @@
 //!   kernel's pages are in all of them. Where the processor is so leaky that user code must not
 //!   even have the kernel's pages mapped, each space has two of both, and each invalidation goes to
 //!   both; that is not modelled.
-//! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. A kernel that has bits in
-//!   CR3 for them (LAM) needs a [`load`](shootdown_bare::Processor::load) of its own.
+//! - *Shadow stacks, LAM, five levels of tables*: nothing depends on them. A kernel that sets bits
+//!   of CR3 for them (LAM) needs a [`load`](shootdown_bare::Processor::load) of its own.
 //! - Nested paging: translations of guests are other instructions' (`INVEPT`, `INVVPID`,
 //!   `INVLPGA`).
 

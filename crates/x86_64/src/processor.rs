@@ -86,12 +86,13 @@ impl X86_64 {
 }
 
 // SAFETY:
-// - Locked operations are full barriers (SDM 3A, section 9.2.3.9), and so are the three that are
-//   built on them. For the compiler, nothing crosses a read-modify-write that acquires and releases.
-// - MOV to CR3 and CR4, INVLPG and TLBSYNC are serialising, INVPCID completes before what follows
-//   is translated; what each drops is said where it is.
-// - Page tables are read by walkers as loads read memory, in cached memory, and a CPU's own walker
-//   not before its serialising instruction: nothing is needed to publish an entry.
+// - Locked operations are full barriers (SDM 3A, "Loads and Stores Are Not Reordered with Locked
+//   Instructions"), and so are the three that are built on them. The compiler moves nothing across
+//   a read-modify-write that acquires and releases.
+// - MOV to CR3 and CR4 and INVLPG are serialising; INVPCID has dropped what it is to drop before
+//   what follows is translated; TLBSYNC waits for all CPUs. What each drops is said where it is.
+// - Walkers read page tables as loads do, coherently; and no CPU's stores are seen out of order. So
+//   nothing is needed to publish an entry.
 // - What is answered depends on what never changes.
 unsafe impl Processor for X86_64 {
     type TagSlots = [TagSlot; SLOTS];

@@ -94,7 +94,7 @@ fn leaves_above_the_highest_say_nothing() {
 #[test]
 fn global_pages_that_invlpg_misses_cost_the_tags() {
     for (model, mended) in [(0x9, 0x34), (0xb, 0x122)] {
-        let at = |microcode, ecx| {
+        let at = |microcode, ecx: u32| {
             let eax = model << 16 | 0x0675;
             let cpu = described(b"GenuineIntel", eax, 1 << 17 | ecx).with(7, 1 << 10, 0);
             Features::of(&Described { microcode, ..cpu })

@@ -58,30 +58,32 @@ pub(super) struct PerCpu {
     emergency_stack: [u8; EMERGENCY_STACK_BYTES],
 }
 
-/// One for each CPU, which alone uses it.
+/// One for each CPU, which alone uses it. All zeros at first: so it takes no room in the file.
 struct All([UnsafeCell<PerCpu>; CPUS_MAX]);
 
 // SAFETY: see above; what others may look at is atomic.
 unsafe impl Sync for All {}
 
-static ALL: All = All([const { UnsafeCell::new(PerCpu::NEW) }; CPUS_MAX]);
+static ALL: All = All([const { UnsafeCell::new(PerCpu::new()) }; CPUS_MAX]);
 
 impl PerCpu {
-    const NEW: Self = Self {
-        number: 0,
-        deadline_ns: AtomicU64::new(u64::MAX),
-        segments: [0; 7],
-        task_state: TaskState {
-            reserved: 0,
-            stacks: [0; 3],
-            reserved_too: 0,
-            interrupt_stacks: [0; 7],
-            and_more: 0,
-            and_still: 0,
-            port_permissions: size_of::<TaskState>() as u16,
-        },
-        emergency_stack: [0; EMERGENCY_STACK_BYTES],
-    };
+    const fn new() -> Self {
+        Self {
+            number: 0,
+            deadline_ns: AtomicU64::new(0),
+            segments: [0; 7],
+            task_state: TaskState {
+                reserved: 0,
+                stacks: [0; 3],
+                reserved_too: 0,
+                interrupt_stacks: [0; 7],
+                and_more: 0,
+                and_still: 0,
+                port_permissions: 0,
+            },
+            emergency_stack: [0; EMERGENCY_STACK_BYTES],
+        }
+    }
 }
 
 /// Gives the calling CPU its number, its tables, and the rules by which it runs.
@@ -98,8 +100,10 @@ pub(super) unsafe fn install(number: u32) {
         let stack_end = &raw mut (*this).emergency_stack as u64 + EMERGENCY_STACK_BYTES as u64;
         (*this).task_state.interrupt_stacks[vectors::EMERGENCY_STACK - 1] = stack_end;
         let [low, high] = task_descriptor(&raw const (*this).task_state as u64);
-        let [a, b, c, d, e] = SEGMENTS;
-        (*this).segments = [a, b, c, d, e, low, high];
+        (*this).task_state.port_permissions = size_of::<TaskState>() as u16;
+        let (segments, task) = (&mut *this).segments.split_at_mut(SEGMENTS.len());
+        segments.copy_from_slice(&SEGMENTS);
+        task.copy_from_slice(&[low, high]);
         load_segments(&(*this).segments);
         write_msr(GS_BASE, this as u64);
         write_msr(KERNEL_GS_BASE, 0);
@@ -144,8 +148,8 @@ unsafe fn load_segments(segments: &[u64; 7]) {
     }
 }
 
-/// Has the kernel fault where it executes (SMEP) or uses (SMAP) what is user mode's, if the CPU can:
-/// it sees memory by addresses of its own.
+/// Has the kernel fault where it executes (SMEP) or uses (SMAP) what is user mode's, if the CPU
+/// can: it sees memory by addresses of its own.
 fn keep_out_of_user_memory() {
     const SMEP: (u32, u64) = (1 << 7, 1 << 20);
     const SMAP: (u32, u64) = (1 << 20, 1 << 21);

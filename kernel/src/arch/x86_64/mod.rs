@@ -1,9 +1,41 @@
-//! x86-64: QEMU's `pc` and `q35`, or whatever else has a local APIC, an 8254 and a serial port where
-//! PCs have had them.
+//! x86-64: QEMU's `pc` and `q35`, or whatever else has a local APIC, an 8254 and a serial port
+//! where PCs have had them.
 //!
 //! # Starting it
 //!
-//! TODO
+//! ```text
+//! qemu-system-x86_64 -M q35 -cpu max -smp 4 -m 512M -accel tcg,thread=multi \
+//!     -nographic -no-reboot -device isa-debug-exit,iobase=0xf4,iosize=4 \
+//!     -kernel shootdown-kernel -initrd LOAD
+//! ```
+//!
+//! `-M pc` does as well, and `-accel tcg -icount shift=0,sleep=off`: two such runs write the same
+//! bytes. The kernel is one ELF file of 64 bits, which QEMU starts by its PVH note. It also has a
+//! multiboot2 header, for GRUB (`multiboot2 KERNEL` and `module2 LOAD`), and so for Bochs.
+//!
+//! What to do is the first module: with `-kernel`, the initial RAM disk. How much memory there is,
+//! the boot loader tells; of that, the piece is used in which the kernel lies, from 2 MiB on. CPU
+//! *n* is the one with APIC id *n*, as QEMU counts them.
+//!
+//! # Ending it
+//!
+//! | status | meaning |
+//! |---|---|
+//! | 33 | `end passed`: 0x10 was written to `isa-debug-exit` |
+//! | 35 | `end failed`: 0x11; a line that begins with `fatal` says why |
+//! | 0 | neither: a triple fault (with `-no-reboot`), or there is no `isa-debug-exit` |
+//!
+//! Without that device, Bochs' port is tried, ACPI's power-off, and at last a triple fault.
+//!
+//! # What QEMU does not show
+//!
+//! - It has no PCIDs, no `INVPCID` and no `INVLPGB`: each load of a root empties the TLB. A missing
+//!   flush of a space that is loaded again is not seen here (but on `LoongArch64`).
+//! - Loading a root drops global pages, too, and nothing caches upper levels: so flushes of the
+//!   kernel's pages, and those before page tables are freed, are not shown to be needed.
+//! - Its stores and loads are the host's, and `wrmsr` is a call to it: that the write of an x2APIC
+//!   register may overtake a store is not seen.
+//! - Large pages make it flush too much: see `paging`.
 
 #![expect(unsafe_code, reason = "instructions that only a kernel may execute")]
 

@@ -102,7 +102,7 @@ fn unexpected(frame: &Frame) -> ! {
     cpu::recover();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
     let (name, cr2) = (name(*vector as u8), fault_address());
-    let mode = if cs & 3 == 0 { "kernel" } else { "user" };
+    let mode = if *cs == u64::from(cpu::KERNEL_CODE) { "kernel" } else { "user" };
     crate::fatal(format_args!(
         "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
          flags={flags:#x} cr2={cr2:#x}"
