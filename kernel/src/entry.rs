@@ -2,29 +2,49 @@
 
 use core::fmt;
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::{Arch, Architecture, Boot, Interrupt, Status};
 use crate::console::println;
-use crate::load::Load;
-use crate::smoke;
+use crate::load::{BadLine, Load, Mode};
+use crate::{run, smoke};
+
+/// Whether a workload is run. Decided by the first CPU before there are others, or interrupts.
+static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
 
 /// The first CPU begins here, with interrupts masked.
 pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     Arch::set_up_cpu(0);
-    let load = Load::parse(boot.load);
+    let load = Load::parse(boot.load).unwrap_or_else(|BadLine(line)| {
+        fatal(format_args!("unsupported load: `{}`", line.escape_ascii()))
+    });
     println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
-    smoke::run(boot, &load)
+    match load.mode {
+        Mode::Smoke => smoke::run(boot, &load),
+        Mode::Workload => {
+            RUNS_WORKLOAD.store(true, Ordering::Release);
+            run::run(boot, &load)
+        }
+    }
 }
 
 /// Every other CPU begins here, with interrupts masked.
 pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);
-    smoke::run_on_other(cpu)
+    if RUNS_WORKLOAD.load(Ordering::Acquire) {
+        run::run_on_other()
+    } else {
+        smoke::run_on_other(cpu)
+    }
 }
 
 /// An interrupt has come, and its controller been told so. Interrupts are masked.
 pub(crate) fn interrupt(interrupt: Interrupt) {
-    smoke::interrupt(interrupt);
+    if RUNS_WORKLOAD.load(Ordering::Relaxed) {
+        run::interrupt(interrupt);
+    } else {
+        smoke::interrupt(interrupt);
+    }
 }
 
 /// Something happened that must not: says what, and ends the run.
