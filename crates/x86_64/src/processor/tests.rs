@@ -1,0 +1,159 @@
+//! What is told of a processor, and what a process may execute.
+
+use super::*;
+use crate::features::{Registers, Source};
+
+struct With {
+    pcid: u32,
+    invlpgb: u32,
+}
+
+impl Source for With {
+    fn cpuid(&self, leaf: u32) -> Registers {
+        let none = Registers::default();
+        match leaf {
+            0 => Registers { eax: 7, ..none },
+            1 => Registers { ecx: self.pcid << 17, ..none },
+            0x8000_0000 => Registers { eax: 0x8000_0008, ..none },
+            0x8000_0008 => Registers { ebx: self.invlpgb << 3, edx: 7, ..none },
+            _ => none,
+        }
+    }
+
+    fn microcode(&self) -> u32 {
+        0
+    }
+}
+
+fn processor(pcid: u32, invlpgb: u32, kernel_pages: KernelPages) -> X86_64 {
+    // SAFETY: nothing privileged is asked of it here.
+    unsafe { X86_64::new(Features::of(&With { pcid, invlpgb }), kernel_pages) }
+}
+
+#[test]
+fn tags_are_as_the_table_says() {
+    let tags = |pcid, invlpgb| {
+        let processor = processor(pcid, invlpgb, KernelPages::Global);
+        (processor.tagging(), processor.tag_count(), processor.broadcast())
+    };
+    assert_eq!(tags(0, 0), (Tagging::PerCpu, 0, None));
+    assert_eq!(tags(1, 0), (Tagging::PerCpu, 4095, None));
+    let broadcast =
+        Broadcast { reach: Reach::Everyone, pages_per_operation: 8, operation_ceiling: 5 };
+    assert_eq!(tags(1, 1), (Tagging::Global, 4095, Some(broadcast)));
+    assert_eq!(tags(0, 1), (Tagging::PerCpu, 0, None));
+}
+
+#[test]
+fn there_is_room_for_every_tag_and_its_pin() {
+    use shootdown::TagWords;
+    let words = <X86_64 as Processor>::TagWords::zero();
+    // The engine takes half of them for tags.
+    assert_eq!(words.words().len() / 2 * 64, cr3::PCID_COUNT);
+}
+
+/// SDM 3A, section 4.10.4.1: INVLPG drops global pages, others under the current PCID, and
+/// paging-structure caches of the current PCID.
+#[test]
+fn what_is_cached_under_other_tags_takes_everything_along() {
+    let page = Extent::page(0xffff_8000_0000_0000);
+    let drops_everything =
+        |pcid, pages, extent| processor(pcid, 0, pages).must_drop_everything(extent);
+    let tables = page.freeing_tables();
+    for (pages, extent, expected) in [
+        (KernelPages::Global, page, [false, false]),
+        (KernelPages::Global, tables, [false, true]),
+        (KernelPages::ByTag, page, [false, true]),
+        (KernelPages::ByTag, tables, [false, true]),
+        (KernelPages::Global, Extent::whole(), [true, true]),
+    ] {
+        let found = [0, 1].map(|pcid| drops_everything(pcid, pages, extent));
+        assert_eq!(found, expected, "{pages:?} {extent:?}, without and with tags");
+    }
+}
+
+#[test]
+fn combined_operations_do_what_their_parts_do() {
+    let (processor, word) = (processor(0, 0, KernelPages::Global), AtomicU64::new(1));
+    assert_eq!(processor.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
+    assert_eq!(processor.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);
+    assert_eq!(word.load(Ordering::Relaxed), 7);
+    processor.store_then_fence(&word, 9, Ordering::Relaxed);
+    assert_eq!(word.load(Ordering::Relaxed), 9);
+    assert!(processor.traps_stale_writes() && !processor.interrupts_masked());
+}
+
+#[test]
+fn measured_costs_replace_what_is_assumed() {
+    let measured = TellingCosts { interrupt_ns: 1, ..TellingCosts::default() };
+    let processor = processor(1, 1, KernelPages::Global).with_telling_costs(measured);
+    assert_eq!(processor.telling_costs(), measured);
+}
+
+/// On x86-64 a store may be passed by a later load, and nothing else happens out of order. Each of
+/// two CPUs stores, then loads what the other stores. Without a full barrier between, there is a
+/// round among some thousands in which both loads find that nothing has been stored.
+#[test]
+fn a_load_does_not_pass_a_store_and_a_fence() {
+    let operations: [fn(&X86_64, &AtomicU64); 4] = [
+        |processor, word| {
+            word.store(1, Ordering::Relaxed);
+            processor.fence();
+        },
+        |processor, word| processor.store_then_fence(word, 1, Ordering::Relaxed),
+        |processor, word| _ = processor.fetch_add_then_fence(word, 1, Ordering::Relaxed),
+        |processor, word| _ = processor.fetch_or_then_fence(word, 1, Ordering::Relaxed),
+    ];
+    for operation in operations {
+        assert_eq!(times_that_both_loads_passed(operation), 0);
+    }
+}
+
+const ROUNDS: usize = 100_000;
+
+/// On a line of its own: else what one writes is on its way to the other before it is asked for.
+#[derive(Default)]
+#[repr(align(64))]
+struct Alone(AtomicU64);
+
+/// What one of two threads stores to in a round, and what it has loaded then.
+#[derive(Default)]
+struct Side {
+    stored: Alone,
+    loaded: Alone,
+}
+
+fn times_that_both_loads_passed(store: fn(&X86_64, &AtomicU64)) -> usize {
+    let (processor, sides) =
+        (processor(0, 0, KernelPages::Global), [Side::default(), Side::default()]);
+    let (round, finished) = (Alone::default(), Alone::default());
+    let wait_for = |word: &Alone, value: u64| {
+        while word.0.load(Ordering::Acquire) < value {
+            core::hint::spin_loop();
+        }
+    };
+    let both = |mine: &Side, other: &Side| {
+        store(&processor, &mine.stored.0);
+        mine.loaded.0.store(other.stored.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    };
+    let [first, second] = &sides;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=ROUNDS as u64 {
+                wait_for(&round, number);
+                both(second, first);
+                finished.0.store(number, Ordering::Release);
+            }
+        });
+        let is_passed = |number: u64| {
+            for side in &sides {
+                side.stored.0.store(0, Ordering::Relaxed);
+            }
+            round.0.store(number, Ordering::Release);
+            both(first, second);
+            wait_for(&finished, number);
+            sides.iter().all(|side| side.loaded.0.load(Ordering::Relaxed) == 0)
+        };
+        (1..=ROUNDS as u64).filter(|number| is_passed(*number)).count()
+    })
+}

@@ -1,0 +1,85 @@
+//! Which vector is what, and the table that says where each begins.
+
+#![expect(unsafe_code, reason = "a table that the CPU reads")]
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+
+use super::cpu::KERNEL_CODE;
+
+/// The system call.
+pub(super) const CALL: u8 = 0x80;
+/// Those that `apic` sends. The higher, the more urgent, in classes of 16.
+pub(super) const TIMER: u8 = 0xe0;
+pub(super) const WAKE: u8 = 0xe1;
+pub(super) const FLUSH: u8 = 0xf0;
+/// What the APIC says when what it was about to say has gone.
+pub(super) const SPURIOUS: u8 = 0xff;
+
+/// Exceptions, by SDM 3A, table 6-1.
+const NON_MASKABLE: u8 = 2;
+const DOUBLE_FAULT: u8 = 8;
+const MACHINE_CHECK: u8 = 18;
+pub(super) const PAGE_FAULT: u8 = 14;
+/// Above them, what others send begins.
+pub(super) const EXCEPTIONS: u8 = 32;
+
+/// Which of the task-state segment's stacks those have that may come anywhere.
+pub(super) const EMERGENCY_STACK: usize = 1;
+
+const COUNT: usize = 256;
+
+/// A gate of the interrupt-descriptor table (SDM 3A, section 6.14.1).
+type Gate = [u64; 2];
+
+struct Table(UnsafeCell<[Gate; COUNT]>);
+
+// SAFETY: written by the first CPU, before there is another.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(UnsafeCell::new([[0; 2]; COUNT]));
+
+unsafe extern "C" {
+    /// In `vectors.s`: a stub for each, of 16 bytes.
+    #[link_name = "vectors"]
+    static STUBS: [[u8; 16]; COUNT];
+}
+
+/// Writes the table.
+///
+/// # Safety
+///
+/// Once, on the first CPU, before any other is started.
+pub(super) unsafe fn write() {
+    // SAFETY: nobody else is there; the stubs are never read.
+    let (table, stubs) = unsafe { (&mut *TABLE.0.get(), &raw const STUBS as u64) };
+    for (vector, gate) in (0..=u8::MAX).zip(table) {
+        *gate = gate_to(stubs + u64::from(vector) * 16, vector);
+    }
+}
+
+fn gate_to(stub: u64, vector: u8) -> Gate {
+    /// Masks interrupts.
+    const PRESENT_INTERRUPT_GATE: u64 = 0x8e;
+    const FROM_USER_MODE: u64 = 3 << 5;
+    let stack = match vector {
+        NON_MASKABLE | DOUBLE_FAULT | MACHINE_CHECK => EMERGENCY_STACK as u64,
+        _ => 0,
+    };
+    let privilege = if vector == CALL { FROM_USER_MODE } else { 0 };
+    let low = stub & 0xffff
+        | u64::from(KERNEL_CODE) << 16
+        | stack << 32
+        | (PRESENT_INTERRUPT_GATE | privilege) << 40
+        | (stub >> 16 & 0xffff) << 48;
+    [low, stub >> 32]
+}
+
+/// Has this CPU use the table.
+pub(super) fn load() {
+    #[repr(C, packed)]
+    struct Pointer(u16, u64);
+    let pointer = Pointer((size_of::<Gate>() * COUNT) as u16 - 1, TABLE.0.get() as u64);
+    // SAFETY: it is written, and stays.
+    unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
+}
