@@ -25,11 +25,11 @@ pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
     // What other CPUs could still walk.
     Engine.reap();
     world.vm.bury();
-    println!("{}", Object(|members| outcome(world, measure, now, members)));
+    println!("{}", object(|members| outcome(world, measure, now, members)));
     for cpu in 0..cpus {
-        println!("{}", Object(|members| of_cpu(cpu, members)));
+        println!("{}", object(|members| of_cpu(cpu, members)));
     }
-    println!("{}", Object(|members| memory(world, members)));
+    println!("{}", object(|members| memory(world, members)));
     let is_right = contents::wrong() == 0 && frames().stale_writes() == 0;
     end(if is_right { Status::Passed } else { Status::Failed })
 }
@@ -112,6 +112,11 @@ fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
 
 /// An object of JSON, whose members `F` writes.
 struct Object<F>(F);
+
+/// The type of the members, said once: closures take it for any lifetime only where it is asked for.
+fn object<F: Fn(&mut Members<'_, '_>) -> fmt::Result>(members: F) -> Object<F> {
+    Object(members)
+}
 
 /// Members, with commas between them.
 struct Members<'a, 'b> {
