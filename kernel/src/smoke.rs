@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
-use core::alloc::{GlobalAlloc, Layout};
 use core::iter;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -20,20 +19,6 @@ static ONLINE: AtomicU32 = AtomicU32::new(0);
 static FLUSHES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];
 static WAKES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];
 static TIMERS: AtomicU32 = AtomicU32::new(0);
-
-/// The memory manager wants a heap; what is tested here does not.
-struct NoHeap;
-
-// SAFETY: it never gives anything away.
-unsafe impl GlobalAlloc for NoHeap {
-    unsafe fn alloc(&self, _: Layout) -> *mut u8 {
-        core::ptr::null_mut()
-    }
-    unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
-}
-
-#[global_allocator]
-static HEAP: NoHeap = NoHeap;
 
 /// Where user code and data are.
 const CODE: usize = 0x40_0000;
