@@ -116,6 +116,6 @@ fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     }
     here(|here| here.offline());
     // For as long as a flush takes, and it is not waited for.
-    (0..50).for_each(|_| core::hint::spin_loop());
+    (0..50).for_each(|_| Arch::relax());
     here(|here| here.online());
 }

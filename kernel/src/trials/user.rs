@@ -132,7 +132,7 @@ fn keep(task: Task, address: usize) -> Found {
         if is_last {
             return found;
         }
-        core::hint::spin_loop();
+        Arch::relax();
     }
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
     while !is_so() {
         assert!(Arch::now_ns() - start_ns < PATIENCE_NS, "the other CPU does not answer");
         Arch::unmask_interrupts();
-        core::hint::spin_loop();
+        Arch::relax();
         Arch::mask_interrupts();
     }
 }
