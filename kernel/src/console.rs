@@ -19,7 +19,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let were_masked = Arch::interrupts_masked();
     Arch::mask_interrupts();
     while IS_TAKEN.swap(true, Ordering::Acquire) {
-        core::hint::spin_loop();
+        Arch::relax();
     }
     // It cannot fail, and there would be nowhere to say so.
     let _ = writeln!(Console, "{text}");

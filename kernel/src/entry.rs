@@ -5,9 +5,10 @@ use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::{Arch, Architecture, Boot, Interrupt, Status};
+use crate::by_hand::Memory;
 use crate::console::println;
 use crate::load::{BadLine, Load, Mode};
-use crate::{run, smoke};
+use crate::{run, smoke, trials};
 
 /// Whether a workload is run. Decided by the first CPU before there are others, or interrupts.
 static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
@@ -19,13 +20,19 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
         fatal(format_args!("unsupported load: `{}`", line.escape_ascii()))
     });
     println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
-    match load.mode {
-        Mode::Smoke => smoke::run(boot, &load),
-        Mode::Workload => {
-            RUNS_WORKLOAD.store(true, Ordering::Release);
-            run::run(boot, &load)
-        }
+    if load.mode == Mode::Workload {
+        RUNS_WORKLOAD.store(true, Ordering::Release);
+        run::run(boot, &load)
     }
+    let mut memory = Memory::new(boot);
+    if load.mode == Mode::Trials {
+        trials::engine::make(&mut memory, load.cpus);
+    }
+    smoke::run(&mut memory, load.cpus);
+    if load.mode == Mode::Trials {
+        trials::run(&mut memory, load.cpus);
+    }
+    end(Status::Passed)
 }
 
 /// Every other CPU begins here, with interrupts masked.
@@ -33,8 +40,13 @@ pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);
     if RUNS_WORKLOAD.load(Ordering::Acquire) {
         run::run_on_other()
-    } else {
-        smoke::run_on_other(cpu)
+    }
+    smoke::run_on_other(cpu);
+    if trials::engine::is_made() {
+        trials::user::obey(cpu);
+    }
+    loop {
+        Arch::wait_for_interrupt();
     }
 }
 
@@ -42,6 +54,8 @@ pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
 pub(crate) fn interrupt(interrupt: Interrupt) {
     if RUNS_WORKLOAD.load(Ordering::Relaxed) {
         run::interrupt(interrupt);
+    } else if smoke::is_over() {
+        trials::interrupt(interrupt);
     } else {
         smoke::interrupt(interrupt);
     }

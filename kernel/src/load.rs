@@ -31,8 +31,10 @@ pub(crate) unsafe fn at(address: *const u8) -> &'static [u8] {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// To see whether the architecture does what is asked of it.
+    /// To try what the architecture is to do.
     Smoke,
+    /// The same, and then whether faults in the engine would be seen.
+    Trials,
     /// To run the workload that comes behind the lines.
     Workload,
 }
@@ -99,6 +101,7 @@ impl Load {
             "mode" => {
                 self.mode = match value {
                     "smoke" => Mode::Smoke,
+                    "trials" => Mode::Trials,
                     "workload" => Mode::Workload,
                     _ => return None,
                 }

@@ -25,7 +25,7 @@ cargo xtask mutants [PART]  does a test notice whatever is changed in the engine
                             goes on where it was interrupted; PART: 0/8 to 7/8, or a regular
                             expression of mutants' names
 
-Set-up (rustup targets and components, valgrind) is done by the command that needs it.";
+Set-up (rustup targets and components, QEMU, valgrind) is done by the command that needs it.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -130,6 +130,7 @@ fn test() -> Result<(), Failure> {
                 .run()
         }),
         ("bare targets", bare_targets),
+        ("bare-metal boots", boots),
         ("same bytes in debug and release", same_bytes),
         ("miri", || miri(8)),
         ("instruction counts", instruction_counts_if_possible),
@@ -157,6 +158,32 @@ fn bare_targets() -> Result<(), Failure> {
         );
         Ok(())
     })
+}
+
+/// The kernel boots on every architecture, and passes its own tests; and twice to the same bytes,
+/// where time is the number of instructions.
+fn boots() -> Result<(), Failure> {
+    if let Err(failure) = setup::emulators::for_boots() {
+        // Where nobody may install anything, the rest is worth having.
+        if std::env::var_os("CI").is_some() {
+            return Err(failure);
+        }
+        println!("skipped: {}", failure.cause());
+        return Ok(());
+    }
+    for (arch, ..) in setup::emulators::ARCHITECTURES {
+        let boot = || cargo("run --quiet -p shootdown-lab -- boot --arch").arg(arch);
+        for cpus in ["1", "4"] {
+            boot().args("--cpus").arg(cpus).run()?;
+        }
+        if boot().args("--counts").output()? != boot().args("--counts").output()? {
+            return Err(Failure::new(
+                format!("two runs on {arch} that count instructions differ"),
+                format!("compare two of `shootdown boot --arch {arch} --counts`"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A simulation depends on its seed, and on nothing else of the host or the build.

@@ -1,5 +1,7 @@
 //! What the commands need beyond a stable toolchain, installed where it is missing.
 
+pub(crate) mod emulators;
+
 use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure, cargo};
@@ -102,7 +104,7 @@ fn install_from_distribution(package: &str) -> Result<(), Failure> {
         apt.args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
     };
     apt("update -qq").map_err(|_| by_hand())?;
-    apt(&format!("install -y -qq {package}")).map_err(|_| by_hand())
+    apt(&format!("install -y -qq --no-install-recommends {package}")).map_err(|_| by_hand())
 }
 
 fn is_root() -> bool {

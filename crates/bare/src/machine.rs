@@ -154,6 +154,10 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         self.kernel.reclaim(space);
     }
     #[inline]
+    fn spin(&self) {
+        self.processor.relax();
+    }
+    #[inline]
     fn relax(&self, waiting: &CpuSet<Self>) {
         self.kernel.relax(waiting);
         self.processor.relax();

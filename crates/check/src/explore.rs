@@ -62,8 +62,19 @@ pub fn search(
     changes_max: Option<u32>,
     budget: Budget,
 ) -> Search {
+    search_from(Sharing::default(), scene, profile, changes_max, budget)
+}
+
+/// The same, where so much is known already of which words are shared.
+fn search_from(
+    mut sharing: Sharing,
+    scene: &dyn Scene,
+    profile: Profile,
+    changes_max: Option<u32>,
+    budget: Budget,
+) -> Search {
     let all_anew = || changes_max.map_or_else(Everything::unbounded, Everything::with_changes);
-    let (mut all, mut sharing) = (all_anew(), Sharing::default());
+    let mut all = all_anew();
     let mut stacks = Stacks::default();
     let (mut search, start) = (Search::default(), Instant::now());
     while all.next_run() {
@@ -182,6 +193,52 @@ impl Search {
                 scene.run(Setting { profile, chooser: &mut again, stacks, writing, sharing });
             debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
             self.found = Some(Found { wrong, choices, lines: written.lines });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shootdown::Rule;
+
+    use super::*;
+    use crate::engine::{Config, Programs};
+
+    const BUDGET: Budget = Budget { time: Duration::from_secs(600), states: 1_000_000 };
+
+    /// With all words taken to be shared, and with those that are.
+    fn both(broken: Option<Rule>, text: &str) -> [Search; 2] {
+        let config = Config { broken, ..Config::new(2) };
+        let programs = Programs::parse(config, text).unwrap();
+        [Sharing::all(), Sharing::default()]
+            .map(|sharing| search_from(sharing, &programs, Profile::X86, None, BUDGET))
+    }
+
+    /// Accesses to what is one CPU's own can be left out: all that can happen still does.
+    #[test]
+    fn what_only_one_uses_hides_nothing() {
+        let texts = [
+            "run 0 | unmap 0.0",
+            "run 0, idle | unmap-table 0.0",
+            "run 0 | retire 0",
+            "run 0, reclaim 0.0 | unmap 0.1",
+        ];
+        for text in texts {
+            let [all, fewer] = both(None, text);
+            println!("{text}: {} states, of {}", fewer.states, all.states);
+            assert!(all.is_complete && fewer.is_complete);
+            assert!(all.found.is_none() && fewer.found.is_none());
+            assert_eq!(all.reached, fewer.reached, "{text}");
+            assert!(fewer.states < all.states, "{text}");
+        }
+        let broken = [
+            (Rule::ResumeFence, "run 0, idle, run 0 | unmap 0.0"),
+            (Rule::SwitchFence, "run 0, run 1, run 0 | unmap 0.0"),
+            (Rule::RingSwitching, "run 0 | unmap 0.0"),
+        ];
+        for (rule, text) in broken {
+            let [all, fewer] = both(Some(rule), text).map(|search| search.found.is_some());
+            assert!(all && fewer, "{rule:?}: {all}, {fewer}");
         }
     }
 }

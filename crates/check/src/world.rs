@@ -163,6 +163,10 @@ impl World {
         let context = &self.cpus[self.cpu()];
         if context.is_rung.get() && context.masks.get() == 0 {
             self.step();
+        } else if self.in_context.get() {
+            // As after a step: who was interrupted before, and is at the same place with the same
+            // in mind, is in the same state.
+            self.see(0);
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::boot::Boot;
 use crate::check::Check;
 use crate::import::Import;
 use crate::record::{Helper, Record};
@@ -22,6 +23,7 @@ results, on described machines.
 
   shootdown check                                        the engine on a hostile machine, for 30 s
   shootdown check --design zoo                           bugs that other kernels had, and found here
+  shootdown boot                                         the engine in a kernel, under QEMU
 
   shootdown machines                                     the machines that it knows
   shootdown machines my-server.toml                      every number of one, such as your own
@@ -51,6 +53,15 @@ Examples:
 The machine does whatever the architecture allows: TLBs that never forget and fill themselves at any
 moment, stores that are late, interrupts that are later. Whatever goes wrong ends with status 1, the
 shortest way to it, and the command that shows it again.";
+
+const BOOT_EXAMPLES: &str = "\
+Examples:
+  shootdown boot
+  shootdown boot --arch loongarch64 --cpus 2
+  shootdown boot --arch aarch64 --counts
+
+Builds the kernel of this repository, starts it under QEMU, whose MMU is not ours, and shows what it
+says. It ends by itself, with status 1 if anything is wrong.";
 
 const MACHINES_EXAMPLES: &str = "\
 Examples:
@@ -137,6 +148,9 @@ pub(crate) enum Command {
     /// Look for what is wrong with the engine, or with a bug of other kernels
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Check),
+    /// Boot a kernel with the engine in it on an emulated machine
+    #[command(after_help = BOOT_EXAMPLES)]
+    Boot(Boot),
     /// Compare published results with what the simulator predicts, and with this engine
     #[command(after_help = REPRODUCE_EXAMPLES)]
     Reproduce(Reproduce),
@@ -190,6 +204,7 @@ mod tests {
             WELCOME,
             EXAMPLES,
             CHECK_EXAMPLES,
+            BOOT_EXAMPLES,
             MACHINES_EXAMPLES,
             RECORD_EXAMPLES,
             IMPORT_EXAMPLES,

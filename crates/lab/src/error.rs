@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use shootdown_sim::machine::MachineError;
 use shootdown_workload::recording::ReadError;
 
+use crate::boot::BootFailure;
 use crate::check::CheckFailure;
 use crate::import::ImportFailure;
 use crate::record::RecordError;
@@ -43,6 +44,8 @@ pub(crate) enum Failure {
     TooFewCpus { recorded: usize, machine: usize, name: String, known: Vec<&'static str> },
     /// Nothing was checked, or something is wrong.
     Check(Box<CheckFailure>),
+    /// Nothing booted, or something is wrong.
+    Boot(Box<BootFailure>),
     /// The engine let a dead translation be used.
     Violated { violations: u64 },
 }
@@ -105,6 +108,7 @@ impl Failure {
             Self::Record(error) => error.cause(),
             Self::Import(error) => error.cause(),
             Self::Check(error) => error.cause(),
+            Self::Boot(error) => error.cause(),
             Self::UnknownDesign { name, .. } => {
                 format!("there is no design `{}`", shown(name))
             }
@@ -134,6 +138,7 @@ impl Failure {
             Self::Record(error) => error.remedy(),
             Self::Import(error) => error.remedy(),
             Self::Check(error) => error.remedy(),
+            Self::Boot(error) => error.remedy(),
             Self::UnknownDesign { known, .. } => known.join(", "),
             Self::NoRecording { .. } => "shootdown record -- COMMAND makes one".to_owned(),
             Self::BadRecording { error, .. } => error.remedy().to_owned(),

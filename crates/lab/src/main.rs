@@ -1,6 +1,7 @@
 //! The `shootdown` command: what published changes to TLB shootdowns did, what the simulator says
 //! that they do, what this engine would do on the same machine, and whether it is right.
 
+mod boot;
 mod check;
 mod cli;
 mod error;
@@ -57,6 +58,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Some(Command::Replay(options)) => replay::replay(&options),
         Some(Command::Report(options)) => report::report(&options),
         Some(Command::Check(options)) => check::check(&options),
+        Some(Command::Boot(options)) => boot::boot(&options),
         Some(Command::Reproduce(options)) => reproduce::reproduce(&options),
     }
 }

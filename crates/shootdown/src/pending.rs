@@ -106,13 +106,15 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     /// The token for the CPU that we wait on. Only to be asked for where the flush interrupt is
     /// masked.
+    ///
+    /// As it is masked, this thread stays on its CPU. No holder of a token here can be in the
+    /// middle of something: it would have called us, which nothing in this crate does, or have
+    /// been interrupted by us, which it promised to prevent. Whoever interrupts us, in `relax` or
+    /// because its interrupt is not masked, finds no token in use: each of ours is gone when its
+    /// method returns, and its promise is that of `here`.
     pub(crate) fn here(&self) -> Here<'e, M> {
-        // SAFETY: as it is masked, this thread stays on its CPU. No holder of a token here can be
-        // in the middle of something: it would have called us, which nothing in this crate does, or
-        // have been interrupted by us, which it promised to prevent. Whoever interrupts us, in
-        // `relax` or because its interrupt is not masked, finds no token in use: each of ours is
-        // gone when its method returns, and its promise is that of `here`.
         #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
+        // SAFETY: as argued above.
         unsafe {
             self.engine.here()
         }

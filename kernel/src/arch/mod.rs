@@ -166,6 +166,13 @@ pub(crate) unsafe trait Architecture {
     /// Interrupts other CPUs, which find memory as it is now.
     fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
 
+    /// A turn of a loop that waits for another CPU. An emulator that runs one CPU at a time gives the
+    /// turn to another, if it is told by the right instruction.
+    #[inline]
+    fn relax() {
+        core::hint::spin_loop();
+    }
+
     /// The time since some moment, in nanoseconds: the same on all CPUs.
     fn now_ns() -> u64;
 

@@ -201,6 +201,32 @@ fn later_verdicts() {
     check(published::LATER);
 }
 
+/// How many there are, as the documentation says.
+#[test]
+fn all_are_counted() {
+    let all = [
+        published::SHOOTDOWN,
+        published::SHOOTDOWN_BY_INTERRUPT,
+        published::STALE_ELSEWHERE,
+        published::INVALID_TO_VALID_HERE,
+        published::INVALID_TO_VALID_ELSEWHERE,
+        published::VALID_TO_INVALID,
+        published::TRANSLATION_TO_TRANSLATION,
+        published::FAULT_TO_FAULT,
+        published::BREAK_BEFORE_MAKE,
+        published::ASIDS,
+        published::MULTI_COPY,
+        published::LATER,
+    ];
+    let tests = || all.iter().copied().flatten();
+    assert_eq!(tests().count(), 93);
+    assert_eq!(tests().filter(|test| test.deviation.is_some()).count(), 3);
+    let mut names: Vec<_> = tests().map(|test| test.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), 92, "one published test, of two pages, is two here");
+}
+
 /// With the verdicts of two tests exchanged.
 #[test]
 fn a_wrong_verdict_is_reported_with_a_run() {

@@ -90,7 +90,8 @@ pub(crate) fn zoo(rows: &[Row]) -> String {
 pub(crate) fn list() -> String {
     let mut text = "\
 shootdown      the engine
-without-RULE   the engine without one of its rules, each of which it needs
+without-RULE   the engine without one of its rules (those that keep loads from being early are not
+               missed on this machine, which makes none early: loom is for them)
 zoo            all bugs of other kernels
 BUG            one of them, and BUG-mended its twin, which is right
 

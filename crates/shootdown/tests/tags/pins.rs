@@ -66,6 +66,26 @@ fn unpinned_numbers_come_back() {
     }
 }
 
+/// To unpin one leaves the others theirs.
+#[test]
+fn what_is_still_pinned_is_given_to_nobody() {
+    let system = System::<2>::new(SIZE);
+    let pinned: Vec<_> =
+        (0..10).map(|space| system.here(0).pin_tag(&system.spaces[space]).unwrap()).collect();
+    system.here(0).unpin_tag(&system.spaces[4]);
+    let (mut got_unpinned, before) = (false, system.total_stats().rollovers);
+    for space in (100..1000).cycle() {
+        if system.total_stats().rollovers >= before + 3 {
+            break;
+        }
+        system.switch(1, space);
+        let tag = Tag(system.tag(1));
+        got_unpinned |= tag == pinned[4];
+        assert!(tag == pinned[4] || !pinned.contains(&tag), "{tag:?} is pinned");
+    }
+    assert!(got_unpinned);
+}
+
 #[test]
 fn a_space_is_pinned_up_to_255_times() {
     let system = System::<2>::new(SIZE);

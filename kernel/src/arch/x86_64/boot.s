@@ -9,7 +9,7 @@
   .balign 4
   .long 4, 4, 18
   .asciz "Xen"
-  .long start_pvh
+  .long start
 
 # How GRUB starts one: multiboot2, section 3.1.
 .section .boot.header, "a"
@@ -19,7 +19,7 @@ header:
   # The entry's physical address (section 3.1.7), for ELF has a virtual one.
   .balign 8
   .short 3, 0
-  .long 12, start_multiboot2
+  .long 12, start
   .balign 8
   .short 0, 0
   .long 8
@@ -51,8 +51,8 @@ boot_pd: .skip 4 * 4096
 .code32
 # 32-bit protected mode without paging (the PVH boot ABI, and multiboot2, section 3.3). EBX is where
 # what is told is.
-start_multiboot2:
-start_pvh:
+.global start
+start:
   cli
   cld
   movl %eax, %edi

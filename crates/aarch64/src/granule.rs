@@ -1,0 +1,119 @@
+//! Translation granules: how long a page is, and at which level of a walk a leaf of some size lies.
+
+use shootdown::PageSize;
+
+/// The translation granule: the size of the smallest page, and of a page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granule {
+    /// 4 KiB: leaves of 4 KiB, 2 MiB and 1 GiB.
+    Size4K,
+    /// 16 KiB: leaves of 16 KiB and 32 MiB.
+    Size16K,
+    /// 64 KiB: leaves of 64 KiB and 512 MiB.
+    Size64K,
+}
+
+impl Granule {
+    /// The granule that `TCR_EL1.TG0` says (manual, D24.2 "TCR_EL1").
+    #[must_use]
+    pub const fn of_tg0(tg0: u64) -> Self {
+        match tg0 & 3 {
+            1 => Self::Size64K,
+            2 => Self::Size16K,
+            // 3 is reserved.
+            _ => Self::Size4K,
+        }
+    }
+
+    /// As operands of `TLBI` have it, in TG and in the upper half of TTL; not as `TCR_EL1` does.
+    #[must_use]
+    pub const fn operand(self) -> u64 {
+        match self {
+            Self::Size4K => 1,
+            Self::Size16K => 2,
+            Self::Size64K => 3,
+        }
+    }
+
+    /// The base-2 logarithm of the granule in bytes.
+    #[must_use]
+    pub const fn shift(self) -> u8 {
+        10 + 2 * self.operand() as u8
+    }
+
+    /// The largest leaf that there is without `FEAT_LPA2`.
+    #[must_use]
+    pub const fn largest_leaf(self) -> PageSize {
+        PageSize::from_shift(match self {
+            Self::Size4K => 30,
+            Self::Size16K => 25,
+            Self::Size64K => 29,
+        })
+    }
+
+    /// The size of the largest leaf that is not larger than `size`, or of the smallest, if that is
+    /// larger than `size`.
+    ///
+    /// Pages of a size between two of these are made of several entries (the contiguous bit). The
+    /// MMU may have cached them as one or each for itself, so that each must be named.
+    #[must_use]
+    pub const fn leaf_shift(self, size: PageSize) -> u8 {
+        let (mut shift, largest) = (self.shift(), self.largest_leaf().shift());
+        while shift < largest && shift + self.index_bits() <= size.shift() {
+            shift += self.index_bits();
+        }
+        shift
+    }
+
+    /// At which level, as Arm counts them (3 is the last), a leaf of `2^shift` bytes lies.
+    #[must_use]
+    pub const fn level_of_leaf(self, shift: u8) -> u64 {
+        3 - ((shift - self.shift()) / self.index_bits()) as u64
+    }
+
+    /// A table is one granule, and an entry 8 bytes.
+    const fn index_bits(self) -> u8 {
+        self.shift() - 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Granule; 3] = [Granule::Size4K, Granule::Size16K, Granule::Size64K];
+
+    /// D24.2 "TCR_EL1", field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB. C5.5 "TLBI RVAE1", field
+    /// TG: 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
+    #[test]
+    fn two_fields_have_two_codes_for_the_same() {
+        let coded = [0, 2, 1].map(|tg0| Granule::of_tg0(tg0).operand());
+        assert_eq!(coded, [1, 2, 3]);
+        assert_eq!(ALL.map(Granule::shift), [12, 14, 16]);
+    }
+
+    /// D8.2 "Translation process", the tables of each granule: blocks at levels 1 and 2 of 4 KiB, and
+    /// at level 2 of the others.
+    #[test]
+    fn leaves_lie_where_the_manual_has_them() {
+        let leaves = |granule: Granule, shifts: &[u8]| {
+            for (level, &shift) in (0..=3).rev().zip(shifts) {
+                assert_eq!(granule.leaf_shift(PageSize::from_shift(shift)), shift);
+                assert_eq!(granule.level_of_leaf(shift), level);
+            }
+            assert_eq!(granule.leaf_shift(PageSize::from_shift(43)), shifts[shifts.len() - 1]);
+        };
+        leaves(Granule::Size4K, &[12, 21, 30]);
+        leaves(Granule::Size16K, &[14, 25]);
+        leaves(Granule::Size64K, &[16, 29]);
+    }
+
+    /// D8.7.1 "The Contiguous bit": 16 entries of 4 KiB, or 16 of 2 MiB.
+    #[test]
+    fn pages_of_several_entries_are_named_by_entry() {
+        let leaf = |shift| Granule::Size4K.leaf_shift(PageSize::from_shift(shift));
+        assert_eq!((leaf(16), leaf(25)), (12, 21));
+        // `Extent::page` is of 4 KiB, whatever the granule is.
+        assert_eq!(Granule::Size64K.leaf_shift(PageSize::SIZE_4K), 16);
+    }
+}

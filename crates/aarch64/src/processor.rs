@@ -1,0 +1,189 @@
+//! The half of the engine's contract that is the processor's, by its instructions.
+//!
+//! Every change goes by the manual's sequence (D8.16, "TLB maintenance"), of which the caller writes
+//! the entry:
+//!
+//! ```text
+//! str  entry         the entry is gone, in this CPU's view
+//! dsb  ishst         publish: no walker finds it from here on. Without it, one that walks after
+//!                    the TLBI may still read it, and fill the TLB again with what nobody drops
+//! tlbi …             what was cached of it is going
+//! dsb  nsh or ish    is gone, here or everywhere; nobody's access by it is still on its way
+//! isb                nor is an instruction that was fetched by it still to be run here
+//! ```
+//!
+//! Linux leaves out the `isb` for user addresses, for it returns to user mode before anything there
+//! is fetched, and that synchronizes. The engine's contract has no such return in it.
+
+#![expect(unsafe_code, reason = "fulfils the contract, and loads roots")]
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use shootdown::{Broadcast, Entries, Extent, Root, Tag, TagSlot, Tagging, TellingCosts};
+use shootdown_bare::{Processor, Targets};
+
+use crate::instruction;
+use crate::operation::{Domain, Operation, Whose};
+use crate::settings::{Aarch64, Issue};
+
+const TAG_SHIFT: u32 = 48;
+
+impl Aarch64 {
+    /// Drops an extent on this CPU.
+    #[inline]
+    fn invalidate_here(&self, whose: Whose, extent: Extent) {
+        for operation in self.operations(whose, extent) {
+            instruction::tlbi(operation, Domain::Local);
+        }
+        instruction::complete_local();
+        instruction::synchronize();
+    }
+
+    /// Begins to drop an extent everywhere.
+    fn invalidate_everywhere(&self, whose: Whose, extent: Extent) {
+        for operation in self.operations(whose, extent) {
+            instruction::tlbi(operation, Domain::InnerShareable);
+            if self.issue() == Issue::Twice {
+                instruction::complete_shared();
+                instruction::tlbi(operation, Domain::InnerShareable);
+            }
+        }
+    }
+}
+
+// SAFETY: each method is what the manual asks for, as said there.
+unsafe impl Processor for Aarch64 {
+    /// For which spaces a CPU knows up to where they are clean. As many as the lab's machines have:
+    /// more take longer to search at each switch, and where broadcasts reach everyone, that they did
+    /// is known of all spaces.
+    type TagSlots = [TagSlot; 6];
+    /// 16 bits of tags, each with its pin: 16 KiB.
+    type TagWords = [AtomicU64; 2048];
+
+    /// `dmb ish`.
+    #[inline]
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn prefetch(&self, word: &AtomicU64) {
+        instruction::prefetch(word.as_ptr());
+    }
+
+    #[inline]
+    fn publish(&self) {
+        instruction::publish();
+    }
+
+    #[inline]
+    fn interrupts_masked(&self) -> bool {
+        instruction::interrupts_masked()
+    }
+
+    #[inline]
+    fn tagging(&self) -> Tagging {
+        Tagging::Global
+    }
+
+    #[inline]
+    fn tag_count(&self) -> usize {
+        self.tags()
+    }
+
+    #[inline]
+    fn flush_ceiling(&self) -> usize {
+        self.pages_max()
+    }
+
+    /// What is discarded is gone before the root is loaded, for while its tag is not loaded, nothing
+    /// is cached under it. The other way round, a walk could begin in between from an entry of an
+    /// upper level whose table has been freed, and could read anything, devices included. Only where
+    /// the tag *is* loaded does it come after: what is cached under it then is of a root that
+    /// was valid until now.
+    ///
+    /// What is kept needs no barrier: a register is not written speculatively, so that what the
+    /// engine read to decide so was read before.
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        let is_loaded = instruction::ttbr0() >> TAG_SHIFT == u64::from(tag.0);
+        if entries == Entries::Discard && !is_loaded {
+            instruction::tlbi(Operation::Tag(tag), Domain::Local);
+            instruction::complete_local();
+        }
+        // SAFETY: as our caller promises.
+        unsafe { instruction::set_ttbr0(root.0 | u64::from(tag.0) << TAG_SHIFT) };
+        instruction::synchronize();
+        if entries == Entries::Discard && is_loaded {
+            self.invalidate_tag(tag);
+        }
+    }
+
+    /// There are always tags, so that what is cached under them may stay. Of the empty table itself
+    /// nothing is: entries that are not valid are not cached.
+    #[inline]
+    unsafe fn load_kernel(&self, root: Root) {
+        // SAFETY: as our caller promises.
+        unsafe { instruction::set_ttbr0(root.0) };
+        instruction::synchronize();
+    }
+
+    #[inline]
+    fn invalidate(&self, tag: Tag, extent: Extent) {
+        self.invalidate_here(Whose::Tag(tag), extent);
+    }
+
+    #[inline]
+    fn invalidate_tag(&self, tag: Tag) {
+        self.invalidate_here(Whose::Tag(tag), Extent::whole());
+    }
+
+    fn invalidate_kernel(&self, extent: Extent) {
+        self.invalidate_here(Whose::Everyone, extent);
+    }
+
+    fn invalidate_all(&self) {
+        self.invalidate_here(Whose::Everyone, Extent::whole());
+    }
+
+    /// To clear `AP[2]`, the MMU must find the entry in memory, by an atomic read and write (D8.5,
+    /// "Hardware management of the dirty state"); if it is not valid any more, that is a fault.
+    #[inline]
+    fn traps_stale_writes(&self) -> bool {
+        self.features().marks_writes
+    }
+
+    #[inline]
+    fn broadcast(&self) -> Option<Broadcast> {
+        Some(self.broadcasts())
+    }
+
+    #[inline]
+    fn telling_costs(&self) -> TellingCosts {
+        self.costs()
+    }
+
+    /// It reaches everyone, whoever the targets are.
+    fn issue_broadcast(&self, _: Targets<'_>, tag: Tag, extent: Extent) {
+        self.invalidate_everywhere(Whose::Tag(tag), extent);
+    }
+
+    fn issue_kernel_broadcast(&self, extent: Extent) {
+        self.invalidate_everywhere(Whose::Everyone, extent);
+    }
+
+    /// `dsb` waits for the operations of its own CPU alone, wherever they take effect; it cannot be
+    /// done by another.
+    fn complete_broadcasts(&self) -> u64 {
+        let start = instruction::counter();
+        instruction::complete_shared();
+        self.ns_of(instruction::counter() - start)
+    }
+
+    /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer wait,
+    /// but tells nobody that this CPU has nothing to do.
+    #[inline]
+    fn relax(&self) {
+        instruction::relax();
+    }
+}

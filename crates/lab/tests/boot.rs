@@ -1,0 +1,80 @@
+//! `shootdown boot`, with programs that pretend to be the emulator: what is said of each way in
+//! which a run may end. Real boots are a step of `cargo xtask test`.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Output;
+
+use common::{assert_error, command, files, text};
+
+/// Boots with an emulator that does this, when it is not asked for its version.
+fn boot(emulator: &str, arguments: &[&str]) -> Output {
+    let directory = tempfile::tempdir().expect("a directory");
+    let kernel = directory.path().join("kernel.elf");
+    fs::write(&kernel, "").expect("a kernel");
+    for name in ["qemu-system-x86_64", "qemu-system-loongarch64"] {
+        let version = "echo 'QEMU emulator version 7.2.22 (Debian)'; exit 0";
+        let text = format!("#!/bin/sh\n[ \"$1\" = --version ] && {{ {version}; }}\n{emulator}\n");
+        let program = directory.path().join(name);
+        fs::write(&program, text).expect("a program");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    }
+    let path = std::env::var("PATH").expect("a path");
+    let here = tempfile::tempdir().expect("a directory");
+    let output = command()
+        .args(["boot", "--kernel"])
+        .arg(&kernel)
+        .args(arguments)
+        .env("PATH", format!("{}:{path}", directory.path().display()))
+        .current_dir(here.path())
+        .output();
+    assert_eq!(files(&here), [""; 0], "nothing is left");
+    output.expect("the command runs")
+}
+
+#[test]
+fn what_the_kernel_says_is_shown_if_it_ends_well() {
+    let output = boot("echo hello; echo 'end passed'; exit 33", &[]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "hello\nend passed\n");
+}
+
+#[test]
+fn it_is_told_what_to_do() {
+    // The file has no name, and is found all the same.
+    let read = "while [ \"$1\" != -initrd ]; do shift; done; cat $2; echo 'end passed'; exit 33";
+    let output = boot(read, &["--cpus", "3"]);
+    let said = text(&output.stdout);
+    assert!(said.starts_with("shootdown-load ") && said.contains("\ncpus=3\n"), "{said}");
+    let count = |counts: &[&str]| text(&boot("echo $@; echo 'end passed'; exit 33", counts).stdout);
+    assert!(count(&[]).contains("tcg,thread=multi"));
+    assert!(count(&["--counts"]).contains("-icount shift=0,sleep=off"));
+}
+
+#[test]
+fn each_bad_end_is_told_from_the_others() {
+    // What acts on terminals is not handed on.
+    let fatal = "echo begun; printf 'fatal cpu=1 \\033[2Jno\\r\\n'; echo 'end failed'; exit 35";
+    assert_error(&boot(fatal, &[]), &["fatal cpu=1 \\u{1b}[2Jno", "--console"]);
+    let silent = boot("echo begun; exec sleep 100", &["--patience", "1"]);
+    assert_error(&silent, &["nothing for 1 s since `begun`", "--patience"]);
+    // As a triple fault ends.
+    assert_error(&boot("echo begun; exit 0", &[]), &["without saying so", "begun", "status: 0"]);
+    let liar = boot("echo 'end passed'; exit 0", &[]);
+    assert_error(&liar, &["without saying so", "status: 0"]);
+    let broken = boot("echo 'no such machine' >&2; exit 1", &[]);
+    assert_error(&broken, &["no such machine", "status: 1"]);
+}
+
+#[test]
+fn an_emulator_must_be_there_and_new_enough() {
+    let old = boot("exit 1", &["--arch", "loongarch64"]);
+    assert_error(&old, &["version 7.2.22", "8 is needed", "bookworm-backports"]);
+    let none = command().arg("boot").env("PATH", "/nonexistent").output();
+    assert_error(
+        &none.expect("the command runs"),
+        &["qemu-system-x86_64 is not installed", "apt-get install qemu-system-x86"],
+    );
+}

@@ -1,0 +1,33 @@
+// From one thread's stack to another's.
+
+.section .text.switch, "ax"
+
+// switch_stack(from: x0, to: x1). What a call may change, the caller has saved; what is left of a
+// thread is on its stack, and `from` says where.
+.global switch_stack
+switch_stack:
+    sub     sp, sp, #96
+    stp     x19, x20, [sp]
+    stp     x21, x22, [sp, #16]
+    stp     x23, x24, [sp, #32]
+    stp     x25, x26, [sp, #48]
+    stp     x27, x28, [sp, #64]
+    stp     x29, x30, [sp, #80]
+    mov     x2, sp
+    str     x2, [x0]
+    mov     sp, x1
+    ldp     x19, x20, [sp]
+    ldp     x21, x22, [sp, #16]
+    ldp     x23, x24, [sp, #32]
+    ldp     x25, x26, [sp, #48]
+    ldp     x27, x28, [sp, #64]
+    ldp     x29, x30, [sp, #80]
+    add     sp, sp, #96
+    ret
+
+// Where a new thread comes to: x19 is its entry, x20 its argument.
+.global begin_thread
+begin_thread:
+    mov     x0, x20
+    mov     x30, xzr
+    br      x19

@@ -1,0 +1,106 @@
+// Into user mode and back, and the code that runs there.
+
+.section .text.user, "ax"
+
+// The frame of a thread in user mode: x19 to x30, and where its `User` is.
+.set FRAME, 112
+.set FRAME_USER, 96
+// In `User`.
+.set PC, 40
+.set MACHINE, 48
+
+// enter_user(user: x0) -> why it came back: x0
+.global enter_user
+enter_user:
+    sub     sp, sp, #FRAME
+    stp     x19, x20, [sp]
+    stp     x21, x22, [sp, #16]
+    stp     x23, x24, [sp, #32]
+    stp     x25, x26, [sp, #48]
+    stp     x27, x28, [sp, #64]
+    stp     x29, x30, [sp, #80]
+    str     x0, [sp, #FRAME_USER]
+    mov     x7, x0
+    ldp     x8, x9, [x7, #PC]
+    msr     elr_el1, x8
+    msr     spsr_el1, x9
+    ldr     x5, [x7, #MACHINE + 8]
+    ldp     x0, x1, [x7]
+    ldp     x2, x3, [x7, #16]
+    ldr     x4, [x7, #32]
+    eret
+
+// From the vectors, with the reason in x6.
+.global leave_user
+leave_user:
+    ldr     x7, [sp, #FRAME_USER]
+    stp     x0, x1, [x7]
+    stp     x2, x3, [x7, #16]
+    str     x4, [x7, #32]
+    mrs     x8, elr_el1
+    mrs     x9, spsr_el1
+    stp     x8, x9, [x7, #PC]
+    str     x5, [x7, #MACHINE + 8]
+    mov     x0, x6
+    ldp     x19, x20, [sp]
+    ldp     x21, x22, [sp, #16]
+    ldp     x23, x24, [sp, #32]
+    ldp     x25, x26, [sp, #48]
+    ldp     x27, x28, [sp, #64]
+    ldp     x29, x30, [sp, #80]
+    add     sp, sp, #FRAME
+    ret
+
+// What user threads run, wherever it is mapped: x0 is the task, x1 the address, x2 the count, x3 the
+// stride, x4 the value. x5 is free, and kept, too.
+.balign 16
+.global user_code_start
+user_code_start:
+    cmp     x0, #1
+    b.lo    read
+    b.eq    write
+    cmp     x0, #3
+    b.lo    read_while
+    b.eq    write_often
+
+spin:
+    cbz     x2, done
+    sub     x2, x2, #1
+    b       spin
+
+read:
+    cbz     x2, done
+    ldr     x4, [x1]
+    add     x1, x1, x3
+    sub     x2, x2, #1
+    b       read
+
+write:
+    cbz     x2, done
+    str     x4, [x1]
+    add     x1, x1, x3
+    sub     x2, x2, #1
+    b       write
+
+// Waits for another CPU: an emulator may give it the turn.
+read_while:
+    cbz     x2, done
+    ldr     x5, [x1]
+    sub     x2, x2, #1
+    yield
+    cmp     x5, x4
+    b.eq    read_while
+    mov     x4, x5
+    b       done
+
+write_often:
+    cbz     x2, done
+    str     x4, [x1]
+    sub     x2, x2, #1
+    b       write_often
+
+done:
+    svc     #0
+    b       done
+.global user_code_end
+user_code_end:

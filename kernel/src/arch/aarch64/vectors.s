@@ -1,0 +1,108 @@
+// Exceptions, from the kernel and from user mode.
+//
+// The kernel runs on SP_EL1, whether that is a thread's stack or a CPU's first; SP_EL0 is unused.
+
+.section .text.vectors, "ax"
+
+.macro vector_to_unexpected number
+.balign 0x80
+    mov     x0, #\number
+    b       unexpected
+.endm
+
+.macro vector_from_user kind
+.balign 0x80
+    // User code has x0 to x5 alone.
+    mov     x6, #\kind
+    b       leave_user
+.endm
+
+.balign 0x800
+.global vectors
+vectors:
+    // From EL1 on SP_EL0: synchronous, IRQ, FIQ, SError.
+    vector_to_unexpected 0
+    vector_to_unexpected 1
+    vector_to_unexpected 2
+    vector_to_unexpected 3
+    // From EL1 on SP_EL1.
+    vector_to_unexpected 4
+.balign 0x80
+    b       interrupt_in_kernel
+    vector_to_unexpected 6
+    vector_to_unexpected 7
+    // From EL0.
+    vector_from_user 0
+    vector_from_user 1
+    vector_to_unexpected 10
+    vector_to_unexpected 11
+    // From EL0 in AArch32.
+    vector_to_unexpected 12
+    vector_to_unexpected 13
+    vector_to_unexpected 14
+    vector_to_unexpected 15
+
+// Calls Rust, on the stack of whoever was interrupted; saves what a call may change.
+interrupt_in_kernel:
+    sub     sp, sp, #192
+    stp     x0, x1, [sp]
+    stp     x2, x3, [sp, #16]
+    stp     x4, x5, [sp, #32]
+    stp     x6, x7, [sp, #48]
+    stp     x8, x9, [sp, #64]
+    stp     x10, x11, [sp, #80]
+    stp     x12, x13, [sp, #96]
+    stp     x14, x15, [sp, #112]
+    stp     x16, x17, [sp, #128]
+    stp     x18, x30, [sp, #144]
+    mrs     x0, elr_el1
+    mrs     x1, spsr_el1
+    stp     x0, x1, [sp, #160]
+    bl      take_interrupt
+    ldp     x0, x1, [sp, #160]
+    msr     elr_el1, x0
+    msr     spsr_el1, x1
+    ldp     x18, x30, [sp, #144]
+    ldp     x16, x17, [sp, #128]
+    ldp     x14, x15, [sp, #112]
+    ldp     x12, x13, [sp, #96]
+    ldp     x10, x11, [sp, #80]
+    ldp     x8, x9, [sp, #64]
+    ldp     x6, x7, [sp, #48]
+    ldp     x4, x5, [sp, #32]
+    ldp     x2, x3, [sp, #16]
+    ldp     x0, x1, [sp]
+    add     sp, sp, #192
+    eret
+
+// What nobody expects ends the run. The stack may be what is wrong, so it is told on another: of the
+// first CPU that comes here. A second waits for the end; and the first, if it comes again while it
+// tells, says no more.
+unexpected:
+    mov     x1, sp
+    mrs     x2, tpidr_el1
+    add     x2, x2, #1
+    adrp    x3, who_ends
+    add     x3, x3, :lo12:who_ends
+1:  ldaxr   x4, [x3]
+    cbnz    x4, 2f
+    stxr    w5, x2, [x3]
+    cbnz    w5, 1b
+    adrp    x4, last_stack_end
+    add     sp, x4, :lo12:last_stack_end
+    b       tell_unexpected
+2:  clrex
+    cmp     x4, x2
+    b.ne    3f
+    adrp    x4, last_stack_end
+    add     sp, x4, :lo12:last_stack_end
+    b       end_at_once
+3:  wfe
+    b       3b
+
+.section .bss.last, "aw", %nobits
+.balign 16
+who_ends:
+    .skip   16
+    .skip   16384
+last_stack_end:

@@ -1,0 +1,123 @@
+//! Trials: is every way in which a CPU can be missed noticed here, where the MMU is not ours?
+//!
+//! In each, one CPU changes a page table while another has used it, and then the other looks. With
+//! the engine as it is, it must find what is new. With a [fault](fault::Fault) put in, it must find
+//! what is old, or the trial shows nothing: emulators drop more than they are told to, in some
+//! cases. Which those are is known, and written here, with the reason; what is masked on one
+//! machine is seen on another.
+
+pub(crate) mod engine;
+pub(crate) mod fault;
+pub(crate) mod storms;
+pub(crate) mod user;
+mod ways;
+
+use crate::arch::{Arch, Architecture, Interrupt, Status};
+use crate::by_hand::Memory;
+use crate::console::println;
+use crate::entry::end;
+use fault::Fault;
+use ways::{Way, WAYS};
+
+/// What came of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// What is new was found.
+    Fresh,
+    /// What is old was found: a real program would now use memory that is another's.
+    Stale,
+}
+
+/// Whether a fault can be seen on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visibility {
+    Seen,
+    /// The emulator drops what it was not told to.
+    Masked(&'static str),
+    /// There is nothing that the fault could be in.
+    Absent(&'static str),
+}
+
+/// On each architecture that the kernel boots on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visible {
+    pub(crate) x86_64: Visibility,
+    pub(crate) aarch64: Visibility,
+    pub(crate) loongarch64: Visibility,
+}
+
+impl Visible {
+    fn here(&self) -> Visibility {
+        match Arch::NAME {
+            "x86_64" => self.x86_64,
+            "aarch64" => self.aarch64,
+            _ => self.loongarch64,
+        }
+    }
+}
+
+/// How often each is tried: the first time may be luck.
+const TIMES: usize = 3;
+
+pub(crate) fn run(memory: &mut Memory, cpus: u32) -> ! {
+    if cpus < 2 {
+        println!("trials skipped: they take two CPUs");
+        end(Status::Passed);
+    }
+    engine::here(|here| here.online());
+    user::wait_until(|| user::online() == u64::from(cpus) - 1);
+    let mut wrong = 0;
+    for way in WAYS {
+        wrong += usize::from(!is_right(memory, way, Fault::None, Visibility::Absent("")));
+        for &(fault, visible) in way.faults {
+            wrong += usize::from(!is_right(memory, way, fault, visible.here()));
+        }
+    }
+    wrong += usize::from(!storms::run(memory, cpus));
+    end(if wrong == 0 { Status::Passed } else { Status::Failed });
+}
+
+/// In the handlers of interrupts.
+pub(crate) fn interrupt(interrupt: Interrupt) {
+    if interrupt == Interrupt::Flush {
+        engine::here(|here| here.answer());
+    }
+}
+
+/// Tries a way with a fault, and says what came of it.
+fn is_right(memory: &mut Memory, way: &Way, fault: Fault, visibility: Visibility) -> bool {
+    let (name, fault_name) = (way.name, fault.name());
+    if let (Visibility::Absent(why), true) = (visibility, fault != Fault::None) {
+        println!("trial way={name} fault={fault_name} verdict=absent why={why}");
+        return true;
+    }
+    let mut stale = 0;
+    for _ in 0..TIMES {
+        let interrupts_before = engine::interrupts_sent();
+        fault::put_in(fault);
+        let verdict = (way.is_tried)(memory);
+        fault::put_in(Fault::None);
+        user::leave();
+        stale += usize::from(verdict == Verdict::Stale);
+        let interrupts = engine::interrupts_sent() - interrupts_before;
+        if way.is_quiet && interrupts != 0 {
+            println!("trial way={name} fault={fault_name} verdict=interrupted times={interrupts}");
+            return false;
+        }
+    }
+    let is_right = match (fault, visibility) {
+        (Fault::None, _) => stale == 0,
+        (_, Visibility::Seen) => stale == TIMES,
+        _ => true,
+    };
+    let verdict = match (stale, visibility) {
+        (0, Visibility::Masked(_)) => "masked",
+        (0, _) => "fresh",
+        (TIMES, _) => "stale",
+        _ => "mixed",
+    };
+    let why = if let Visibility::Masked(why) = visibility { why } else { "" };
+    let right = if is_right { "yes" } else { "NO" };
+    println!("trial way={name} fault={fault_name} verdict={verdict} right={right} why={why}");
+    is_right
+}

@@ -1,0 +1,118 @@
+//! Storms: nobody may wait for ever, whoever waits for whom.
+//!
+//! All CPUs run one space, so that each flush rings all others; each flushes as fast as it can,
+//! with interrupts masked; and nobody may be left behind.
+
+#![expect(unsafe_code, reason = "switches to a space")]
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use shootdown::{Extent, Space};
+
+use crate::arch::{Arch, Architecture, Interrupt};
+use crate::by_hand::Memory;
+use crate::console::println;
+use crate::trials::engine::{Machine, here};
+use crate::trials::user::wait_until;
+use crate::trials::ways::empty_space;
+
+/// What a CPU does in one round.
+type Round = fn(&'static Space<Machine>, u32, u64);
+
+/// How often each CPU does it: some 10 000 interrupts on four of them.
+const ROUNDS: u64 = 1000;
+
+const STORMS: &[(&str, Round)] = &[
+    ("all-flush-masked", flush_masked),
+    ("all-flush-several", flush_several),
+    ("some-go-offline", flush_or_go_offline),
+];
+
+/// Which storm is on, from 1.
+static STORM: AtomicU64 = AtomicU64::new(0);
+/// How many CPUs are through with it.
+static THROUGH: AtomicU64 = AtomicU64::new(0);
+static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
+
+/// On the first CPU. Returns whether all went well; what does not end is a panic.
+pub(crate) fn run(memory: &mut Memory, cpus: u32) -> bool {
+    for (number, (name, _)) in (1..).zip(STORMS) {
+        SPACE.store(ptr::from_ref(empty_space(memory)).cast_mut(), Ordering::Relaxed);
+        THROUGH.store(0, Ordering::Relaxed);
+        STORM.store(number, Ordering::Release);
+        Arch::send(&mut (1..cpus), Interrupt::Wake);
+        weather(number, 0);
+        wait_until(|| THROUGH.load(Ordering::Acquire) == u64::from(cpus));
+        STORM.store(0, Ordering::Release);
+        println!("storm name={name} cpus={cpus} rounds={ROUNDS} verdict=over");
+    }
+    true
+}
+
+/// On the others, when they have nothing else to do: takes part, if a storm is on that this CPU has
+/// not been through. Returns the last that it has.
+pub(crate) fn take_part(last: u64) -> u64 {
+    match STORM.load(Ordering::Acquire) {
+        0 => last,
+        number if number == last => last,
+        number => {
+            weather(number, Arch::cpu());
+            number
+        }
+    }
+}
+
+fn weather(number: u64, cpu: u32) {
+    let (_, round) = STORMS[number as usize - 1];
+    // SAFETY: spaces of trials stay, and their roots are theirs.
+    let space: &'static Space<Machine> = unsafe { &*SPACE.load(Ordering::Relaxed) };
+    for turn in 0..ROUNDS {
+        switch(space);
+        round(space, cpu, turn);
+    }
+    here(|here| here.leave());
+    THROUGH.fetch_add(1, Ordering::AcqRel);
+}
+
+fn switch(space: &'static Space<Machine>) {
+    // SAFETY: as above, and the CPU is online.
+    here(|here| unsafe { here.switch(space) });
+}
+
+fn page(cpu: u32) -> Extent {
+    Extent::page(0x80_0000 + u64::from(cpu) * 0x1000)
+}
+
+/// Waits with interrupts masked, while the others wait for it.
+fn flush_masked(space: &'static Space<Machine>, cpu: u32, _: u64) {
+    assert!(Arch::interrupts_masked());
+    here(|here| here.flush(space, page(cpu))).wait();
+}
+
+/// Begins a second flush before it waits for the first, and of all the kernel.
+fn flush_several(space: &'static Space<Machine>, cpu: u32, turn: u64) {
+    let mut first = here(|here| here.flush(space, page(cpu)));
+    let second = here(|here| here.flush(space, Extent::whole()));
+    first.join(second);
+    if turn.is_multiple_of(16) {
+        first.join(here(|here| here.flush_kernel(Extent::whole())));
+    }
+    // Some wait where they can be interrupted.
+    if cpu.is_multiple_of(2) {
+        Arch::unmask_interrupts();
+    }
+    first.wait();
+    Arch::mask_interrupts();
+}
+
+/// Odd ones come and go.
+fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
+    if cpu.is_multiple_of(2) || turn.is_multiple_of(8) {
+        return flush_masked(space, cpu, turn);
+    }
+    here(|here| here.offline());
+    // For as long as a flush takes, and it is not waited for.
+    (0..50).for_each(|_| core::hint::spin_loop());
+    here(|here| here.online());
+}

@@ -1,0 +1,97 @@
+//! What the kernel needs to boot: QEMU for each architecture, and the compiler's `core`.
+
+use std::fs;
+
+use super::{install_from_distribution, is_root};
+use crate::command::{Command, Failure};
+
+/// Where it boots: `shootdown boot --arch`, the compiler's target, the emulator, its package.
+pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 3] = [
+    ("x86_64", "x86_64-unknown-none", "qemu-system-x86_64", "qemu-system-x86"),
+    ("aarch64", "aarch64-unknown-none", "qemu-system-aarch64", "qemu-system-arm"),
+    (
+        "loongarch64",
+        "loongarch64-unknown-none-softfloat",
+        "qemu-system-loongarch64",
+        "qemu-system-misc",
+    ),
+];
+
+/// Older ones mistranslate pages of 4 KiB on LoongArch, have no x2APIC, and do not repeat
+/// themselves to the byte.
+const QEMU_MIN: u32 = 8;
+
+/// Installs what is missing.
+pub(crate) fn for_boots() -> Result<(), Failure> {
+    for (_, target, emulator, package) in ARCHITECTURES {
+        if version(emulator).is_none() {
+            install_from_distribution(package)?;
+        }
+        if version(emulator).is_some_and(|version| version < QEMU_MIN) {
+            install_newer(package)?;
+        }
+        let found = version(emulator).unwrap_or(0);
+        if found < QEMU_MIN {
+            return Err(Failure::new(
+                format!("{emulator} is version {found}, and {QEMU_MIN} is needed"),
+                "install a newer QEMU",
+            ));
+        }
+        core_for(target)?;
+    }
+    Ok(())
+}
+
+/// The major version of an emulator; `None` if it is not installed.
+fn version(emulator: &str) -> Option<u32> {
+    let said = Command::new(emulator).args("--version").output().ok()?;
+    said.split_whitespace().nth(3)?.split('.').next()?.parse().ok()
+}
+
+/// The compiler's `core`, ready-made or to be made of its source: not every mirror has all targets.
+fn core_for(target: &str) -> Result<(), Failure> {
+    let installed = Command::new("rustup").args("target list --installed").output()?;
+    if installed.lines().any(|line| line == target)
+        || Command::new("rustup").args("target add").arg(target).output().is_ok()
+    {
+        return Ok(());
+    }
+    println!("there is no ready-made `core` for {target}: it is built");
+    Command::new("rustup").args("component add rust-src").output().map(drop)
+}
+
+/// From the backports of the distribution that apt already knows.
+fn install_newer(package: &str) -> Result<(), Failure> {
+    let by_hand = |why: &str| {
+        Failure::new(
+            format!("{package} is too old, and no newer one can be installed: {why}"),
+            "QEMU 8 or newer, from wherever you have it",
+        )
+    };
+    if !is_root() {
+        return Err(by_hand("this is not root"));
+    }
+    let known = "indextargets --format $(SITE)@$(RELEASE) Created-By:@Packages";
+    let known: Vec<_> = known.split(' ').map(|word| word.replace('@', " ")).collect();
+    let known = known.iter().fold(Command::new("apt-get"), |command, word| command.arg(word));
+    let known = known.output().map_err(|_| by_hand("there is no apt"))?;
+    let Some((site, release)) = known.lines().find_map(|line| {
+        let (site, release) = line.split_once(' ')?;
+        (!release.contains('-')).then_some((site, release))
+    }) else {
+        return Err(by_hand("apt knows no release"));
+    };
+    let suite = format!("{release}-backports");
+    if !known.lines().any(|line| line.ends_with(&suite)) {
+        let list = format!("deb {site} {suite} main\n");
+        fs::write("/etc/apt/sources.list.d/shootdown-backports.list", list)
+            .map_err(|error| by_hand(&error.to_string()))?;
+        println!("apt may take packages from {suite} from now on, if told to");
+    }
+    let apt = |words: &str| {
+        Command::new("apt-get").args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
+    };
+    apt("update -qq").map_err(|_| by_hand("apt-get update fails"))?;
+    apt(&format!("install -y -qq --no-install-recommends -t {suite} {package}"))
+        .map_err(|_| by_hand("the backports have none"))
+}
