@@ -48,8 +48,12 @@ pub(crate) struct Load {
     pub(crate) mode: Mode,
     /// How many CPUs there are.
     pub(crate) cpus: u32,
-    /// After how long a thread gives its CPU up to others: `tick_ns`.
+    /// After how long a thread gives its CPU up to others.
     pub(crate) slice_ns: u64,
+    /// How often a CPU that runs a thread is interrupted by its timer, whether or not there is
+    /// anything to do. An emulator that counts instructions has CPUs take turns, which are over at
+    /// the latest then: the more ticks, the finer they interleave.
+    pub(crate) tick_ns: u64,
     /// After how long without progress the run is given up.
     pub(crate) stall_ns: u64,
     /// What becomes of who uses memory that it may not: `fatal` or `survived`.
@@ -68,6 +72,7 @@ impl Load {
         mode: Mode::Smoke,
         cpus: 1,
         slice_ns: 3_000_000,
+        tick_ns: 100_000_000,
         stall_ns: 20_000_000_000,
         refusals: Refusals::Fatal,
         rounds: storms::ROUNDS,
@@ -106,7 +111,8 @@ impl Load {
                 }
             }
             "cpus" => self.cpus = number(value).filter(|cpus| (1..=64).contains(cpus))?,
-            "tick_ns" => self.slice_ns = number(value).filter(|ns| *ns > 0)?,
+            "slice_ns" => self.slice_ns = number(value).filter(|ns| *ns > 0)?,
+            "tick_ns" => self.tick_ns = number(value).filter(|ns| *ns > 0)?,
             "stall_ns" => self.stall_ns = number(value).filter(|ns| *ns > 0)?,
             "rounds" => self.rounds = number(value)?,
             "refusals" => {

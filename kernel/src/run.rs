@@ -24,9 +24,9 @@ static SETTINGS: Once<Settings> = Once::new();
 
 /// The first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
-    let Load { cpus, slice_ns, stall_ns, refusals, rest, .. } = *load;
+    let Load { cpus, slice_ns, tick_ns, stall_ns, refusals, rest, .. } = *load;
     memory::set_up(&boot.memory);
-    let settings = *SETTINGS.set(Settings { cpus, slice_ns, stall_ns });
+    let settings = *SETTINGS.set(Settings { cpus, slice_ns, tick_ns, stall_ns });
     machine::set_up(cpus, stall_ns);
     scheduler::set_up(settings);
     let stream = checked(rest).unwrap_or_else(|error| fatal(format_args!("{error}")));
@@ -37,6 +37,7 @@ pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
     while ONLINE.load(Ordering::Acquire) != cpus - 1 {
         Arch::relax();
     }
+    Engine.online();
     // All of them before any runs, as on the simulated machine.
     world().start();
     HAS_BEGUN.store(true, Ordering::Release);
@@ -50,6 +51,7 @@ pub(crate) fn run_on_other() -> ! {
     while !HAS_BEGUN.load(Ordering::Acquire) {
         Arch::wait_for_interrupt();
     }
+    Engine.online();
     scheduler::run_cpu()
 }
 

@@ -1,5 +1,7 @@
 //! What threads do in user mode, and the page faults that bring them back.
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use shootdown_vm::{Access, Coherence as _, FaultError, PAGE_BYTES};
 
 use crate::arch::{Arch, Architecture, Task, User, UserExit};
@@ -29,24 +31,7 @@ pub(crate) fn touch(
         Access::Read | Access::Execute => (Task::Read, 0),
     };
     let mut user = user(task, address, 1, value);
-    let (mut faults, mut refused) = (0, None);
-    loop {
-        match stay(&mut user, refused.take()) {
-            UserExit::Done => break,
-            UserExit::Interrupt => {
-                scheduler::preemption_point();
-                return_to_user(process);
-            }
-            UserExit::Fault { address, access } => {
-                faults += 1;
-                if faults > FAULTS_MAX {
-                    return Err(StepError::Stuck);
-                }
-                fault(process, address, access)?;
-                refused = Some(address);
-            }
-        }
-    }
+    work(process, &mut user)?;
     if access != Access::Write {
         contents::check(process, address, holds, user.value as u64);
     }
@@ -67,31 +52,50 @@ fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepErro
     }
 }
 
-/// Computes for so long, and gives the CPU up at the end of each timeslice. Interrupts that come
-/// meanwhile come on top.
-pub(crate) fn compute(process: &Process, mut left_ns: u64) -> Result<(), StepError> {
-    let interrupted_ns = || counts::here().interrupted_ns.read();
-    let mut user = user(Task::Spin, 0, usize::MAX, 0);
-    let mut refused = None;
-    while left_ns > 0 {
-        let (begin_ns, interrupted_before) = (Arch::now_ns(), interrupted_ns());
-        let end_ns = begin_ns.saturating_add(left_ns);
-        scheduler::interrupt_at(end_ns.min(scheduler::slice_ends_ns()));
-        let exit = stay(&mut user, refused.take());
-        let spent_ns = Arch::now_ns() - begin_ns;
-        left_ns = left_ns.saturating_sub(spent_ns - (interrupted_ns() - interrupted_before));
-        if let UserExit::Fault { address, access } = exit {
-            fault(process, address, access)?;
-            refused = Some(address);
-            continue;
-        }
-        if left_ns > 0 {
-            scheduler::preemption_point();
-            return_to_user(process);
+/// Computes for so long on a CPU that does nothing else, and gives it up at the end of each
+/// timeslice. Interrupts, and whatever an emulator does meanwhile, come on top.
+pub(crate) fn compute(process: &Process, time_ns: u64) -> Result<(), StepError> {
+    let turns = u128::from(time_ns) * 1000 / u128::from(TURN_PS.load(Relaxed));
+    let count = usize::try_from(turns).unwrap_or(usize::MAX).max(1);
+    work(process, &mut user(Task::Spin, 0, count, 0))
+}
+
+/// How long one turn of the loop takes in which user threads compute.
+static TURN_PS: AtomicU64 = AtomicU64::new(1000);
+
+/// Finds out how long that is. Once, by the first CPU, while the others wait: with a process that
+/// nobody needs for anything else, whose space this CPU has loaded.
+pub(crate) fn calibrate(process: &Process) -> Result<(), StepError> {
+    const TURNS: usize = 100_000;
+    // The second time, its code is there.
+    work(process, &mut user(Task::Spin, 0, TURNS, 0))?;
+    let begin_ns = Arch::now_ns();
+    work(process, &mut user(Task::Spin, 0, TURNS, 0))?;
+    let took_ns = Arch::now_ns() - begin_ns;
+    TURN_PS.store((took_ns * 1000 / TURNS as u64).max(1), Relaxed);
+    Ok(())
+}
+
+/// Stays in user mode until all is done that is asked for.
+fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
+    let (mut faults, mut refused) = (0, None);
+    loop {
+        match stay(user, refused.take()) {
+            UserExit::Done => return Ok(()),
+            UserExit::Interrupt => {
+                scheduler::preemption_point();
+                return_to_user(process);
+            }
+            UserExit::Fault { address, access } => {
+                faults += 1;
+                if faults > FAULTS_MAX {
+                    return Err(StepError::Stuck);
+                }
+                fault(process, address, access)?;
+                refused = Some(address);
+            }
         }
     }
-    scheduler::interrupt_at(u64::MAX);
-    Ok(())
 }
 
 /// The calling thread goes on in user mode.

@@ -94,8 +94,9 @@ impl World {
         });
     }
 
-    /// Makes the processes that run from the beginning.
+    /// Makes the processes that run from the beginning. Without any, that was all.
     pub(crate) fn start(&'static self) {
+        self.calibrate().unwrap_or_else(|error| fail(None, error));
         for start in self.stream.processes() {
             let process = self.process();
             let started = process.and_then(|process| {
@@ -105,6 +106,19 @@ impl World {
             });
             started.unwrap_or_else(|error| fail(Some(start.program), error));
         }
+        if self.stream.processes().next().is_none() {
+            report::finish(self, &self.measure.lock());
+        }
+    }
+
+    /// Finds out how fast user threads compute.
+    fn calibrate(&self) -> Result<(), StepError> {
+        let process = self.process()?;
+        scheduler::load_space_of(Some(&process));
+        return_to_user(&process);
+        user::calibrate(&process)?;
+        process.space().exit();
+        Ok(())
     }
 
     /// The file with this number.

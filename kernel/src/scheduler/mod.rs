@@ -29,7 +29,7 @@ use queues::{Queues, State};
 use switch::leave_cpu;
 
 pub(crate) use stall::watch;
-pub(crate) use switch::{end_switch, run_cpu};
+pub(crate) use switch::{end_switch, load_space_of, run_cpu};
 pub(crate) use thread::{Affinity, Stack, ThreadId, Waits};
 
 use thread::{Body, Thread};
@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) cpus: u32,
     /// After how long a thread gives its CPU up to others.
     pub(crate) slice_ns: u64,
+    /// How often a CPU that runs a thread looks up.
+    pub(crate) tick_ns: u64,
     /// After how long without progress the run is given up.
     pub(crate) stall_ns: u64,
 }
@@ -130,26 +132,16 @@ pub(crate) fn yield_now() {
 /// Where a thread returns to user mode: gives the CPU up if its timeslice is over and another
 /// thread waits.
 pub(crate) fn preemption_point() {
-    if Arch::now_ns() < slice_ends_ns() {
+    let now_ns = Arch::now_ns();
+    if with_queues(|queues| now_ns < queues.of(Arch::cpu()).slice_ends_ns) {
         return;
     }
-    yield_now();
+    if current().is_some() {
+        yield_now();
+    }
     with_queues(|queues| {
         let slice_ns = queues.settings.slice_ns;
         queues.of(Arch::cpu()).slice_ends_ns = Arch::now_ns() + slice_ns;
-        queues.set_timer(Arch::cpu());
-    });
-}
-
-/// When the calling thread's timeslice is over.
-pub(crate) fn slice_ends_ns() -> u64 {
-    with_queues(|queues| queues.of(Arch::cpu()).slice_ends_ns)
-}
-
-/// Has the timer interrupt this CPU then, too; at no time, if that is `u64::MAX`.
-pub(crate) fn interrupt_at(time_ns: u64) {
-    with_queues(|queues| {
-        queues.of(Arch::cpu()).interrupt_at_ns = time_ns;
         queues.set_timer(Arch::cpu());
     });
 }
@@ -174,7 +166,7 @@ pub(crate) fn set_process(process: Option<Arc<Process>>) {
         let id = queues.of(Arch::cpu()).current.expect("a thread is running");
         let thread = queues.thread_mut(id);
         let before = core::mem::replace(&mut thread.process, process);
-        switch::load_space_of(thread.process.as_deref());
+        load_space_of(thread.process.as_deref());
         before
     });
     // Not under the lock: it may be the last to have it.
@@ -188,10 +180,6 @@ pub(crate) fn tick() {
         let cpu = Arch::cpu();
         while let Some(id) = queues.take_sleeper(cpu, Arch::now_ns()) {
             wake_in(queues, id);
-        }
-        let of_cpu = queues.of(cpu);
-        if Arch::now_ns() >= of_cpu.interrupt_at_ns {
-            of_cpu.interrupt_at_ns = u64::MAX;
         }
         queues.set_timer(cpu);
     });

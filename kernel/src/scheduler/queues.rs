@@ -34,17 +34,14 @@ pub(super) struct OfCpu {
     /// Threads that sleep, the next to wake last.
     sleepers: Vec<(u64, ThreadId)>,
     pub(super) slice_ends_ns: u64,
-    /// When it has asked to be interrupted.
-    pub(super) interrupt_at_ns: u64,
     /// Of its idle loop, while a thread runs.
     pub(super) idle_stack_pointer: usize,
     /// Of a thread that has ended here, until somebody else's is used.
     pub(super) dead_stack: Option<Stack>,
 }
 
-/// Every CPU is interrupted this often at least while it has something to do, and the first one
-/// always: it looks whether anything happens.
-const TICK_MAX_NS: u64 = 500_000_000;
+/// The first CPU is interrupted this often at least: it looks whether anything happens.
+const WATCH_NS: u64 = 500_000_000;
 
 impl Queues {
     pub(super) fn new(settings: Settings) -> Self {
@@ -53,7 +50,6 @@ impl Queues {
             ready: VecDeque::new(),
             sleepers: Vec::new(),
             slice_ends_ns: 0,
-            interrupt_at_ns: u64::MAX,
             idle_stack_pointer: 0,
             dead_stack: None,
         };
@@ -152,17 +148,18 @@ impl Queues {
 
     /// Has the timer interrupt this CPU when it has to do something next.
     pub(super) fn set_timer(&mut self, cpu: u32) {
-        let now_ns = Arch::now_ns();
+        let (now_ns, tick_ns) = (Arch::now_ns(), self.settings.tick_ns);
         let of_cpu = self.of(cpu);
-        let mut next_ns = of_cpu.interrupt_at_ns;
-        if let Some(&(until_ns, _)) = of_cpu.sleepers.last() {
-            next_ns = next_ns.min(until_ns);
+        let mut next_ns = of_cpu.sleepers.last().map_or(u64::MAX, |&(until_ns, _)| until_ns);
+        // Who is told that it is over, and goes on in the kernel, need not be told again.
+        if of_cpu.current.is_some() && of_cpu.slice_ends_ns > now_ns {
+            next_ns = next_ns.min(of_cpu.slice_ends_ns);
         }
         if of_cpu.current.is_some() {
-            next_ns = next_ns.min(of_cpu.slice_ends_ns.max(now_ns + 1));
+            next_ns = next_ns.min(now_ns + tick_ns);
         }
-        if cpu == 0 || of_cpu.current.is_some() {
-            next_ns = next_ns.min(now_ns + TICK_MAX_NS);
+        if cpu == 0 {
+            next_ns = next_ns.min(now_ns + WATCH_NS);
         }
         if next_ns != u64::MAX {
             Arch::set_timer_ns(next_ns.saturating_sub(now_ns).max(1));

@@ -80,7 +80,7 @@ fn stack_pointer_of(queues: &mut Queues, cpu: u32, next: Option<ThreadId>) -> us
 }
 
 /// Makes a process's space current on this CPU, or none.
-pub(super) fn load_space_of(process: Option<&Process>) {
+pub(crate) fn load_space_of(process: Option<&Process>) {
     match process {
         // SAFETY: a process stays until its last thread has let go of it, and its space is retired
         // before its page tables are freed.
@@ -121,7 +121,6 @@ extern "C" fn begin(number: usize) -> ! {
 
 /// The idle loop of a CPU, which is set up, with interrupts masked.
 pub(crate) fn run_cpu() -> ! {
-    Engine.online();
     loop {
         let mut guard = QUEUES.lock();
         let queues = guard.as_mut().expect("they are made before CPUs start");
