@@ -55,8 +55,14 @@ fn is_other() -> bool {
     Arch::cpu() != 0
 }
 
-/// As many tags as it takes for them to be used up within a trial.
-const TAGS_MAX: usize = 8;
+/// As many tags as it takes for them to be used up within a trial. Where they are all CPUs', there
+/// must be one for each.
+const fn tags_max(tagging: Tagging) -> usize {
+    match tagging {
+        Tagging::PerCpu | Tagging::Renamed => 3,
+        Tagging::Global => 8,
+    }
+}
 
 /// So far off are other pages: in another pair, and within the same table.
 const OFF: u64 = 8 << 12;
@@ -112,7 +118,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         self.0.tagging()
     }
     fn tag_count(&self) -> usize {
-        self.0.tag_count().min(TAGS_MAX)
+        self.0.tag_count().min(tags_max(self.tagging()))
     }
     fn flush_ceiling(&self) -> usize {
         self.0.flush_ceiling()
