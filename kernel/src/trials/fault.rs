@@ -38,11 +38,22 @@ impl Fault {
     }
 }
 
+static CHOSEN: AtomicU8 = AtomicU8::new(0);
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Puts a fault in, or takes it out.
-pub(crate) fn put_in(fault: Fault) {
-    PRESENT.store(fault as u8, Ordering::SeqCst);
+/// Which fault is to be tried.
+pub(crate) fn choose(fault: Fault) {
+    CHOSEN.store(fault as u8, Ordering::SeqCst);
+}
+
+/// From here on it is in.
+pub(crate) fn put_in() {
+    PRESENT.store(CHOSEN.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// From here on all is well.
+pub(crate) fn take_out() {
+    PRESENT.store(Fault::None as u8, Ordering::SeqCst);
 }
 
 /// Whether a fault is in, for the CPU that asks. The one that changes page tables has none: what is

@@ -13,7 +13,10 @@ use crate::arch::{Arch, Architecture};
 use crate::by_hand::{Memory, entry, seen, set_entry};
 use crate::trials::Visibility::{Absent, Masked, Seen};
 use crate::trials::engine::{Machine, engine, here};
-use crate::trials::fault::Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused};
+use crate::trials::fault::{
+    self,
+    Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
+};
 use crate::trials::user::{self, CODE, Found, Order, begin, tell};
 use crate::trials::{Verdict, Visible};
 
@@ -161,11 +164,13 @@ impl Scene {
         Self { root, space, old, new }
     }
 
-    /// The other CPU runs it, and has used the page.
+    /// The other CPU runs it, and has used the page. So far all was well; what comes is tried.
     fn in_use(memory: &mut Memory) -> Self {
+        fault::take_out();
         let scene = Self::new(memory);
         user::run_space(scene.space);
         assert_eq!(tell(Order::Read, PAGE), Found::Word(OLD));
+        fault::put_in();
         scene
     }
 
