@@ -2,32 +2,45 @@
 
 use core::fmt;
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::arch::{Arch, Architecture, Boot, Interrupt, Status};
 use crate::by_hand::Memory;
 use crate::console::println;
-use crate::load::{Load, Mode};
-use crate::{smoke, trials};
+use crate::load::{BadLine, Load, Mode};
+use crate::{run, smoke, trials};
+
+/// Whether a workload is run. Decided by the first CPU before there are others, or interrupts.
+static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
 
 /// The first CPU begins here, with interrupts masked.
 pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     Arch::set_up_cpu(0);
-    let load = Load::parse(boot.load);
+    let load = Load::parse(boot.load).unwrap_or_else(|BadLine(line)| {
+        fatal(format_args!("unsupported load: `{}`", line.escape_ascii()))
+    });
     println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
+    if load.mode == Mode::Workload {
+        RUNS_WORKLOAD.store(true, Ordering::Release);
+        run::run(boot, &load);
+    }
     let mut memory = Memory::new(boot);
     if load.mode == Mode::Trials {
         trials::engine::make(&mut memory, load.cpus);
     }
     smoke::run(&mut memory, load.cpus);
-    match load.mode {
-        Mode::Smoke => end(Status::Passed),
-        Mode::Trials => trials::run(&mut memory, load.cpus),
+    if load.mode == Mode::Trials {
+        trials::run(&mut memory, &load);
     }
+    end(Status::Passed)
 }
 
 /// Every other CPU begins here, with interrupts masked.
 pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);
+    if RUNS_WORKLOAD.load(Ordering::Acquire) {
+        run::run_on_other();
+    }
     smoke::run_on_other(cpu);
     if trials::engine::is_made() {
         trials::user::obey(cpu);
@@ -39,7 +52,9 @@ pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
 
 /// An interrupt has come, and its controller been told so. Interrupts are masked.
 pub(crate) fn interrupt(interrupt: Interrupt) {
-    if smoke::is_over() {
+    if RUNS_WORKLOAD.load(Ordering::Relaxed) {
+        run::interrupt(interrupt);
+    } else if smoke::is_over() {
         trials::interrupt(interrupt);
     } else {
         smoke::interrupt(interrupt);

@@ -12,19 +12,53 @@
 )]
 
 #[cfg(target_os = "none")]
-mod arch;
+extern crate alloc;
+
+// In reading order.
 #[cfg(target_os = "none")]
-mod by_hand;
+mod arch;
 #[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
+mod load;
+#[cfg(target_os = "none")]
 mod entry;
 #[cfg(target_os = "none")]
-mod load;
+mod by_hand;
 #[cfg(target_os = "none")]
 mod smoke;
 #[cfg(target_os = "none")]
 mod trials;
+#[cfg(target_os = "none")]
+mod sync;
+#[cfg(target_os = "none")]
+mod memory;
+#[cfg(target_os = "none")]
+mod counts;
+#[cfg(target_os = "none")]
+mod machine;
+#[cfg(target_os = "none")]
+mod coherence;
+#[cfg(target_os = "none")]
+mod platform;
+#[cfg(target_os = "none")]
+mod scheduler;
+#[cfg(target_os = "none")]
+mod process;
+#[cfg(target_os = "none")]
+mod contents;
+#[cfg(target_os = "none")]
+mod user;
+#[cfg(target_os = "none")]
+mod operations;
+#[cfg(target_os = "none")]
+mod by_address;
+#[cfg(target_os = "none")]
+mod world;
+#[cfg(target_os = "none")]
+mod report;
+#[cfg(target_os = "none")]
+mod run;
 
 #[cfg(target_os = "none")]
 pub(crate) use entry::{fatal, interrupt, main_on_first_cpu, main_on_other_cpu};

@@ -145,11 +145,17 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The engine and the memory manager build where there is no operating system.
+/// The engine, the memory manager and the language of workloads build where there is no operating
+/// system.
 fn bare_targets() -> Result<(), Failure> {
     setup::BARE_TARGETS.iter().try_for_each(|target| {
         cargo("build --quiet --release -p shootdown -p shootdown-vm --target").arg(target).run()?;
-        println!("shootdown and shootdown-vm build for {target}");
+        cargo("build --quiet --release -p shootdown-workload --no-default-features --target")
+            .arg(target)
+            .run()?;
+        println!(
+            "shootdown, shootdown-vm and the language of shootdown-workload build for {target}"
+        );
         Ok(())
     })
 }

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::convert::Infallible;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
@@ -15,19 +15,8 @@ use shootdown::{
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{EngineOptions, Sim, SimMachine, Tell};
 use shootdown_vm::{
-    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, UnmapLock,
+    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, Teller, UnmapLock,
 };
-
-/// How many more times a CPU tells when it enters the kernel, after it was seen that this saves an
-/// interrupt.
-///
-/// To tell costs a store, and a locked operation at the return, some 10 ns together, and a cache
-/// miss if somebody looked meanwhile. It saves the interrupt, 1 to 4 µs, of every flush that comes
-/// while the CPU is in the kernel, where threads of a process that changes its memory often are.
-/// Seen is that by an interrupt that comes there, or by a flush that was made up for on the way
-/// back. A CPU that is interrupted in user mode only, or not at all, pays nothing; one that was
-/// interrupted in the kernel once pays for as many entries as an interrupt costs.
-const TELLS: u32 = 128;
 
 /// The design, with room for `64 * WORDS` CPUs.
 #[derive(Debug)]
@@ -40,23 +29,6 @@ pub struct Engine<const WORDS: usize, P: Policy = Ours> {
     retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, P>>>>>,
     /// For ever: a `Pending` borrows it.
     engine: &'static Shootdown<SimMachine<WORDS, P>>,
-}
-
-/// Whether a CPU tells when it enters the kernel.
-#[derive(Debug, Default)]
-struct Teller {
-    /// How many more times.
-    left: Cell<u32>,
-    mode: Cell<Mode>,
-}
-
-/// Where a CPU's thread is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Mode {
-    /// In user mode, or there is none.
-    #[default]
-    User,
-    Kernel,
 }
 
 /// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing,
@@ -291,18 +263,14 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
             // promises.
             unsafe { here.switch(space) };
             // The thread is in the kernel, and need not be told of flushes until it leaves that.
-            self.teller().mode.set(Mode::Kernel);
-            if self.teller().left.get() > 0 {
+            if self.teller().switched() {
                 here.enter_lazy();
             }
         });
     }
 
     fn enter_kernel(&self) {
-        let teller = self.teller();
-        teller.mode.set(Mode::Kernel);
-        if let Some(left) = teller.left.get().checked_sub(1) {
-            teller.left.set(left);
+        if self.teller().enters_kernel() {
             self.here(|here| here.enter_lazy());
         }
     }
@@ -312,10 +280,10 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         self.here(|here| {
             // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
             unsafe { here.switch(space) };
-            self.teller().mode.set(Mode::User);
+            self.teller().returns_to_user();
         });
         if self.flushes() != flushes_before {
-            self.teller().left.set(TELLS);
+            self.teller().made_up();
         }
     }
 
@@ -328,10 +296,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn interrupt(&self) {
-        let teller = self.teller();
-        if teller.mode.get() == Mode::Kernel {
-            teller.left.set(TELLS);
-        }
+        self.teller().interrupted();
         self.here(|here| here.answer());
     }
 }

@@ -4,6 +4,9 @@
 //! boots all speak it. Areas and threads are named by numbers that the workload chose; which
 //! addresses they get is the machine's business.
 
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 /// An area of a process's memory, by the number under which it was mapped.

@@ -120,7 +120,8 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
         // Without tags, to load is to discard: that cannot be left out.
-        let entries = if keeps && is_other() && tag != Tag::KERNEL { Entries::Keep } else { entries };
+        let entries =
+            if keeps && is_other() && tag != Tag::KERNEL { Entries::Keep } else { entries };
         // SAFETY: as our caller promises.
         unsafe { self.0.load(root, tag, entries) }
     }

@@ -11,10 +11,10 @@ use shootdown_vm::{Access, Format, Frame, PAGE_BYTES, Protection};
 
 use crate::arch::{Arch, Architecture};
 use crate::by_hand::{Memory, entry, seen, set_entry};
+use crate::trials::Visibility::{Absent, Masked, Seen};
 use crate::trials::engine::{Machine, engine, here};
 use crate::trials::fault::Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused};
 use crate::trials::user::{self, CODE, Found, Order, begin, tell};
-use crate::trials::Visibility::{Absent, Masked, Seen};
 use crate::trials::{Verdict, Visible};
 
 /// A way to be missed.

@@ -20,7 +20,7 @@ pub(crate) enum Architecture {
 }
 
 /// Where the load is put, where there is no initrd: as the kernel expects it.
-const AARCH64_LOAD: u64 = 0x5000_0000;
+const AARCH64_LOAD: u64 = 0x4400_0000;
 const LOONGARCH64_LOAD: u64 = 0x9000_0000;
 
 impl Architecture {
@@ -28,7 +28,7 @@ impl Architecture {
     pub(crate) const fn target(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-unknown-none",
-            Self::Aarch64 => "aarch64-unknown-none",
+            Self::Aarch64 => "aarch64-unknown-none-softfloat",
             Self::Loongarch64 => "loongarch64-unknown-none-softfloat",
         }
     }

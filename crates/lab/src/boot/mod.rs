@@ -121,7 +121,8 @@ fn run(options: &Boot) -> Result<Vec<Line>, BootFailure> {
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts)?,
     };
-    let load = Load::new(&[("cpus", cpus.to_string())], &[]).map_err(BootFailure::Start)?;
+    let values = [("cpus", cpus.to_string()), ("mode", "trials".to_owned())];
+    let load = Load::new(&values, &[]).map_err(BootFailure::Start)?;
     let mut command = arch.command(&kernel, load.path(), cpus, options.counts);
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
     console.watch(arch, &mut command)

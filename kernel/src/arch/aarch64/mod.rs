@@ -1,9 +1,9 @@
 //! `AArch64`, on QEMU's `virt` machine.
 //!
 //! In the order of things: [`boot`] and `boot.s`, from reset to Rust; [`tables`], how the kernel is
-//! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs; [`gic`]
-//! and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`; [`threads`] and
-//! `switch.s`; [`console`]; [`end`].
+//! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs;
+//! [`gic`] and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`;
+//! [`threads`] and `switch.s`; [`console`]; [`end`].
 //!
 //! # Starting it
 //!
@@ -24,9 +24,9 @@
 //!
 //! # Why no floating point
 //!
-//! The target is the one without (`-softfloat`): vectors save x0 to x30, and a thread is 12 words on
-//! its stack. With the other, the compiler copies and clears memory by vector registers, all 32 of
-//! which, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1` has them trap.
+//! The target is the one without (`-softfloat`): vectors save x0 to x30, and a thread is 12 words
+//! on its stack. With the other, the compiler copies and clears memory by vector registers, all 32
+//! of which, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1` has them trap.
 //!
 //! # What the emulator does not show
 //!
@@ -38,8 +38,8 @@
 //!   page must clean and invalidate it before it is run (`dc cvau`, `ic ivau`): nobody here does.
 //! - Its memory is ordered as the host's is. On x86-64, a `dsb` or `dmb` that is missing is missed
 //!   only where a load passes a store.
-//! - A `TLBI` that is broadcast has taken effect on all CPUs soon after it was issued, and before the
-//!   `dsb`: what a missing one does is not seen.
+//! - A `TLBI` that is broadcast has taken effect on all CPUs soon after it was issued, and before
+//!   the `dsb`: what a missing one does is not seen.
 
 #![expect(unsafe_code, reason = "the machine is underneath")]
 

@@ -19,12 +19,12 @@ pub(super) unsafe fn new(
     entry: extern "C" fn(usize) -> !,
     argument: usize,
 ) -> usize {
-    // R15, R14, R13, R12, RBX, RBP; where to return to; and a word, so that the stack is then at a
-    // multiple of 16, as before any call.
-    let words =
-        [0, 0, argument, entry as *const () as usize, 0, 0, thread_start as *const () as usize, 0];
+    // R15, R14, R13, R12, RBX, RBP; where to return to; and two words, so that the stack is then at
+    // a multiple of 16, as before any call.
+    let start = thread_start as *const () as usize;
+    let words = [0, 0, argument, entry as *const () as usize, 0, 0, start, 0, 0];
     let top = (stack_end & !0xf) - size_of_val(&words);
     // SAFETY: the stack is our caller's.
-    unsafe { (top as *mut [usize; 8]).write(words) };
+    unsafe { (top as *mut [usize; 9]).write(words) };
     top
 }

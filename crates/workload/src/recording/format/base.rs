@@ -4,7 +4,7 @@
 //! whole pages: so both are written as pages, with a mark where bytes follow.
 
 use super::rules::Invalid;
-use super::varint::{Cursor, put, unzigzag, zigzag};
+use crate::varint::{Cursor, put, unzigzag, zigzag};
 
 const PAGE_SHIFT: u32 = 12;
 const BYTES_MASK: u64 = (1 << PAGE_SHIFT) - 1;

@@ -4,9 +4,9 @@ use super::base::{Base, take_size};
 use super::encode::OTHER_CPU;
 use super::rules::Invalid;
 use super::schema::{Choice, Encoding, Field, Treatment, kind};
-use super::varint::{Cursor, unzigzag};
 use super::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::recording::record::{Call, Event, FaultCode, Record, SpaceId, TaskId};
+use crate::varint::{Cursor, unzigzag};
 
 /// What there was.
 #[derive(Debug)]
@@ -99,11 +99,11 @@ fn call(from: &mut Cursor<'_>, base: &mut Base, kind: u8) -> Result<Call, Invali
 }
 
 fn task(from: &mut Cursor<'_>) -> Result<TaskId, Invalid> {
-    from.narrow().map(TaskId)
+    Ok(TaskId(from.narrow()?))
 }
 
 fn space(from: &mut Cursor<'_>) -> Result<SpaceId, Invalid> {
-    from.narrow().map(SpaceId)
+    Ok(SpaceId(from.narrow()?))
 }
 
 fn choice<C: Choice>(from: &mut Cursor<'_>) -> Result<C, Invalid> {
@@ -117,7 +117,7 @@ fn name(from: &mut Cursor<'_>) -> Result<String, Invalid> {
 
 fn text<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8], Invalid> {
     match usize::try_from(from.varint()?) {
-        Ok(length @ 0..=NAME_BYTES_MAX) => from.take(length),
+        Ok(length @ 0..=NAME_BYTES_MAX) => Ok(from.take(length)?),
         _ => Err(Invalid::LongName),
     }
 }

@@ -3,8 +3,8 @@
 
 use super::base::{Base, put_size};
 use super::schema::{Choice, kind};
-use super::varint::{put, zigzag};
 use crate::recording::record::{Call, Event, Record};
+use crate::varint::{put, zigzag};
 
 /// In a record's first byte, beside its kind: the CPU is another than the last record's.
 pub(super) const OTHER_CPU: u8 = 0x80;

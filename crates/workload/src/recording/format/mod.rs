@@ -4,8 +4,7 @@
 //! a [`Header`] with the fields of every kind of record, blocks of records with a checksum each,
 //! and [`Totals`] at the end, so that a file that lacks anything is known to.
 //!
-//! In reading order: `varint` are the numbers, `base` what they are relative to, `schema` the
-//! kinds of records, `encode` and `decode` a record, `rules` what is true of every recording,
+//! In reading order: `base` is what numbers are relative to, `schema` the kinds of records, `encode` and `decode` a record, `rules` what is true of every recording,
 //! `block` how much is written at once.
 
 mod base;
@@ -17,7 +16,6 @@ mod header;
 mod reader;
 mod rules;
 mod schema;
-mod varint;
 mod writer;
 
 #[cfg(test)]

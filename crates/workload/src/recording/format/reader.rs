@@ -9,9 +9,9 @@ use super::error::{Cause, ReadError};
 use super::header::{self, Header, Totals};
 use super::rules::{Invalid, Rules};
 use super::schema::Treatment;
-use super::varint::Cursor;
 use super::{END_MARK, HEADER_BYTES_MAX, MAGIC, Version};
 use crate::recording::record::Record;
+use crate::varint::Cursor;
 
 /// Reads a recording, block by block: at most a header and 64 KiB of records are in memory.
 ///

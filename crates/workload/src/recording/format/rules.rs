@@ -5,6 +5,7 @@ use core::fmt;
 
 use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
 use crate::recording::record::{Event, Record, SpaceId, TaskId};
+use crate::varint::Malformed;
 
 /// Watches the records go by, and counts.
 #[derive(Clone, Debug)]
@@ -162,6 +163,15 @@ pub enum Invalid {
     Totals,
     /// Something after the end.
     Surplus,
+}
+
+impl From<Malformed> for Invalid {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::End => Self::BlockEnd,
+            Malformed::Number | Malformed::Unknown => Self::Number,
+        }
+    }
 }
 
 impl fmt::Display for Invalid {

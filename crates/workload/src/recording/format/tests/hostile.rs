@@ -3,9 +3,9 @@
 use std::io::Read;
 
 use super::super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
-use super::super::varint::put;
 use super::super::{Cause, END_MARK, HEADER_BYTES_MAX, MAGIC, Version, header};
 use super::*;
+use crate::varint::put;
 
 const HEAD_BYTES: usize = 20;
 

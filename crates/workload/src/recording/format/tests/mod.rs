@@ -13,11 +13,11 @@ use shootdown_sim::Rng;
 use super::base::Base;
 use super::decode::{Decoded, decode};
 use super::schema::{Treatment, kinds};
-use super::varint::Cursor;
 use super::{Ended, Header, Invalid, ReadError, Reader, Source, Totals, Writer, encode};
 use crate::recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
+use crate::varint::Cursor;
 
 const CPUS: u32 = 3;
 

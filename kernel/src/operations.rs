@@ -1,0 +1,159 @@
+//! What each operation means for memory: the same as on the simulated machine.
+
+use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Protection, Sharing};
+use shootdown_workload::operation::{self, Mapping, Operation, Permission};
+
+use crate::process::{Holds, NamedArea, Process, StepError};
+use crate::user::{enter_kernel, return_to_user, touch};
+use crate::world::World;
+
+/// What becomes of a thread whose memory is not what it takes it for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Refusals {
+    /// The run ends, with the error.
+    #[default]
+    Fatal,
+    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
+    /// and a change an error that it ignores.
+    Survived,
+}
+
+impl Refusals {
+    const fn admit(self, error: &StepError) -> bool {
+        matches!(self, Self::Survived)
+            && matches!(
+                error,
+                StepError::UnknownArea(_)
+                    | StepError::Range(_)
+                    | StepError::Fault(FaultError::NoArea | FaultError::NotPermitted)
+            )
+    }
+}
+
+/// What became of a step.
+pub(crate) enum Step {
+    /// It is done.
+    Done,
+    /// It does not concern memory.
+    NotOfMemory(Operation),
+}
+
+/// What a mapping shows.
+pub(crate) type Backed = (Sharing, Backing<crate::platform::ThisMachine>);
+
+impl World {
+    /// Does what concerns memory.
+    pub(crate) fn perform(
+        &self,
+        process: &Process,
+        operation: Operation,
+    ) -> Result<Step, StepError> {
+        match self.try_to_perform(process, operation) {
+            Err(error) if self.refusals.admit(&error) => Ok(Step::Done),
+            performed => performed,
+        }
+    }
+
+    fn try_to_perform(&self, process: &Process, operation: Operation) -> Result<Step, StepError> {
+        match operation {
+            Operation::Touch { area, pages, access } => {
+                let NamedArea { holds, .. } = process.area(area)?;
+                for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
+                    match touch(process, address, asked(access), holds) {
+                        // The handler returns to what comes next.
+                        Err(error) if self.refusals.admit(&error) => {
+                            enter_kernel();
+                            return_to_user(process);
+                        }
+                        touched => touched?,
+                    }
+                }
+                return Ok(Step::Done);
+            }
+            Operation::Segfault { area, page } => {
+                let page = process.addresses(area, &(page..page + 1))?;
+                segfault(process, page.start)?;
+                return Ok(Step::Done);
+            }
+            Operation::Map { .. }
+            | Operation::Unmap { .. }
+            | Operation::Protect { .. }
+            | Operation::Discard { .. }
+            | Operation::MovePages { .. } => enter_kernel(),
+            Operation::ByAddress(operation) => {
+                self.perform_by_address(process, operation)?;
+                return Ok(Step::Done);
+            }
+            other => return Ok(Step::NotOfMemory(other)),
+        }
+        let space = process.space();
+        match operation {
+            Operation::Map { area, pages, permission, mapping } => {
+                let place = Place::Anywhere { length: pages.saturating_mul(PAGE_BYTES) };
+                let (sharing, backing) = self.backing(mapping);
+                let start = space.map(place, protection(permission), sharing, backing)?;
+                let is_own = mapping == Mapping::Anonymous;
+                let holds = if is_own { Holds::OwnWords } else { Holds::AnyWords };
+                process.name(area, NamedArea { start, holds });
+            }
+            Operation::Unmap { area, pages } => {
+                space.unmap(process.addresses(area, &pages)?)?;
+            }
+            Operation::Protect { area, pages, permission } => {
+                let range = process.addresses(area, &pages)?;
+                space.protect(range, protection(permission))?;
+            }
+            Operation::Discard { area, pages } => {
+                space.advise(process.addresses(area, &pages)?, Advice::DontNeed)?;
+            }
+            Operation::MovePages { area, pages, node } => {
+                let range = process.addresses(area, &pages)?;
+                // A node that is not there has no room, and there is but one.
+                if node == 0 {
+                    space.migrate(range, node)?;
+                }
+            }
+            _ => {}
+        }
+        return_to_user(process);
+        Ok(Step::Done)
+    }
+
+    fn backing(&self, mapping: Mapping) -> Backed {
+        let file = |file| Backing::File { file: self.file(file), first_page: 0 };
+        match mapping {
+            Mapping::Anonymous => (Sharing::Private, Backing::Anonymous),
+            Mapping::PrivateFile(id) => (Sharing::Private, file(id)),
+            Mapping::SharedFile(id) => (Sharing::Shared, file(id)),
+        }
+    }
+}
+
+/// A write that is refused: the kernel finds that the area does not allow it, and the thread goes on
+/// in its handler, which returns by a system call.
+fn segfault(process: &Process, address: u64) -> Result<(), StepError> {
+    match touch(process, address, Access::Write, Holds::AnyWords) {
+        Err(StepError::Fault(FaultError::NotPermitted)) => {
+            enter_kernel();
+            return_to_user(process);
+            Ok(())
+        }
+        Ok(()) => Err(StepError::NotRefused),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) const fn asked(access: operation::Access) -> Access {
+    match access {
+        operation::Access::Read => Access::Read,
+        operation::Access::Write => Access::Write,
+    }
+}
+
+pub(crate) fn protection(permission: Permission) -> Protection {
+    match permission {
+        Permission::None => Protection::empty(),
+        Permission::Read => Protection::READ,
+        Permission::ReadWrite => Protection::READ | Protection::WRITE,
+    }
+}

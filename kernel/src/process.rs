@@ -1,0 +1,170 @@
+//! Processes: their memory, and what threads do that they must not.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use shootdown_vm::{
+    AddressSpace, BadRange, FaultError, MapError, OutOfMemory, PAGE_BYTES, RangeError,
+};
+use shootdown_workload::Malformed;
+use shootdown_workload::operation::{AreaId, LockId};
+
+use crate::arch::{Arch, Architecture};
+use crate::coherence::Engine;
+use crate::platform::ThisMachine;
+use crate::sync::Mutex;
+
+type Tables = <Arch as Architecture>::Format;
+
+/// The memory manager on this machine.
+pub(crate) type Vm = shootdown_vm::Vm<ThisMachine, Engine, Tables>;
+/// The memory of a process.
+pub(crate) type Space = AddressSpace<ThisMachine, Engine, Tables>;
+
+/// A process.
+pub(crate) struct Process {
+    /// From 0 on, in the order of their creation.
+    pub(crate) number: u32,
+    /// Whose words it may find in its own memory: its own number, and those of whom it is a copy.
+    pub(crate) lineage: Vec<u32>,
+    /// Whether anything was moved, in it or in whom it is a copy of: its words may be elsewhere.
+    pub(crate) has_moved: AtomicBool,
+    pub(crate) threads: AtomicU32,
+    space: Space,
+    areas: Mutex<BTreeMap<AreaId, NamedArea>>,
+}
+
+/// An area that the workload has a name for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NamedArea {
+    pub(crate) start: u64,
+    /// Whether nobody but the process writes there.
+    pub(crate) holds: Holds,
+}
+
+/// What may be read in an area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Zeros, and what the process has written there.
+    OwnWords,
+    /// What anybody has written, wherever.
+    AnyWords,
+}
+
+/// What a thread did that it must not, or cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepError {
+    /// It named an area that it had not mapped.
+    UnknownArea(AreaId),
+    /// It mapped what cannot be mapped.
+    Map(MapError),
+    /// It unmapped what cannot be.
+    Unmap(BadRange),
+    /// It changed what is not there.
+    Range(RangeError),
+    /// It used what it may not.
+    Fault(FaultError),
+    /// It could write where it was to be refused.
+    NotRefused,
+    /// There is no memory left.
+    OutOfMemory,
+    /// An access faults for ever, though every fault is resolved.
+    Stuck,
+    /// It let go of a lock that it did not have.
+    NotHeld(LockId),
+    /// It moved to a CPU that is not there.
+    NoCpu(usize),
+    /// The code of user threads is gone: the workload has put something else there.
+    CodeIsGone,
+    /// The steps were damaged after they had been looked at.
+    Damaged(Malformed),
+}
+
+impl Process {
+    pub(crate) fn new(number: u32, space: Space) -> Self {
+        Self {
+            number,
+            lineage: Vec::from([number]),
+            has_moved: AtomicBool::new(false),
+            threads: AtomicU32::new(0),
+            space,
+            areas: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// A copy, with the given space.
+    pub(crate) fn copy(&self, number: u32, space: Space) -> Self {
+        let lineage = [self.lineage.as_slice(), &[number]].concat();
+        let has_moved = AtomicBool::new(self.has_moved.load(Ordering::Relaxed));
+        let areas = Mutex::new(self.areas.lock().clone());
+        Self { number, lineage, has_moved, threads: AtomicU32::new(0), space, areas }
+    }
+
+    pub(crate) const fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// From now on an area has this name.
+    pub(crate) fn name(&self, id: AreaId, area: NamedArea) {
+        self.areas.lock().insert(id, area);
+    }
+
+    /// The area with this name.
+    pub(crate) fn area(&self, id: AreaId) -> Result<NamedArea, StepError> {
+        self.areas.lock().get(&id).copied().ok_or(StepError::UnknownArea(id))
+    }
+
+    /// The addresses of some pages of it.
+    pub(crate) fn addresses(
+        &self,
+        id: AreaId,
+        pages: &Range<u64>,
+    ) -> Result<Range<u64>, StepError> {
+        let address = |page: u64| page.saturating_mul(PAGE_BYTES);
+        let NamedArea { start, .. } = self.area(id)?;
+        Ok(start.saturating_add(address(pages.start))..start.saturating_add(address(pages.end)))
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownArea(area) => write!(f, "area {} is not mapped", area.0),
+            Self::Map(error) => write!(f, "cannot map: {error}"),
+            Self::Unmap(error) => write!(f, "cannot unmap: {error}"),
+            Self::Range(error) => error.fmt(f),
+            Self::Fault(error) => error.fmt(f),
+            Self::NotRefused => f.write_str("a write that must be refused was not"),
+            Self::OutOfMemory => OutOfMemory.fmt(f),
+            Self::Stuck => f.write_str("an access faults for ever"),
+            Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),
+            Self::NoCpu(cpu) => write!(f, "unsupported: there is no CPU {cpu}"),
+            Self::CodeIsGone => f.write_str("unsupported: page 16 is where user code is"),
+            Self::Damaged(error) => error.fmt(f),
+        }
+    }
+}
+
+macro_rules! from {
+    ($($error:ident => $variant:ident;)*) => {$(
+        impl From<$error> for StepError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )*};
+}
+
+from! {
+    MapError => Map; BadRange => Unmap; RangeError => Range; FaultError => Fault;
+    Malformed => Damaged;
+}
+
+impl From<OutOfMemory> for StepError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}

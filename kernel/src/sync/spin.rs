@@ -1,0 +1,40 @@
+//! A lock whose waiters spin.
+//!
+//! Whoever holds one is not preempted, for the kernel preempts nobody but on the way to user mode;
+//! does not wait for a flush; and does not sleep. Interrupts stay as they are: handlers take the
+//! scheduler's lock alone, which is only ever taken with interrupts masked.
+
+#![expect(unsafe_code, reason = "the library's contract for locks")]
+
+use core::hint;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use lock_api::{GuardNoSend, RawMutex};
+
+/// Whether it is held.
+pub(crate) struct SpinLock(AtomicBool);
+
+// SAFETY: only one CPU finds it free before it takes it.
+unsafe impl RawMutex for SpinLock {
+    #[expect(clippy::declare_interior_mutable_const, reason = "the library's name for a new lock")]
+    const INIT: Self = Self(AtomicBool::new(false));
+    /// It is a CPU's.
+    type GuardMarker = GuardNoSend;
+
+    fn lock(&self) {
+        while !self.try_lock() {
+            // Its line stays shared meanwhile.
+            while self.0.load(Ordering::Relaxed) {
+                hint::spin_loop();
+            }
+        }
+    }
+
+    fn try_lock(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+
+    unsafe fn unlock(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

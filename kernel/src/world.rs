@@ -1,0 +1,345 @@
+//! Everything that a run consists of: processes, their threads, and what is measured.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use lock_api::RawRwLock;
+use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
+use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId};
+use shootdown_workload::stream::Stream;
+
+use crate::arch::{Arch, Architecture, Status};
+use crate::coherence::Engine;
+use crate::console::println;
+use crate::counts::{self, Totals};
+use crate::entry::end;
+use crate::operations::{Refusals, Step};
+use crate::platform::{ThisMachine, USER_CODE};
+use crate::process::{Process, Space, StepError, Vm};
+use crate::report;
+use crate::scheduler::{self, Affinity, Settings, ThreadId, Waits};
+use crate::sync::{Mutex, Once, SleepingLock};
+use crate::user::{self, enter_kernel, return_to_user};
+
+static WORLD: Once<World> = Once::new();
+
+/// The one world there is.
+pub(crate) fn world() -> &'static World {
+    WORLD.get()
+}
+
+/// Everything.
+pub(crate) struct World {
+    pub(crate) vm: Vm,
+    pub(crate) settings: Settings,
+    pub(crate) refusals: Refusals,
+    pub(crate) stream: Stream<'static>,
+    /// The code of user threads.
+    code: Arc<File<ThisMachine>>,
+    files: Mutex<BTreeMap<FileId, Arc<File<ThisMachine>>>>,
+    next_process: AtomicU32,
+    tasks: Mutex<BTreeMap<ProgramId, Task>>,
+    locks: Mutex<BTreeMap<LockId, Arc<UserLock>>>,
+    measure: Mutex<Measure>,
+    /// How many threads of the workload there are.
+    unfinished: AtomicUsize,
+    /// What was done to the memory of processes that have ended.
+    ended: Mutex<Stats>,
+}
+
+/// A thread, as others know it.
+#[derive(Default)]
+struct Task {
+    thread: Option<ThreadId>,
+    /// Wakes that it has not waited for yet.
+    tokens: u64,
+    done: bool,
+    joining: Vec<ThreadId>,
+}
+
+/// A lock of the program's own, and who has it: its program's number and 1, or 0.
+struct UserLock {
+    lock: SleepingLock,
+    holder: AtomicU32,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measure {
+    pub(crate) begin: Option<(u64, Totals)>,
+    pub(crate) first_end_ns: Option<u64>,
+    pub(crate) end: Option<(u64, Totals)>,
+    pub(crate) iterations: u64,
+}
+
+impl World {
+    /// Makes it. Once, by the first CPU.
+    pub(crate) fn set_up(settings: Settings, refusals: Refusals, stream: Stream<'static>) {
+        let vm = Vm::new(ThisMachine, Engine).unwrap_or_else(|error| fail(None, error.into()));
+        WORLD.set(Self {
+            vm,
+            settings,
+            refusals,
+            stream,
+            code: Arc::new(File::stored(ThisMachine, USER_CODE)),
+            files: Mutex::new(BTreeMap::new()),
+            next_process: AtomicU32::new(0),
+            tasks: Mutex::new(BTreeMap::new()),
+            locks: Mutex::new(BTreeMap::new()),
+            measure: Mutex::new(Measure::default()),
+            unfinished: AtomicUsize::new(0),
+            ended: Mutex::new(Stats::default()),
+        });
+    }
+
+    /// Makes the processes that run from the beginning. Without any, that was all.
+    pub(crate) fn start(&'static self) {
+        self.calibrate().unwrap_or_else(|error| fail(None, error));
+        for start in self.stream.processes() {
+            let process = self.process();
+            let started = process.and_then(|process| {
+                let affinity = self.affinity(start.cpu)?;
+                self.start_thread(Arc::new(process), start.program, affinity);
+                Ok(())
+            });
+            started.unwrap_or_else(|error| fail(Some(start.program), error));
+        }
+        if self.stream.processes().next().is_none() {
+            report::finish(self, &self.measure.lock());
+        }
+    }
+
+    /// Finds out how fast user threads compute.
+    fn calibrate(&self) -> Result<(), StepError> {
+        let process = self.process()?;
+        scheduler::load_space_of(Some(&process));
+        return_to_user(&process);
+        user::calibrate(&process)?;
+        process.space().exit();
+        Ok(())
+    }
+
+    /// The file with this number.
+    pub(crate) fn file(&self, id: FileId) -> Arc<File<ThisMachine>> {
+        let mut files = self.files.lock();
+        Arc::clone(files.entry(id).or_insert_with(|| Arc::new(File::new(ThisMachine))))
+    }
+
+    /// What was done to the memory of all processes that have ended.
+    pub(crate) fn ended(&self) -> Stats {
+        *self.ended.lock()
+    }
+
+    /// A process with nothing but the code of user threads.
+    fn process(&self) -> Result<Process, StepError> {
+        let space = AddressSpace::new(&self.vm)?;
+        let place = Place::Fixed(user::CODE..user::CODE + PAGE_BYTES);
+        let backing = Backing::File { file: Arc::clone(&self.code), first_page: 0 };
+        space.map(place, Protection::READ | Protection::EXECUTE, Sharing::Shared, backing)?;
+        Ok(Process::new(self.next_number(), space))
+    }
+
+    fn fork(&self, process: &Process) -> Result<Process, StepError> {
+        let space: Space = process.space().fork()?;
+        Ok(process.copy(self.next_number(), space))
+    }
+
+    fn next_number(&self) -> u32 {
+        self.next_process.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn affinity(&self, cpu: Option<usize>) -> Result<Affinity, StepError> {
+        let Some(cpu) = cpu else { return Ok(Affinity::Any) };
+        let number = u32::try_from(cpu).ok().filter(|&number| number < self.settings.cpus);
+        number.map(Affinity::Cpu).ok_or(StepError::NoCpu(cpu))
+    }
+
+    fn start_thread(
+        &'static self,
+        process: Arc<Process>,
+        program: ProgramId,
+        affinity: Affinity,
+    ) {
+        process.threads.fetch_add(1, Ordering::Relaxed);
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        // Others may have woken it before it was made, and may have gone on since.
+        self.task(program, |task| task.done = false);
+        let of_thread = Arc::clone(&process);
+        let body = move || self.thread(of_thread, program);
+        let thread = scheduler::spawn(Some(process), affinity, program.0, body);
+        self.task(program, |task| task.thread = Some(thread));
+    }
+
+    /// A thread, from beginning to end.
+    fn thread(&'static self, mut process: Arc<Process>, program: ProgramId) {
+        return_to_user(&process);
+        for step in self.stream.steps(program).into_iter().flatten() {
+            let performed = step.map_err(StepError::from);
+            let performed = performed.and_then(|step| self.step(&mut process, program, step));
+            performed.unwrap_or_else(|error| fail(Some(program), error));
+            counts::here().steps.add(1);
+            scheduler::preemption_point();
+            // Where another thread ran meanwhile, this one was in the kernel.
+            return_to_user(&process);
+        }
+        scheduler::set_process(None);
+        self.let_go(&process);
+        drop(process);
+        let joining = self.task(program, |task| {
+            task.done = true;
+            core::mem::take(&mut task.joining)
+        });
+        joining.into_iter().for_each(scheduler::wake);
+        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            report::finish(self, &self.measure.lock());
+        }
+    }
+
+    /// The calling thread uses the process no more; the last one takes its memory down.
+    fn let_go(&self, process: &Process) {
+        if process.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+            process.space().exit();
+            *self.ended.lock() += process.space().stats();
+        }
+    }
+
+    fn step(
+        &'static self,
+        process: &mut Arc<Process>,
+        program: ProgramId,
+        operation: Operation,
+    ) -> Result<(), StepError> {
+        let operation = match self.perform(process, operation)? {
+            Step::Done => return Ok(()),
+            Step::NotOfMemory(operation) => operation,
+        };
+        match operation {
+            Operation::Compute(ns) => return user::compute(process, ns),
+            Operation::Begin => {
+                self.begin();
+                return Ok(());
+            }
+            Operation::End { iterations } => {
+                self.end(iterations);
+                return Ok(());
+            }
+            _ => enter_kernel(),
+        }
+        match operation {
+            Operation::Fork(child) => {
+                let copy = Arc::new(self.fork(process)?);
+                self.start_thread(copy, child, Affinity::Any);
+            }
+            Operation::Spawn(thread) => {
+                self.start_thread(Arc::clone(process), thread, Affinity::Any);
+            }
+            Operation::Exec => {
+                let fresh = Arc::new(self.process()?);
+                fresh.threads.store(1, Ordering::Relaxed);
+                let old = core::mem::replace(process, fresh);
+                scheduler::set_process(Some(Arc::clone(process)));
+                self.let_go(&old);
+            }
+            Operation::Join(other) => self.join(other),
+            Operation::Migrate(cpu) => match self.affinity(Some(cpu))? {
+                Affinity::Cpu(cpu) => scheduler::migrate(cpu),
+                Affinity::Any => {}
+            },
+            Operation::Yield => scheduler::yield_now(),
+            Operation::Block => self.block(program),
+            Operation::Sleep(ns) => scheduler::sleep(ns),
+            Operation::Wake(other) => self.wake(other),
+            Operation::Lock(lock) => self.lock(lock, program),
+            Operation::Unlock(lock) => self.unlock(lock, program)?,
+            _ => {}
+        }
+        return_to_user(process);
+        Ok(())
+    }
+
+    fn join(&self, other: ProgramId) {
+        let Some(me) = scheduler::current() else { return };
+        while !self.task(other, |task| {
+            if !task.done && !task.joining.contains(&me) {
+                task.joining.push(me);
+            }
+            task.done
+        }) {
+            scheduler::block(Waits::Join(other.0));
+        }
+    }
+
+    fn block(&self, program: ProgramId) {
+        while !self.task(program, |task| {
+            let has_token = task.tokens > 0;
+            task.tokens = task.tokens.saturating_sub(1);
+            has_token
+        }) {
+            scheduler::block(Waits::Wake);
+        }
+    }
+
+    fn wake(&self, other: ProgramId) {
+        let thread = self.task(other, |task| {
+            task.tokens += 1;
+            task.thread
+        });
+        thread.into_iter().for_each(scheduler::wake);
+    }
+
+    fn lock(&self, lock: LockId, program: ProgramId) {
+        let new = || {
+            let (lock, holder) = (SleepingLock::INIT, AtomicU32::new(0));
+            Arc::new(UserLock { lock, holder })
+        };
+        let held = Arc::clone(self.locks.lock().entry(lock).or_insert_with(new));
+        held.lock.lock_exclusive();
+        held.holder.store(program.0.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn unlock(&self, lock: LockId, program: ProgramId) -> Result<(), StepError> {
+        let held = self.locks.lock().get(&lock).cloned();
+        let is_ours =
+            |held: &Arc<UserLock>| held.holder.load(Ordering::Relaxed) == program.0.wrapping_add(1);
+        let held = held.filter(is_ours).ok_or(StepError::NotHeld(lock))?;
+        held.holder.store(0, Ordering::Relaxed);
+        // SAFETY: this thread holds it.
+        #[expect(unsafe_code, reason = "a raw lock: who takes it and who lets go are two steps")]
+        unsafe {
+            held.lock.unlock_exclusive();
+        }
+        Ok(())
+    }
+
+    fn task<R>(&self, program: ProgramId, f: impl FnOnce(&mut Task) -> R) -> R {
+        f(self.tasks.lock().entry(program).or_default())
+    }
+
+    fn now(&self) -> (u64, Totals) {
+        (Arch::now_ns(), Totals::of_all(self.settings.cpus))
+    }
+
+    fn begin(&self) {
+        let now = self.now();
+        self.measure.lock().begin.get_or_insert(now);
+    }
+
+    fn end(&self, iterations: u64) {
+        let now = self.now();
+        let mut measure = self.measure.lock();
+        measure.first_end_ns.get_or_insert(now.0);
+        measure.end = Some(now);
+        measure.iterations += iterations;
+    }
+}
+
+/// A thread did what it must not, or cannot: says so, and ends the run.
+fn fail(program: Option<ProgramId>, error: StepError) -> ! {
+    match program {
+        Some(ProgramId(program)) => println!("error program {program}: {error}"),
+        None => println!("error {error}"),
+    }
+    end(Status::Failed)
+}
