@@ -77,10 +77,7 @@ pub(super) fn run(user: &mut User) -> UserExit {
             trap::cause::INVALID_FETCH | trap::cause::NOT_EXECUTABLE => Access::Execute,
             trap::cause::ADDRESS if subcode == 0 => Access::Execute,
             trap::cause::ADDRESS | trap::cause::PRIVILEGE => access_of_instruction(),
-            _ => crate::fatal(format_args!(
-                "exception {cause:#x}.{subcode} in user mode at {:#x}",
-                user.pc
-            )),
+            _ => trap::unexpected("in user mode", cause, subcode, user.pc as u64),
         };
         let address = csr::read::<{ csr::BADV }>();
         if !walk::allows(address, access) {
