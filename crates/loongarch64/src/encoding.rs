@@ -25,7 +25,8 @@ pub enum Invalidate {
 pub const ASID_CSR: u32 = 0x18;
 
 const ASID_BITS_SHIFT: u32 = 16;
-const ASID_MAX: u16 = (1 << 10) - 1;
+const ASID_BITS_MAX: u32 = 10;
+const ASID_MAX: u16 = (1 << ASID_BITS_MAX) - 1;
 /// CRMD.IE.
 const INTERRUPTS: u64 = 1 << 2;
 
@@ -39,7 +40,7 @@ pub const fn asid_of(csr: u64) -> Tag {
 #[must_use]
 pub const fn asid_bits(csr: u64) -> u32 {
     let bits = (csr >> ASID_BITS_SHIFT) as u32 & 0xff;
-    if bits < 10 { bits } else { 10 }
+    if bits < ASID_BITS_MAX { bits } else { ASID_BITS_MAX }
 }
 
 /// An ASID as CSR.ASID and `INVTLB` take it: in bits 9 to 0, the others 0.

@@ -38,6 +38,7 @@
 
 #![no_std]
 #![warn(clippy::pedantic)]
+#![allow(clippy::cast_possible_truncation, reason = "fields of registers, of so many bits")]
 
 #[cfg(test)]
 extern crate std;

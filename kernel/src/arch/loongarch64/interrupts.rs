@@ -42,8 +42,8 @@ static ARRIVED: AtomicU32 = AtomicU32::new(0);
 pub(super) fn set_up() {
     // SAFETY: `trap_entry` is where they go.
     unsafe {
-        csr::write_soc(CLEAR, u32::MAX);
-        csr::write_soc(ENABLED, 1 << FLUSH | 1 << WAKE);
+        csr::write_chip(CLEAR, u32::MAX);
+        csr::write_chip(ENABLED, 1 << FLUSH | 1 << WAKE);
         csr::write::<{ csr::ECFG }>(TIMER | FROM_CPUS);
     }
 }
@@ -56,10 +56,10 @@ pub(super) fn handle() {
         crate::interrupt(Interrupt::Timer);
     }
     if pending & FROM_CPUS != 0 {
-        let sent = csr::read_soc(STATUS);
+        let sent = csr::read_chip(STATUS);
         // Before they are handled: who sends again meanwhile sends another one.
         // SAFETY: they are.
-        unsafe { csr::write_soc(CLEAR, sent) };
+        unsafe { csr::write_chip(CLEAR, sent) };
         // What the sender had done before it sent is read after this.
         complete_accesses();
         for (number, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
@@ -112,7 +112,7 @@ pub(super) fn arrive(cpu: u32) {
 
 fn send_one(cpu: u32, number: u32) {
     // SAFETY: to be interrupted is what that CPU has set itself up for, or what firmware waits for.
-    unsafe { csr::write_soc(SEND, BLOCKING | cpu << CPU_SHIFT | number) };
+    unsafe { csr::write_chip(SEND, BLOCKING | cpu << CPU_SHIFT | number) };
 }
 
 /// The upper half first: who looks at the lower one finds all.
@@ -120,7 +120,7 @@ fn send_mail(cpu: u32, mailbox: u32, value: u64) {
     for (half, word) in [(1, value >> 32), (0, value & 0xffff_ffff)] {
         let to = BLOCKING | cpu << CPU_SHIFT | (mailbox << 1 | half) << MAIL_HALF_SHIFT;
         // SAFETY: mail has no effect of its own.
-        unsafe { csr::write_soc_double(SEND_MAIL, word << 32 | u64::from(to)) };
+        unsafe { csr::write_chip_double(SEND_MAIL, word << 32 | u64::from(to)) };
     }
 }
 

@@ -53,8 +53,8 @@ pub(super) fn code() -> &'static [u8] {
 /// Runs in user mode until the kernel has something to do. What an MMU in hardware would do by
 /// itself, it is not told of.
 pub(super) fn run(user: &mut User) -> UserExit {
-    // QEMU does not refuse a fetch by NX (see `mod.rs`). User code stays on its page, so that whoever
-    // looks here sees what a fetch would.
+    // QEMU refuses no fetch by NX (see `mod.rs`). User code stays on its page: what is found here
+    // is what its fetches would find, as long as nobody takes that permission away meanwhile.
     let pc = user.pc as u64;
     if !walk::allows(pc, Access::Execute) {
         return UserExit::Fault { address: pc, access: Access::Execute };
