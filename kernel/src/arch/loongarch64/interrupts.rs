@@ -88,12 +88,17 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
 ///
 /// Firmware empties its mailbox when it begins, and so may lose what has come before. It is told
 /// again until it has come: once it has, nobody looks there any more.
+///
+/// # Panics
+///
+/// If it does not come for seconds: there is no such CPU, or no such firmware.
 pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     const PATIENCE_NS: u64 = 1_000_000;
+    const ATTEMPTS: u32 = 5_000;
     unsafe extern "C" {
         fn other_start();
     }
-    while ARRIVED.load(Acquire) != cpu {
+    for _ in 0..ATTEMPTS {
         send_mail(cpu, MAILBOX_STACK, stack_end as u64);
         send_mail(cpu, MAILBOX_START, windows::physical(other_start as *const ()));
         complete_accesses();
@@ -102,7 +107,11 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
         while ARRIVED.load(Acquire) != cpu && timer::now_ns() - sent_ns < PATIENCE_NS {
             core::hint::spin_loop();
         }
+        if ARRIVED.load(Acquire) == cpu {
+            return;
+        }
     }
+    panic!("CPU {cpu} does not start");
 }
 
 /// This CPU was started, and has come.

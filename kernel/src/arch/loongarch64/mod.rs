@@ -30,9 +30,11 @@
 //! kernel, which is loaded at 2 MiB, it has the lower 256 MiB of memory. All else is for
 //! [`Boot::memory`](crate::arch::Boot::memory), from 2 GiB on; so `-m` must say more than 256 MiB.
 //!
-//! QEMU 10.0 is tried. Before 9.0, all CPUs come to the kernel's entry, where all but the first are
-//! parked: more than one do not come online there. 7.2 has pages of 16 KiB inside, and translates
-//! entries of 4 KiB wrongly: the smoke test reads what it did not write.
+//! QEMU 10.0 is tried. Before 9.0, all CPUs come to the kernel's entry instead of waiting in
+//! firmware: all but the first are parked, and the run fails in the end for they do not come. In
+//! 7.2, memory goes on elsewhere, and the kernel fails as soon as it uses some; and if it is told
+//! where, user mode fails at its first instruction, for 7.2 has pages of 16 KiB inside, and
+//! translates entries of 4 KiB wrongly.
 //!
 //! # What the emulator does not show
 //!
