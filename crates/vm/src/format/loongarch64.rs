@@ -67,7 +67,7 @@ use crate::platform::Frame;
 ///
 /// A page to which no access is allowed has P and V clear, and bit 10 set (`_PAGE_PROTNONE`); that
 /// it was accessed is told by bit 59 then, for V would make it valid. A claim has bit 11 set, its
-/// ticket above, and bit 6 clear: two neighbours with G set would be everyone's.
+/// ticket above, and bit 6 clear: a pair in the TLB with G is everyone's, its neighbour included.
 #[derive(Clone, Copy, Debug)]
 pub enum LoongArch64 {}
 
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(LoongArch64::as_leaf(as_linux), Some(dirty));
     }
 
-    /// The TLB holds a pair, which is everyone's if both have G, and valid by V alone.
+    /// A pair in the TLB is everyone's by G, and valid by V alone.
     #[test]
     fn no_entry_of_a_page_is_global() {
         for bits in [0, 1, u64::MAX >> 12] {
