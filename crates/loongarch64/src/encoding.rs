@@ -1,6 +1,6 @@
 //! What instructions and CSRs are given, and what CSRs say: as numbers, on any host.
 
-use shootdown::{Extent, PageSize, Tag};
+use shootdown::{Extent, Tag};
 
 /// What `INVTLB` drops, by its first operand (manual, `INVTLB`, table of ops). All on the CPU that
 /// executes it.
@@ -25,7 +25,8 @@ pub enum Invalidate {
 pub const ASID_CSR: u32 = 0x18;
 
 const ASID_BITS_SHIFT: u32 = 16;
-const ASID_MAX: u16 = (1 << 10) - 1;
+const ASID_BITS_MAX: u32 = 10;
+const ASID_MAX: u16 = (1 << ASID_BITS_MAX) - 1;
 /// CRMD.IE.
 const INTERRUPTS: u64 = 1 << 2;
 
@@ -39,7 +40,7 @@ pub const fn asid_of(csr: u64) -> Tag {
 #[must_use]
 pub const fn asid_bits(csr: u64) -> u32 {
     let bits = (csr >> ASID_BITS_SHIFT) as u32 & 0xff;
-    if bits < 10 { bits } else { 10 }
+    if bits < ASID_BITS_MAX { bits } else { ASID_BITS_MAX }
 }
 
 /// An ASID as CSR.ASID and `INVTLB` take it: in bits 9 to 0, the others 0.
@@ -64,17 +65,18 @@ pub const fn interrupts_are_let_in(crmd: u64) -> bool {
 ///
 /// Of pages of 4 KiB, the first and every even one: they lie in the TLB in pairs. A larger page may
 /// be a pair of its own, of its halves, or one of a pair, where a kernel's pages are not of 4 KiB:
-/// each is named.
+/// each is named, for all are even.
 pub fn probes(extent: Extent) -> impl Iterator<Item = u64> {
-    let pair = if extent.page_size() == PageSize::SIZE_4K { 2 << 12 } else { 1 };
+    const PAIR_BYTES: u64 = 2 << 12;
     let start = extent.start();
-    extent.addresses().filter(move |&address| address == start || address % pair == 0)
+    extent.addresses().filter(move |&address| address == start || address % PAIR_BYTES == 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use shootdown::PageSize;
     use std::vec::Vec;
 
     /// Manual, "Address Space Identifier": ASID is bits 9:0, ASIDBITS bits 23:16.

@@ -17,7 +17,8 @@
 //! - A pair stays though one of its pages, or both, is not valid: a page that was *not* mapped is
 //!   remembered. The handler of page faults calls [`LoongArch64::forget`] for the page before the
 //!   access is tried again; elsewhere nothing is flushed when a page is first mapped.
-//! - A pair is global only if both of its pages are ("Page Table Entry" of TLBELO).
+//! - A pair has but one G. Linux takes it to be that of both pages, and so gives G to the kernel's
+//!   pages that are not mapped, too (`set_pte`); QEMU looks at the even page's alone.
 //!
 //! # Tags
 //!
@@ -38,6 +39,7 @@
 
 #![no_std]
 #![warn(clippy::pedantic)]
+#![allow(clippy::cast_possible_truncation, reason = "fields of registers, of so many bits")]
 
 #[cfg(test)]
 extern crate std;

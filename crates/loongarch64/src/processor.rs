@@ -146,8 +146,8 @@ unsafe impl Processor for LoongArch64 {
     }
 
     /// Everything: by an address, `INVTLB` finds what is global, and what is of *one* ASID. A pair
-    /// of the kernel's of which one page is not mapped is not global, and so cached once for each
-    /// ASID. (Linux gives such a page G, too, in `set_pte`, and uses op 6.)
+    /// of the kernel's of which one page is not mapped may not be global, and is then cached once
+    /// for each ASID. (Linux gives such a page G, too, in `set_pte`, and uses op 6.)
     #[inline]
     fn invalidate_kernel(&self, extent: Extent) {
         let _ = extent;

@@ -75,11 +75,11 @@
 //! so do a fork, a move, and a migration. Reclaim takes their pages when they are split. Pages of 1
 //! GiB would be split by the same code, but nothing makes them.
 //!
-//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`LoongArch64`], [`Sv39`] and
-//! [`Sv48`], as far as their bits go: no machine that walks them is here yet, but the MMU of a test.
-//! Where a CPU may remember that a page was *not* mapped, or remembers after a fault what it refused
-//! (RISC-V without Svvptc; `LoongArch`; Arm, for permissions), the kernel's fault handler has that
-//! forgotten on its own CPU.
+//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`LoongArch64`], [`Sv39`]
+//! and [`Sv48`]; the last two as far as their bits go: no machine that walks them is here yet, but
+//! the MMU of a test. Where a CPU may remember that a page was *not* mapped, or remembers after a
+//! fault what it refused (RISC-V without Svvptc; `LoongArch`; Arm, for permissions), the kernel's
+//! fault handler has that forgotten on its own CPU.
 //!
 //! # Reading it
 //!

@@ -67,21 +67,26 @@ use crate::platform::Frame;
 ///
 /// A page to which no access is allowed has P and V clear, and bit 10 set (`_PAGE_PROTNONE`); that
 /// it was accessed is told by bit 59 then, for V would make it valid. A claim has bit 11 set, its
-/// ticket above, and bit 6 clear: two neighbours with G set would be everyone's.
+/// ticket above, and bit 6 clear: a pair in the TLB with G is everyone's, its neighbour included.
 #[derive(Clone, Copy, Debug)]
 pub enum LoongArch64 {}
 
 impl LoongArch64 {
     /// What CSR.PWCL is to hold: where in an address the index of a page is, in a table of level
     /// 0 (`PTbase`, `PTwidth`), and those of levels 1 and 2 (`Dir1`, `Dir2`).
-    pub const PWCL: u64 =
-        12 | INDEX_BITS << 5 | 21 << 10 | INDEX_BITS << 15 | 30 << 20 | INDEX_BITS << 25;
+    pub const PWCL: u64 = walk_of(0, 5) | walk_of(1, 5) << 10 | walk_of(2, 5) << 20;
     /// What CSR.PWCH is to hold, HPTW aside, which is bit 24: the same of level 3 (`Dir3`). There
     /// is no level 4.
-    pub const PWCH: u64 = 39 | INDEX_BITS << 6;
+    pub const PWCH: u64 = walk_of(3, 6);
 }
 
-const INDEX_BITS: u64 = 9;
+const INDEX_BITS: u32 = 9;
+
+/// Where in an address the index of a level is, and above it how wide it is, in fields of so many
+/// bits.
+const fn walk_of(level: u32, field_bits: u32) -> u64 {
+    (12 + INDEX_BITS * level) as u64 | (INDEX_BITS as u64) << field_bits
+}
 
 /// Accessed.
 const VALID: u64 = 1 << 0;
@@ -108,7 +113,7 @@ const FRAME: u64 = 0x0000_ffff_ffff_f000;
 
 impl Format for LoongArch64 {
     const LEVELS: usize = 4;
-    const INDEX_BITS: u32 = INDEX_BITS as u32;
+    const INDEX_BITS: u32 = INDEX_BITS;
     const LEAF_LEVEL_MAX: usize = 2;
 
     fn table(table: Frame) -> u64 {
@@ -254,7 +259,7 @@ mod tests {
         assert_eq!(LoongArch64::as_leaf(as_linux), Some(dirty));
     }
 
-    /// The TLB holds a pair, which is everyone's if both have G, and valid by V alone.
+    /// A pair in the TLB is everyone's by G, and valid by V alone.
     #[test]
     fn no_entry_of_a_page_is_global() {
         for bits in [0, 1, u64::MAX >> 12] {

@@ -1,4 +1,4 @@
-//! Control and status registers, and those of the SoC that a core reaches by `IOCSR` instructions.
+//! Control and status registers, and those of the chip that a core reaches by `IOCSR`.
 
 #![expect(unsafe_code, reason = "privileged registers")]
 
@@ -75,9 +75,9 @@ pub(super) unsafe fn write_bits<const CSR: u32>(mask: u64, value: u64) {
     }
 }
 
-/// Reads 32 bits of the SoC.
+/// Reads 32 bits of the chip's.
 #[inline]
-pub(super) fn read_soc(address: u64) -> u32 {
+pub(super) fn read_chip(address: u64) -> u32 {
     let value: u64;
     // SAFETY: those that are read here have no effect.
     unsafe {
@@ -87,13 +87,13 @@ pub(super) fn read_soc(address: u64) -> u32 {
     value as u32
 }
 
-/// Writes 32 bits of the SoC.
+/// Writes 32 bits of the chip's.
 ///
 /// # Safety
 ///
 /// It is the caller's to know what follows.
 #[inline]
-pub(super) unsafe fn write_soc(address: u64, value: u32) {
+pub(super) unsafe fn write_chip(address: u64, value: u32) {
     // SAFETY: our caller's promise.
     unsafe {
         asm!("iocsrwr.w {}, {}", in(reg) value, in(reg) address,
@@ -101,13 +101,13 @@ pub(super) unsafe fn write_soc(address: u64, value: u32) {
     }
 }
 
-/// Writes 64 bits of the SoC.
+/// Writes 64 bits of the chip's.
 ///
 /// # Safety
 ///
 /// It is the caller's to know what follows.
 #[inline]
-pub(super) unsafe fn write_soc_double(address: u64, value: u64) {
+pub(super) unsafe fn write_chip_double(address: u64, value: u64) {
     // SAFETY: our caller's promise.
     unsafe {
         asm!("iocsrwr.d {}, {}", in(reg) value, in(reg) address,

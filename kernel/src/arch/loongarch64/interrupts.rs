@@ -42,8 +42,8 @@ static ARRIVED: AtomicU32 = AtomicU32::new(0);
 pub(super) fn set_up() {
     // SAFETY: `trap_entry` is where they go.
     unsafe {
-        csr::write_soc(CLEAR, u32::MAX);
-        csr::write_soc(ENABLED, 1 << FLUSH | 1 << WAKE);
+        csr::write_chip(CLEAR, u32::MAX);
+        csr::write_chip(ENABLED, 1 << FLUSH | 1 << WAKE);
         csr::write::<{ csr::ECFG }>(TIMER | FROM_CPUS);
     }
 }
@@ -56,10 +56,10 @@ pub(super) fn handle() {
         crate::interrupt(Interrupt::Timer);
     }
     if pending & FROM_CPUS != 0 {
-        let sent = csr::read_soc(STATUS);
+        let sent = csr::read_chip(STATUS);
         // Before they are handled: who sends again meanwhile sends another one.
         // SAFETY: they are.
-        unsafe { csr::write_soc(CLEAR, sent) };
+        unsafe { csr::write_chip(CLEAR, sent) };
         // What the sender had done before it sent is read after this.
         complete_accesses();
         for (number, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
@@ -88,12 +88,17 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
 ///
 /// Firmware empties its mailbox when it begins, and so may lose what has come before. It is told
 /// again until it has come: once it has, nobody looks there any more.
+///
+/// # Panics
+///
+/// If it does not come for seconds: there is no such CPU, or no such firmware.
 pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     const PATIENCE_NS: u64 = 1_000_000;
+    const ATTEMPTS: u32 = 5_000;
     unsafe extern "C" {
         fn other_start();
     }
-    while ARRIVED.load(Acquire) != cpu {
+    for _ in 0..ATTEMPTS {
         send_mail(cpu, MAILBOX_STACK, stack_end as u64);
         send_mail(cpu, MAILBOX_START, windows::physical(other_start as *const ()));
         complete_accesses();
@@ -102,7 +107,11 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
         while ARRIVED.load(Acquire) != cpu && timer::now_ns() - sent_ns < PATIENCE_NS {
             core::hint::spin_loop();
         }
+        if ARRIVED.load(Acquire) == cpu {
+            return;
+        }
     }
+    panic!("CPU {cpu} does not start");
 }
 
 /// This CPU was started, and has come.
@@ -112,7 +121,7 @@ pub(super) fn arrive(cpu: u32) {
 
 fn send_one(cpu: u32, number: u32) {
     // SAFETY: to be interrupted is what that CPU has set itself up for, or what firmware waits for.
-    unsafe { csr::write_soc(SEND, BLOCKING | cpu << CPU_SHIFT | number) };
+    unsafe { csr::write_chip(SEND, BLOCKING | cpu << CPU_SHIFT | number) };
 }
 
 /// The upper half first: who looks at the lower one finds all.
@@ -120,7 +129,7 @@ fn send_mail(cpu: u32, mailbox: u32, value: u64) {
     for (half, word) in [(1, value >> 32), (0, value & 0xffff_ffff)] {
         let to = BLOCKING | cpu << CPU_SHIFT | (mailbox << 1 | half) << MAIL_HALF_SHIFT;
         // SAFETY: mail has no effect of its own.
-        unsafe { csr::write_soc_double(SEND_MAIL, word << 32 | u64::from(to)) };
+        unsafe { csr::write_chip_double(SEND_MAIL, word << 32 | u64::from(to)) };
     }
 }
 

@@ -58,8 +58,20 @@ extern "C" fn trap_in_kernel(place: u64) {
     if cause == cause::INTERRUPT {
         return interrupts::handle();
     }
+    unexpected("in the kernel", cause, subcode, place)
+}
+
+/// The stack pointer was lost before.
+#[unsafe(no_mangle)]
+extern "C" fn trap_without_stack(place: u64) -> ! {
+    let (cause, subcode) = why();
+    unexpected("without a stack", cause, subcode, place)
+}
+
+/// Ends the run.
+pub(super) fn unexpected(whose: &str, cause: u64, subcode: u64, place: u64) -> ! {
     let address = csr::read::<{ csr::BADV }>();
     crate::fatal(format_args!(
-        "exception {cause:#x}.{subcode} in the kernel at {place:#x}, address {address:#x}"
+        "exception {cause:#x}.{subcode} {whose} at {place:#x}, address {address:#x}"
     ))
 }

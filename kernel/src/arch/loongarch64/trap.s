@@ -43,6 +43,10 @@ trap_entry:
 
 # From the kernel: what a call of Rust may change is kept on the stack, and what says where to go on.
     .equ FRAME, 160
+    # A stack that is nowhere would have us come here for ever.
+    srli.d  $t0, $sp, 60
+    addi.d  $t0, $t0, -9
+    bnez    $t0, lost_stack
     addi.d  $sp, $sp, -FRAME
     csrrd   $t0, SAVE0
     st.d    $ra, $sp, 0
@@ -100,6 +104,17 @@ trap_entry:
     ld.d    $t8, $sp, 136
     addi.d  $sp, $sp, FRAME
     ertn
+
+lost_stack:
+    la.pcrel $sp, last_stack_end
+    csrrd   $a0, ERA
+    bl      trap_without_stack          # (where)
+
+    .section .bss
+    .balign 16
+    .space 0x4000
+last_stack_end:
+    .section .text.trap
 
 # sleep(): lets interrupts in and waits for one; returns with them masked. An interrupt between the
 # two would leave IDLE to wait for the next: the handler skips it (above).

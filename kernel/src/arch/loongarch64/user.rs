@@ -53,8 +53,8 @@ pub(super) fn code() -> &'static [u8] {
 /// Runs in user mode until the kernel has something to do. What an MMU in hardware would do by
 /// itself, it is not told of.
 pub(super) fn run(user: &mut User) -> UserExit {
-    // QEMU does not refuse a fetch by NX (see `mod.rs`). User code stays on its page, so that whoever
-    // looks here sees what a fetch would.
+    // QEMU refuses no fetch by NX (see `mod.rs`). User code stays on its page: what is found here
+    // is what its fetches would find, as long as nobody takes that permission away meanwhile.
     let pc = user.pc as u64;
     if !walk::allows(pc, Access::Execute) {
         return UserExit::Fault { address: pc, access: Access::Execute };
@@ -77,10 +77,7 @@ pub(super) fn run(user: &mut User) -> UserExit {
             trap::cause::INVALID_FETCH | trap::cause::NOT_EXECUTABLE => Access::Execute,
             trap::cause::ADDRESS if subcode == 0 => Access::Execute,
             trap::cause::ADDRESS | trap::cause::PRIVILEGE => access_of_instruction(),
-            _ => crate::fatal(format_args!(
-                "exception {cause:#x}.{subcode} in user mode at {:#x}",
-                user.pc
-            )),
+            _ => trap::unexpected("in user mode", cause, subcode, user.pc as u64),
         };
         let address = csr::read::<{ csr::BADV }>();
         if !walk::allows(address, access) {
