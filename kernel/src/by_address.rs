@@ -17,7 +17,6 @@ use crate::platform::ThisMachine;
 use crate::process::{Holds, Process, StepError};
 use crate::scheduler;
 use crate::user::{enter_kernel, return_to_user, touch};
-use crate::world::World;
 
 /// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
 const FILLED_MAX: u64 = 1 << 18;
@@ -26,24 +25,18 @@ const FILLED_MAX: u64 = 1 << 18;
 /// a program's null pointer.
 const LOWEST_PAGE: u64 = 16;
 
-impl World {
-    /// Does what can be done of an operation. The calling thread is in user mode.
-    pub(crate) fn perform_by_address(
-        &self,
-        process: &Process,
-        operation: ByAddress,
-    ) -> Result<(), StepError> {
-        if let ByAddress::Fault { page, access, entry } = operation {
-            return use_page(process, page, asked(access), entry);
-        }
-        enter_kernel();
-        let fill = change(process, operation)?;
-        return_to_user(process);
-        for page in fill {
-            use_page(process, page, Access::Write, Entry::Absent)?;
-        }
-        Ok(())
+/// Does what can be done of an operation. The calling thread is in user mode.
+pub(crate) fn perform(process: &Process, operation: ByAddress) -> Result<(), StepError> {
+    if let ByAddress::Fault { page, access, entry } = operation {
+        return use_page(process, page, asked(access), entry);
     }
+    enter_kernel();
+    let fill = change(process, operation)?;
+    return_to_user(process);
+    for page in fill {
+        use_page(process, page, Access::Write, Entry::Absent)?;
+    }
+    Ok(())
 }
 
 /// Returns the pages that must be there at once.

@@ -139,7 +139,9 @@ macro_rules! engine_stats {
         }
 
         /// The engine's counts, each by its name.
-        pub(crate) fn engine_by_name(stats: &CpuStats) -> impl Iterator<Item = (&'static str, u64)> {
+        pub(crate) fn engine_by_name(
+            stats: &CpuStats,
+        ) -> impl Iterator<Item = (&'static str, u64)> {
             [$((stringify!($name), stats.$name),)*].into_iter()
         }
     };

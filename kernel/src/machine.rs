@@ -45,7 +45,7 @@ struct OfCpu {
 #[repr(C)]
 pub(crate) struct SpaceNode {
     space: Space<Machine>,
-    next_dead: AtomicPtr<SpaceNode>,
+    next_dead: AtomicPtr<Self>,
 }
 
 /// A space that stays where it is for as long as anybody has it.

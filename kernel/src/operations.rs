@@ -3,6 +3,7 @@
 use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Protection, Sharing};
 use shootdown_workload::operation::{self, Mapping, Operation, Permission};
 
+use crate::by_address;
 use crate::process::{Holds, NamedArea, Process, StepError};
 use crate::user::{enter_kernel, return_to_user, touch};
 use crate::world::World;
@@ -81,7 +82,7 @@ impl World {
             | Operation::Discard { .. }
             | Operation::MovePages { .. } => enter_kernel(),
             Operation::ByAddress(operation) => {
-                self.perform_by_address(process, operation)?;
+                by_address::perform(process, operation)?;
                 return Ok(Step::Done);
             }
             other => return Ok(Step::NotOfMemory(other)),
@@ -129,8 +130,8 @@ impl World {
     }
 }
 
-/// A write that is refused: the kernel finds that the area does not allow it, and the thread goes on
-/// in its handler, which returns by a system call.
+/// A write that is refused: the kernel finds that the area does not allow it, and the thread goes
+/// on in its handler, which returns by a system call.
 fn segfault(process: &Process, address: u64) -> Result<(), StepError> {
     match touch(process, address, Access::Write, Holds::AnyWords) {
         Err(StepError::Fault(FaultError::NotPermitted)) => {

@@ -1,7 +1,7 @@
 //! The machine as the memory manager sees it: frames, entries that the MMU writes, too, and locks.
 
-use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 use core::sync::atomic::Ordering;
+use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 
 use crate::arch::{Arch, Architecture};
 use crate::counts;

@@ -25,7 +25,7 @@ pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
     // What other CPUs could still walk.
     Engine.reap();
     world.vm.bury();
-    println!("{}", object(|members| outcome(world, measure, now, members)));
+    println!("{}", object(|members| outcome(world, measure, &now, members)));
     for cpu in 0..cpus {
         println!("{}", object(|members| of_cpu(cpu, members)));
     }
@@ -37,11 +37,11 @@ pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
 fn outcome(
     world: &World,
     measure: &Measure,
-    now: (u64, Totals),
+    now: &(u64, Totals),
     members: &mut Members<'_, '_>,
 ) -> fmt::Result {
     let (begin_ns, before) = measure.begin.unwrap_or_default();
-    let (end_ns, after) = measure.end.unwrap_or(now);
+    let (end_ns, after) = measure.end.unwrap_or(*now);
     let Totals { engine, counted } = after.since(&before);
     members.text("workload", world.stream.name())?;
     members.text("design", "shootdown")?;
@@ -63,10 +63,7 @@ fn outcome(
         ("flushes_at_switch", at_switch),
         ("pages_invalidated", engine.pages_invalidated),
         ("switches", counted.switches),
-        (
-            "switches_without_flush",
-            counted.switches.saturating_sub(counted.flushes_full_at_switch),
-        ),
+        ("switches_without_flush", counted.switches.saturating_sub(counted.flushes_full_at_switch)),
         ("migrations", counted.migrations),
         ("faults", counted.faults),
         ("interrupted_ns", counted.interrupted_ns),
@@ -113,7 +110,8 @@ fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
 /// An object of JSON, whose members `F` writes.
 struct Object<F>(F);
 
-/// The type of the members, said once: closures take it for any lifetime only where it is asked for.
+/// The type of what writes the members, said once: closures take references of any lifetime only
+/// where that is asked for.
 fn object<F: Fn(&mut Members<'_, '_>) -> fmt::Result>(members: F) -> Object<F> {
     Object(members)
 }

@@ -156,12 +156,7 @@ impl World {
         number.map(Affinity::Cpu).ok_or(StepError::NoCpu(cpu))
     }
 
-    fn start_thread(
-        &'static self,
-        process: Arc<Process>,
-        program: ProgramId,
-        affinity: Affinity,
-    ) {
+    fn start_thread(&'static self, process: Arc<Process>, program: ProgramId, affinity: Affinity) {
         process.threads.fetch_add(1, Ordering::Relaxed);
         self.unfinished.fetch_add(1, Ordering::Relaxed);
         // Others may have woken it before it was made, and may have gone on since.

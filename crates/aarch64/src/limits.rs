@@ -68,6 +68,15 @@ mod tests {
     }
 
     #[test]
+    fn with_ranges_no_extent_is_too_long() {
+        let processor = Aarch64::new(V8_4);
+        let most = Extent::pages(1 << 30, Extent::MAX_PAGES, PageSize::SIZE_4K);
+        assert!(processor.pages_max() >= Extent::MAX_PAGES);
+        let counted = Extent::MAX_PAGES.div_ceil(processor.broadcasts().pages_per_operation);
+        assert_eq!(processor.operations(Whose::Everyone, most).count(), counted);
+    }
+
+    #[test]
     fn tags_are_all_but_the_kernels() {
         assert_eq!(Aarch64::new(V8_0).tags(), 65535);
         assert_eq!(Aarch64::new(Features { tag_bits: 8, ..V8_0 }).tags(), 255);

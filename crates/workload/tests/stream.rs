@@ -113,7 +113,8 @@ proptest! {
         cpu in prop::option::of(0..usize::MAX),
         last: u32,
     ) {
-        let starts = vec![Start { program: ProgramId(7), cpu }, Start { program: ProgramId(last), cpu: None }];
+        let start = |number, cpu| Start { program: ProgramId(number), cpu };
+        let starts = vec![start(7, cpu), start(last, None)];
         let programs = BTreeMap::from([(last, more), (7, steps)]);
         let workload = Programs { starts: starts.clone(), programs };
         let bytes = encode(&workload);

@@ -23,7 +23,7 @@ struct Heap {
 }
 
 /// A piece that is free: the next one of its size.
-struct Piece(*mut Piece);
+struct Piece(*mut Self);
 
 const SIZE_MIN_LOG: u32 = 4;
 const SIZES: usize = 32;

@@ -5,9 +5,9 @@
 //! longest queue; a thread whose timeslice is over goes to the end of its CPU's queue, on its way
 //! back to user mode. No priorities, no preemption by who wakes, none in the kernel.
 //!
-//! All of it is under one lock, which is taken with interrupts masked, and held across the change of
-//! stacks: so nobody finds a thread in a queue that is still on its CPU. It is not this scheduler
-//! that is tested here.
+//! All of it is under one lock, which is taken with interrupts masked, and held across the change
+//! of stacks: so nobody finds a thread in a queue that is still on its CPU. It is not this
+//! scheduler that is tested here.
 //!
 //! In reading order: `queues` is who is where; `thread` what a thread is made of; `switch` the
 //! change from one to another, and idling; this file what threads ask for; `stall` who waits for

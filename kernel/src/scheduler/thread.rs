@@ -1,9 +1,11 @@
 //! What a thread is made of.
 
+#![expect(unsafe_code, reason = "reads a word of a stack that is in use")]
+
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec;
 use core::fmt;
+use core::mem::MaybeUninit;
 
 use super::queues::State;
 use crate::process::Process;
@@ -82,7 +84,7 @@ impl Thread {
 }
 
 /// A stack, with a word at its end that nobody writes.
-pub(crate) struct Stack(Box<[u128]>);
+pub(crate) struct Stack(Box<[MaybeUninit<u128>]>);
 
 /// Interrupts, and all that the memory manager does, are on it.
 const STACK_BYTES: usize = 64 << 10;
@@ -90,7 +92,9 @@ const MARK: u128 = 0x5ca1_ab1e_5ca1_ab1e_5ca1_ab1e_5ca1_ab1e;
 
 impl Stack {
     pub(crate) fn new() -> Self {
-        Self(vec![MARK; STACK_BYTES / size_of::<u128>()].into_boxed_slice())
+        let mut words = Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
+        words[0].write(MARK);
+        Self(words)
     }
 
     /// Where it begins, for it grows down.
@@ -100,7 +104,10 @@ impl Stack {
 
     /// Whether it was large enough so far.
     pub(super) fn is_whole(&self) -> bool {
-        self.0[0] == MARK
+        let last = self.0.as_ptr().cast::<u128>();
+        // SAFETY: it was written when the stack was made, and may have been since, by whoever has
+        // used the stack: to the compiler, anybody.
+        unsafe { last.read_volatile() == MARK }
     }
 
     /// For a CPU that is about to start, for ever.

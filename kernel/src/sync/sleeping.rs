@@ -77,8 +77,9 @@ impl SleepingLock {
         }
         // Whoever wakes the thread for another reason does not give it the lock: who is given it is
         // taken out of the queue.
-        let waits = || self.with(|state| state.queue.iter().any(|waiter| waiter.thread == thread));
-        while waits() {
+        let is_queued =
+            || self.with(|state| state.queue.iter().any(|waiter| waiter.thread == thread));
+        while is_queued() {
             scheduler::block(Waits::Lock(ptr::from_ref(self) as usize));
         }
     }

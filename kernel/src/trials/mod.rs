@@ -96,9 +96,9 @@ fn is_right(memory: &mut Memory, way: &Way, fault: Fault, visibility: Visibility
     let mut stale = 0;
     for _ in 0..TIMES {
         let interrupts_before = engine::interrupts_sent();
-        fault::put_in(fault);
+        fault::choose(fault);
         let verdict = (way.is_tried)(memory);
-        fault::put_in(Fault::None);
+        fault::take_out();
         user::leave();
         stale += usize::from(verdict == Verdict::Stale);
         let interrupts = engine::interrupts_sent() - interrupts_before;

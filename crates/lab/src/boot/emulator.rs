@@ -21,7 +21,7 @@ pub(crate) enum Architecture {
 
 /// Where the load is put, where there is no initrd: as the kernel expects it.
 const AARCH64_LOAD: u64 = 0x4400_0000;
-const LOONGARCH64_LOAD: u64 = 0x9000_0000;
+const LOONGARCH64_LOAD: u64 = 0x800_0000;
 
 impl Architecture {
     /// The compiler's name of it.
