@@ -127,10 +127,10 @@ pub(crate) fn check(
     };
     if !is_right && WRONG.fetch_add(1, Relaxed) < PRINTED_MAX {
         println!(
-            "error wrong content: process {} read {found:#x} at {address:#x} on cpu {}, and not \
-             {expected:#x?}",
+            "error wrong content: process {} read {found:#x} at {address:#x} on cpu {}; {}",
             process.number,
             Arch::cpu(),
+            if expected.is_some() { "that was not written last" } else { "nobody wrote that here" },
         );
     }
 }
