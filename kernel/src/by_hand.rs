@@ -56,9 +56,20 @@ impl Memory {
     }
 
     /// Maps a page in the tables of a root.
-    pub(crate) fn map(&mut self, root: Frame, address: usize, frame: Frame, protection: Protection) {
+    pub(crate) fn map(
+        &mut self,
+        root: Frame,
+        address: usize,
+        frame: Frame,
+        protection: Protection,
+    ) {
         let table = self.last_table(root, address);
-        set_entry(table, address, 0, Tables::leaf(Leaf { frame, protection, marks: Marks::empty() }));
+        set_entry(
+            table,
+            address,
+            0,
+            Tables::leaf(Leaf { frame, protection, marks: Marks::empty() }),
+        );
     }
 
     /// The table of level 0 for an address, made where there is none.

@@ -22,7 +22,7 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
     if load.mode == Mode::Workload {
         RUNS_WORKLOAD.store(true, Ordering::Release);
-        run::run(boot, &load)
+        run::run(boot, &load);
     }
     let mut memory = Memory::new(boot);
     if load.mode == Mode::Trials {
@@ -30,7 +30,7 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     }
     smoke::run(&mut memory, load.cpus);
     if load.mode == Mode::Trials {
-        trials::run(&mut memory, load.cpus);
+        trials::run(&mut memory, &load);
     }
     end(Status::Passed)
 }
@@ -39,7 +39,7 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
 pub(crate) fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);
     if RUNS_WORKLOAD.load(Ordering::Acquire) {
-        run::run_on_other()
+        run::run_on_other();
     }
     smoke::run_on_other(cpu);
     if trials::engine::is_made() {

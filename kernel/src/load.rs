@@ -7,6 +7,7 @@
 use core::str::{self, FromStr};
 
 use crate::operations::Refusals;
+use crate::trials::storms;
 
 /// What the first line begins with.
 const MAGIC: &[u8] = b"shootdown-load ";
@@ -31,9 +32,9 @@ pub(crate) unsafe fn at(address: *const u8) -> &'static [u8] {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// To try what the architecture is to do.
+    /// To see whether the architecture does what is asked of it.
     Smoke,
-    /// The same, and then whether faults in the engine would be seen.
+    /// The same, and then whether faults in the engine would be seen here.
     Trials,
     /// To run the workload that comes behind the lines.
     Workload,
@@ -57,6 +58,8 @@ pub(crate) struct Load {
     pub(crate) stall_ns: u64,
     /// What becomes of who uses memory that it may not: `fatal` or `survived`.
     pub(crate) refusals: Refusals,
+    /// How often each CPU flushes in a storm of the trials.
+    pub(crate) rounds: u64,
     /// What comes behind the lines.
     pub(crate) rest: &'static [u8],
 }
@@ -72,6 +75,7 @@ impl Load {
         tick_ns: 100_000_000,
         stall_ns: 20_000_000_000,
         refusals: Refusals::Fatal,
+        rounds: storms::ROUNDS,
         rest: &[],
     };
 
@@ -110,6 +114,7 @@ impl Load {
             "slice_ns" => self.slice_ns = number(value).filter(|ns| *ns > 0)?,
             "tick_ns" => self.tick_ns = number(value).filter(|ns| *ns > 0)?,
             "stall_ns" => self.stall_ns = number(value).filter(|ns| *ns > 0)?,
+            "rounds" => self.rounds = number(value)?,
             "refusals" => {
                 self.refusals = match value {
                     "fatal" => Refusals::Fatal,

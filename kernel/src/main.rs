@@ -18,15 +18,17 @@ extern crate alloc;
 #[cfg(target_os = "none")]
 mod arch;
 #[cfg(target_os = "none")]
-mod by_hand;
-#[cfg(target_os = "none")]
 mod console;
 #[cfg(target_os = "none")]
 mod load;
 #[cfg(target_os = "none")]
 mod entry;
 #[cfg(target_os = "none")]
+mod by_hand;
+#[cfg(target_os = "none")]
 mod smoke;
+#[cfg(target_os = "none")]
+mod trials;
 #[cfg(target_os = "none")]
 mod sync;
 #[cfg(target_os = "none")]
@@ -57,8 +59,6 @@ mod world;
 mod report;
 #[cfg(target_os = "none")]
 mod run;
-#[cfg(target_os = "none")]
-mod trials;
 
 #[cfg(target_os = "none")]
 pub(crate) use entry::{fatal, interrupt, main_on_first_cpu, main_on_other_cpu};

@@ -35,7 +35,7 @@ pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
         Arch::start_cpu(cpu, Stack::new().leak());
     }
     while ONLINE.load(Ordering::Acquire) != cpus - 1 {
-        core::hint::spin_loop();
+        Arch::relax();
     }
     Engine.online();
     // All of them before any runs, as on the simulated machine.

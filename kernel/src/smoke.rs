@@ -2,11 +2,12 @@
 
 #![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
+use core::iter;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use shootdown::{Entries, Extent, Root, Tag};
+use shootdown::{CpuId, Entries, Extent, PageSize, Root, Tag};
 use shootdown_bare::Processor;
-use shootdown_vm::{Access, EMPTY, Frame, Protection};
+use shootdown_vm::{Access, EMPTY, Frame, PAGE_BYTES, Protection};
 
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::by_hand::{Memory, seen, set_entry};
@@ -242,12 +243,28 @@ fn invalidations(memory: &mut Memory) {
     // SAFETY: the root maps the kernel, and stays.
     let load = |entries| unsafe { processor.load(Root(root.address()), tag, entries) };
     let page = Extent::page(DATA as u64);
-    let ways: [Way; 5] = [
+    // As many as take operations of more than one kind, where there are some for ranges.
+    let many =
+        |before: u64| Extent::pages(DATA as u64 - before * PAGE_BYTES, 67, PageSize::SIZE_4K);
+    let everywhere = |extent| {
+        if processor.broadcast().is_some() {
+            processor.issue_broadcast(&mut iter::once(CpuId(0)), tag, extent);
+            processor.complete_broadcasts();
+        } else {
+            processor.invalidate_tag(tag);
+        }
+    };
+    let ways: [Way; 10] = [
         ("a page", &|| processor.invalidate(tag, page)),
         ("a page and tables", &|| processor.invalidate(tag, page.freeing_tables())),
         ("a tag", &|| processor.invalidate_tag(tag)),
         ("all", &|| processor.invalidate_all()),
         ("a root, discarding", &|| load(Entries::Discard)),
+        ("the first of many", &|| processor.invalidate(tag, many(0))),
+        ("one of many", &|| processor.invalidate(tag, many(64))),
+        ("the last of many", &|| processor.invalidate(tag, many(66))),
+        ("many, everywhere", &|| everywhere(many(66))),
+        ("a tag, everywhere", &|| everywhere(Extent::whole())),
     ];
     processor.publish();
     load(Entries::Discard);

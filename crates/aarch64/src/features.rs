@@ -38,8 +38,8 @@ pub struct Registers {
 }
 
 impl Features {
-    /// What registers say. Their fields are in section D24.2 of the manual ("General system control
-    /// registers").
+    /// What registers say. Their fields are in the manual under their names, in chapter D24
+    /// ("`AArch64` System Register Descriptions").
     #[must_use]
     pub const fn of(registers: &Registers) -> Self {
         let Registers { tcr, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
@@ -96,8 +96,8 @@ pub(crate) mod tests {
     pub(crate) const V8_4: Features =
         Features { has_ranges: true, has_level_hints: true, marks_writes: true, ..V8_0 };
 
-    /// "ID_AA64MMFR0_EL1", ASIDBits: 0b0000 is 8 bits, 0b0010 16. "TCR_EL1", AS, bit 36: the upper
-    /// bits "are used for allocation and matching in the TLB" if 1.
+    /// `ID_AA64MMFR0_EL1`, `ASIDBits`: 0b0000 is 8 bits, 0b0010 16. `TCR_EL1`, AS, bit 36: the
+    /// upper bits "are used for allocation and matching in the TLB" if 1.
     #[test]
     fn tags_are_as_long_as_both_say() {
         assert_eq!(Features::of(&OLD).tag_bits, 16);
@@ -105,8 +105,8 @@ pub(crate) mod tests {
         assert_eq!(Features::of(&Registers { mmfr0: 0, ..OLD }).tag_bits, 8);
     }
 
-    /// "ID_AA64ISAR0_EL1", TLB, bits 59:56: 0b0001 is outer shareable ones, 0b0010 ranges, too.
-    /// "TCR_EL1", DS, bit 59.
+    /// `ID_AA64ISAR0_EL1`, TLB, bits 59:56: 0b0001 is outer shareable ones, 0b0010 ranges, too.
+    /// `TCR_EL1`, DS, bit 59.
     #[test]
     fn ranges_are_found() {
         let has_ranges = |tlb: u64, ds: u64| {
@@ -117,8 +117,8 @@ pub(crate) mod tests {
         assert!(!has_ranges(2, 1));
     }
 
-    /// "ID_AA64MMFR2_EL1", TTL, bits 51:48. "ID_AA64MMFR1_EL1", HAFDBS, bits 3:0: 0b0001 is the
-    /// access flag, 0b0010 the dirty state, too. "TCR_EL1", HD, bit 40; TG0, bits 15:14.
+    /// `ID_AA64MMFR2_EL1`, TTL, bits 51:48. `ID_AA64MMFR1_EL1`, HAFDBS, bits 3:0: 0b0001 is the
+    /// access flag, 0b0010 the dirty state, too. `TCR_EL1`, HD, bit 40; TG0, bits 15:14.
     #[test]
     fn hints_marks_and_granules_are_found() {
         assert!(Features::of(&Registers { mmfr2: 1 << 48, ..OLD }).has_level_hints);

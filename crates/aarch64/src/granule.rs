@@ -14,7 +14,7 @@ pub enum Granule {
 }
 
 impl Granule {
-    /// The granule that `TCR_EL1.TG0` says (manual, D24.2 "TCR_EL1").
+    /// The granule that `TCR_EL1.TG0` says.
     #[must_use]
     pub const fn of_tg0(tg0: u64) -> Self {
         match tg0 & 3 {
@@ -83,8 +83,8 @@ mod tests {
 
     const ALL: [Granule; 3] = [Granule::Size4K, Granule::Size16K, Granule::Size64K];
 
-    /// D24.2 "TCR_EL1", field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB. C5.5 "TLBI RVAE1", field
-    /// TG: 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
+    /// `TCR_EL1`, field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB. C5.5, "TLBI RVAE1", field TG:
+    /// 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
     #[test]
     fn two_fields_have_two_codes_for_the_same() {
         let coded = [0, 2, 1].map(|tg0| Granule::of_tg0(tg0).operand());
@@ -92,8 +92,8 @@ mod tests {
         assert_eq!(ALL.map(Granule::shift), [12, 14, 16]);
     }
 
-    /// D8.2 "Translation process", the tables of each granule: blocks at levels 1 and 2 of 4 KiB, and
-    /// at level 2 of the others.
+    /// Chapter D8, of each granule its translation table lookup levels: without `FEAT_LPA2`, blocks
+    /// are at levels 1 and 2 of 4 KiB, and at level 2 of the others.
     #[test]
     fn leaves_lie_where_the_manual_has_them() {
         let leaves = |granule: Granule, shifts: &[u8]| {
@@ -108,7 +108,7 @@ mod tests {
         leaves(Granule::Size64K, &[16, 29]);
     }
 
-    /// D8.7.1 "The Contiguous bit": 16 entries of 4 KiB, or 16 of 2 MiB.
+    /// Chapter D8, "The Contiguous bit": 16 entries of 4 KiB, or 16 of 2 MiB.
     #[test]
     fn pages_of_several_entries_are_named_by_entry() {
         let leaf = |shift| Granule::Size4K.leaf_shift(PageSize::from_shift(shift));

@@ -16,7 +16,10 @@ macro_rules! read {
         let value: u64;
         // SAFETY: to read it changes nothing.
         unsafe {
-            asm!(concat!("mrs {}, ", $register), out(reg) value, options(nomem, nostack, preserves_flags));
+            asm!(
+                concat!("mrs {}, ", $register), out(reg) value,
+                options(nomem, nostack, preserves_flags),
+            );
         }
         value
     }};
@@ -31,8 +34,8 @@ macro_rules! run {
 }
 
 impl Features {
-    /// What this CPU can do, and how its kernel has set it up. At EL1 only, after `TCR_EL1` has been
-    /// written.
+    /// What this CPU can do, and how its kernel has set it up. At EL1 only, after `TCR_EL1` has
+    /// been written.
     #[must_use]
     pub fn detect() -> Self {
         let tcr = read!("tcr_el1");

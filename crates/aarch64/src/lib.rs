@@ -1,15 +1,16 @@
 //! The engine's processor on `AArch64`: one of the two halves of
 //! [`Machine`](shootdown_bare::Machine).
 //!
-//! It runs at EL1, on stage 1 of the EL1&0 regime, with user space in TTBR0 and the kernel in TTBR1.
-//! A space has the same ASID on all CPUs ([`Tagging::Global`](shootdown::Tagging)), so that a `TLBI`
-//! of the inner shareable domain can drop it everywhere; where nobody else is present, the engine
-//! has it dropped here alone, which Linux does not do.
+//! It runs at EL1, on stage 1 of the EL1&0 regime, with user space in TTBR0 and the kernel in
+//! TTBR1. A space has the same ASID on all CPUs ([`Tagging::Global`](shootdown::Tagging)), so that
+//! a `TLBI` of the inner shareable domain can drop it everywhere; where nobody else is present, the
+//! engine has it dropped here alone, which Linux does not do.
 //!
 //! In reading order: [`features`], what there is; [`granule`], how long pages are; [`operation`],
-//! what an instruction is told; [`plan`], which of them an extent takes; and, where they can be run,
-//! `instruction` and the implementation of [`Processor`](shootdown_bare::Processor). All but the
-//! last two is arithmetic, which is tested on any host.
+//! what an instruction is told; [`plan`], which of them an extent takes; and, where they can be
+//! run, `instruction` and `processor`, the implementation of
+//! [`Processor`](shootdown_bare::Processor). All but `instruction` is tested on any host: there,
+//! instructions are not run, but written down.
 //!
 //! # What the kernel must have set up
 //!
@@ -20,8 +21,8 @@
 //!   an empty table, for otherwise one space's table would be walked under the other's ASID.)
 //! - `TCR_EL1.AS` is 1, if ASIDs are to have 16 bits. With 8, a rollover comes after 255 spaces.
 //! - The kernel's pages are global (nG is 0), and user pages are not (nG is 1).
-//! - The [kernel's root](shootdown_bare::Kernel::root) is an empty table, for what the kernel itself
-//!   needs is in TTBR1: under ASID 0 nothing is ever cached.
+//! - The [kernel's root](shootdown_bare::Kernel::root) is an empty table, for what the kernel
+//!   itself needs is in TTBR1: under ASID 0 nothing is ever cached.
 //! - `TTBR0_EL1.CnP` stays 0, as roots are written: CPUs share no TLB entries. With it, one CPU's
 //!   stale entries would be another's, which the engine does not know of.
 //! - Masking interrupts is masking them in `PSTATE.I`. A kernel that masks them by priority (Linux:
@@ -35,10 +36,11 @@
 //!   mode. `TLBI` of both, and the trampoline, are a kernel's to add.
 //! - Errata. One kind is known that breaks broadcasts: on Cortex-A76 (1286807), Cortex-A55
 //!   (2441007), Cortex-A510 (2441009) and Falkor (1009), accesses by a translation that is gone may
-//!   be completed after the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that finds itself
-//!   on one of these calls [`Aarch64::repeating`]; which CPU it is on, it must find out itself.
-//! - The outer shareable domain, EL2, and other stages of translation. A hypervisor may make more of
-//!   a local operation than it is (`HCR_EL2.FB`), never less.
+//!   be completed after the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that finds
+//!   itself on one of these calls [`Aarch64::repeating`]; which CPU it is on, it must find out
+//!   itself.
+//! - The outer shareable domain, EL2, and other stages of translation. A hypervisor may make more
+//!   of a local operation than it is (`HCR_EL2.FB`), never less.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -53,13 +55,19 @@ extern crate std;
 
 pub mod features;
 pub mod granule;
-#[cfg(target_arch = "aarch64")]
-mod instruction;
 pub mod operation;
 pub mod plan;
-#[cfg(target_arch = "aarch64")]
-mod processor;
 mod settings;
 
+#[cfg(all(target_arch = "aarch64", not(test)))]
+mod instruction;
+#[cfg(test)]
+#[path = "recorded.rs"]
+mod instruction;
+#[cfg(any(target_arch = "aarch64", test))]
+mod limits;
+#[cfg(any(target_arch = "aarch64", test))]
+mod processor;
+
 pub use features::Features;
-pub use settings::Aarch64;
+pub use settings::{Aarch64, Issue};

@@ -2,7 +2,7 @@
 //!
 //! All that is here is arithmetic, and runs anywhere. Sections are those of Arm's manual, DDI 0487:
 //! the instructions are in C5.5 ("A64 System instructions for TLB maintenance"), and what they do
-//! in D8.16 ("TLB maintenance").
+//! in chapter D8 ("TLB maintenance"), whose sections have other numbers in each issue.
 //!
 //! The assembler's names of some need extensions that not every target has, so they are written as
 //! what they are aliases of: `SYS #0, C8, C<CRm>, #<op2>, <Xt>`.
@@ -137,7 +137,7 @@ impl PageOperand {
     /// ```text
     ///  63   48 47 44 43                  0
     /// ┌───────┬─────┬─────────────────────┐
-    /// │ ASID  │ TTL │ address, bits 55:12 │   of granules larger than 4 KiB, lower bits are ignored
+    /// │ ASID  │ TTL │ address, bits 55:12 │   lower bits of larger granules are ignored
     /// └───────┴─────┴─────────────────────┘
     /// ```
     const fn operand(self) -> u64 {
@@ -195,7 +195,7 @@ mod tests {
         level: None,
     };
 
-    /// C5.5, of each the table "Accessing": op1 is 0 and CRn is 8 in all; here CRm and op2.
+    /// C5.5, of each the table "Accessing": op1 is 0 and `CRn` is 8 in all; here `CRm` and op2.
     #[test]
     fn instructions_are_the_manuals() {
         let check = |operation: Operation, local, shared| {
@@ -227,8 +227,8 @@ mod tests {
         assert_eq!(page(Whose::Everyone, kernel), 0x0000_0ff8_0000_0001);
     }
 
-    /// C5.5 "TLBI VAE1", field TTL: 0b01xx is 4 KiB, 0b10xx 16 KiB, 0b11xx 64 KiB; the lower half is
-    /// the level. 0b00xx is no hint.
+    /// C5.5 "TLBI VAE1", field TTL: 0b01xx is 4 KiB, 0b10xx 16 KiB, 0b11xx 64 KiB; the lower half
+    /// is the level. 0b00xx is no hint.
     #[test]
     fn a_level_is_hinted_at_with_its_granule() {
         let hint = |granule, level| {
@@ -241,24 +241,26 @@ mod tests {
         assert_eq!([2, 3].map(|level| hint(Granule::Size64K, level)), [0b1110, 0b1111]);
     }
 
-    /// C5.5 "TLBI RVAE1": TG in 47:46, SCALE in 45:44, NUM in 43:39, TTL in 38:37; BaseADDR in 36:0
-    /// is VA[48:12], VA[50:14] or VA[52:16].
+    /// C5.5 "TLBI RVAE1": TG in 47:46, SCALE in 45:44, NUM in 43:39, TTL in 38:37; `BaseADDR` in
+    /// 36:0 is VA[48:12], VA[50:14] or VA[52:16].
     #[test]
     fn a_range_is_named_by_its_granules() {
         let range = |range| Operation::Range(TAG, Levels::All, range).operand();
-        // TG 1, scale 2, number 0x15: 0b01 10 10101 00 above 37 bits of address.
-        assert_eq!(range(RANGE), 0xabcd << 48 | 0b0110_1010_100 << 37 | 0x1_2345_6789);
+        let fields = |tg: u64, scale: u64, num: u64, ttl: u64| {
+            0xabcd << 48 | tg << 46 | scale << 44 | num << 39 | ttl << 37
+        };
+        assert_eq!(range(RANGE), fields(1, 2, 0x15, 0) | 0x1_2345_6789);
         let hinted = RangeOperand {
             granule: Granule::Size64K,
             level: Some(LevelHint { granule: Granule::Size64K, level: 2 }),
             ..RANGE
         };
-        assert_eq!(range(hinted), 0xabcd << 48 | 0b1110_1010_110 << 37 | 0x1234_5678);
+        assert_eq!(range(hinted), fields(3, 2, 0x15, 2) | 0x1234_5678);
         let kernel = RangeOperand { address: 0xffff_8000_0000_0000, scale: 0, number: 0, ..RANGE };
-        assert_eq!(range(kernel), 0xabcd << 48 | 0b01 << 46 | 0x18_0000_0000);
+        assert_eq!(range(kernel), fields(1, 0, 0, 0) | 0x18_0000_0000);
     }
 
-    /// D8.16.5 "TLB range maintenance instructions": (NUM + 1) << (5 * SCALE + 1) granules.
+    /// Chapter D8, "TLB range maintenance instructions": (NUM + 1) << (5 * SCALE + 1) granules.
     #[test]
     fn scales_are_two_and_its_thirty_seconds() {
         assert_eq!([0, 1, 2, 3].map(RangeOperand::unit), [2, 64, 2048, 65536]);

@@ -8,15 +8,15 @@ use crate::operation::{LevelHint, Levels, Operation, PageOperand, RangeOperand, 
 
 /// The most operations for one extent; with more, the whole tag is dropped instead.
 ///
-/// Linux draws the line at 512 (`MAX_DVM_OPS`, the entries of a page table), and not for speed: each
-/// operation is a message to every CPU (DVM: distributed virtual memory), which the interconnect
-/// takes at its own pace. Many thousands have kept a CPU in its loop for so long that the watchdog
-/// took it to be stuck ("arm64: fix soft lockup due to large tlb flush range", 2014). It does the
-/// same where it invalidates locally.
+/// Linux draws the line at 512 (`MAX_DVM_OPS`, the entries of a page table), and not for speed:
+/// each operation is a message to every CPU (DVM: distributed virtual memory), which the
+/// interconnect takes at its own pace. Many thousands have kept a CPU in its loop for so long that
+/// the watchdog took it to be stuck ("arm64: fix soft lockup due to large tlb flush range", 2014).
+/// It does the same where it invalidates locally.
 pub const OPERATIONS_MAX: usize = 511;
 
 /// The operations that drop the pages of an extent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     whose: Whose,
     levels: Levels,
@@ -104,15 +104,12 @@ impl Iterator for Plan {
             return None;
         }
         let range = if self.by == By::Range { self.next_range() } else { None };
-        let (operation, covered) = match range {
-            Some(range) => {
-                let covered = (range.number + 1) * RangeOperand::unit(range.scale);
-                (Operation::Range(self.whose, self.levels, range), covered)
-            }
-            None => {
-                let page = PageOperand { address: self.address, level: self.level };
-                (Operation::Page(self.whose, self.levels, page), self.stride)
-            }
+        let (operation, covered) = if let Some(range) = range {
+            let covered = (range.number + 1) * RangeOperand::unit(range.scale);
+            (Operation::Range(self.whose, self.levels, range), covered)
+        } else {
+            let page = PageOperand { address: self.address, level: self.level };
+            (Operation::Page(self.whose, self.levels, page), self.stride)
         };
         self.left -= covered;
         // At the top of the address space nothing is left.
@@ -124,7 +121,8 @@ impl Iterator for Plan {
 /// How many operations a range takes: for each scale one, as far as its digit is not 0, and one for
 /// an odd granule; and more of the largest scale.
 fn range_operations(granules: u64) -> u64 {
-    let digits = (0..3).filter(|scale| granules / RangeOperand::unit(*scale) % 32 != 0).count();
+    let digits =
+        (0..3).filter(|scale| !(granules / RangeOperand::unit(*scale)).is_multiple_of(32)).count();
     granules % 2 + digits as u64 + (granules / RangeOperand::unit(3)).div_ceil(32)
 }
 
@@ -187,8 +185,8 @@ mod tests {
                     continue;
                 };
                 let stride = 1 << Granule::Size4K.leaf_shift(size);
+                assert!(plan.clone().count() <= OPERATIONS_MAX);
                 assert_eq!(covered(plan, stride), (start, start + ((count as u64) << shift)));
-                assert!(plan.count() <= OPERATIONS_MAX);
             }
         }
     }
@@ -208,7 +206,8 @@ mod tests {
         assert_eq!([1, 2, 4095].map(|count| counts(count, PageSize::SIZE_2M)), [1, 1, 3]);
     }
 
-    /// D8.16.5: with a level, BaseADDR is to be aligned to what a leaf there maps.
+    /// C5.5, "TLBI RVAE1", field TTL: with a level, `BaseADDR` is to be aligned to what a leaf
+    /// there maps.
     #[test]
     fn hinted_ranges_begin_at_a_leaf() {
         for count in 1..=Extent::MAX_PAGES {
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn the_last_page_of_all_is_no_wrap() {
         for features in [&V8_0, &V8_4] {
-            let extent = Extent::range(u64::MAX - 0x1fff..0, PageSize::SIZE_4K);
+            let extent = Extent::pages(u64::MAX - 0x1fff, 2, PageSize::SIZE_4K);
             let operations = plan(features, extent).unwrap();
             assert_eq!(covered(operations, 1 << 12), (u64::MAX - 0x1fff, 0));
             let beyond = Extent::pages(u64::MAX, 3, PageSize::SIZE_4K);

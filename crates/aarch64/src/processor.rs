@@ -1,7 +1,7 @@
 //! The half of the engine's contract that is the processor's, by its instructions.
 //!
-//! Every change goes by the manual's sequence (D8.16, "TLB maintenance"), of which the caller writes
-//! the entry:
+//! Every change goes by the manual's sequence (D8.16, "TLB maintenance"), of which the caller
+//! writes the entry:
 //!
 //! ```text
 //! str  entry         the entry is gone, in this CPU's view
@@ -54,8 +54,8 @@ impl Aarch64 {
 // SAFETY: each method is what the manual asks for, as said there.
 unsafe impl Processor for Aarch64 {
     /// For which spaces a CPU knows up to where they are clean. As many as the lab's machines have:
-    /// more take longer to search at each switch, and where broadcasts reach everyone, that they did
-    /// is known of all spaces.
+    /// more take longer to search at each switch, and where broadcasts reach everyone, that they
+    /// did is known of all spaces.
     type TagSlots = [TagSlot; 6];
     /// 16 bits of tags, each with its pin: 16 KiB.
     type TagWords = [AtomicU64; 2048];
@@ -96,11 +96,11 @@ unsafe impl Processor for Aarch64 {
         self.pages_max()
     }
 
-    /// What is discarded is gone before the root is loaded, for while its tag is not loaded, nothing
-    /// is cached under it. The other way round, a walk could begin in between from an entry of an
-    /// upper level whose table has been freed, and could read anything, devices included. Only where
-    /// the tag *is* loaded does it come after: what is cached under it then is of a root that
-    /// was valid until now.
+    /// What is discarded is gone before the root is loaded, for while its tag is not loaded,
+    /// nothing is cached under it. The other way round, a walk could begin in between from an entry
+    /// of an upper level whose table has been freed, and could read anything, devices included.
+    /// Only where the tag *is* loaded does it come after: what is cached under it then is of a root
+    /// that was valid until now.
     ///
     /// What is kept needs no barrier: a register is not written speculatively, so that what the
     /// engine read to decide so was read before.
@@ -180,10 +180,116 @@ unsafe impl Processor for Aarch64 {
         self.ns_of(instruction::counter() - start)
     }
 
-    /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer wait,
-    /// but tells nobody that this CPU has nothing to do.
+    /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer
+    /// wait, but tells nobody that this CPU has nothing to do.
     #[inline]
     fn relax(&self) {
         instruction::relax();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::tests::V8_0;
+    use crate::instruction::Step::{
+        CompleteLocal, CompleteShared, Publish, SetTtbr0, Synchronize, Tlbi,
+    };
+    use crate::instruction::{Step, steps_of};
+    use crate::operation::{Levels, PageOperand};
+    use shootdown::PageSize;
+    use std::vec::Vec;
+
+    const PROCESSOR: Aarch64 = Aarch64::new(V8_0);
+    const LOCAL: Domain = Domain::Local;
+    const SHARED: Domain = Domain::InnerShareable;
+
+    fn load(root: u64, tag: u16, entries: Entries) -> Vec<Step> {
+        // SAFETY: nothing is run.
+        steps_of(|| unsafe { PROCESSOR.load(Root(root), Tag(tag), entries) })
+    }
+
+    fn pages(whose: Whose, levels: Levels, addresses: &[u64], domain: Domain) -> Vec<Step> {
+        let page = |address: &u64| PageOperand { address: *address, level: None };
+        let step = |address| Tlbi(Operation::Page(whose, levels, page(address)), domain);
+        addresses.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_root_is_loaded_with_its_tag_at_once() {
+        let loaded = SetTtbr0(0x0123_0000_4567_8000);
+        assert_eq!(load(0x4567_8000, 0x123, Entries::Keep), [loaded, Synchronize]);
+    }
+
+    /// Between the two, walks could begin from what is to go.
+    #[test]
+    fn what_is_discarded_is_gone_before_the_root_is_loaded() {
+        load(0x1000, 1, Entries::Keep);
+        let gone = Tlbi(Operation::Tag(Tag(2)), LOCAL);
+        let loaded = SetTtbr0(2 << 48 | 0x2000);
+        assert_eq!(load(0x2000, 2, Entries::Discard), [gone, CompleteLocal, loaded, Synchronize]);
+        // What is loaded already would fill the TLB again.
+        let loaded = SetTtbr0(2 << 48 | 0x3000);
+        assert_eq!(
+            load(0x3000, 2, Entries::Discard),
+            [loaded, Synchronize, gone, CompleteLocal, Synchronize]
+        );
+    }
+
+    #[test]
+    fn the_kernels_root_has_its_tag() {
+        load(0x1000, 1, Entries::Keep);
+        // SAFETY: nothing is run.
+        let steps = steps_of(|| unsafe { PROCESSOR.load_kernel(Root(0x9000)) });
+        assert_eq!(steps, [SetTtbr0(0x9000), Synchronize]);
+    }
+
+    #[test]
+    fn what_is_dropped_here_is_complete_here() {
+        let tag = Whose::Tag(Tag(1));
+        let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
+        let complete = [CompleteLocal, Synchronize];
+        let check = |f: &dyn Fn(), dropped: Vec<Step>| {
+            assert_eq!(steps_of(f), [&dropped[..], &complete].concat());
+        };
+        let addresses = &[0x1000, 0x2000];
+        check(&|| PROCESSOR.invalidate(Tag(1), two), pages(tag, Levels::Last, addresses, LOCAL));
+        check(
+            &|| PROCESSOR.invalidate(Tag(1), two.freeing_tables()),
+            pages(tag, Levels::All, addresses, LOCAL),
+        );
+        check(
+            &|| PROCESSOR.invalidate_kernel(two),
+            pages(Whose::Everyone, Levels::Last, addresses, LOCAL),
+        );
+        let whole = |operation| [Tlbi(operation, LOCAL)].to_vec();
+        check(&|| PROCESSOR.invalidate_tag(Tag(1)), whole(Operation::Tag(Tag(1))));
+        check(&|| PROCESSOR.invalidate_all(), whole(Operation::All));
+        check(&|| PROCESSOR.invalidate_kernel(Extent::whole()), whole(Operation::All));
+    }
+
+    /// Issued, and not waited for: that is asked for once for all of them.
+    #[test]
+    fn what_is_broadcast_is_completed_later() {
+        let tag = Whose::Tag(Tag(1));
+        let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
+        let nobody = &mut core::iter::empty();
+        let issued = steps_of(|| PROCESSOR.issue_broadcast(nobody, Tag(1), two));
+        assert_eq!(issued, pages(tag, Levels::Last, &[0x1000, 0x2000], SHARED));
+        let issued = steps_of(|| PROCESSOR.issue_kernel_broadcast(Extent::whole()));
+        assert_eq!(issued, [Tlbi(Operation::All, SHARED)]);
+        let completed = steps_of(|| assert_eq!(PROCESSOR.complete_broadcasts(), 1_000_000));
+        assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
+        assert_eq!(steps_of(|| PROCESSOR.publish()), [Publish]);
+    }
+
+    #[test]
+    fn who_must_be_told_twice_is() {
+        let repeating = PROCESSOR.repeating();
+        let issued = steps_of(|| repeating.issue_kernel_broadcast(Extent::whole()));
+        let all = Tlbi(Operation::All, SHARED);
+        assert_eq!(issued, [all, CompleteShared, all]);
+        // Not here: an operation of one CPU is not affected.
+        assert_eq!(steps_of(|| repeating.invalidate_all()).len(), 3);
     }
 }

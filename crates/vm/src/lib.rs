@@ -75,11 +75,11 @@
 //! so do a fork, a move, and a migration. Reclaim takes their pages when they are split. Pages of 1
 //! GiB would be split by the same code, but nothing makes them.
 //!
-//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`Sv39`] and [`Sv48`], as
-//! far as their bits go: no machine that walks them is here yet, but the MMU of a test. Where a CPU
-//! may remember that a page was *not* mapped, or remembers after a fault what it refused (RISC-V
-//! without Svvptc; Arm, for permissions), the kernel's fault handler has that forgotten on its own
-//! CPU.
+//! The formats other than [x86-64's](X86_64) are those of [`Aarch64`], [`LoongArch64`], [`Sv39`]
+//! and [`Sv48`]; the last two as far as their bits go: no machine that walks them is here yet, but
+//! the MMU of a test. Where a CPU may remember that a page was *not* mapped, or remembers after a
+//! fault what it refused (RISC-V without Svvptc; `LoongArch`; Arm, for permissions), the kernel's
+//! fault handler has that forgotten on its own CPU.
 //!
 //! # Reading it
 //!
@@ -151,6 +151,7 @@ pub use coherence::{
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;
+pub use format::loongarch64::LoongArch64;
 pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};

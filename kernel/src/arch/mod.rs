@@ -166,8 +166,8 @@ pub(crate) unsafe trait Architecture {
     /// Interrupts other CPUs, which find memory as it is now.
     fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
 
-    /// A turn of a loop that waits for another CPU. An emulator that runs one CPU at a time gives the
-    /// turn to another, if it is told by the right instruction.
+    /// A turn of a loop that waits for another CPU. An emulator that runs one CPU at a time gives
+    /// the turn to another, if it is told by the right instruction.
     #[inline]
     fn relax() {
         core::hint::spin_loop();

@@ -43,6 +43,9 @@ unsafe impl Kernel for TrialKernel {
         SENT.fetch_add(cpus.len() as u64, Ordering::Relaxed);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
+    fn relax(&self, _: &CpuSet<Bare<Self>>) {
+        Arch::relax();
+    }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
         // Nothing of a trial is used again.
         RECLAIMED.fetch_add(1, Ordering::Relaxed);

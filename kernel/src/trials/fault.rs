@@ -38,11 +38,22 @@ impl Fault {
     }
 }
 
+static CHOSEN: AtomicU8 = AtomicU8::new(0);
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
-/// Puts a fault in, or takes it out.
-pub(crate) fn put_in(fault: Fault) {
-    PRESENT.store(fault as u8, Ordering::SeqCst);
+/// Which fault is to be tried.
+pub(crate) fn choose(fault: Fault) {
+    CHOSEN.store(fault as u8, Ordering::SeqCst);
+}
+
+/// From here on it is in.
+pub(crate) fn put_in() {
+    PRESENT.store(CHOSEN.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+/// From here on all is well.
+pub(crate) fn take_out() {
+    PRESENT.store(Fault::None as u8, Ordering::SeqCst);
 }
 
 /// Whether a fault is in, for the CPU that asks. The one that changes page tables has none: what is
@@ -55,8 +66,14 @@ fn is_other() -> bool {
     Arch::cpu() != 0
 }
 
-/// As many tags as it takes for them to be used up within a trial.
-const TAGS_MAX: usize = 8;
+/// As many tags as it takes for them to be used up within a trial. Where they are all CPUs', there
+/// must be one for each.
+const fn tags_max(tagging: Tagging) -> usize {
+    match tagging {
+        Tagging::PerCpu | Tagging::Renamed => 3,
+        Tagging::Global => 8,
+    }
+}
 
 /// So far off are other pages: in another pair, and within the same table.
 const OFF: u64 = 8 << 12;
@@ -112,7 +129,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         self.0.tagging()
     }
     fn tag_count(&self) -> usize {
-        self.0.tag_count().min(TAGS_MAX)
+        self.0.tag_count().min(tags_max(self.tagging()))
     }
     fn flush_ceiling(&self) -> usize {
         self.0.flush_ceiling()
@@ -120,7 +137,8 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
         // Without tags, to load is to discard: that cannot be left out.
-        let entries = if keeps && is_other() && tag != Tag::KERNEL { Entries::Keep } else { entries };
+        let entries =
+            if keeps && is_other() && tag != Tag::KERNEL { Entries::Keep } else { entries };
         // SAFETY: as our caller promises.
         unsafe { self.0.load(root, tag, entries) }
     }

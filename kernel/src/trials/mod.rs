@@ -16,8 +16,9 @@ use crate::arch::{Arch, Architecture, Interrupt, Status};
 use crate::by_hand::Memory;
 use crate::console::println;
 use crate::entry::end;
+use crate::load::Load;
 use fault::Fault;
-use ways::{Way, WAYS};
+use ways::{WAYS, Way};
 
 /// What came of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,8 @@ impl Visible {
 /// How often each is tried: the first time may be luck.
 const TIMES: usize = 3;
 
-pub(crate) fn run(memory: &mut Memory, cpus: u32) -> ! {
+pub(crate) fn run(memory: &mut Memory, load: &Load) -> ! {
+    let cpus = load.cpus;
     if cpus < 2 {
         println!("trials skipped: they take two CPUs");
         end(Status::Passed);
@@ -73,7 +75,7 @@ pub(crate) fn run(memory: &mut Memory, cpus: u32) -> ! {
             wrong += usize::from(!is_right(memory, way, fault, visible.here()));
         }
     }
-    wrong += usize::from(!storms::run(memory, cpus));
+    storms::run(memory, cpus, load.rounds);
     end(if wrong == 0 { Status::Passed } else { Status::Failed });
 }
 
@@ -94,9 +96,9 @@ fn is_right(memory: &mut Memory, way: &Way, fault: Fault, visibility: Visibility
     let mut stale = 0;
     for _ in 0..TIMES {
         let interrupts_before = engine::interrupts_sent();
-        fault::put_in(fault);
+        fault::choose(fault);
         let verdict = (way.is_tried)(memory);
-        fault::put_in(Fault::None);
+        fault::take_out();
         user::leave();
         stale += usize::from(verdict == Verdict::Stale);
         let interrupts = engine::interrupts_sent() - interrupts_before;

@@ -8,7 +8,7 @@ use crate::command::{Command, Failure};
 /// Where it boots: `shootdown boot --arch`, the compiler's target, the emulator, its package.
 pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 3] = [
     ("x86_64", "x86_64-unknown-none", "qemu-system-x86_64", "qemu-system-x86"),
-    ("aarch64", "aarch64-unknown-none", "qemu-system-aarch64", "qemu-system-arm"),
+    ("aarch64", "aarch64-unknown-none-softfloat", "qemu-system-aarch64", "qemu-system-arm"),
     (
         "loongarch64",
         "loongarch64-unknown-none-softfloat",

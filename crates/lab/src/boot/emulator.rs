@@ -20,15 +20,23 @@ pub(crate) enum Architecture {
 }
 
 /// Where the load is put, where there is no initrd: as the kernel expects it.
-const AARCH64_LOAD: u64 = 0x5000_0000;
-const LOONGARCH64_LOAD: u64 = 0x9000_0000;
+const AARCH64_LOAD: u64 = 0x4400_0000;
+const LOONGARCH64_LOAD: u64 = 0x800_0000;
 
 impl Architecture {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+            Self::Loongarch64 => "loongarch64",
+        }
+    }
+
     /// The compiler's name of it.
     pub(crate) const fn target(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-unknown-none",
-            Self::Aarch64 => "aarch64-unknown-none",
+            Self::Aarch64 => "aarch64-unknown-none-softfloat",
             Self::Loongarch64 => "loongarch64-unknown-none-softfloat",
         }
     }
@@ -54,7 +62,9 @@ impl Architecture {
     const fn needed(self) -> Option<(u32, &'static str)> {
         match self {
             Self::X86_64 | Self::Aarch64 => None,
-            Self::Loongarch64 => Some((8, "older ones mistranslate pages of 4 KiB")),
+            Self::Loongarch64 => {
+                Some((9, "older ones start no second CPU, or mistranslate pages of 4 KiB"))
+            }
         }
     }
 
@@ -91,22 +101,23 @@ impl Architecture {
 
     /// How the emulator is started. Every CPU has a thread of the host's; or all take turns, and
     /// time is the number of their instructions.
-    pub(crate) fn command(self, kernel: &Path, load: String, cpus: u32, counts: bool) -> Command {
+    pub(crate) fn command(self, kernel: &Path, load: &str, cpus: u32, counts: bool) -> Command {
         let mut command = Command::new(self.program());
         match self {
             Self::X86_64 => command
-                .args(["-M", "q35", "-cpu", "max", "-initrd", &load])
+                .args(["-M", "q35", "-cpu", "max", "-initrd", load])
                 .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]),
             Self::Aarch64 => command
                 .args(["-M", "virt,gic-version=3", "-cpu", "max"])
                 .args(["-semihosting-config", "enable=on,target=native"])
-                .args(["-device", &loaded(&load, AARCH64_LOAD)]),
+                .args(["-device", &loaded(load, AARCH64_LOAD)]),
             Self::Loongarch64 => command
                 .args(["-M", "virt", "-cpu", "la464"])
-                .args(["-device", &loaded(&load, LOONGARCH64_LOAD)]),
+                .args(["-device", &loaded(load, LOONGARCH64_LOAD)]),
         };
         if counts {
-            command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
+            // The seed is for TLBs in which an entry is replaced by chance.
+            command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off", "-seed", "1"]);
         } else {
             command.args(["-accel", "tcg,thread=multi"]);
         }

@@ -29,7 +29,8 @@ pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, Boo
         .env_remove("RUSTFLAGS");
     if !arch.has_prebuilt_core(target) {
         // The compiler is stable, but for this option.
-        cargo.arg("-Zbuild-std=core,alloc").env("RUSTC_BOOTSTRAP", "1");
+        cargo.args(["-Zbuild-std=core,alloc", "-Zbuild-std-features=compiler-builtins-mem"]);
+        cargo.env("RUSTC_BOOTSTRAP", "1");
     }
     let built = cargo.output().map_err(BootFailure::Start)?;
     if !built.status.success() {

@@ -8,6 +8,7 @@
 //! and invalidates by itself. What is left to take from any of them is a table of constants.
 
 pub(crate) mod aarch64;
+pub(crate) mod loongarch64;
 pub(crate) mod riscv;
 pub(crate) mod x86_64;
 
@@ -87,8 +88,8 @@ pub trait Format {
     /// holds no page. Above [`LEAF_LEVEL_MAX`](Self::LEAF_LEVEL_MAX) there are none.
     fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf>;
 
-    /// An entry, at any level where there are leaves, that is not present to the MMU, holds no
-    /// page, is not [`EMPTY`], and is another one for every ticket below 2^52.
+    /// An entry that holds no page, is not [`EMPTY`], and is another one for every ticket below
+    /// 2^52. At level 0, where all claims are, it is not present to the MMU.
     fn claim(ticket: u64) -> u64;
 
     /// An entry at `level` that maps all that it covers, which may be a page or a large one.

@@ -1,8 +1,8 @@
 //! The same on the MMUs of other machines, whose entries are told apart by other bits.
 
 use shootdown_vm::{
-    Aarch64, Access, AddressSpace, Advice, Backing, Format, PAGE_BYTES, Place, Sharing, Sv39, Vm,
-    X86_64,
+    Aarch64, Access, AddressSpace, Advice, Backing, Format, LoongArch64, PAGE_BYTES, Place,
+    Sharing, Sv39, Vm, X86_64,
 };
 
 use crate::platform::decode::{self, Mmu};
@@ -59,6 +59,11 @@ fn a_page_becomes_large_and_small_again_on_x86_64() {
 #[test]
 fn a_page_becomes_large_and_small_again_on_aarch64() {
     a_page_becomes_large_and_small_again::<Aarch64>(decode::AARCH64);
+}
+
+#[test]
+fn a_page_becomes_large_and_small_again_on_loongarch64() {
+    a_page_becomes_large_and_small_again::<LoongArch64>(decode::LOONGARCH64);
 }
 
 #[test]

@@ -82,6 +82,30 @@ pub const AARCH64: Mmu = Mmu {
     },
 };
 
+/// `LoongArch`, volume 1, section "Multi-level Page Table Structure Supported by page walking".
+pub const LOONGARCH64: Mmu = Mmu {
+    root_shift: 39,
+    decode: |entry, shift| {
+        let frame = Frame(entry >> 12 & 0xf_ffff_ffff);
+        if shift > 12 && !bit(entry, 6) {
+            assert_eq!(entry & 0xfff, 0, "the address of a table has no flags");
+            // The table at address 0 is of zeros.
+            return if frame == Frame(0) { Decoded::Nothing } else { Decoded::Table(frame) };
+        }
+        assert!(shift > 12 || !bit(entry, 6), "a global page");
+        assert!(bit(entry, 7) || !bit(entry, 0), "a page that only the TLB takes for one");
+        if !bit(entry, 7) {
+            return Decoded::Nothing;
+        }
+        check(frame, shift);
+        let (writable, executable, dirty) = (bit(entry, 8), !bit(entry, 62), bit(entry, 1));
+        assert!(writable || !dirty, "what is dirty, the TLB lets be written");
+        let page = Cached { frame, writable, executable, dirty };
+        if entry & 0xc == 0xc { Decoded::Page(page) } else { Decoded::Nothing }
+    },
+    marked: |entry, access| entry | if access == Access::Write { 3 } else { 1 },
+};
+
 /// RISC-V, volume II, section "Sv39".
 pub const SV39: Mmu = Mmu {
     root_shift: 30,

@@ -114,13 +114,14 @@ fn global_pages_that_invlpg_misses_cost_the_tags() {
 /// Family 17h (0xf + 8), model 47h says what is not so; its neighbours do not.
 #[test]
 fn one_model_has_no_broadcast_whatever_it_says() {
-    let at = |eax| {
-        let cpu = described(b"AuthenticAMD", eax, 1 << 17).with(0x8000_0008, 1 << 3, 7);
+    let pages = |vendor, eax| {
+        let cpu = described(vendor, eax, 1 << 17).with(0x8000_0008, 1 << 3, 7);
         Features::of(&cpu).invlpgb_pages()
     };
-    assert_eq!(at(0x0084_0f70), None);
-    assert_eq!(at(0x0083_0f70), Some(8));
-    assert_eq!(at(0x00a4_0f70), Some(8));
+    assert_eq!(pages(b"AuthenticAMD", 0x0084_0f70), None);
+    assert_eq!(pages(b"AuthenticAMD", 0x0083_0f70), Some(8));
+    assert_eq!(pages(b"AuthenticAMD", 0x00a4_0f70), Some(8));
+    assert_eq!(pages(b"HygonGenuine", 0x0084_0f70), Some(8));
 }
 
 #[test]

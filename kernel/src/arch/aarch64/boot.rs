@@ -36,7 +36,7 @@ extern "C" fn begin_on_first_cpu(came_at_el2: u64) -> ! {
     assert!(tables_end <= LOAD, "the kernel and its tables end at {tables_end:#x}");
     gic::set_up();
     // SAFETY: it is memory that nobody else is given.
-    let load = unsafe { load::at((PHYSICAL_MEMORY + LOAD as usize) as *const u8) };
+    let load = unsafe { load::at(seen(LOAD)) };
     let memory = free_memory(load.len() as u64, memory_end);
     crate::main_on_first_cpu(&Boot { memory, load })
 }
@@ -58,8 +58,8 @@ pub(super) fn set_up_cpu(cpu: u32) {
     gic::set_up_cpu(cpu);
 }
 
-/// The other CPU's caches are off until its MMU is on. What it needs before, it has in registers, or
-/// in the kernel's image.
+/// The other CPU's caches are off until its MMU is on. What it needs before, it has in registers,
+/// or in the kernel's image.
 pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe extern "C" {
         fn start_other();
@@ -71,14 +71,19 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe { firmware::start_cpu(gic::affinity(cpu), start as u64, stack_end as u64) };
 }
 
+/// Where the kernel sees an address.
+fn seen(physical: u64) -> *const u8 {
+    (PHYSICAL_MEMORY + physical as usize) as *const u8
+}
+
 fn memory_end() -> u64 {
     // SAFETY: QEMU puts the device tree there, below the kernel, or leaves zeros.
-    let bytes = unsafe { device_tree::memory_bytes((PHYSICAL_MEMORY + MEMORY as usize) as *const u32) };
+    let bytes = unsafe { device_tree::memory_bytes(seen(MEMORY).cast()) };
     MEMORY + bytes.unwrap_or(MEMORY_BYTES).min(MEMORY_BYTES_MAX)
 }
 
-/// What is above what was loaded. (Below it are the kernel, its tables, and what is too little to be
-/// worth a second range.)
+/// What is above what was loaded. (Below it are the kernel, its tables, and what is too little to
+/// be worth a second range.)
 fn free_memory(load_bytes: u64, end: u64) -> Range<u64> {
     let start = (LOAD + load_bytes).next_multiple_of(PAGE_BYTES);
     assert!(start < end, "too little memory: it ends at {end:#x}");

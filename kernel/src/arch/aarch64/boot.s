@@ -87,6 +87,8 @@ running_high:
     adrp    x0, vectors
     add     x0, x0, :lo12:vectors
     msr     vbar_el1, x0
+    isb
+    msr     daifclr, #4                 // SErrors are told: what a device does not take may be one
     cbnz    x20, 3f
 
     adrp    x0, bss_start

@@ -14,8 +14,8 @@ const END_NODE: u32 = 2;
 const PROPERTY: u32 = 3;
 const NOTHING: u32 = 4;
 
-/// How many bytes the memory has that the tree at an address tells of; `None` if there is no tree, or
-/// none like QEMU's, which has one node for it, with an address and a length of two words each.
+/// How many bytes the memory has that the tree at an address tells of; `None` if there is no tree,
+/// or none like QEMU's, which has one node for it, with an address and a length of two words each.
 ///
 /// # Safety
 ///
@@ -32,8 +32,8 @@ pub(super) unsafe fn memory_bytes(tree: *const u32) -> Option<u64> {
     memory_in(all.get(words(NODES_OFFSET_BYTES)..)?)
 }
 
-/// The length in the first property of four words of the first node whose name begins with `memory@`.
-/// (Its others are strings of other lengths.)
+/// The length in the first property of four words of the first node whose name begins with
+/// `memory@`. (Its others are strings of other lengths.)
 fn memory_in(nodes: &[u32]) -> Option<u64> {
     const REG_BYTES: u32 = 16;
     let mut rest = nodes;

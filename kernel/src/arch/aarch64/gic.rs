@@ -1,4 +1,4 @@
-//! The interrupt controller: GICv3 (Arm's IHI 0069), of which only interrupts of a CPU's own are
+//! The interrupt controller: `GICv3` (Arm's IHI 0069), of which only interrupts of a CPU's own are
 //! used, those that CPUs send each other (SGIs) and those of its timer (a PPI).
 
 use super::register::{Device, read, run, write};
@@ -70,8 +70,8 @@ pub(super) fn set_up_cpu(cpu: u32) {
     // SAFETY: the interface is used by its registers from then on (ICC_SRE_EL1.SRE).
     unsafe { write!("s3_0_c12_c12_5", by_registers) };
     run!("isb");
-    // SAFETY: interrupts of any priority come in (ICC_PMR_EL1), of group 1 (ICC_IGRPEN1_EL1), and end
-    // when they are said to (ICC_CTLR_EL1.EOImode is 0). They stay masked by PSTATE.
+    // SAFETY: interrupts of any priority come in (ICC_PMR_EL1), of group 1 (ICC_IGRPEN1_EL1), and
+    // end when they are said to (ICC_CTLR_EL1.EOImode is 0). They stay masked by PSTATE.
     unsafe {
         write!("s3_0_c4_c6_0", 0xff);
         write!("s3_0_c12_c12_4", 0);

@@ -1,9 +1,9 @@
 //! `AArch64`, on QEMU's `virt` machine.
 //!
 //! In the order of things: [`boot`] and `boot.s`, from reset to Rust; [`tables`], how the kernel is
-//! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs; [`gic`]
-//! and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`; [`threads`] and
-//! `switch.s`; [`console`]; [`end`].
+//! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs;
+//! [`gic`] and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`;
+//! [`threads`] and `switch.s`; [`console`]; [`end`].
 //!
 //! # Starting it
 //!
@@ -19,27 +19,33 @@
 //! that is the same each time. The status is 42 if it passed, 43 if it failed, and 0 only if there
 //! was no semihosting to say either by: then, the last line of the console does.
 //!
-//! `LOAD` is what to do, and may be left out; it has up to 128 MiB, from 64 MiB above where memory
-//! begins. With `virtualization=on` the kernel comes in at EL2, and goes down to EL1.
+//! `LOAD` is what to do, up to 128 MiB of it, from 64 MiB above where memory begins. It may be left
+//! out; the kernel then takes it that there is one CPU. How much memory there is, up to 16 GiB, it
+//! finds in the device tree, which is where memory begins. With `virtualization=on` it comes in at
+//! EL2, and goes down to EL1; at EL3 (`secure=on`) it fails at once, as on processors without
+//! `FEAT_HAFDBS`. (QEMU: `cortex-a76` and later ones have it.)
 //!
 //! # Why no floating point
 //!
-//! The target is the one without (`-softfloat`): vectors save x0 to x30, and a thread is 12 words on
-//! its stack. With the other, the compiler copies and clears memory by vector registers, all 32 of
-//! which, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1` has them trap.
+//! The target is the one without (`-softfloat`): vectors save x0 to x30, and a thread is 12 words
+//! on its stack. With the other, the compiler copies and clears memory by vector registers, all 32
+//! of which, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1` has them trap.
 //!
 //! # What the emulator does not show
 //!
 //! - It empties all of a CPU's TLB when the ASID in TTBR0 changes, and for each `TLBI` of an ASID,
 //!   whichever it names. So what is stale after a switch there and back is never seen, nor an
-//!   invalidation of the wrong ASID. It also knows nothing of levels: it finds what a wrong hint
-//!   loses, and what a last-level operation leaves of upper levels it never had.
+//!   invalidation of the wrong ASID. It empties it, too, for a range of more pages than it likes,
+//!   wherever that is. And it knows nothing of levels: it finds what a wrong hint would lose, and
+//!   what a last-level operation leaves of upper levels it never had.
 //! - It keeps instruction caches coherent. Where `CTR_EL0` has DIC or IDC 0, who copies code to a
 //!   page must clean and invalidate it before it is run (`dc cvau`, `ic ivau`): nobody here does.
 //! - Its memory is ordered as the host's is. On x86-64, a `dsb` or `dmb` that is missing is missed
 //!   only where a load passes a store.
-//! - A `TLBI` that is broadcast has taken effect on all CPUs soon after it was issued, and before the
-//!   `dsb`: what a missing one does is not seen.
+//! - It does not mind a stack that is not aligned (`SCTLR_EL1.SA`), nor remember, as a processor
+//!   may, that an access was refused.
+//! - A `TLBI` that is broadcast has taken effect on all CPUs soon after it was issued, and before
+//!   the `dsb`: what a missing one does is not seen.
 
 #![expect(unsafe_code, reason = "the machine is underneath")]
 

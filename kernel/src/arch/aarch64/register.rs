@@ -44,8 +44,8 @@ pub(super) struct Device(pub(super) usize);
 impl Device {
     /// Reads 32 bits.
     pub(super) fn read(self, offset: usize) -> u32 {
-        // SAFETY: all addresses that are given here are those of devices, which are mapped; and what
-        // they do when they are read is what is wanted.
+        // SAFETY: all addresses that are given here are those of devices, which are mapped; and
+        // what they do when they are read is what is wanted.
         unsafe { self.at(offset).read_volatile() }
     }
 

@@ -1,4 +1,5 @@
-//! The kernel's page tables: physical memory, seen from [`PHYSICAL_MEMORY`] on, and the kernel in it.
+//! The kernel's page tables: physical memory, seen from [`PHYSICAL_MEMORY`] on, and the kernel in
+//! it.
 //!
 //! All is mapped in pages of 4 KiB. QEMU remembers of large pages but one range that has them all,
 //! and empties the TLB for each invalidation within.

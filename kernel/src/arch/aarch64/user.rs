@@ -73,8 +73,8 @@ fn exit_by_exception() -> UserExit {
     UserExit::Fault { address, access }
 }
 
-/// Whether the fault's status is one of page tables: a translation, access flag or permission fault,
-/// at any level.
+/// Whether the fault's status is one of page tables: a translation, access flag or permission
+/// fault, at any level.
 fn is_refusal(syndrome: u64) -> bool {
     matches!(syndrome >> 2 & 0xf, 1..=3)
 }

@@ -41,6 +41,7 @@ leave_user:
     mrs     x9, spsr_el1
     stp     x8, x9, [x7, #PC]
     str     x5, [x7, #MACHINE + 8]
+    msr     daifclr, #4                 // but for SErrors, what an exception masks stays masked
     mov     x0, x6
     ldp     x19, x20, [sp]
     ldp     x21, x22, [sp, #16]

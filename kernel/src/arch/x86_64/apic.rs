@@ -12,7 +12,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::registers::{read_msr, write_msr, write_port_8};
+use super::registers::{
+    interrupts_masked, mask_interrupts, read_msr, unmask_interrupts, write_msr, write_port_8,
+};
 use super::{PHYSICAL_MEMORY, cpu, vectors};
 
 /// Where xAPIC registers are, unless somebody has moved them.
@@ -102,7 +104,6 @@ pub(super) fn start_up(target: u32, address: u64) {
     command(target, ASSERT | START_UP | (address >> 12) as u32);
 }
 
-/// For who has interrupts masked: an xAPIC's command is two registers.
 fn command(target: u32, command: u32) {
     if IS_X2APIC.load(Ordering::Relaxed) {
         shootdown_x86_64::order_before_x2apic_write();
@@ -110,12 +111,18 @@ fn command(target: u32, command: u32) {
         // SAFETY: interrupts go to our vectors.
         unsafe { write_msr(register, u64::from(target) << 32 | u64::from(command)) };
     } else {
-        // Memory that is not cached is written after all that was stored before.
+        // Two registers, between which no handler may come that sends, too. Memory that is not
+        // cached is written after all that was stored before.
+        let were_masked = interrupts_masked();
+        mask_interrupts();
         while read(COMMAND) & IS_PENDING != 0 {
             core::hint::spin_loop();
         }
         write(COMMAND_TARGET, target << 24);
         write(COMMAND, command);
+        if !were_masked {
+            unmask_interrupts();
+        }
     }
 }
 

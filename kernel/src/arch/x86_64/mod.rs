@@ -37,7 +37,7 @@
 //!   register may overtake a store is not seen.
 //! - Large pages make it flush too much: see `paging`.
 
-#![expect(unsafe_code, reason = "instructions that only a kernel may execute")]
+#![expect(unsafe_code, reason = "promises what each part does")]
 
 mod apic;
 mod boot;
@@ -55,10 +55,7 @@ mod uart;
 mod user;
 mod vectors;
 
-use core::arch::asm;
-
 use shootdown::Root;
-use shootdown_bare::Processor;
 use shootdown_x86_64::{Features, KernelPages};
 
 use super::{Architecture, Interrupt, Status, User, UserExit};
@@ -111,23 +108,19 @@ unsafe impl Architecture for X86_64 {
     }
 
     fn interrupts_masked() -> bool {
-        Self::processor().interrupts_masked()
+        registers::interrupts_masked()
     }
 
     fn mask_interrupts() {
-        // SAFETY: nothing is moved across, for the compiler must take it to use memory.
-        unsafe { asm!("cli", options(nostack)) };
+        registers::mask_interrupts();
     }
 
     fn unmask_interrupts() {
-        // SAFETY: there are handlers.
-        unsafe { asm!("sti", options(nostack)) };
+        registers::unmask_interrupts();
     }
 
     fn wait_for_interrupt() {
-        // SAFETY: there are handlers. Interrupts are let in after the instruction that follows
-        // `sti`: none comes before `hlt`, which would then wait for another.
-        unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
+        registers::wait_for_interrupt();
     }
 
     fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
@@ -136,12 +129,7 @@ unsafe impl Architecture for X86_64 {
             Interrupt::Wake => vectors::WAKE,
             Interrupt::Timer => vectors::TIMER,
         };
-        let were_masked = Self::interrupts_masked();
-        Self::mask_interrupts();
         cpus.for_each(|cpu| apic::send(cpu, vector));
-        if !were_masked {
-            Self::unmask_interrupts();
-        }
     }
 
     fn now_ns() -> u64 {

@@ -74,6 +74,36 @@ pub(super) unsafe fn read_msr(register: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// Whether interrupts are masked.
+pub(super) fn interrupts_masked() -> bool {
+    const INTERRUPTS: u64 = 1 << 9;
+    let flags: u64;
+    // SAFETY: reads.
+    unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
+    flags & INTERRUPTS == 0
+}
+
+/// Masks interrupts.
+pub(super) fn mask_interrupts() {
+    // SAFETY: nothing is moved across, for the compiler must take it to use memory.
+    unsafe { asm!("cli", options(nostack)) };
+}
+
+/// Lets interrupts in.
+pub(super) fn unmask_interrupts() {
+    // SAFETY: there are handlers; and as above.
+    unsafe { asm!("sti", options(nostack)) };
+}
+
+/// Waits for an interrupt, where they are masked.
+///
+/// They are let in after the instruction that follows `sti`: so none comes before `hlt`, which
+/// would then wait for another.
+pub(super) fn wait_for_interrupt() {
+    // SAFETY: there are handlers; and as above.
+    unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
+}
+
 /// The address of which a page fault tells.
 pub(super) fn fault_address() -> u64 {
     let value;

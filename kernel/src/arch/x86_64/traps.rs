@@ -98,7 +98,8 @@ fn interrupt(vector: u8) -> Option<Left> {
     Some(Left::Interrupt)
 }
 
-fn unexpected(frame: &Frame) -> ! {
+/// Says what has happened, and ends the run.
+pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
     cpu::recover();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
     let (name, cr2) = (name(*vector as u8), fault_address());

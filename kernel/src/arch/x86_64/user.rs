@@ -7,9 +7,9 @@ use core::mem::offset_of;
 
 use shootdown_vm::Access;
 
-use super::cpu;
 use super::traps::{FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, Left, SCRATCH};
-use super::traps::{trap_from_user, trap_in_kernel};
+use super::traps::{trap_from_user, trap_in_kernel, unexpected};
+use super::{cpu, vectors};
 use crate::arch::{Task, User, UserExit};
 
 const WORD: usize = size_of::<usize>();
@@ -19,6 +19,10 @@ global_asm!(
     include_str!("vectors.s"),
     trap_in_kernel = sym trap_in_kernel,
     trap_from_user = sym trap_from_user,
+    unexpected = sym unexpected,
+    non_maskable = const vectors::NON_MASKABLE,
+    double_fault = const vectors::DOUBLE_FAULT,
+    machine_check = const vectors::MACHINE_CHECK,
     frame_bytes = const size_of::<Frame>(),
     user_task = const offset_of!(User, task),
     user_address = const offset_of!(User, address),

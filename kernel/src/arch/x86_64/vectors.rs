@@ -17,9 +17,9 @@ pub(super) const FLUSH: u8 = 0xf0;
 pub(super) const SPURIOUS: u8 = 0xff;
 
 /// Exceptions, by SDM 3A, table 6-1.
-const NON_MASKABLE: u8 = 2;
-const DOUBLE_FAULT: u8 = 8;
-const MACHINE_CHECK: u8 = 18;
+pub(super) const NON_MASKABLE: u8 = 2;
+pub(super) const DOUBLE_FAULT: u8 = 8;
+pub(super) const MACHINE_CHECK: u8 = 18;
 pub(super) const PAGE_FAULT: u8 = 14;
 /// Above them, what others send begins.
 pub(super) const EXCEPTIONS: u8 = 32;

@@ -16,7 +16,11 @@ vectors:
   # pushq $vector
   .byte 0x68
   .long vector
+  .if (vector == {non_maskable}) || (vector == {double_fault}) || (vector == {machine_check})
+  jmp emergency
+  .else
   jmp trap
+  .endif
   .set vector, vector + 1
 .endr
 
@@ -38,6 +42,14 @@ vectors:
   pushq %r15
   cld
 .endm
+
+# What may come anywhere, on a stack of its own: even between a `swapgs` and its `iretq`, so it cannot
+# be told whose GS it is.
+emergency:
+  PUSH_REGISTERS
+  movq %rsp, %rdi
+  call {unexpected}
+  ud2
 
 trap:
   # From user mode, by the lower bits of CS?
