@@ -12,9 +12,10 @@ use shootdown_vm::{
 };
 use shootdown_workload::operation::{ByAddress, Entry, Filling, Mapping, Permission};
 
+use crate::contents::{self, Holds};
 use crate::operations::{Backed, asked, protection};
 use crate::platform::ThisMachine;
-use crate::process::{Holds, Process, StepError};
+use crate::process::{Process, StepError};
 use crate::scheduler;
 use crate::user::{enter_kernel, return_to_user, touch};
 
@@ -30,6 +31,8 @@ pub(crate) fn perform(process: &Process, operation: ByAddress) -> Result<(), Ste
     if let ByAddress::Fault { page, access, entry } = operation {
         return use_page(process, page, asked(access), entry);
     }
+    // The same may have a name, too.
+    process.knows_nothing();
     enter_kernel();
     let fill = change(process, operation)?;
     return_to_user(process);
@@ -115,7 +118,11 @@ fn use_page(process: &Process, page: u64, access: Access, entry: Entry) -> Resul
 
 fn use_address(process: &Process, address: u64, access: Access) -> Result<(), StepError> {
     loop {
-        match touch(process, address, access, Holds::AnyWords) {
+        match touch(process, address, access) {
+            Ok(found) => {
+                contents::check(process, address, Holds::AnyWords, None, found);
+                return Ok(());
+            }
             Err(StepError::Fault(FaultError::NoArea)) => {
                 if address < LOWEST_PAGE * PAGE_BYTES {
                     return Ok(());
@@ -132,7 +139,7 @@ fn use_address(process: &Process, address: u64, access: Access) -> Result<(), St
             }
             // The program got a signal, then as now.
             Err(StepError::Fault(FaultError::NotPermitted)) => return Ok(()),
-            other => return other,
+            Err(error) => return Err(error),
         }
     }
 }

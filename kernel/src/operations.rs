@@ -1,10 +1,13 @@
 //! What each operation means for memory: the same as on the simulated machine.
 
+use core::ops::Range;
+
 use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Protection, Sharing};
-use shootdown_workload::operation::{self, Mapping, Operation, Permission};
+use shootdown_workload::operation::{self, AreaId, Mapping, Operation, Permission};
 
 use crate::by_address;
-use crate::process::{Holds, NamedArea, Process, StepError};
+use crate::contents::{self, Holds, Known};
+use crate::process::{NamedArea, Process, StepError};
 use crate::user::{enter_kernel, return_to_user, touch};
 use crate::world::World;
 
@@ -50,7 +53,11 @@ impl World {
         operation: Operation,
     ) -> Result<Step, StepError> {
         match self.try_to_perform(process, operation) {
-            Err(error) if self.refusals.admit(&error) => Ok(Step::Done),
+            Err(error) if self.refusals.admit(&error) => {
+                // Some of it may have been done.
+                process.knows_nothing();
+                Ok(Step::Done)
+            }
             performed => performed,
         }
     }
@@ -58,9 +65,8 @@ impl World {
     fn try_to_perform(&self, process: &Process, operation: Operation) -> Result<Step, StepError> {
         match operation {
             Operation::Touch { area, pages, access } => {
-                let NamedArea { holds, .. } = process.area(area)?;
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
-                    match touch(process, address, asked(access), holds) {
+                    match touch_named(process, area, address, asked(access)) {
                         // The handler returns to what comes next.
                         Err(error) if self.refusals.admit(&error) => {
                             enter_kernel();
@@ -93,19 +99,21 @@ impl World {
                 let place = Place::Anywhere { length: pages.saturating_mul(PAGE_BYTES) };
                 let (sharing, backing) = self.backing(mapping);
                 let start = space.map(place, protection(permission), sharing, backing)?;
-                let is_own = mapping == Mapping::Anonymous;
-                let holds = if is_own { Holds::OwnWords } else { Holds::AnyWords };
-                process.name(area, NamedArea { start, holds });
+                let (holds, known) = match mapping {
+                    Mapping::Anonymous => (Holds::OwnWords, Known::default()),
+                    _ => (Holds::AnyWords, Known::nothing()),
+                };
+                process.name(area, NamedArea { start, holds, known });
             }
             Operation::Unmap { area, pages } => {
-                space.unmap(process.addresses(area, &pages)?)?;
+                space.unmap(discarded(process, area, &pages)?)?;
             }
             Operation::Protect { area, pages, permission } => {
                 let range = process.addresses(area, &pages)?;
                 space.protect(range, protection(permission))?;
             }
             Operation::Discard { area, pages } => {
-                space.advise(process.addresses(area, &pages)?, Advice::DontNeed)?;
+                space.advise(discarded(process, area, &pages)?, Advice::DontNeed)?;
             }
             Operation::MovePages { area, pages, node } => {
                 let range = process.addresses(area, &pages)?;
@@ -130,16 +138,43 @@ impl World {
     }
 }
 
+/// Uses a page of an area, which holds what it must.
+fn touch_named(
+    process: &Process,
+    area: AreaId,
+    address: u64,
+    access: Access,
+) -> Result<(), StepError> {
+    // Before others may change it.
+    let (holds, expected) =
+        process.with_area(area, |area| (area.holds, area.known.expected(address)))?;
+    let word = touch(process, address, access)?;
+    if access == Access::Write {
+        return process.with_area(area, |area| area.known.wrote(address, word));
+    }
+    // Unless another thread has used the area meanwhile.
+    let is_known = process.with_area(area, |area| area.known.expected(address).is_some())?;
+    contents::check(process, address, holds, expected.filter(|_| is_known), word);
+    Ok(())
+}
+
+/// The addresses of pages that are about to lose what is in them.
+fn discarded(process: &Process, id: AreaId, pages: &Range<u64>) -> Result<Range<u64>, StepError> {
+    let range = process.addresses(id, pages)?;
+    process.with_area(id, |area| area.known.discards(&range))?;
+    Ok(range)
+}
+
 /// A write that is refused: the kernel finds that the area does not allow it, and the thread goes
 /// on in its handler, which returns by a system call.
 fn segfault(process: &Process, address: u64) -> Result<(), StepError> {
-    match touch(process, address, Access::Write, Holds::AnyWords) {
+    match touch(process, address, Access::Write) {
         Err(StepError::Fault(FaultError::NotPermitted)) => {
             enter_kernel();
             return_to_user(process);
             Ok(())
         }
-        Ok(()) => Err(StepError::NotRefused),
+        Ok(_) => Err(StepError::NotRefused),
         Err(error) => Err(error),
     }
 }

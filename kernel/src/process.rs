@@ -14,6 +14,7 @@ use shootdown_workload::operation::{AreaId, LockId};
 
 use crate::arch::{Arch, Architecture};
 use crate::coherence::Engine;
+use crate::contents::{Holds, Known};
 use crate::platform::ThisMachine;
 use crate::sync::Mutex;
 
@@ -38,20 +39,11 @@ pub(crate) struct Process {
 }
 
 /// An area that the workload has a name for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct NamedArea {
     pub(crate) start: u64,
-    /// Whether nobody but the process writes there.
     pub(crate) holds: Holds,
-}
-
-/// What may be read in an area.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holds {
-    /// Zeros, and what the process has written there.
-    OwnWords,
-    /// What anybody has written, wherever.
-    AnyWords,
+    pub(crate) known: Known,
 }
 
 /// What a thread did that it must not, or cannot.
@@ -99,7 +91,11 @@ impl Process {
     pub(crate) fn copy(&self, number: u32, space: Space) -> Self {
         let lineage = [self.lineage.as_slice(), &[number]].concat();
         let has_moved = AtomicBool::new(self.has_moved.load(Ordering::Relaxed));
-        let areas = Mutex::new(self.areas.lock().clone());
+        let copy = |(&id, area): (&AreaId, &NamedArea)| {
+            let NamedArea { start, holds, ref known } = *area;
+            (id, NamedArea { start, holds, known: known.copy() })
+        };
+        let areas = Mutex::new(self.areas.lock().iter().map(copy).collect());
         Self { number, lineage, has_moved, threads: AtomicU32::new(0), space, areas }
     }
 
@@ -112,19 +108,28 @@ impl Process {
         self.areas.lock().insert(id, area);
     }
 
-    /// The area with this name.
-    pub(crate) fn area(&self, id: AreaId) -> Result<NamedArea, StepError> {
-        self.areas.lock().get(&id).copied().ok_or(StepError::UnknownArea(id))
+    /// Calls `f` with the area that has this name.
+    pub(crate) fn with_area<R>(
+        &self,
+        id: AreaId,
+        f: impl FnOnce(&mut NamedArea) -> R,
+    ) -> Result<R, StepError> {
+        self.areas.lock().get_mut(&id).map(f).ok_or(StepError::UnknownArea(id))
     }
 
-    /// The addresses of some pages of it.
+    /// From now on, nothing is known of what is in any area.
+    pub(crate) fn knows_nothing(&self) {
+        self.areas.lock().values_mut().for_each(|area| area.known = Known::nothing());
+    }
+
+    /// The addresses of some pages of an area.
     pub(crate) fn addresses(
         &self,
         id: AreaId,
         pages: &Range<u64>,
     ) -> Result<Range<u64>, StepError> {
         let address = |page: u64| page.saturating_mul(PAGE_BYTES);
-        let NamedArea { start, .. } = self.area(id)?;
+        let start = self.with_area(id, |area| area.start)?;
         Ok(start.saturating_add(address(pages.start))..start.saturating_add(address(pages.end)))
     }
 }

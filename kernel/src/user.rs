@@ -8,7 +8,7 @@ use crate::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::coherence::Engine;
 use crate::contents;
 use crate::counts;
-use crate::process::{Holds, Process, StepError};
+use crate::process::{Process, StepError};
 use crate::scheduler;
 use crate::sync::masked;
 
@@ -19,23 +19,15 @@ pub(crate) const CODE: u64 = 16 * PAGE_BYTES;
 /// taken away, or claimed by another CPU, between a fault and the next try.
 const FAULTS_MAX: u32 = 100_000;
 
-/// Reads or writes the first word of a page, which holds what `holds` says.
-pub(crate) fn touch(
-    process: &Process,
-    address: u64,
-    access: Access,
-    holds: Holds,
-) -> Result<(), StepError> {
+/// Reads or writes the first word of a page, and returns it.
+pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u64, StepError> {
     let (task, value) = match access {
         Access::Write => (Task::Write, contents::word(process, address)),
         Access::Read | Access::Execute => (Task::Read, 0),
     };
     let mut user = user(task, address, 1, value);
     work(process, &mut user)?;
-    if access != Access::Write {
-        contents::check(process, address, holds, user.value as u64);
-    }
-    Ok(())
+    Ok(user.value as u64)
 }
 
 fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepError> {
