@@ -34,23 +34,65 @@ fn boot(emulator: &str, arguments: &[&str]) -> Output {
     output.expect("the command runs")
 }
 
+/// A kernel that says this, and ends well.
+fn saying(lines: &[&str]) -> String {
+    let lines: String = lines.iter().map(|line| format!("echo '{line}'; ")).collect();
+    format!("{lines} echo 'end passed'; exit 33")
+}
+
 #[test]
-fn what_the_kernel_says_is_shown_if_it_ends_well() {
-    let output = boot("echo hello; echo 'end passed'; exit 33", &[]);
+fn what_faults_come_to_is_a_table() {
+    let trials = saying(&[
+        "boot x86_64",
+        "trial way=reads-all fault=none verdict=fresh right=yes why=",
+        "trial way=reads-all fault=keeps-all verdict=stale right=yes why=",
+        "trial way=comes-back fault=none verdict=fresh right=yes why=",
+        "trial way=comes-back fault=keeps-all verdict=absent why=there are no tags",
+        "storm name=all-flush cpus=2 rounds=3 verdict=over",
+    ]);
+    let output = boot(&trials, &["--cpus", "2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), "hello\nend passed\n");
+    insta::assert_snapshot!(text(&output.stdout));
+    let csv = text(&boot(&trials, &["--format", "csv"]).stdout);
+    let rows: Vec<_> = csv.lines().collect();
+    assert_eq!(rows[..2], ["arch,way,fault,verdict", "x86_64,reads-all,none,fresh"]);
+    assert_eq!(rows.len(), 5);
+}
+
+#[test]
+fn a_workload_is_compared_with_the_simulator() {
+    let report = r#"{"workload":"migrate","ipis_sent":7,"iterations":200,"violations":0}"#;
+    let output = boot(&saying(&[report]), &["--workload", "migrate", "--cpus", "2"]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let row = |name: &str| {
+        let line = said.lines().find(|line| line.starts_with(name));
+        line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    assert_eq!(row("iterations").expect("a row"), ["iterations", "200", "200"]);
+    assert_eq!(row("interrupts sent").expect("a row")[2], "7");
+    assert_eq!(row("switches"), None, "the kernel does not say: {said}");
 }
 
 #[test]
 fn it_is_told_what_to_do() {
     // The file has no name, and is found all the same.
     let read = "while [ \"$1\" != -initrd ]; do shift; done; cat $2; echo 'end passed'; exit 33";
-    let output = boot(read, &["--cpus", "3"]);
-    let said = text(&output.stdout);
-    assert!(said.starts_with("shootdown-load ") && said.contains("\ncpus=3\n"), "{said}");
-    let count = |counts: &[&str]| text(&boot("echo $@; echo 'end passed'; exit 33", counts).stdout);
-    assert!(count(&[]).contains("tcg,thread=multi"));
-    assert!(count(&["--counts"]).contains("-icount shift=0,sleep=off"));
+    let said = |arguments: &[&str]| {
+        let output = boot(read, &[arguments, &["--console"]].concat());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let trials = said(&["--cpus", "3"]);
+    assert!(trials.starts_with("shootdown-load "), "{trials}");
+    assert!(trials.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{trials}");
+    let workload = said(&["--workload", "migrate", "--cpus", "2"]);
+    assert!(workload.contains("\ncpus=2\nmode=workload\n\n"), "{workload}");
+    let flags = |counts: &[&str]| {
+        let arguments = [counts, &["--console"]].concat();
+        text(&boot("echo $@; echo 'end passed'; exit 33", &arguments).stderr)
+    };
+    assert!(flags(&[]).contains("tcg,thread=multi"));
+    assert!(flags(&["--counts"]).contains("-icount shift=0,sleep=off"));
 }
 
 #[test]
@@ -62,6 +104,8 @@ fn each_bad_end_is_told_from_the_others() {
     assert_error(&silent, &["nothing for 1 s since `begun`", "--patience"]);
     // As a triple fault ends.
     assert_error(&boot("echo begun; exit 0", &[]), &["without saying so", "begun", "status: 0"]);
+    let unknown = boot("exit 1", &["--workload", "doom"]);
+    assert_error(&unknown, &["no workload `doom`", "migrate, "]);
     let liar = boot("echo 'end passed'; exit 0", &[]);
     assert_error(&liar, &["without saying so", "status: 0"]);
     let broken = boot("echo 'no such machine' >&2; exit 1", &[]);
@@ -71,7 +115,7 @@ fn each_bad_end_is_told_from_the_others() {
 #[test]
 fn an_emulator_must_be_there_and_new_enough() {
     let old = boot("exit 1", &["--arch", "loongarch64"]);
-    assert_error(&old, &["version 7.2.22", "8 is needed", "bookworm-backports"]);
+    assert_error(&old, &["version 7.2.22", "9 is needed", "bookworm-backports"]);
     let none = command().arg("boot").env("PATH", "/nonexistent").output();
     assert_error(
         &none.expect("the command runs"),
