@@ -103,7 +103,7 @@
 //!
 //! 1. Implement [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives, how a root is
 //!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it. (For
-//!    x86-64, AArch64 and LoongArch64, what is the processor's is done: see `shootdown-bare`.)
+//!    x86-64, `AArch64` and `LoongArch64`, what is the processor's is done: see `shootdown-bare`.)
 //! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
 //!    [`Here::answer`]. Before the CPU stops: [`Here::offline`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
@@ -113,7 +113,7 @@
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
 //!    then free pages. Where you free what was mapped, [`Gather`] does that in order, and page
 //!    tables, too. Where you only allow more than before, nothing is flushed: a CPU that remembers
-//!    what it refused (Arm, LoongArch) forgets it in its handler of page faults.
+//!    what it refused (Arm, `LoongArch`) forgets it in its handler of page faults.
 //! 5. Where memory is reclaimed, and pages of many spaces are unmapped one by one: a [`Batch`], so
 //!    that each CPU is interrupted once for all of them. From then on, whoever changes page tables
 //!    and finds a page gone [settles](Here::settle), lest it return before the batch is flushed.
