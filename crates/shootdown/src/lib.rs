@@ -102,22 +102,27 @@
 //! # Embedding it
 //!
 //! 1. Implement [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives, how a root is
-//!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it.
+//!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it. (For
+//!    x86-64, `AArch64` and `LoongArch64`, what is the processor's is done: see `shootdown-bare`.)
 //! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
-//!    [`Here::answer`].
+//!    [`Here::answer`]. Before the CPU stops: [`Here::offline`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
 //!    it runs a thread of it, and [`Here::enter_lazy`] when it runs none. Where the kernel touches
 //!    no user address until it returns to user mode, it may do so there, too: a CPU that is
 //!    interrupted often is then left alone while its threads are in the kernel.
 //! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
 //!    then free pages. Where you free what was mapped, [`Gather`] does that in order, and page
-//!    tables, too.
+//!    tables, too. Where you only allow more than before, nothing is flushed: a CPU that remembers
+//!    what it refused (Arm, `LoongArch`) forgets it in its handler of page faults.
 //! 5. Where memory is reclaimed, and pages of many spaces are unmapped one by one: a [`Batch`], so
 //!    that each CPU is interrupted once for all of them. From then on, whoever changes page tables
 //!    and finds a page gone [settles](Here::settle), lest it return before the batch is flushed.
 //! 6. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space: its
 //!    page tables are yours again when [`Machine::reclaim`] says so. When memory is short:
 //!    [`Here::reap`]. A CPU that enters a deep idle state calls [`Here::leave`], and holds nothing.
+//!
+//! `docs/embedding.md` goes through all of it in a kernel that boots, with what goes wrong at each
+//! step.
 //!
 //! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not
 //! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs) that need
