@@ -92,6 +92,11 @@ pub(crate) fn seen(frame: Frame) -> *mut u8 {
     (Arch::PHYSICAL_MEMORY + frame.address() as usize) as *mut u8
 }
 
+/// The same, as words.
+pub(crate) fn words_of(frame: Frame) -> *mut u64 {
+    (Arch::PHYSICAL_MEMORY + frame.address() as usize) as *mut u64
+}
+
 /// The entry of a table for an address.
 pub(crate) fn entry(table: Frame, address: usize, level: usize) -> u64 {
     place(table, address, level).load(Ordering::Acquire)
@@ -105,5 +110,5 @@ fn place(table: Frame, address: usize, level: usize) -> &'static AtomicU64 {
     let index = Tables::index(address as u64, level);
     // SAFETY: tables have as many entries, are never given back, and are changed by atomic
     // operations alone.
-    unsafe { &*seen(table).cast::<AtomicU64>().add(index) }
+    unsafe { &*words_of(table).cast::<AtomicU64>().add(index) }
 }

@@ -10,7 +10,7 @@ use shootdown_bare::Processor;
 use shootdown_vm::{Access, EMPTY, Frame, PAGE_BYTES, Protection};
 
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::by_hand::{Memory, seen, set_entry};
+use crate::by_hand::{Memory, seen, set_entry, words_of};
 use crate::console::println;
 
 const CPUS_MAX: usize = 64;
@@ -160,7 +160,7 @@ fn user(memory: &mut Memory) {
     let mut writer = thread(Task::Write, DATA, 4, 0x1234);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
     // SAFETY: nobody runs in user mode now.
-    let words = unsafe { core::slice::from_raw_parts(seen(data).cast::<u64>(), 5) };
+    let words = unsafe { core::slice::from_raw_parts(words_of(data), 5) };
     assert_eq!(words, [0x1234, 0x1234, 0x1234, 0x1234, 0]);
     let mut reader = thread(Task::Read, DATA + 24, 2, 7);
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);

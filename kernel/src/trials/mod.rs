@@ -12,6 +12,8 @@ pub(crate) mod storms;
 pub(crate) mod user;
 mod ways;
 
+use shootdown::Here;
+
 use crate::arch::{Arch, Architecture, Interrupt, Status};
 use crate::by_hand::Memory;
 use crate::console::println;
@@ -66,7 +68,7 @@ pub(crate) fn run(memory: &mut Memory, load: &Load) -> ! {
         println!("trials skipped: they take two CPUs");
         end(Status::Passed);
     }
-    engine::here(|here| here.online());
+    engine::here(Here::online);
     user::wait_until(|| user::online() == u64::from(cpus) - 1);
     let mut wrong = 0;
     for way in WAYS {
@@ -82,7 +84,7 @@ pub(crate) fn run(memory: &mut Memory, load: &Load) -> ! {
 /// In the handlers of interrupts.
 pub(crate) fn interrupt(interrupt: Interrupt) {
     if interrupt == Interrupt::Flush {
-        engine::here(|here| here.answer());
+        engine::here(Here::answer);
     }
 }
 

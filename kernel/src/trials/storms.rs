@@ -8,7 +8,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use shootdown::{Extent, Space};
+use shootdown::{Extent, Here, Space};
 
 use crate::arch::{Arch, Architecture, Interrupt};
 use crate::by_hand::Memory;
@@ -74,7 +74,7 @@ fn weather(number: u64, cpu: u32) {
         switch(space);
         round(space, cpu, turn);
     }
-    here(|here| here.leave());
+    here(Here::leave);
     THROUGH.fetch_add(1, Ordering::AcqRel);
 }
 
@@ -114,8 +114,8 @@ fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     if cpu.is_multiple_of(2) || turn.is_multiple_of(8) {
         return flush_masked(space, cpu, turn);
     }
-    here(|here| here.offline());
+    here(Here::offline);
     // For as long as a flush takes, and it is not waited for.
     (0..50).for_each(|_| Arch::relax());
-    here(|here| here.online());
+    here(Here::online);
 }

@@ -5,7 +5,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-use shootdown::Space;
+use shootdown::{Here, Space};
 use shootdown_vm::Access;
 
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
@@ -35,6 +35,24 @@ pub(crate) enum Order {
     Idle,
     /// To let go of the space, and halt.
     Leave,
+}
+
+impl Order {
+    const ALL: [Self; 7] = [
+        Self::Read,
+        Self::Write,
+        Self::KeepReading,
+        Self::KeepWriting,
+        Self::Run,
+        Self::Idle,
+        Self::Leave,
+    ];
+
+    /// By its number.
+    fn of(number: u64) -> Self {
+        let order = Self::ALL.into_iter().find(|order| *order as u64 == number);
+        order.expect("only orders are given")
+    }
 }
 
 /// What came of it.
@@ -67,7 +85,7 @@ const OFTEN: usize = 200;
 
 /// For ever: does what it is told, if it is [the one](CPU) who uses; and takes part in storms.
 pub(crate) fn obey(cpu: u32) -> ! {
-    here(|here| here.online());
+    here(Here::online);
     ONLINE.fetch_add(1, Ordering::AcqRel);
     let mut last_storm = 0;
     loop {
@@ -88,32 +106,27 @@ pub(crate) fn online() -> u64 {
 }
 
 fn perform() {
-    let order = ORDER.load(Ordering::Acquire);
     let address = ADDRESS.load(Ordering::Relaxed);
-    let found = match order {
-        order if order == Order::Read as u64 => access(Task::Read, address, 1),
-        order if order == Order::Write as u64 => access(Task::WriteOften, address, 1),
-        order if order == Order::KeepReading as u64 => keep(Task::ReadWhile, address),
-        order if order == Order::KeepWriting as u64 => keep(Task::WriteOften, address),
-        order if order == Order::Run as u64 => run(),
-        order if order == Order::Idle as u64 => here(|here| here.enter_lazy()).into_found(),
-        _ => here(|here| here.leave()).into_found(),
+    let found = match Order::of(ORDER.load(Ordering::Acquire)) {
+        Order::Read => access(Task::Read, address, 1),
+        Order::Write => access(Task::WriteOften, address, 1),
+        Order::KeepReading => keep(Task::ReadWhile, address),
+        Order::KeepWriting => keep(Task::WriteOften, address),
+        Order::Run => run(),
+        Order::Idle => {
+            here(Here::enter_lazy);
+            Found::Word(0)
+        }
+        Order::Leave => {
+            here(Here::leave);
+            Found::Word(0)
+        }
     };
     let word = match found {
         Found::Word(word) => word,
         Found::Refused(access) => REFUSED + access as u64,
     };
     FOUND.store(word, Ordering::Relaxed);
-}
-
-trait IntoFound {
-    fn into_found(self) -> Found;
-}
-
-impl IntoFound for () {
-    fn into_found(self) -> Found {
-        Found::Word(0)
-    }
 }
 
 fn run() -> Found {
@@ -154,7 +167,7 @@ fn access(task: Task, address: usize, count: usize) -> Found {
         // What it reads first is what it goes on to read.
         match access(Task::Read, address, 1) {
             Found::Word(word) => user.value = word as usize,
-            refused => return refused,
+            refused @ Found::Refused(_) => return refused,
         }
     }
     loop {

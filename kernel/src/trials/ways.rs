@@ -10,7 +10,7 @@ use shootdown_bare::Processor as _;
 use shootdown_vm::{Access, Format, Frame, PAGE_BYTES, Protection};
 
 use crate::arch::{Arch, Architecture};
-use crate::by_hand::{Memory, entry, seen, set_entry};
+use crate::by_hand::{Memory, entry, seen, set_entry, words_of};
 use crate::trials::Visibility::{Absent, Masked, Seen};
 use crate::trials::engine::{Machine, engine, here};
 use crate::trials::fault::{
@@ -144,7 +144,7 @@ struct Scene {
 fn filled(memory: &mut Memory, word: u64) -> Frame {
     let frame = memory.frame();
     // SAFETY: it is ours.
-    unsafe { seen(frame).cast::<u64>().write_volatile(word) };
+    unsafe { words_of(frame).write_volatile(word) };
     frame
 }
 
@@ -220,7 +220,7 @@ fn refused(found: Found, expected: Access) -> Verdict {
     match found {
         Found::Refused(access) if access == expected => Verdict::Fresh,
         Found::Word(_) => Verdict::Stale,
-        other => panic!("refused as what it was not: {other:?}"),
+        other @ Found::Refused(_) => panic!("refused as what it was not: {other:?}"),
     }
 }
 

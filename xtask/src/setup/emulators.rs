@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{install_from_distribution, is_root};
-use crate::command::{Command, Failure};
+use crate::command::{Command, Failure, cargo};
 
 /// Where it boots: `shootdown boot --arch`, the compiler's target, the emulator, its package.
 pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 3] = [
@@ -17,9 +17,8 @@ pub(crate) const ARCHITECTURES: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// Older ones mistranslate pages of 4 KiB on LoongArch, have no x2APIC, and do not repeat
-/// themselves to the byte.
-const QEMU_MIN: u32 = 8;
+/// Older ones mistranslate pages of 4 KiB on LoongArch, or start no second CPU there.
+const QEMU_MIN: u32 = 9;
 
 /// Installs what is missing.
 pub(crate) fn for_boots() -> Result<(), Failure> {
@@ -42,6 +41,24 @@ pub(crate) fn for_boots() -> Result<(), Failure> {
     Ok(())
 }
 
+/// `cargo` with these words for the kernel on a target, whose `core` is there or built.
+pub(crate) fn cargo_for_kernel(words: &str, target: &str) -> Result<Command, Failure> {
+    core_for(target)?;
+    let command = cargo(words).args("--package shootdown-kernel --target").arg(target);
+    if has_core(target)? {
+        return Ok(command);
+    }
+    // The compiler is stable, but for this option.
+    Ok(command
+        .args("-Zbuild-std=core,alloc -Zbuild-std-features=compiler-builtins-mem")
+        .env("RUSTC_BOOTSTRAP", "1"))
+}
+
+fn has_core(target: &str) -> Result<bool, Failure> {
+    let installed = Command::new("rustup").args("target list --installed").output()?;
+    Ok(installed.lines().any(|line| line == target))
+}
+
 /// The major version of an emulator; `None` if it is not installed.
 fn version(emulator: &str) -> Option<u32> {
     let said = Command::new(emulator).args("--version").output().ok()?;
@@ -50,10 +67,7 @@ fn version(emulator: &str) -> Option<u32> {
 
 /// The compiler's `core`, ready-made or to be made of its source: not every mirror has all targets.
 fn core_for(target: &str) -> Result<(), Failure> {
-    let installed = Command::new("rustup").args("target list --installed").output()?;
-    if installed.lines().any(|line| line == target)
-        || Command::new("rustup").args("target add").arg(target).output().is_ok()
-    {
+    if has_core(target)? || Command::new("rustup").args("target add").arg(target).output().is_ok() {
         return Ok(());
     }
     println!("there is no ready-made `core` for {target}: it is built");
