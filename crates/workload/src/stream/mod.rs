@@ -12,8 +12,8 @@
 //! of a loop takes 3 to 6 bytes.
 //!
 //! [`encode`] writes down all programs that a workload can come to. A [`Stream`] borrows the bytes,
-//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a [`Workload`]
-//! again, so that what boots can be simulated.
+//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a
+//! [`Workload`](crate::Workload) again, so that what boots can be simulated.
 
 mod codes;
 mod encode;
