@@ -2,6 +2,17 @@
 //! that a real MMU walks, with interrupts that cross CPUs.
 //!
 //! Start it with `shootdown boot`.
+//!
+//! # Reading it
+//!
+//! In this order: `arch` is what an architecture gives; `load` what is to be done, and `entry`
+//! where it begins. `smoke` and `trials` see, by hand, whether the architecture and the engine do
+//! what they are to do. The rest is a kernel as small as one can be that the engine and the memory
+//! manager are embedded in: `sync` and `memory`; `machine`, the engine's half of the contract;
+//! `coherence` and `platform`, the memory manager's two seams; `scheduler`; `process` and `user`,
+//! whose threads really run in user mode; `operations` and `by_address`, what a workload's steps
+//! mean, `contents`, what memory must hold then, and `tasks`, what threads do to each other;
+//! `world`, all of a run, `report`, what came of it, and `run`, how it begins.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 #![warn(clippy::pedantic)]
@@ -53,6 +64,8 @@ mod user;
 mod operations;
 #[cfg(target_os = "none")]
 mod by_address;
+#[cfg(target_os = "none")]
+mod tasks;
 #[cfg(target_os = "none")]
 mod world;
 #[cfg(target_os = "none")]

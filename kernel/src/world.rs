@@ -2,10 +2,8 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use lock_api::RawRwLock;
 use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
 use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId};
 use shootdown_workload::stream::Stream;
@@ -19,8 +17,9 @@ use crate::operations::{Refusals, Step};
 use crate::platform::{ThisMachine, USER_CODE};
 use crate::process::{Process, Space, StepError, Vm};
 use crate::report;
-use crate::scheduler::{self, Affinity, Settings, ThreadId, Waits};
-use crate::sync::{Mutex, Once, SleepingLock};
+use crate::scheduler::{self, Affinity, Settings};
+use crate::sync::{Mutex, Once};
+use crate::tasks::{Task, UserLock};
 use crate::user::{self, enter_kernel, return_to_user};
 
 static WORLD: Once<World> = Once::new();
@@ -40,29 +39,13 @@ pub(crate) struct World {
     code: Arc<File<ThisMachine>>,
     files: Mutex<BTreeMap<FileId, Arc<File<ThisMachine>>>>,
     next_process: AtomicU32,
-    tasks: Mutex<BTreeMap<ProgramId, Task>>,
-    locks: Mutex<BTreeMap<LockId, Arc<UserLock>>>,
+    pub(crate) tasks: Mutex<BTreeMap<ProgramId, Task>>,
+    pub(crate) locks: Mutex<BTreeMap<LockId, Arc<UserLock>>>,
     measure: Mutex<Measure>,
     /// How many threads of the workload there are.
     unfinished: AtomicUsize,
     /// What was done to the memory of processes that have ended.
     ended: Mutex<Stats>,
-}
-
-/// A thread, as others know it.
-#[derive(Default)]
-struct Task {
-    thread: Option<ThreadId>,
-    /// Wakes that it has not waited for yet.
-    tokens: u64,
-    done: bool,
-    joining: Vec<ThreadId>,
-}
-
-/// A lock of the program's own, and who has it: its program's number and 1, or 0.
-struct UserLock {
-    lock: SleepingLock,
-    holder: AtomicU32,
 }
 
 /// What is measured.
@@ -252,64 +235,6 @@ impl World {
         }
         return_to_user(process);
         Ok(())
-    }
-
-    fn join(&self, other: ProgramId) {
-        let Some(me) = scheduler::current() else { return };
-        while !self.task(other, |task| {
-            if !task.done && !task.joining.contains(&me) {
-                task.joining.push(me);
-            }
-            task.done
-        }) {
-            scheduler::block(Waits::Join(other.0));
-        }
-    }
-
-    fn block(&self, program: ProgramId) {
-        while !self.task(program, |task| {
-            let has_token = task.tokens > 0;
-            task.tokens = task.tokens.saturating_sub(1);
-            has_token
-        }) {
-            scheduler::block(Waits::Wake);
-        }
-    }
-
-    fn wake(&self, other: ProgramId) {
-        let thread = self.task(other, |task| {
-            task.tokens += 1;
-            task.thread
-        });
-        thread.into_iter().for_each(scheduler::wake);
-    }
-
-    fn lock(&self, lock: LockId, program: ProgramId) {
-        let new = || {
-            let (lock, holder) = (SleepingLock::INIT, AtomicU32::new(0));
-            Arc::new(UserLock { lock, holder })
-        };
-        let held = Arc::clone(self.locks.lock().entry(lock).or_insert_with(new));
-        held.lock.lock_exclusive();
-        held.holder.store(program.0.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    fn unlock(&self, lock: LockId, program: ProgramId) -> Result<(), StepError> {
-        let held = self.locks.lock().get(&lock).cloned();
-        let is_ours =
-            |held: &Arc<UserLock>| held.holder.load(Ordering::Relaxed) == program.0.wrapping_add(1);
-        let held = held.filter(is_ours).ok_or(StepError::NotHeld(lock))?;
-        held.holder.store(0, Ordering::Relaxed);
-        // SAFETY: this thread holds it.
-        #[expect(unsafe_code, reason = "a raw lock: who takes it and who lets go are two steps")]
-        unsafe {
-            held.lock.unlock_exclusive();
-        }
-        Ok(())
-    }
-
-    fn task<R>(&self, program: ProgramId, f: impl FnOnce(&mut Task) -> R) -> R {
-        f(self.tasks.lock().entry(program).or_default())
     }
 
     fn now(&self) -> (u64, Totals) {

@@ -9,6 +9,23 @@
 //! bytes, as many CPUs, the same engine and the same memory manager. The simulated machine has CPUs
 //! that poll when they idle, for those that boot keep their translations, too; and no tags, as
 //! QEMU's x86-64 has none.
+//!
+//! # What agrees, and what does not
+//!
+//! With instructions counted (`-icount shift=0,sleep=off`) and `tick_ns=10000`, two runs are the
+//! same to the byte, and these are as simulated: interrupts, flushes, switches and migrations of
+//! `migrate`, with any number of CPUs; all flushes, of every workload with one CPU; interrupts of
+//! `beside`, one for each flush and CPU that computes, while others still do. What differs does so
+//! by time, of which the two have different notions:
+//!
+//! - QEMU counts every instruction of every CPU as a nanosecond, one CPU after the other. Without
+//!   short ticks a CPU runs for up to 100 ms alone, and nobody is ever present: no interrupts.
+//! - After a fork, parent and child write to the same pages. Where both do at the same moment, both
+//!   copy, and each copy is flushed: `mprotect`, `heap` and `sort` flush some pages more or fewer.
+//! - The kernel's interpreter takes the place of a program's own instructions, of which the
+//!   simulator's takes none: CPUs are in user mode for longer, and so interrupted more often, where
+//!   they change memory all the time (`crowd`, `threads`).
+//! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
 
 use std::error::Error;
 use std::path::PathBuf;

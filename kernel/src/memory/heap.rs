@@ -8,11 +8,13 @@ use core::ops::Range;
 use core::ptr;
 
 use super::seen;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, masked};
 
 #[global_allocator]
 static HEAP: KernelHeap = KernelHeap(Mutex::new(Heap::EMPTY));
 
+/// Locked with interrupts masked: the scheduler allocates with its own lock held, which the handler
+/// of the timer takes, too. Were that to interrupt who allocates, each would wait for the other.
 struct KernelHeap(Mutex<Heap>);
 
 struct Heap {
@@ -80,13 +82,13 @@ fn size_log(layout: Layout) -> Option<u32> {
 // SAFETY: pieces are aligned to their size, or to `ALIGN_MAX` if that is less, and nobody has two.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        size_log(layout).map_or(ptr::null_mut(), |log| self.0.lock().take(log))
+        size_log(layout).map_or(ptr::null_mut(), |log| masked(|| self.0.lock().take(log)))
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if let Some(log) = size_log(layout) {
             #[expect(clippy::cast_ptr_alignment, reason = "pieces are of 16 bytes or more")]
-            self.0.lock().give_back(piece.cast(), log);
+            masked(|| self.0.lock().give_back(piece.cast(), log));
         }
     }
 }

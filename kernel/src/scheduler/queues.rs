@@ -82,8 +82,7 @@ impl Queues {
         };
         self.threads.push(Thread { cpu, ..thread });
         self.unfinished += 1;
-        // Nothing is allocated when threads wake, which handlers may have interrupted the allocator
-        // for.
+        // Room for all: who wakes a thread, perhaps in a handler, allocates nothing.
         for of_cpu in &mut self.cpus {
             of_cpu.ready.reserve(self.unfinished.saturating_sub(of_cpu.ready.len()));
             of_cpu.sleepers.reserve(self.unfinished.saturating_sub(of_cpu.sleepers.len()));

@@ -2,7 +2,8 @@
 //!
 //! Whoever holds one is not preempted, for the kernel preempts nobody but on the way to user mode;
 //! does not wait for a flush; and does not sleep. Interrupts stay as they are: handlers take the
-//! scheduler's lock alone, which is only ever taken with interrupts masked.
+//! scheduler's lock alone. That is only ever taken with interrupts masked, and so is the heap's,
+//! the one lock that is taken while the scheduler's is held.
 
 #![expect(unsafe_code, reason = "the library's contract for locks")]
 

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Numbers are as in a recording: LEB128, in as few bytes as they need. A step is a byte that says
-//! which [`Operation`] it is, and its fields, which are in [`codes`]: one table for both ways. A
-//! step of a loop takes 3 to 6 bytes.
+//! which [`Operation`] it is, and its fields, which are in `codes`: one table for both ways. A step
+//! of a loop takes 3 to 6 bytes.
 //!
 //! [`encode`] writes down all programs that a workload can come to. A [`Stream`] borrows the bytes,
-//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a [`Workload`]
-//! again, so that what boots can be simulated.
+//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a
+//! [`Workload`](crate::Workload) again, so that what boots can be simulated.
 
 mod codes;
 mod encode;
