@@ -87,7 +87,6 @@ unsafe impl GlobalAlloc for KernelHeap {
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if let Some(log) = size_log(layout) {
-            #[expect(clippy::cast_ptr_alignment, reason = "pieces are of 16 bytes or more")]
             masked(|| self.0.lock().give_back(piece.cast(), log));
         }
     }

@@ -129,7 +129,6 @@ impl State {
 // SAFETY: `holders` says who holds the lock, and changes under the guard together with the
 // decision; a writer excludes all others.
 unsafe impl RawRwLock for SleepingLock {
-    #[expect(clippy::declare_interior_mutable_const, reason = "the library's name for a new lock")]
     const INIT: Self = Self {
         guard: SpinLock::INIT,
         state: UnsafeCell::new(State { holders: 0, queue: VecDeque::new() }),

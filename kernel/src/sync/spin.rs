@@ -17,7 +17,6 @@ pub(crate) struct SpinLock(AtomicBool);
 
 // SAFETY: only one CPU finds it free before it takes it.
 unsafe impl RawMutex for SpinLock {
-    #[expect(clippy::declare_interior_mutable_const, reason = "the library's name for a new lock")]
     const INIT: Self = Self(AtomicBool::new(false));
     /// It is a CPU's.
     type GuardMarker = GuardNoSend;
