@@ -71,7 +71,10 @@ pub(crate) fn boot(options: &Boot) -> Result<(), Failure> {
         }
         Some(name) => {
             let workload = workload::find(name, options)?;
-            let values = [("mode", "workload".to_owned())];
+            let mut values = vec![("mode", "workload".to_owned())];
+            if options.counts {
+                values.push(("tick_ns", workload::TICK_NS.to_string()));
+            }
             let lines = run(options, &values, workload.bytes())?;
             let compared = workload::Comparison::new(options, name, workload, &lines)?;
             print(&compared.in_format(options.format))

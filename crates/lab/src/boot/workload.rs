@@ -1,4 +1,23 @@
-//! A workload on the machine that boots, and the same stream on the simulated one.
+//! A workload on the machine that boots, and the same stream on the simulated one: the same bytes,
+//! as many CPUs, the same engine and the same memory manager. The simulated machine has CPUs that
+//! poll when they idle, for those that boot keep their translations, too.
+//!
+//! # What agrees, and what does not
+//!
+//! Where instructions are counted and ticks are [short](TICK_NS), these are as simulated on x86-64:
+//! interrupts, flushes, switches and migrations of `migrate`, with any number of CPUs; all flushes,
+//! of every workload with one CPU; interrupts of `beside`, one for each flush and CPU that
+//! computes, while others still do. What differs does so by time, of which the two have different
+//! notions:
+//!
+//! - QEMU counts every instruction of every CPU as a nanosecond, one CPU after the other. Without
+//!   short ticks a CPU runs for up to 100 ms alone, and nobody is ever present: no interrupts.
+//! - After a fork, parent and child write to the same pages. Where both do at the same moment, both
+//!   copy, and each copy is flushed: `mprotect`, `heap` and `sort` flush some pages more or fewer.
+//! - The kernel's interpreter takes the place of a program's own instructions, of which the
+//!   simulator's takes none: CPUs are in user mode for longer, and so interrupted more often, where
+//!   they change memory all the time (`crowd`, `threads`).
+//! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,6 +44,10 @@ use crate::error::Failure;
 use crate::machines;
 use crate::render::grouped;
 use crate::render::text::{Align, Table};
+
+/// The kernel's tick, where instructions are counted: so long does a CPU run before another one's
+/// turn.
+pub(crate) const TICK_NS: u64 = 10_000;
 
 /// Benchmarks by name, each for as long as an emulator has patience for.
 fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
