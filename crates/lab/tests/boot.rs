@@ -97,6 +97,9 @@ fn it_is_told_what_to_do() {
 
 #[test]
 fn each_bad_end_is_told_from_the_others() {
+    // One that takes its time to end is not taken for one that crashed.
+    let slow = boot("echo 'end passed'; exec >&-; sleep 1; exit 33", &[]);
+    assert!(slow.status.success(), "{}", text(&slow.stderr));
     // What acts on terminals is not handed on.
     let fatal = "echo begun; printf 'fatal cpu=1 \\033[2Jno\\r\\n'; echo 'end failed'; exit 35";
     assert_error(&boot(fatal, &[]), &["fatal cpu=1 \\u{1b}[2Jno", "--console"]);
