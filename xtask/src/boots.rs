@@ -12,6 +12,9 @@ const BOOK: &str = "docs/bare-metal.md";
 const BEGIN: &str = "<!-- trials -->\n";
 const END: &str = "<!-- /trials -->";
 
+/// A thread that wanders; processes that change their memory while they use it; forks and ends.
+const WORKLOADS: [&str; 3] = ["migrate", "crowd", "sort"];
+
 /// With as many threads of the host's as there are CPUs; and twice where time is the number of
 /// instructions, to the same bytes.
 pub(crate) fn all() -> Result<(), Failure> {
@@ -27,6 +30,9 @@ pub(crate) fn all() -> Result<(), Failure> {
     for (arch, ..) in ARCHITECTURES {
         for cpus in ["1", "4"] {
             boot(arch).args("--cpus").arg(cpus).run()?;
+        }
+        for workload in WORKLOADS {
+            boot(arch).args("--workload").arg(workload).run()?;
         }
         let counted = || boot(arch).args("--counts --format csv").output();
         let trials = counted()?;
