@@ -2,7 +2,6 @@
 //! the simulated machine.
 
 use alloc::sync::Arc;
-use core::hint;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
@@ -12,6 +11,7 @@ use shootdown_vm::{
 };
 use shootdown_workload::operation::{ByAddress, Entry, Filling, Mapping, Permission};
 
+use crate::arch::{Arch, Architecture};
 use crate::contents::{self, Holds};
 use crate::operations::{Backed, asked, protection};
 use crate::platform::ThisMachine;
@@ -52,7 +52,7 @@ fn change(process: &Process, operation: ByAddress) -> Result<Range<u64>, StepErr
             // that choice.
             while !space.is_settled(&addresses(&pages)) {
                 scheduler::yield_now();
-                hint::spin_loop();
+                Arch::relax();
             }
             let place = Place::Fixed(addresses(&pages));
             let (sharing, backing) = fresh_backing(mapping);

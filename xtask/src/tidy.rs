@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure};
 
+/// The guide for who embeds the engine, whose excerpts are of this kernel.
+const GUIDE: &str = "docs/embedding.md";
 const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -22,6 +24,7 @@ pub(crate) fn check() -> Result<(), Failure> {
         count += 1;
         check_file(&file, &text, &mut findings);
     }
+    check_excerpts(&mut findings);
     if findings.is_empty() {
         println!("{count} files are tidy");
         return Ok(());
@@ -33,6 +36,23 @@ pub(crate) fn check() -> Result<(), Failure> {
         format!("{} findings", findings.len()),
         "mend them; the rules: xtask/src/tidy.rs",
     ))
+}
+
+/// What the guide shows is in the file that it named last.
+fn check_excerpts(findings: &mut Vec<String>) {
+    let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
+    let mut before = String::new();
+    let mut parts = text.split("```");
+    while let (Some(prose), block) = (parts.next(), parts.next()) {
+        before.push_str(prose);
+        let Some(excerpt) = block.and_then(|block| block.strip_prefix("rust\n")) else { continue };
+        let named = before.split('`').rev().find(|word| word.ends_with(".rs")).unwrap_or_default();
+        let source = fs::read_to_string(crate::root().join(named)).unwrap_or_default();
+        if !source.contains(excerpt) {
+            let first = excerpt.lines().next().unwrap_or_default().trim();
+            findings.push(format!("{GUIDE}: `{first}` … is not what `{named}` says"));
+        }
+    }
 }
 
 fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {

@@ -7,10 +7,11 @@
 
 #![expect(unsafe_code, reason = "the library's contract for locks")]
 
-use core::hint;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use lock_api::{GuardNoSend, RawMutex};
+
+use crate::arch::{Arch, Architecture};
 
 /// Whether it is held.
 pub(crate) struct SpinLock(AtomicBool);
@@ -25,7 +26,7 @@ unsafe impl RawMutex for SpinLock {
         while !self.try_lock() {
             // Its line stays shared meanwhile.
             while self.0.load(Ordering::Relaxed) {
-                hint::spin_loop();
+                Arch::relax();
             }
         }
     }
