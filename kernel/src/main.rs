@@ -34,6 +34,8 @@ mod sync;
 #[cfg(target_os = "none")]
 mod memory;
 #[cfg(target_os = "none")]
+mod paths;
+#[cfg(target_os = "none")]
 mod counts;
 #[cfg(target_os = "none")]
 mod machine;
