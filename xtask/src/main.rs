@@ -227,8 +227,11 @@ fn miri(seeds: u32) -> Result<(), Failure> {
 const BUDGETS_OF: &str = "rustc 1.95.";
 
 fn bench(runner: PathBuf) -> Result<(), Failure> {
-    let counted =
-        cargo("bench -p shootdown-bench --bench hot_paths").env("GUNGRAUN_RUNNER", runner).run();
+    let counted = cargo("bench -p shootdown-bench --bench hot_paths")
+        .env("GUNGRAUN_RUNNER", runner)
+        // As in a kernel; a profile's `panic` is not for benchmarks.
+        .env("RUSTFLAGS", "-Cpanic=abort")
+        .run();
     let compiler = Command::new("rustc").args("--version").output()?;
     if compiler.starts_with(BUDGETS_OF) {
         return counted;
