@@ -75,7 +75,6 @@ macro_rules! count {
     };
 }
 
-count!(nothing, Nothing);
 count!(enter_lazy, EnterLazy);
 count!(leave_lazy, LeaveLazy);
 count!(switch_current_tag, SwitchCurrentTag);
@@ -88,7 +87,7 @@ count!(flush_batch_alone, FlushBatchAlone);
 
 library_benchmark_group!(
     name = hot_paths;
-    benchmarks = nothing, enter_lazy, leave_lazy, switch_current_tag, switch_new_tag, flush_alone,
+    benchmarks = enter_lazy, leave_lazy, switch_current_tag, switch_new_tag, flush_alone,
         answer, take_one_more, move_batch, flush_batch_alone
 );
 main!(library_benchmark_groups = hot_paths);

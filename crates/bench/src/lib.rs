@@ -18,7 +18,7 @@ mod system;
 
 pub use harness::{Counted, Harness};
 pub use paths::{
-    Answer, EnterLazy, FlushAlone, FlushBatchAlone, LeaveLazy, MoveBatch, Nothing, Path, Stage,
+    Answer, EnterLazy, FlushAlone, FlushBatchAlone, LeaveLazy, MoveBatch, Path, Stage,
     SwitchCurrentTag, SwitchNewTag, TakeOneMore, Visitor, visit_all,
 };
 pub use plain::Plain;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -49,6 +49,9 @@ impl Console {
             .spawn()
             .map_err(BootFailure::Start)?;
         let lines = self.read(&mut child);
+        if lines.is_ok() {
+            let_end(&mut child);
+        }
         // Whatever is wrong, no emulator is left running.
         let _ = child.kill();
         let ended = child.wait_with_output().map_err(BootFailure::Start)?;
@@ -90,8 +93,6 @@ impl Console {
                     let is_last = [PASSED, FAILED].contains(&line.0.as_str());
                     lines.push(line);
                     if is_last {
-                        // It ends by itself, with its own status, within a moment.
-                        let _ = incoming.recv_timeout(Duration::from_secs(5));
                         break Ok(lines);
                     }
                 }
@@ -104,6 +105,16 @@ impl Console {
         };
         progress.finish_and_clear();
         end
+    }
+}
+
+/// Waits until it has ended by itself, with its own status: within a moment of its last line, or of
+/// closing its output, which emulators do some time before they exit.
+fn let_end(child: &mut Child) {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
