@@ -153,8 +153,9 @@ paths! {
     },
     |(stage, batch)| stage.take(batch, 0x2000);
 
-    /// What is no work in the next: a batch is moved, which its flush does twice. On bare metal there
-    /// is no C library that does so by the widest registers; and of `rep movsq` each turn is counted.
+    /// What is no work in the next: a batch is moved, which its flush does twice. On bare metal
+    /// there is no C library that does so by the widest registers; and of `rep movsq` each turn is
+    /// counted.
     MoveBatch("move_batch", 225): (&'static Stage<P>, Taken<P>),
     |system| reclaiming(system), |(_, batch)| {
         let moved = batch;
