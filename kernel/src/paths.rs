@@ -33,6 +33,7 @@ use crate::memory;
 /// Counts all paths, and ends the run. On the first CPU, with no others.
 pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
     memory::set_up(&boot.memory);
+    let runs = runs.max(1);
     let roots = Roots { kernel: Arch::kernel_root(), spaces: [(); Roots::SPACES].map(|()| root()) };
     visit_all(&mut Counter { hardware: "none", processor: || Plain, roots, runs, delays: 1 });
     let processor = Arch::processor;
@@ -54,7 +55,7 @@ struct Counter<P> {
     hardware: &'static str,
     processor: fn() -> P,
     roots: Roots,
-    /// How often each path is run.
+    /// How often each path is run; not 0.
     runs: u64,
     /// The state of a generator of random numbers.
     delays: u64,
@@ -69,7 +70,7 @@ impl<P: Processor + 'static> Visitor<P> for Counter<P> {
         }
         let (name, hardware, budget) = (T::NAME, self.hardware, T::BUDGET);
         // The return, which the other function has, too.
-        let tenths = (total.max(0).unsigned_abs() * 10).div_ceil(self.runs.max(1)) + 10;
+        let tenths = (total.max(0).unsigned_abs() * 10).div_ceil(self.runs) + 10;
         let (count, tenth) = (tenths / 10, tenths % 10);
         println!(
             "{{\"path\":\"{name}\",\"hardware\":\"{hardware}\",\
