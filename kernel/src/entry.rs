@@ -8,7 +8,7 @@ use crate::arch::{Arch, Architecture, Boot, Interrupt, Status};
 use crate::by_hand::Memory;
 use crate::console::println;
 use crate::load::{BadLine, Load, Mode};
-use crate::{run, smoke, trials};
+use crate::{paths, run, smoke, trials};
 
 /// Whether a workload is run. Decided by the first CPU before there are others, or interrupts.
 static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
@@ -23,6 +23,9 @@ pub(crate) fn main_on_first_cpu(boot: &Boot) -> ! {
     if load.mode == Mode::Workload {
         RUNS_WORKLOAD.store(true, Ordering::Release);
         run::run(boot, &load);
+    }
+    if load.mode == Mode::Paths {
+        paths::run(boot, load.rounds);
     }
     let mut memory = Memory::new(boot);
     if load.mode == Mode::Trials {

@@ -36,6 +36,8 @@ pub(crate) enum Mode {
     Smoke,
     /// The same, and then whether faults in the engine would be seen here.
     Trials,
+    /// To count the instructions of the hot paths, on the first CPU alone.
+    Paths,
     /// To run the workload that comes behind the lines.
     Workload,
 }
@@ -58,7 +60,7 @@ pub(crate) struct Load {
     pub(crate) stall_ns: u64,
     /// What becomes of who uses memory that it may not: `fatal` or `survived`.
     pub(crate) refusals: Refusals,
-    /// How often each CPU flushes in a storm of the trials.
+    /// How often each CPU flushes in a storm of the trials, or each path is run.
     pub(crate) rounds: u64,
     /// What comes behind the lines.
     pub(crate) rest: &'static [u8],
@@ -106,6 +108,7 @@ impl Load {
                 self.mode = match value {
                     "smoke" => Mode::Smoke,
                     "trials" => Mode::Trials,
+                    "paths" => Mode::Paths,
                     "workload" => Mode::Workload,
                     _ => return None,
                 }

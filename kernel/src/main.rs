@@ -45,6 +45,8 @@ mod sync;
 #[cfg(target_os = "none")]
 mod memory;
 #[cfg(target_os = "none")]
+mod paths;
+#[cfg(target_os = "none")]
 mod counts;
 #[cfg(target_os = "none")]
 mod machine;

@@ -176,6 +176,10 @@ pub(crate) unsafe trait Architecture {
     /// The time since some moment, in nanoseconds: the same on all CPUs.
     fn now_ns() -> u64;
 
+    /// How many instructions were run since some moment, by an emulator that has time pass by their
+    /// number (`-icount shift=0`: one in a nanosecond); rounded down to a tick of the clock.
+    fn instructions() -> u64;
+
     /// A [`Interrupt::Timer`] is to come to this CPU once, so many nanoseconds from now; instead of
     /// any that was asked for before.
     fn set_timer_ns(delay_ns: u64);

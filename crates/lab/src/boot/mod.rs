@@ -6,6 +6,7 @@ mod emulator;
 mod failure;
 mod kernel;
 mod load;
+mod paths;
 mod trials;
 mod workload;
 
@@ -40,10 +41,13 @@ pub(crate) struct Boot {
     /// Count instructions: CPUs take turns, and the same run is the same to the byte
     #[arg(long)]
     pub(crate) counts: bool,
+    /// Count the instructions of each of the engine's hot paths, on one CPU
+    #[arg(long, conflicts_with = "workload")]
+    pub(crate) paths: bool,
     /// Where random numbers of the workload start
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How often each CPU flushes in a storm, where faults are tried
+    /// How often each CPU flushes in a storm, where faults are tried; or each path is run
     #[arg(long, value_name = "N", default_value_t = 40, conflicts_with = "workload")]
     pub(crate) rounds: u64,
     /// For how many seconds the kernel may say nothing
@@ -64,6 +68,12 @@ pub(crate) struct Boot {
 /// Runs the command.
 pub(crate) fn boot(options: &Boot) -> Result<(), Failure> {
     match &options.workload {
+        None if options.paths => {
+            let options = &Boot { cpus: 1, counts: true, ..options.clone() };
+            let values = [("mode", "paths".to_owned()), ("rounds", options.rounds.to_string())];
+            let lines = run(options, &values, &[])?;
+            print(&paths::Report::new(options, &lines).in_format(options.format))
+        }
         None => {
             let values = [("mode", "trials".to_owned()), ("rounds", options.rounds.to_string())];
             let lines = run(options, &values, &[])?;

@@ -139,6 +139,12 @@ unsafe impl Architecture for Aarch64 {
         timer::now_ns()
     }
 
+    /// The processor `max` has a counter that ticks once in a nanosecond.
+    #[inline]
+    fn instructions() -> u64 {
+        timer::now_ns()
+    }
+
     fn set_timer_ns(delay_ns: u64) {
         timer::set_ns(delay_ns);
     }

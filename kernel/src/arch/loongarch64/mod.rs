@@ -140,6 +140,12 @@ unsafe impl Architecture for LoongArch64 {
         timer::now_ns()
     }
 
+    /// The counter ticks once in ten nanoseconds.
+    #[inline]
+    fn instructions() -> u64 {
+        timer::now_ns()
+    }
+
     fn set_timer_ns(delay_ns: u64) {
         timer::set_ns(delay_ns);
     }

@@ -136,6 +136,12 @@ unsafe impl Architecture for X86_64 {
         time::now_ns()
     }
 
+    /// The time-stamp counter ticks once in a nanosecond then.
+    #[inline]
+    fn instructions() -> u64 {
+        registers::time_stamp()
+    }
+
     fn set_timer_ns(delay_ns: u64) {
         time::set_timer_ns(delay_ns);
     }
