@@ -68,8 +68,9 @@ pub(super) unsafe fn write<const CSR: u32>(value: u64) {
 pub(super) unsafe fn write_bits<const CSR: u32>(mask: u64, value: u64) {
     // SAFETY: our caller's promise.
     unsafe {
+        // The mask in this register, for with $r0 or $r1 it would be another instruction.
         asm!(
-            "csrxchg {}, {}, {}", inout(reg) value => _, in(reg) mask, const CSR,
+            "csrxchg {}, $r12, {}", inout(reg) value => _, const CSR, in("$r12") mask,
             options(nostack, preserves_flags),
         );
     }
