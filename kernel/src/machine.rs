@@ -171,5 +171,6 @@ unsafe impl Kernel for ThisKernel {
         if since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns {
             fatal(format_args!("waits for an answer of {waiting:?}, and none comes"));
         }
+        Arch::relax();
     }
 }
