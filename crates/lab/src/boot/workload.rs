@@ -128,7 +128,12 @@ impl Comparison {
         let reports: Vec<Value> =
             lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok()).collect();
         let booted = reports.iter().find(|report| report.get("workload").is_some());
-        let number = |count: &str| booted?.get(count)?.as_u64();
+        // What was done to memory is counted in all of the run, on both.
+        let memory = reports.iter().find_map(|report| report.get("memory"));
+        let number = |count: &str| {
+            let of_memory = memory.filter(|_| count == FLUSHES);
+            of_memory.or(booted)?.get(count)?.as_u64()
+        };
         let machine = machine_like(options.arch, options.cpus)?;
         let machine_name = machine.name.clone();
         let threads = 4096;
@@ -184,6 +189,9 @@ impl Comparison {
     }
 }
 
+/// Flushes that the memory manager asked for.
+const FLUSHES: &str = "flushes";
+
 /// What is compared: what a flush comes to, and how often there is cause for one.
 fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
     let Outcome { counts, memory, .. } = simulated;
@@ -191,7 +199,7 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
     let ranged = counts.flushes_ranged - counts.flushes_ranged_at_switch;
     [
         ("iterations", simulated.iterations),
-        ("flushes", memory.flushes),
+        (FLUSHES, memory.flushes),
         ("ipis_sent", counts.interrupts_sent),
         ("ipis_coalesced", counts.interrupts_coalesced),
         ("broadcasts", counts.broadcasts),
