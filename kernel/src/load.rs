@@ -6,7 +6,8 @@
 
 use core::str::{self, FromStr};
 
-use crate::operations::Refusals;
+use shootdown_workload::Refusals;
+
 use crate::trials::storms;
 
 /// What the first line begins with.

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Protection, Sharing};
-use shootdown_workload::operation::{self, AreaId, Mapping, Operation, Permission};
+use shootdown_workload::operation::{self, AreaId, Mapping, Operation, Permission, Refusals};
 
 use crate::by_address;
 use crate::contents::{self, Holds, Known};
@@ -11,25 +11,14 @@ use crate::process::{NamedArea, Process, StepError};
 use crate::user::{enter_kernel, return_to_user, touch};
 use crate::world::World;
 
-/// What becomes of a thread whose memory is not what it takes it for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Refusals {
-    /// The run ends, with the error.
-    #[default]
-    Fatal,
-    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
-    /// and a change an error that it ignores.
-    Survived,
-}
-
-impl Refusals {
-    const fn admit(self, error: &StepError) -> bool {
-        matches!(self, Self::Survived)
+impl StepError {
+    const fn is_admitted(&self, refusals: Refusals) -> bool {
+        matches!(refusals, Refusals::Survived)
             && matches!(
-                error,
-                StepError::UnknownArea(_)
-                    | StepError::Range(_)
-                    | StepError::Fault(FaultError::NoArea | FaultError::NotPermitted)
+                self,
+                Self::UnknownArea(_)
+                    | Self::Range(_)
+                    | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
             )
     }
 }
@@ -53,7 +42,7 @@ impl World {
         operation: Operation,
     ) -> Result<Step, StepError> {
         match self.try_to_perform(process, operation) {
-            Err(error) if self.refusals.admit(&error) => {
+            Err(error) if error.is_admitted(self.refusals) => {
                 // Some of it may have been done.
                 process.knows_nothing();
                 Ok(Step::Done)
@@ -68,7 +57,7 @@ impl World {
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
                     match touch_named(process, area, address, asked(access)) {
                         // The handler returns to what comes next.
-                        Err(error) if self.refusals.admit(&error) => {
+                        Err(error) if error.is_admitted(self.refusals) => {
                             enter_kernel();
                             return_to_user(process);
                         }

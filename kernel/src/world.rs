@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
-use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId};
+use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId, Refusals};
 use shootdown_workload::stream::Stream;
 
 use crate::arch::{Arch, Architecture, Status};
@@ -13,7 +13,7 @@ use crate::coherence::Engine;
 use crate::console::println;
 use crate::counts::{self, Totals};
 use crate::entry::end;
-use crate::operations::{Refusals, Step};
+use crate::operations::Step;
 use crate::platform::{ThisMachine, USER_CODE};
 use crate::process::{Process, Space, StepError, Vm};
 use crate::report;

@@ -18,7 +18,7 @@ use command::{Command, Failure, cargo};
 
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
-cargo xtask test            all that CI runs; about a quarter of an hour on two cores
+cargo xtask test            all that CI runs; about three quarters of an hour on two cores
 cargo xtask bench           instructions of the hot paths; speed of simulator, replays, checker
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, what memory holds, the checker (10)

@@ -72,6 +72,11 @@ fn a_workload_is_compared_with_the_simulator() {
     assert_eq!(row("iterations").expect("a row"), ["iterations", "200", "200"]);
     assert_eq!(row("interrupts sent").expect("a row")[2], "7");
     assert_eq!(row("switches"), None, "the kernel does not say: {said}");
+    // Nothing is taken to be right that nobody says.
+    for report in ["hello", r#"{"workload":"migrate","iterations":200}"#] {
+        let silent = boot(&saying(&[report]), &["--workload", "migrate", "--cpus", "2"]);
+        assert_error(&silent, &["does not say what came of the workload", "--console"]);
+    }
 }
 
 #[test]

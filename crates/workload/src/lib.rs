@@ -37,7 +37,7 @@ mod watched;
 #[cfg(feature = "simulated")]
 mod world;
 
-pub use operation::Workload;
+pub use operation::{Refusals, Workload};
 pub use varint::Malformed;
 
 #[cfg(feature = "simulated")]
@@ -45,7 +45,7 @@ pub use contents::{Contents, FoundBy, WrongContent};
 #[cfg(feature = "simulated")]
 pub use platform::{SimPlatform, Traffic};
 #[cfg(feature = "simulated")]
-pub use process::{Memory, Refusals, StepError};
+pub use process::{Memory, StepError};
 #[cfg(feature = "simulated")]
 pub use watched::{Unmaps, Watched};
 #[cfg(feature = "simulated")]

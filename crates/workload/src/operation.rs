@@ -236,6 +236,19 @@ pub enum Entry {
     Refusing,
 }
 
+/// What becomes of a thread whose memory is not what it takes it for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refusals {
+    /// The run ends, with the error.
+    #[default]
+    Fatal,
+    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
+    /// and a change an error that it ignores. Threads of which one unmaps what another uses are
+    /// sound then. An access, a move or a fork for which there is no memory ends the run all the
+    /// same.
+    Survived,
+}
+
 /// A thread's program: its steps in order.
 pub type Steps = Box<dyn Iterator<Item = Operation>>;
 

@@ -15,7 +15,7 @@ use shootdown_vm::{
 
 use crate::checked::Backed;
 use crate::contents::{Contents, MemoryId, Model, Shown};
-use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission};
+use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission, Refusals};
 use crate::platform::SimPlatform;
 use crate::watched::Watched;
 
@@ -43,27 +43,14 @@ pub enum Memory {
     ReclaimedReadAhead,
 }
 
-/// What becomes of a thread whose memory is not what it takes it for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refusals {
-    /// The run ends, with the error.
-    #[default]
-    Fatal,
-    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
-    /// and a change an error that it ignores. Threads of which one unmaps what another uses are
-    /// sound then. An access, a move or a fork for which there is no memory ends the run all the
-    /// same.
-    Survived,
-}
-
-impl Refusals {
-    const fn admit(self, error: &StepError) -> bool {
-        matches!(self, Self::Survived)
+impl StepError {
+    const fn is_admitted(&self, refusals: Refusals) -> bool {
+        matches!(refusals, Refusals::Survived)
             && matches!(
-                error,
-                StepError::UnknownArea(_)
-                    | StepError::Range(_)
-                    | StepError::Fault(FaultError::NoArea | FaultError::NotPermitted)
+                self,
+                Self::UnknownArea(_)
+                    | Self::Range(_)
+                    | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
             )
     }
 }
@@ -246,7 +233,7 @@ impl<C: Coherence> Vm<C> {
         refusals: Refusals,
     ) -> Result<Step, StepError> {
         match self.try_to_perform(process, operation, refusals) {
-            Err(error) if refusals.admit(&error) => Ok(Step::Done),
+            Err(error) if error.is_admitted(refusals) => Ok(Step::Done),
             performed => performed,
         }
     }
@@ -262,7 +249,7 @@ impl<C: Coherence> Vm<C> {
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
                     match self.touch(process, address, access) {
                         // The handler returns to what comes next.
-                        Err(error) if refusals.admit(&error) => {
+                        Err(error) if error.is_admitted(refusals) => {
                             self.enter_kernel();
                             self.return_to_user(process);
                         }

@@ -14,9 +14,9 @@ use shootdown_sim::{
 use shootdown_vm::{Coherence, HeldStats, Stats};
 
 use crate::contents::{Contents, WrongContent};
-use crate::operation::{LockId, Operation, ProgramId, Workload};
+use crate::operation::{LockId, Operation, ProgramId, Refusals, Workload};
 use crate::platform::Traffic;
-use crate::process::{Memory, Process, Refusals, Step, StepError, Vm};
+use crate::process::{Memory, Process, Step, StepError, Vm};
 use crate::watched::Unmaps;
 
 /// How large a simulation may become.

@@ -22,7 +22,6 @@ pub(crate) struct TrialKernel {
 
 /// Flush interrupts sent, one for each target.
 static SENT: AtomicU64 = AtomicU64::new(0);
-static RECLAIMED: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: CPUs keep their numbers, and their states stay; the architecture sends interrupts so that
 // who takes them finds memory as it is; the kernel's root is never given back.
@@ -48,10 +47,10 @@ unsafe impl Kernel for TrialKernel {
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
         // Nothing of a trial is used again.
-        RECLAIMED.fetch_add(1, Ordering::Relaxed);
     }
 }
 
+/// Published by `make`, for whoever finds it there.
 static ENGINE: AtomicPtr<Shootdown<Machine>> = AtomicPtr::new(ptr::null_mut());
 
 /// Makes the engine, on the first CPU.
@@ -85,7 +84,8 @@ pub(crate) fn here<R>(f: impl FnOnce(&Here<'static, Machine>) -> R) -> R {
     result
 }
 
-/// How many flush interrupts have been sent.
-pub(crate) fn interrupts_sent() -> u64 {
-    SENT.load(Ordering::Relaxed)
+/// How often another CPU has been disturbed for a flush: interrupts sent, and broadcasts of the CPU
+/// that changes page tables.
+pub(crate) fn disturbances() -> u64 {
+    SENT.load(Ordering::Relaxed) + engine().cpu(CpuId(0)).stats().broadcasts_sent
 }

@@ -38,30 +38,35 @@ impl Fault {
     }
 }
 
+/// The first CPU's alone.
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
+/// Written by the first CPU, read by all, and ordered by what makes another CPU drop anything: an
+/// order to it (`user::ORDER`), or a flush, whose ring comes after a full fence. Nothing is wrong
+/// with a CPU that sees it late but the trial.
 static PRESENT: AtomicU8 = AtomicU8::new(0);
 
 /// Which fault is to be tried.
 pub(crate) fn choose(fault: Fault) {
-    CHOSEN.store(fault as u8, Ordering::SeqCst);
+    CHOSEN.store(fault as u8, Ordering::Relaxed);
 }
 
 /// From here on it is in.
 pub(crate) fn put_in() {
-    PRESENT.store(CHOSEN.load(Ordering::SeqCst), Ordering::SeqCst);
+    PRESENT.store(CHOSEN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// From here on all is well.
 pub(crate) fn take_out() {
-    PRESENT.store(Fault::None as u8, Ordering::SeqCst);
+    PRESENT.store(Fault::None as u8, Ordering::Relaxed);
 }
 
-/// Whether a fault is in, for the CPU that asks. The one that changes page tables has none: what is
-/// tried is whether others are told.
+/// Whether this fault is in.
 fn acts(fault: Fault) -> bool {
-    PRESENT.load(Ordering::SeqCst) == fault as u8
+    PRESENT.load(Ordering::Relaxed) == fault as u8
 }
 
+/// Whether this is not the CPU that changes page tables. What that one drops of its own is dropped
+/// in any case: what is tried is whether others are told.
 fn is_other() -> bool {
     Arch::cpu() != 0
 }

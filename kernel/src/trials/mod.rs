@@ -97,15 +97,15 @@ fn is_right(memory: &mut Memory, way: &Way, fault: Fault, visibility: Visibility
     }
     let mut stale = 0;
     for _ in 0..TIMES {
-        let interrupts_before = engine::interrupts_sent();
+        let before = engine::disturbances();
         fault::choose(fault);
         let verdict = (way.is_tried)(memory);
         fault::take_out();
         user::leave();
         stale += usize::from(verdict == Verdict::Stale);
-        let interrupts = engine::interrupts_sent() - interrupts_before;
-        if way.is_quiet && interrupts != 0 {
-            println!("trial way={name} fault={fault_name} verdict=interrupted times={interrupts}");
+        let times = engine::disturbances() - before;
+        if way.is_quiet && times != 0 {
+            println!("trial way={name} fault={fault_name} verdict=disturbed times={times}");
             return false;
         }
     }

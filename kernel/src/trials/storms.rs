@@ -31,10 +31,11 @@ const STORMS: &[(&str, Round)] = &[
     ("some-go-offline", flush_or_go_offline),
 ];
 
-/// Which storm is on, from 1.
+/// Which storm is on, from 1. Released by `run`, with where and how often, and acquired by
+/// `take_part`.
 static STORM: AtomicU64 = AtomicU64::new(0);
 static ROUNDS_EACH: AtomicU64 = AtomicU64::new(0);
-/// How many CPUs are through with it.
+/// How many CPUs are through with it. `run` acquires it, before it has another begin.
 static THROUGH: AtomicU64 = AtomicU64::new(0);
 static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
 

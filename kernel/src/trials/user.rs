@@ -65,12 +65,18 @@ pub(crate) enum Found {
 }
 
 const NOTHING: u64 = 0;
+/// Released by `begin`, with all that belongs to the order, and acquired by `obey`; given back the
+/// other way with what was found.
 static ORDER: AtomicU64 = AtomicU64::new(NOTHING);
 static ADDRESS: AtomicUsize = AtomicUsize::new(0);
 static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
-/// How often it has been through what it is to do again and again.
+/// How often it has been through what it is to do again and again. `begin` acquires it: the page
+/// has been used by then.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
+/// Released by `end`, after the flush was waited for, and acquired by `keep`: what it does after
+/// that must find what is new.
 static STOP: AtomicU64 = AtomicU64::new(0);
+/// Released when the engine knows of a CPU, and acquired by who is about to flush.
 static ONLINE: AtomicU64 = AtomicU64::new(0);
 static FOUND: AtomicU64 = AtomicU64::new(0);
 

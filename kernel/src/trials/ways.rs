@@ -24,7 +24,7 @@ use crate::trials::{Verdict, Visible};
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) is_tried: fn(&mut Memory) -> Verdict,
-    /// Whether nobody needs to be interrupted for it.
+    /// Whether nobody needs to be told of it, by an interrupt or a broadcast.
     pub(crate) is_quiet: bool,
     /// What it finds out, and where that can be seen.
     pub(crate) faults: &'static [(Fault, Visible)],

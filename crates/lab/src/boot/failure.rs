@@ -26,6 +26,8 @@ pub(crate) enum BootFailure {
     UnknownWorkload { name: String, known: Vec<&'static str> },
     /// The workload cannot be handed over.
     Stream(String),
+    /// It has ended well, and does not say what came of the workload.
+    NoReport,
     /// It says that something is wrong.
     Failed { said: String },
 }
@@ -52,6 +54,7 @@ impl BootFailure {
             Self::UnknownWorkload { name, .. } => {
                 format!("there is no workload `{}`, nor such a file", shown(name))
             }
+            Self::NoReport => "the kernel does not say what came of the workload".to_owned(),
             Self::Stream(error) => format!("the workload cannot be handed over: {}", shown(error)),
             Self::Failed { said } => shown(said),
         }
@@ -71,7 +74,7 @@ impl BootFailure {
             Self::Stream(_) => "a shorter one".to_owned(),
             Self::Start(_) => "its memory is some 600 MiB, besides what it runs".to_owned(),
             Self::Silent { .. } => "--console shows all of it; --patience waits longer".to_owned(),
-            Self::Crashed { .. } | Self::Failed { .. } => {
+            Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {
                 "the same with --console, which shows all that the kernel writes".to_owned()
             }
         }

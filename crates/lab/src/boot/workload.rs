@@ -128,11 +128,13 @@ impl Comparison {
         let reports: Vec<Value> =
             lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok()).collect();
         let booted = reports.iter().find(|report| report.get("workload").is_some());
+        let none = || Failure::Boot(Box::new(BootFailure::NoReport));
+        let booted = booted.ok_or_else(none)?;
         // What was done to memory is counted in all of the run, on both.
         let memory = reports.iter().find_map(|report| report.get("memory"));
         let number = |count: &str| {
             let of_memory = memory.filter(|_| count == FLUSHES);
-            of_memory.or(booted)?.get(count)?.as_u64()
+            of_memory.unwrap_or(booted).get(count)?.as_u64()
         };
         let machine = machine_like(options.arch, options.cpus)?;
         let machine_name = machine.name.clone();
@@ -150,7 +152,7 @@ impl Comparison {
             cpus: options.cpus,
             machine: machine_name,
             rows: counts(&simulated).into_iter().filter_map(row).collect(),
-            violations: number("violations").unwrap_or(0),
+            violations: number("violations").ok_or_else(none)?,
             reports,
         })
     }
