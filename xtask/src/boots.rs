@@ -18,16 +18,9 @@ const WORKLOADS: [&str; 3] = ["migrate", "crowd", "sort"];
 /// With as many threads of the host's as there are CPUs; and twice where time is the number of
 /// instructions, to the same bytes.
 pub(crate) fn all() -> Result<(), Failure> {
-    if let Err(failure) = emulators::for_boots() {
-        // Where nobody may install anything, the rest is worth having.
-        if std::env::var_os("CI").is_some() {
-            return Err(failure);
-        }
-        println!("skipped: {}", failure.cause());
-        return Ok(());
-    }
+    let ready = emulators::for_boots()?;
     let mut found = Vec::new();
-    for (arch, ..) in ARCHITECTURES {
+    for arch in &ready {
         for cpus in ["1", "4"] {
             boot(arch).args("--cpus").arg(cpus).run()?;
         }
@@ -45,13 +38,15 @@ pub(crate) fn all() -> Result<(), Failure> {
         println!("{arch}: the same, twice, where instructions are counted");
         found.extend(trials.lines().skip(1).map(str::to_owned));
     }
+    if ready.len() < ARCHITECTURES.len() {
+        return Ok(());
+    }
     in_the_book(&table(&found))
 }
 
 /// For as long as it is told, with as many threads of the host's as there are CPUs.
 pub(crate) fn storms(rounds: u64) -> Result<(), Failure> {
-    emulators::for_boots()?;
-    for (arch, ..) in ARCHITECTURES {
+    for arch in emulators::for_boots()? {
         boot(arch).args("--patience 3600 --rounds").arg(rounds.to_string()).run()?;
     }
     Ok(())

@@ -227,8 +227,8 @@ fn bench(runner: PathBuf) -> Result<(), Failure> {
 fn hot_paths_boot() -> Result<(), Failure> {
     /// Budgets are 2 % above the host's counts, and 5 % is near enough.
     const ABOVE_BUDGET_MAX: f64 = 1.03;
-    if let Err(failure) = setup::emulators::for_boots() {
-        println!("not counted on bare metal: {}", failure.cause());
+    if !setup::emulators::for_boots()?.contains(&"x86_64") {
+        println!("not counted on bare metal");
         return Ok(());
     }
     let said = cargo("run --quiet -p shootdown-lab -- boot --paths --format csv").output()?;

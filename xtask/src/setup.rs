@@ -16,8 +16,12 @@ const GUNGRAUN: &str = "0.20.0";
 /// Others generate other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
-/// Targets, components, and a nightly toolchain with miri.
+/// What a first build of everything takes, in three profiles, with some room.
+const ROOM_MIB: u64 = 8 * 1024;
+
+/// Room, targets, components, and a nightly toolchain with miri.
 pub(crate) fn for_tests() -> Result<(), Failure> {
+    room()?;
     let installed = Command::new("rustup").args("target list --installed").output()?;
     for target in BARE_TARGETS {
         if !installed.lines().any(|line| line == *target) {
@@ -43,6 +47,33 @@ pub(crate) fn for_tests() -> Result<(), Failure> {
     }
     println!("targets, components and miri are installed");
     Ok(())
+}
+
+/// Before the first build: a compiler that finds the disk full says so in a hundred lines.
+fn room() -> Result<(), Failure> {
+    let output = crate::output();
+    if output.join("debug").exists() {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| {
+        Failure::new(format!("{}: {error}", output.display()), "set CARGO_TARGET_DIR elsewhere")
+    };
+    std::fs::create_dir_all(&output).map_err(failed)?;
+    // Where there is no such `df`, nobody knows better than the compiler.
+    let df = Command::new("df").args("-Pk").arg(&output).output().unwrap_or_default();
+    match free_mib(&df) {
+        Some(free) if free < ROOM_MIB => Err(Failure::new(
+            format!("{free} MiB are free in {}, and {ROOM_MIB} are needed", output.display()),
+            "make room, or set CARGO_TARGET_DIR to where there is some",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Of what POSIX's `df -Pk` says of one place.
+fn free_mib(df: &str) -> Option<u64> {
+    let kib: u64 = df.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
+    Some(kib / 1024)
 }
 
 /// Tests of recording skip themselves where the kernel does not let them trace. Nothing is mounted
@@ -109,4 +140,15 @@ fn install_from_distribution(package: &str) -> Result<(), Failure> {
 
 fn is_root() -> bool {
     Command::new("id").args("-u").output().is_ok_and(|id| id.trim() == "0")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_free_is_the_fourth_number() {
+        let df = "Filesystem 1024-blocks Used Available Capacity Mounted on\n\
+                  /dev/vda 263174212 29000000 66060288 31% /\n";
+        assert_eq!(super::free_mib(df), Some(64_512));
+        assert_eq!(super::free_mib("df: unknown option"), None);
+    }
 }
