@@ -114,7 +114,11 @@ fn fuzz(seconds: u64, seed: u64) -> Result<(), Failure> {
 fn test() -> Result<(), Failure> {
     type Step = fn() -> Result<(), Failure>;
     let steps: &[(&str, Step)] = &[
-        ("set-up", setup::for_tests),
+        ("set-up", || {
+            setup::for_tests()?;
+            // Here, and not half an hour later, it is found out what cannot be had.
+            setup::emulators::for_boots().map(drop)
+        }),
         ("format", || cargo("fmt --all --check").run()),
         ("tidy", tidy::check),
         ("clippy", || {
