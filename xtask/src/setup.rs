@@ -118,12 +118,12 @@ fn install(name: &str, version: &str) -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-/// Installs a package of Debian's or Ubuntu's, as root or with a `sudo` that does not ask.
-fn install_from_distribution(package: &str) -> Result<(), Failure> {
+/// Installs packages of Debian's or Ubuntu's, as root or with a `sudo` that does not ask.
+fn install_from_distribution(packages: &str) -> Result<(), Failure> {
     let by_hand = || {
         Failure::new(
-            format!("{package} is not installed"),
-            format!("sudo apt-get install {package}, or your system's way to install it"),
+            format!("not installed: {packages}"),
+            format!("sudo apt-get install {packages}, or your system's way to install it"),
         )
     };
     let apt = |words: &str| {
@@ -135,7 +135,7 @@ fn install_from_distribution(package: &str) -> Result<(), Failure> {
         apt.args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
     };
     apt("update -qq").map_err(|_| by_hand())?;
-    apt(&format!("install -y -qq --no-install-recommends {package}")).map_err(|_| by_hand())
+    apt(&format!("install -y -qq --no-install-recommends {packages}")).map_err(|_| by_hand())
 }
 
 fn is_root() -> bool {

@@ -23,31 +23,40 @@ const QEMU_MIN: u32 = 9;
 /// Installs what is missing for these. Returns what can boot: in CI all or nothing, and elsewhere
 /// what can be had, with a reason for the rest.
 pub(crate) fn for_boots() -> Result<Vec<&'static str>, Failure> {
+    // All packages at once, for they must be of one release: of the distribution's, and where that
+    // is too old, of its backports.
+    let packages = |is_wanted: fn(Option<u32>) -> bool| {
+        let wanted =
+            ARCHITECTURES.iter().filter(|(_, _, emulator, _)| is_wanted(version(emulator)));
+        wanted.map(|(.., package)| *package).collect::<Vec<_>>().join(" ")
+    };
+    let missing = packages(|version| version.is_none());
+    let installed = if missing.is_empty() { Ok(()) } else { install_from_distribution(&missing) };
+    let old = packages(|version| version.is_none_or(|version| version < QEMU_MIN));
+    let installed = if old.is_empty() { installed } else { install_newer(&old) };
     let mut ready = Vec::new();
-    for (arch, target, emulator, package) in ARCHITECTURES {
-        match emulator_for(emulator, package).and_then(|()| core_for(target)) {
+    for (arch, target, emulator, _) in ARCHITECTURES {
+        match is_ready(emulator).and_then(|()| core_for(target)) {
             Ok(()) => ready.push(arch),
-            Err(failure) if std::env::var_os("CI").is_some() => return Err(failure),
+            Err(failure) if std::env::var_os("CI").is_some() => {
+                return installed.and(Err(failure));
+            }
             Err(failure) => println!("skipped on {arch}: {}", failure.cause()),
         }
     }
     Ok(ready)
 }
 
-fn emulator_for(emulator: &str, package: &str) -> Result<(), Failure> {
-    if version(emulator).is_none() {
-        install_from_distribution(package)?;
-    }
-    if version(emulator).is_some_and(|version| version < QEMU_MIN) {
-        install_newer(package)?;
-    }
-    match version(emulator).unwrap_or(0) {
-        QEMU_MIN.. => Ok(()),
-        found => Err(Failure::new(
-            format!("{emulator} is version {found}, and {QEMU_MIN} is needed"),
-            "install a newer QEMU",
-        )),
-    }
+fn is_ready(emulator: &str) -> Result<(), Failure> {
+    let what_is = match version(emulator) {
+        Some(QEMU_MIN..) => return Ok(()),
+        Some(found) => format!("version {found}"),
+        None => "not installed".to_owned(),
+    };
+    Err(Failure::new(
+        format!("{emulator} is {what_is}, and version {QEMU_MIN} is needed"),
+        "install a newer QEMU",
+    ))
 }
 
 /// `cargo` with these words for the kernel on a target, whose `core` is there or built.
@@ -84,10 +93,10 @@ fn core_for(target: &str) -> Result<(), Failure> {
 }
 
 /// From the backports of the distribution that apt already knows.
-fn install_newer(package: &str) -> Result<(), Failure> {
+fn install_newer(packages: &str) -> Result<(), Failure> {
     let by_hand = |why: &str| {
         Failure::new(
-            format!("{package} is too old, and no newer one can be installed: {why}"),
+            format!("the distribution's {packages} will not do, and no newer can be had: {why}"),
             format!("QEMU {QEMU_MIN} or newer, from wherever you have it"),
         )
     };
@@ -115,6 +124,6 @@ fn install_newer(package: &str) -> Result<(), Failure> {
         Command::new("apt-get").args(words).env("DEBIAN_FRONTEND", "noninteractive").run()
     };
     apt("update -qq").map_err(|_| by_hand("apt-get update fails"))?;
-    apt(&format!("install -y -qq --no-install-recommends -t {suite} {package}"))
+    apt(&format!("install -y -qq --no-install-recommends -t {suite} {packages}"))
         .map_err(|_| by_hand("the backports have none"))
 }
