@@ -17,7 +17,7 @@ use crate::operations::{Backed, asked, protection};
 use crate::platform::ThisMachine;
 use crate::process::{Process, StepError};
 use crate::scheduler;
-use crate::user::{enter_kernel, return_to_user, touch};
+use crate::user::touch;
 
 /// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
 const FILLED_MAX: u64 = 1 << 18;
@@ -33,10 +33,7 @@ pub(crate) fn perform(process: &Process, operation: ByAddress) -> Result<(), Ste
     }
     // The same may have a name, too.
     process.knows_nothing();
-    enter_kernel();
-    let fill = change(process, operation)?;
-    return_to_user(process);
-    for page in fill {
+    for page in change(process, operation)? {
         use_page(process, page, Access::Write, Entry::Absent)?;
     }
     Ok(())
@@ -128,11 +125,9 @@ fn use_address(process: &Process, address: u64, access: Access) -> Result<(), St
                     return Ok(());
                 }
                 // By a system call, in which the thread may have to wait for the areas.
-                enter_kernel();
                 let page = Place::Fixed(address..address.saturating_add(PAGE_BYTES));
                 let all = Protection::READ | Protection::WRITE | Protection::EXECUTE;
                 let mapped = process.space().map(page, all, Sharing::Private, Backing::Anonymous);
-                return_to_user(process);
                 if mapped.is_err() {
                     return Ok(());
                 }

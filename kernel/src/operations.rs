@@ -8,7 +8,7 @@ use shootdown_workload::operation::{self, AreaId, Mapping, Operation, Permission
 use crate::by_address;
 use crate::contents::{self, Holds, Known};
 use crate::process::{NamedArea, Process, StepError};
-use crate::user::{enter_kernel, return_to_user, touch};
+use crate::user::touch;
 use crate::world::World;
 
 impl StepError {
@@ -57,10 +57,7 @@ impl World {
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
                     match touch_named(process, area, address, asked(access)) {
                         // The handler returns to what comes next.
-                        Err(error) if error.is_admitted(self.refusals) => {
-                            enter_kernel();
-                            return_to_user(process);
-                        }
+                        Err(error) if error.is_admitted(self.refusals) => {}
                         touched => touched?,
                     }
                 }
@@ -75,7 +72,7 @@ impl World {
             | Operation::Unmap { .. }
             | Operation::Protect { .. }
             | Operation::Discard { .. }
-            | Operation::MovePages { .. } => enter_kernel(),
+            | Operation::MovePages { .. } => {}
             Operation::ByAddress(operation) => {
                 by_address::perform(process, operation)?;
                 return Ok(Step::Done);
@@ -113,7 +110,6 @@ impl World {
             }
             _ => {}
         }
-        return_to_user(process);
         Ok(Step::Done)
     }
 
@@ -155,14 +151,10 @@ fn discarded(process: &Process, id: AreaId, pages: &Range<u64>) -> Result<Range<
 }
 
 /// A write that is refused: the kernel finds that the area does not allow it, and the thread goes
-/// on in its handler, which returns by a system call.
+/// on in its handler.
 fn segfault(process: &Process, address: u64) -> Result<(), StepError> {
     match touch(process, address, Access::Write) {
-        Err(StepError::Fault(FaultError::NotPermitted)) => {
-            enter_kernel();
-            return_to_user(process);
-            Ok(())
-        }
+        Err(StepError::Fault(FaultError::NotPermitted)) => Ok(()),
         Ok(_) => Err(StepError::NotRefused),
         Err(error) => Err(error),
     }

@@ -32,9 +32,7 @@ pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u
 
 fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepError> {
     counts::here().faults.add(1);
-    Engine.enter_kernel();
     let fault = process.space().fault(address, access);
-    return_to_user(process);
     let is_of_code = (CODE..CODE + PAGE_BYTES).contains(&address);
     match fault {
         Err(FaultError::NoArea | FaultError::NotPermitted) if is_of_code => {
@@ -72,12 +70,9 @@ pub(crate) fn calibrate(process: &Process) -> Result<(), StepError> {
 fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
     let (mut faults, mut refused) = (0, None);
     loop {
-        match stay(user, refused.take()) {
+        match stay(process, user, refused.take()) {
             UserExit::Done => return Ok(()),
-            UserExit::Interrupt => {
-                scheduler::preemption_point();
-                return_to_user(process);
-            }
+            UserExit::Interrupt => scheduler::preemption_point(),
             UserExit::Fault { address, access } => {
                 faults += 1;
                 if faults > FAULTS_MAX {
@@ -90,30 +85,23 @@ fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
     }
 }
 
-/// The calling thread goes on in user mode.
-pub(crate) fn return_to_user(process: &Process) {
-    // SAFETY: a process stays until its last thread has let go of it, and its space is retired
-    // before its page tables are freed.
-    #[expect(unsafe_code, reason = "the seam's `return_to_user` is unsafe")]
-    unsafe {
-        Engine.return_to_user(process.space().coherent());
-    }
-}
-
-/// The calling thread makes a system call.
-pub(crate) fn enter_kernel() {
-    Engine.enter_kernel();
-}
-
 /// Runs in user mode until something happens. What was refused last is forgotten on the CPU that
 /// tries again, for what it remembers is its own.
-fn stay(user: &mut User, refused: Option<u64>) -> UserExit {
+fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
     masked(|| {
         counts::here().user_runs.add(1);
+        // SAFETY: a process stays until its last thread has let go of it, and its space is retired
+        // before its page tables are freed.
+        #[expect(unsafe_code, reason = "the seam's `return_to_user` is unsafe")]
+        unsafe {
+            Engine.return_to_user(process.space().coherent());
+        }
         if let Some(address) = refused {
             Arch::forget_refused(address);
         }
-        Arch::run_user(user)
+        let exit = Arch::run_user(user);
+        Engine.enter_kernel();
+        exit
     })
 }
 

@@ -20,7 +20,7 @@ use crate::report;
 use crate::scheduler::{self, Affinity, Settings};
 use crate::sync::{Mutex, Once};
 use crate::tasks::{Task, UserLock};
-use crate::user::{self, enter_kernel, return_to_user};
+use crate::user;
 
 static WORLD: Once<World> = Once::new();
 
@@ -98,7 +98,6 @@ impl World {
     fn calibrate(&self) -> Result<(), StepError> {
         let process = self.process()?;
         scheduler::load_space_of(Some(&process));
-        return_to_user(&process);
         user::calibrate(&process)?;
         process.space().exit();
         Ok(())
@@ -152,15 +151,12 @@ impl World {
 
     /// A thread, from beginning to end.
     fn thread(&'static self, mut process: Arc<Process>, program: ProgramId) {
-        return_to_user(&process);
         for step in self.stream.steps(program).into_iter().flatten() {
             let performed = step.map_err(StepError::from);
             let performed = performed.and_then(|step| self.step(&mut process, program, step));
             performed.unwrap_or_else(|error| fail(Some(program), error));
             counts::here().steps.add(1);
             scheduler::preemption_point();
-            // Where another thread ran meanwhile, this one was in the kernel.
-            return_to_user(&process);
         }
         scheduler::set_process(None);
         self.let_go(&process);
@@ -203,7 +199,7 @@ impl World {
                 self.end(iterations);
                 return Ok(());
             }
-            _ => enter_kernel(),
+            _ => {}
         }
         match operation {
             Operation::Fork(child) => {
@@ -233,7 +229,6 @@ impl World {
             Operation::Unlock(lock) => self.unlock(lock, program)?,
             _ => {}
         }
-        return_to_user(process);
         Ok(())
     }
 

@@ -115,6 +115,20 @@ impl Command {
         }
     }
 
+    /// Runs it, and shows what it printed only if it fails.
+    pub(crate) fn output_or_show(mut self) -> Result<(), Failure> {
+        let output = self.command.output().map_err(|error| self.not_run(&error))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        eprint!("{}", String::from_utf8_lossy(&output.stdout));
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        Err(Failure::new(
+            format!("`{}` failed ({})", self.line, output.status),
+            "read what it says above",
+        ))
+    }
+
     fn not_run(&self, error: &std::io::Error) -> Failure {
         let program = self.command.get_program().display();
         Failure::new(format!("`{program}` did not start: {error}"), format!("install {program}"))

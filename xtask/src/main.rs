@@ -12,7 +12,7 @@ mod tidy;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use command::{Command, Failure, cargo};
 
@@ -308,8 +308,7 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
-    // Some 50 ms a round on two CPUs of the host's, three storms, and three architectures.
-    boots::storms(minutes * 60 * 2)?;
+    boots::soak(Duration::from_secs(minutes * 60), seed)?;
     // As long for short programs in every schedule, and large ones at random.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
         .arg(format!("{minutes}m"))

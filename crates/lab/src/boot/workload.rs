@@ -6,17 +6,19 @@
 //!
 //! Where instructions are counted and ticks are [short](TICK_NS), these are as simulated on x86-64:
 //! interrupts, flushes, switches and migrations of `migrate`, with any number of CPUs; all flushes,
-//! of every workload with one CPU; interrupts of `beside`, one for each flush and CPU that
-//! computes, while others still do. What differs does so by time, of which the two have different
-//! notions:
+//! of every workload with one CPU. Interrupts of `beside`, one for each flush and CPU that
+//! computes, are fewer by those that found somebody between two pieces of work. What differs does
+//! so by time, of which the two have different notions:
 //!
 //! - QEMU counts every instruction of every CPU as a nanosecond, one CPU after the other. Without
 //!   short ticks a CPU runs for up to 100 ms alone, and nobody is ever present: no interrupts.
 //! - After a fork, parent and child write to the same pages. Where both do at the same moment, both
 //!   copy, and each copy is flushed: `mprotect`, `heap` and `sort` flush some pages more or fewer.
-//! - The kernel's interpreter takes the place of a program's own instructions, of which the
-//!   simulator's takes none: CPUs are in user mode for longer, and so interrupted more often, where
-//!   they change memory all the time (`crowd`, `threads`).
+//! - A flush interrupts whom it finds in user mode. Where threads change memory all the time
+//!   (`crowd`, `threads`), that is a matter of how much of its time a CPU is there. By the
+//!   simulator's costs, of microseconds for a system call and nanoseconds for an access, that is a
+//!   hundredth; by the number of instructions, where going there and back takes as long as a tenth
+//!   of a system call, more.
 //! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
 
 use std::fmt::Write as _;
@@ -94,13 +96,13 @@ fn recorded(path: &Path, seed: u64) -> Result<Threads, Failure> {
     Threads::of(reader()?, &survey, seed, |_| ()).map_err(bad)
 }
 
-/// What both count.
+/// What both count; and what the machine that boots counts alone.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Row {
     /// As in the lab's JSON.
     count: &'static str,
     booted: u64,
-    simulated: u64,
+    simulated: Option<u64>,
 }
 
 /// The same workload on both.
@@ -145,13 +147,19 @@ impl Comparison {
             let (workload, design) = (name.to_owned(), design.to_string());
             Failure::Simulation { workload, design, cause: error.to_string() }
         })?;
-        let row = |(count, simulated)| number(count).map(|booted| Row { count, booted, simulated });
+        let row = |(count, simulated)| {
+            number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
+        };
+        // Time is instructions, of all CPUs together, where they are counted.
+        let instructions = options.counts.then(|| number("time_ns")).flatten();
+        let instructions =
+            instructions.map(|booted| Row { count: "instructions", booted, simulated: None });
         Ok(Self {
             workload: name.to_owned(),
             arch: options.arch.name(),
             cpus: options.cpus,
             machine: machine_name,
-            rows: counts(&simulated).into_iter().filter_map(row).collect(),
+            rows: counts(&simulated).into_iter().filter_map(row).chain(instructions).collect(),
             violations: number("violations").ok_or_else(none)?,
             reports,
         })
@@ -168,6 +176,7 @@ impl Comparison {
                 let mut text = "workload,arch,cpus,count,booted,simulated\n".to_owned();
                 let Self { workload, arch, cpus, .. } = self;
                 for Row { count, booted, simulated } in &self.rows {
+                    let simulated = simulated.map_or_else(String::new, |count| count.to_string());
                     let _ = writeln!(text, "{workload},{arch},{cpus},{count},{booted},{simulated}");
                 }
                 text
@@ -181,7 +190,7 @@ impl Comparison {
             Table::new([("", Align::Left), ("booted", Align::Right), ("simulated", Align::Right)]);
         for Row { count, booted, simulated } in &self.rows {
             let name = count.replace('_', " ").replace("ipis", "interrupts");
-            table.row([name, grouped(*booted), grouped(*simulated)]);
+            table.row([name, grouped(*booted), simulated.map_or_else(String::new, grouped)]);
         }
         let violations = self.violations;
         format!(

@@ -1,0 +1,99 @@
+//! What workloads come to where instructions are counted: the same, to the last one, as when it was
+//! written down. A change of the engine or of the kernel shows in `git diff`.
+
+use std::fmt::Write as _;
+
+use super::{BOOK, WORKLOADS, boot, written};
+use crate::command::{Command, Failure};
+
+/// What was counted, with what it was counted with.
+const COUNTS: &str = "kernel/counts.csv";
+
+/// With how many CPUs, on each architecture. The book's table is of the first.
+const CPUS: [(&str, &[u32]); 3] =
+    [("x86_64", &[1, 2, 4]), ("aarch64", &[2]), ("loongarch64", &[2])];
+
+/// Another compiler makes other code, and another emulator has other devices.
+const COUNTED_WITH: [&str; 2] = ["rustc 1.95.", "QEMU emulator version 10."];
+
+/// Counts, and compares.
+pub(crate) fn compare() -> Result<(), Failure> {
+    let compiler = Command::new("rustc").args("--version").output()?;
+    let emulator = Command::new("qemu-system-x86_64").args("--version").output()?;
+    for (wanted, found) in COUNTED_WITH.into_iter().zip([&compiler, &emulator]) {
+        if !found.starts_with(wanted) {
+            let found = found.lines().next().unwrap_or_default();
+            println!("skipped: {COUNTS} is of {wanted}x, and this is {found}");
+            return Ok(());
+        }
+    }
+    let mut counts = "arch,workload,cpus,count,booted,simulated\n".to_owned();
+    for (arch, cpus) in CPUS {
+        for workload in WORKLOADS {
+            for cpus in cpus {
+                let said = boot(arch)
+                    .args("--counts --format csv --workload")
+                    .arg(workload)
+                    .arg("--cpus")
+                    .arg(cpus.to_string())
+                    .output()?;
+                // As it is printed, but for the architecture, which is first here.
+                for cells in said.lines().skip(1).filter_map(|line| line.split_once(',')) {
+                    let (_, rest) = cells;
+                    let rest = rest.strip_prefix(arch).unwrap_or(rest);
+                    let _ = writeln!(counts, "{arch},{workload}{rest}");
+                }
+            }
+        }
+        println!("{arch}: {} workloads counted", WORKLOADS.len());
+    }
+    written::part_of(BOOK, "workloads", &table(&counts))?;
+    written::whole(COUNTS, &counts)
+}
+
+/// *Booted / simulated*, a row for each workload.
+fn table(counts: &str) -> String {
+    let (arch, cpus) = CPUS[0];
+    let cells: Vec<[&str; 6]> = counts
+        .lines()
+        .filter_map(|line| line.split(',').collect::<Vec<_>>().try_into().ok())
+        .collect();
+    let shown = ["flushes", "ipis_sent"];
+    let columns = || shown.iter().flat_map(|count| cpus.iter().map(move |cpus| (*count, *cpus)));
+    let mut text = "| workload |".to_owned();
+    for (count, cpus) in columns() {
+        let (count, plural) =
+            (count.replace("ipis_sent", "interrupts"), if cpus == 1 { "" } else { "s" });
+        let _ = write!(text, " {count}, {cpus} CPU{plural} |");
+    }
+    let _ = writeln!(text, "\n|---|{}", "---|".repeat(columns().count()));
+    for workload in WORKLOADS {
+        let _ = write!(text, "| `{workload}` |");
+        for (count, cpus) in columns() {
+            let key = [arch, workload, &cpus.to_string(), count];
+            let found = cells.iter().find(|cells| cells[..4] == key);
+            let (booted, simulated) = found.map_or(("", ""), |cells| (cells[4], cells[5]));
+            let _ = write!(text, " {booted} / {simulated} |");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn booted_and_simulated_are_side_by_side() {
+        let counts = "arch,workload,cpus,count,booted,simulated\n\
+                      x86_64,crowd,2,flushes,800,801\n\
+                      aarch64,crowd,4,ipis_sent,1,2\n\
+                      x86_64,crowd,4,ipis_sent,95,15\n";
+        let table = table(counts);
+        let rows: Vec<_> = table.lines().collect();
+        assert!(rows[0].starts_with("| workload | flushes, 1 CPU | flushes, 2 CPUs |"), "{table}");
+        assert_eq!(rows[5], "| `crowd` |  /  | 800 / 801 |  /  |  /  |  /  | 95 / 15 |");
+        assert_eq!(rows.len(), 2 + WORKLOADS.len());
+    }
+}
