@@ -44,9 +44,12 @@ pub(crate) fn run(memory: &mut Memory, cpus: u32) {
     Arch::send(&mut (1..cpus), Interrupt::Wake);
 }
 
-/// On the others: until it is over.
+/// On the others: until it is over. Nothing for who comes later.
 pub(crate) fn run_on_other(cpu: u32) {
     assert_eq!(Arch::cpu(), cpu);
+    if is_over() {
+        return;
+    }
     ONLINE.fetch_add(1, Ordering::AcqRel);
     while !is_over() {
         Arch::wait_for_interrupt();

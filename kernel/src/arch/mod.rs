@@ -130,6 +130,9 @@ pub(crate) unsafe trait Architecture {
     /// of 4 KiB where a larger one would make emulators flush too much.
     const PHYSICAL_MEMORY: usize;
 
+    /// Whether a CPU that was [switched off](Self::switch_off) can be started again.
+    const STARTS_AGAIN: bool;
+
     /// The processor, with its features found out.
     fn processor() -> Self::Processor;
 
@@ -146,6 +149,10 @@ pub(crate) unsafe trait Architecture {
     /// Starts another CPU, which is to come to [`crate::main_on_other_cpu`] with its number, on
     /// the stack that ends at `stack_end`. Returns when it has been told.
     fn start_cpu(cpu: u32, stack_end: usize);
+
+    /// Switches the calling CPU off: it does nothing more until it is [started](Self::start_cpu)
+    /// again, and keeps nothing. Called with interrupts masked.
+    fn switch_off() -> !;
 
     /// The number of the CPU that runs this.
     fn cpu() -> u32;

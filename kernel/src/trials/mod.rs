@@ -8,6 +8,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod fault;
+mod off;
 pub(crate) mod storms;
 pub(crate) mod user;
 mod ways;

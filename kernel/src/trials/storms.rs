@@ -14,21 +14,32 @@ use crate::arch::{Arch, Architecture, Interrupt};
 use crate::by_hand::Memory;
 use crate::console::println;
 use crate::trials::engine::{Machine, here};
+use crate::trials::off;
 use crate::trials::user::wait_until;
 use crate::trials::ways::empty_space;
 
-/// What a CPU does in one round.
-type Round = fn(&'static Space<Machine>, u32, u64);
+struct Storm {
+    name: &'static str,
+    /// What a CPU does in one turn.
+    round: fn(&'static Space<Machine>, u32, u64),
+    /// Whether it is on this machine.
+    is_here: bool,
+}
 
 /// How often each CPU does it, if the load does not say otherwise. Where four CPUs spin on two of
 /// the host's, it takes each some 20 to 80 ms, for they wait until the host has had all of them
 /// run.
 pub(crate) const ROUNDS: u64 = 40;
 
-const STORMS: &[(&str, Round)] = &[
-    ("all-flush-masked", flush_masked),
-    ("all-flush-several", flush_several),
-    ("some-go-offline", flush_or_go_offline),
+const STORMS: &[Storm] = &[
+    Storm { name: "all-flush-masked", round: flush_masked, is_here: true },
+    Storm { name: "all-flush-several", round: flush_several, is_here: true },
+    Storm { name: "some-go-offline", round: flush_or_go_offline, is_here: true },
+    Storm {
+        name: "some-are-switched-off",
+        round: flush_or_switch_off,
+        is_here: Arch::STARTS_AGAIN,
+    },
 ];
 
 /// Which storm is on, from 1. Released by `run`, with where and how often, and acquired by
@@ -41,14 +52,22 @@ static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
 
 /// On the first CPU. What does not end is a panic, or found by whoever started the emulator.
 pub(crate) fn run(memory: &mut Memory, cpus: u32, rounds: u64) {
-    for (number, (name, _)) in (1..).zip(STORMS) {
+    off::set_up(memory, cpus);
+    for (number, Storm { name, is_here, .. }) in (1..).zip(STORMS) {
+        if !is_here {
+            println!("storm name={name} verdict=absent");
+            continue;
+        }
         SPACE.store(ptr::from_ref(empty_space(memory)).cast_mut(), Ordering::Relaxed);
         THROUGH.store(0, Ordering::Relaxed);
         ROUNDS_EACH.store(rounds, Ordering::Relaxed);
         STORM.store(number, Ordering::Release);
         Arch::send(&mut (1..cpus), Interrupt::Wake);
-        weather(number, 0);
-        wait_until(|| THROUGH.load(Ordering::Acquire) == u64::from(cpus));
+        weather(number, 0, 0);
+        wait_until(|| {
+            off::start_again();
+            THROUGH.load(Ordering::Acquire) == u64::from(cpus)
+        });
         STORM.store(0, Ordering::Release);
         println!("storm name={name} cpus={cpus} rounds={rounds} verdict=over");
     }
@@ -61,17 +80,27 @@ pub(crate) fn take_part(last: u64) -> u64 {
         0 => last,
         number if number == last => last,
         number => {
-            weather(number, Arch::cpu());
+            weather(number, Arch::cpu(), 0);
             number
         }
     }
 }
 
-fn weather(number: u64, cpu: u32) {
-    let (_, round) = STORMS[number as usize - 1];
+/// On a CPU that was switched off at this turn, and has been started again: goes on, and returns
+/// the storm that it has been through.
+pub(crate) fn come_back(cpu: u32, turn: u64) -> u64 {
+    let number = STORM.load(Ordering::Acquire);
+    here(Here::online);
+    weather(number, cpu, turn + 1);
+    number
+}
+
+/// From this turn on.
+fn weather(number: u64, cpu: u32, first_turn: u64) {
+    let Storm { round, .. } = STORMS[number as usize - 1];
     // SAFETY: spaces of trials stay, and their roots are theirs.
     let space: &'static Space<Machine> = unsafe { &*SPACE.load(Ordering::Relaxed) };
-    for turn in 0..ROUNDS_EACH.load(Ordering::Relaxed) {
+    for turn in first_turn..ROUNDS_EACH.load(Ordering::Relaxed) {
         switch(space);
         round(space, cpu, turn);
     }
@@ -119,4 +148,15 @@ fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     // For as long as a flush takes, and it is not waited for.
     (0..50).for_each(|_| Arch::relax());
     here(Here::online);
+}
+
+/// Odd ones are switched off now and then, and the first starts them again.
+fn flush_or_switch_off(space: &'static Space<Machine>, cpu: u32, turn: u64) {
+    flush_masked(space, cpu, turn);
+    if cpu == 0 {
+        off::start_again();
+    }
+    if !cpu.is_multiple_of(2) && turn.is_multiple_of(4) {
+        off::switch_off(turn);
+    }
 }

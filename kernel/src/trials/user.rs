@@ -10,7 +10,7 @@ use shootdown_vm::Access;
 
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::trials::engine::{Machine, here};
-use crate::trials::storms;
+use crate::trials::{off, storms};
 
 /// The CPU whose it is.
 pub(crate) const CPU: u32 = 1;
@@ -91,9 +91,13 @@ const OFTEN: usize = 200;
 
 /// For ever: does what it is told, if it is [the one](CPU) who uses; and takes part in storms.
 pub(crate) fn obey(cpu: u32) -> ! {
-    here(Here::online);
-    ONLINE.fetch_add(1, Ordering::AcqRel);
-    let mut last_storm = 0;
+    let mut last_storm = if let Some(turn) = off::was_at(cpu) {
+        storms::come_back(cpu, turn)
+    } else {
+        here(Here::online);
+        ONLINE.fetch_add(1, Ordering::AcqRel);
+        0
+    };
     loop {
         if cpu == CPU && ORDER.load(Ordering::Acquire) != NOTHING {
             perform();

@@ -45,7 +45,11 @@ impl Report {
             arch: options.arch.name(),
             cpus: options.cpus,
             trials: after("trial ").iter().map(|line| trial(line)).collect(),
-            storms: after("storm ").iter().map(|line| value(line, "name").to_owned()).collect(),
+            storms: after("storm ")
+                .iter()
+                .filter(|line| value(line, "verdict") == "over")
+                .map(|line| value(line, "name").to_owned())
+                .collect(),
         }
     }
 

@@ -7,6 +7,7 @@ use super::register::run;
 
 /// Arm's DEN 0022, "Power State Coordination Interface".
 const SYSTEM_OFF: u64 = 0x8400_0008;
+const CPU_OFF: u64 = 0x8400_0002;
 const CPU_ON: u64 = 0xc400_0003;
 
 /// By which instruction firmware is called.
@@ -25,15 +26,33 @@ pub(super) fn set_conduit(conduit: Conduit) {
     CAME_AT_EL2.store(conduit == Conduit::Smc, Ordering::Relaxed);
 }
 
-/// Has a CPU, by its affinity, begin at a physical address, with `context` in x0.
+/// One that is on, and may be on its way to be off.
+const ALREADY_ON: i64 = -4;
+
+/// Has a CPU, by its affinity, begin at a physical address, with `context` in x0. One that is about
+/// to be off is waited for.
 ///
 /// # Safety
 ///
 /// There must be code that makes something of that.
 pub(super) unsafe fn start_cpu(affinity: u64, address: u64, context: u64) {
-    // SAFETY: as our caller promises.
-    let status = unsafe { call(CPU_ON, affinity, address, context) };
-    assert_eq!(status, 0, "PSCI starts CPU {affinity:#x}");
+    const TURNS_MAX: u32 = 1_000_000;
+    for _ in 0..TURNS_MAX {
+        // SAFETY: as our caller promises.
+        match unsafe { call(CPU_ON, affinity, address, context) } {
+            0 => return,
+            ALREADY_ON => run!("yield"),
+            status => panic!("PSCI does not start CPU {affinity:#x}: {status}"),
+        }
+    }
+    panic!("CPU {affinity:#x} stays on");
+}
+
+/// Switches the calling CPU off.
+pub(super) fn switch_off() -> ! {
+    // SAFETY: nothing of it is needed any more.
+    let status = unsafe { call(CPU_OFF, 0, 0, 0) };
+    panic!("PSCI does not switch this CPU off: {status}");
 }
 
 /// Stops the machine; the emulator's status is 0.

@@ -79,6 +79,7 @@ unsafe impl Architecture for Aarch64 {
 
     const NAME: &'static str = "aarch64";
     const PHYSICAL_MEMORY: usize = tables::PHYSICAL_MEMORY;
+    const STARTS_AGAIN: bool = true;
 
     fn processor() -> Self::Processor {
         shootdown_aarch64::Aarch64::new(Features::detect())
@@ -98,6 +99,10 @@ unsafe impl Architecture for Aarch64 {
 
     fn start_cpu(cpu: u32, stack_end: usize) {
         boot::start_cpu(cpu, stack_end);
+    }
+
+    fn switch_off() -> ! {
+        firmware::switch_off()
     }
 
     #[inline]

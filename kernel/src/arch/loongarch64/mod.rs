@@ -82,6 +82,8 @@ unsafe impl Architecture for LoongArch64 {
 
     const NAME: &'static str = "loongarch64";
     const PHYSICAL_MEMORY: usize = windows::CACHED;
+    /// There is firmware for that on machines, and none on QEMU's.
+    const STARTS_AGAIN: bool = false;
 
     fn processor() -> Processor {
         Processor::detect()
@@ -100,6 +102,12 @@ unsafe impl Architecture for LoongArch64 {
 
     fn start_cpu(cpu: u32, stack_end: usize) {
         interrupts::start_cpu(cpu, stack_end);
+    }
+
+    fn switch_off() -> ! {
+        loop {
+            Self::wait_for_interrupt();
+        }
     }
 
     #[inline]

@@ -90,8 +90,8 @@ impl PerCpu {
 ///
 /// # Safety
 ///
-/// Once on each CPU, with a number below [`CPUS_MAX`] that no other has, with interrupts masked, in
-/// the upper half. The first has written the vectors.
+/// Once on each CPU since its reset, with a number below [`CPUS_MAX`] that no other has, with
+/// interrupts masked, in the upper half. The first has written the vectors.
 pub(super) unsafe fn install(number: u32) {
     let this = ALL.0[number as usize].get();
     // SAFETY: it is this CPU's own, and nobody looks at it yet. The tables have the manual's form.

@@ -78,6 +78,7 @@ unsafe impl Architecture for X86_64 {
 
     const NAME: &'static str = "x86_64";
     const PHYSICAL_MEMORY: usize = PHYSICAL_MEMORY;
+    const STARTS_AGAIN: bool = true;
 
     fn processor() -> Self::Processor {
         // SAFETY: `cpu::install` has enabled them, on every CPU; `paging` maps only global pages.
@@ -101,6 +102,10 @@ unsafe impl Architecture for X86_64 {
 
     fn start_cpu(cpu: u32, stack_end: usize) {
         smp::start(cpu, stack_end);
+    }
+
+    fn switch_off() -> ! {
+        smp::stop()
     }
 
     fn cpu() -> u32 {

@@ -95,6 +95,12 @@ pub(super) fn unmask_interrupts() {
     unsafe { asm!("sti", options(nostack)) };
 }
 
+/// Halts with interrupts masked: until a reset.
+pub(super) fn halt() {
+    // SAFETY: nothing happens.
+    unsafe { asm!("hlt", options(nomem, nostack)) };
+}
+
 /// Waits for an interrupt, where they are masked.
 ///
 /// They are let in after the instruction that follows `sti`: so none comes before `hlt`, which

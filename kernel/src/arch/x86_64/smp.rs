@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{PHYSICAL_MEMORY, apic, cpu, paging, time};
+use super::{PHYSICAL_MEMORY, apic, cpu, paging, registers, time};
 
 /// Where the trampoline goes: below 1 MiB, at a page, and not the BIOS's.
 pub(super) const TRAMPOLINE: u64 = 0x8000;
@@ -59,6 +59,14 @@ pub(super) fn start(number: u32, stack_end: usize) {
     }
 }
 
+/// See [`Architecture::switch_off`](crate::arch::Architecture::switch_off): until the `INIT` of
+/// [`start`], which a CPU takes wherever it is, and which empties its TLB.
+pub(super) fn stop() -> ! {
+    loop {
+        registers::halt();
+    }
+}
+
 /// Waits for that long at most. Returns whether it is so.
 fn wait_until(delay_ns: u64, is_so: impl Fn() -> bool) -> bool {
     let start_ns = time::now_ns();
@@ -73,7 +81,7 @@ fn wait_until(delay_ns: u64, is_so: impl Fn() -> bool) -> bool {
 
 /// Where the others come from `boot.s`, on their own stacks, under the kernel's tables.
 pub(super) extern "C" fn other_cpu(number: u64) -> ! {
-    // SAFETY: once on this CPU; the first has written the vectors before it started us.
+    // SAFETY: once since it was reset; the first has written the vectors before it started us.
     unsafe { cpu::install(number as u32) };
     MAILBOX.is_taken.store(1, Ordering::Release);
     crate::main_on_other_cpu(number as u32)
