@@ -19,6 +19,8 @@ use command::{Command, Failure, cargo};
 const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            all that CI runs; about three quarters of an hour on two cores
+cargo xtask boots           of that, what boots: about ten minutes; outside of CI, writes down what
+                            is found (docs/bare-metal.md, kernel/counts.csv)
 cargo xtask bench           instructions of the hot paths; speed of simulator, replays, checker
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, what memory holds, the checker (10)
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["demo"] => demo(),
         ["test"] => test(),
+        ["boots"] => boots::all(),
         ["bench"] => setup::instruction_counter().and_then(bench).and_then(|()| throughput()),
         ["soak"] => soak(10),
         ["soak", minutes] => match minutes.parse() {

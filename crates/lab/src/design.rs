@@ -161,7 +161,19 @@ impl Design {
         survey: &Survey,
         progress: impl Fn(u64) + 'static,
     ) -> Result<Outcome, ReplayError> {
-        self.perform(machine, Replay { reader, survey, progress: Box::new(progress) })
+        self.replay_boxed(machine, reader, survey, Box::new(progress))
+    }
+
+    /// It has no parameters: so all designs are compiled with it here, once, and not in each crate
+    /// that replays.
+    fn replay_boxed(
+        self,
+        machine: Machine,
+        reader: Reader<File>,
+        survey: &Survey,
+        progress: Box<dyn Fn(u64)>,
+    ) -> Result<Outcome, ReplayError> {
+        self.perform(machine, Replay { reader, survey, progress })
     }
 
     fn perform<J: Job>(self, machine: Machine, job: J) -> J::Output {
@@ -235,7 +247,6 @@ impl Job for Run {
     }
 }
 
-/// It has no parameters, so that each design is compiled with it once, and not for each caller.
 struct Replay<'s> {
     reader: Reader<File>,
     survey: &'s Survey,

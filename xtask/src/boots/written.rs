@@ -44,7 +44,7 @@ fn up_to_date(
     if std::env::var_os("CI").is_some() {
         return Err(Failure::new(
             format!("{file} does not say what was found"),
-            "cargo xtask test, outside of CI, writes it down",
+            "cargo xtask boots, outside of CI, writes it down",
         ));
     }
     println!("{file} says from now on what was found");
