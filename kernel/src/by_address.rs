@@ -9,13 +9,14 @@ use shootdown_vm::{
     Access, Advice, Backing, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection,
     RemapError, Sharing,
 };
+use shootdown_workload::StepError;
 use shootdown_workload::operation::{ByAddress, Entry, Filling, Mapping, Permission};
 
 use crate::arch::{Arch, Architecture};
 use crate::contents::{self, Holds};
-use crate::operations::{Backed, asked, protection};
+use crate::operations::Backed;
 use crate::platform::ThisMachine;
-use crate::process::{Process, StepError};
+use crate::process::Process;
 use crate::scheduler;
 use crate::user::touch;
 
@@ -29,7 +30,7 @@ const LOWEST_PAGE: u64 = 16;
 /// Does what can be done of an operation. The calling thread is in user mode.
 pub(crate) fn perform(process: &Process, operation: ByAddress) -> Result<(), StepError> {
     if let ByAddress::Fault { page, access, entry } = operation {
-        return use_page(process, page, asked(access), entry);
+        return use_page(process, page, access.into(), entry);
     }
     // The same may have a name, too.
     process.knows_nothing();
@@ -53,7 +54,7 @@ fn change(process: &Process, operation: ByAddress) -> Result<Range<u64>, StepErr
             }
             let place = Place::Fixed(addresses(&pages));
             let (sharing, backing) = fresh_backing(mapping);
-            let mapped = space.map(place, protection(permission), sharing, backing).is_ok();
+            let mapped = space.map(place, permission.into(), sharing, backing).is_ok();
             let is_filled = filling == Filling::AtOnce && pages.end - pages.start <= FILLED_MAX;
             if mapped && is_filled && permission == Permission::ReadWrite {
                 return Ok(pages);
@@ -63,7 +64,7 @@ fn change(process: &Process, operation: ByAddress) -> Result<Range<u64>, StepErr
             let _ = space.unmap(addresses(&pages));
         }
         ByAddress::Protect { pages, permission } => {
-            let _ = space.protect_existing(addresses(&pages), protection(permission));
+            let _ = space.protect_existing(addresses(&pages), permission.into());
         }
         ByAddress::Discard(pages) => {
             let _ = space.advise(addresses(&pages), Advice::DontNeed);
@@ -98,7 +99,7 @@ fn change(process: &Process, operation: ByAddress) -> Result<Range<u64>, StepErr
 fn move_what_is_there(process: &Process, from: &Range<u64>, to: &Range<u64>) {
     let space = process.space();
     let _ = space.unmap(addresses(from));
-    let (place, all) = (Place::Fixed(addresses(to)), protection(Permission::ReadWrite));
+    let (place, all) = (Place::Fixed(addresses(to)), Permission::ReadWrite.into());
     let _ = space.map(place, all, Sharing::Private, Backing::Anonymous);
 }
 

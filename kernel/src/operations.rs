@@ -2,34 +2,15 @@
 
 use core::ops::Range;
 
-use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Protection, Sharing};
-use shootdown_workload::operation::{self, AreaId, Mapping, Operation, Permission, Refusals};
+use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Sharing};
+use shootdown_workload::operation::{AreaId, Mapping, Operation};
+use shootdown_workload::step::{Step, StepError};
 
 use crate::by_address;
 use crate::contents::{self, Holds, Known};
-use crate::process::{NamedArea, Process, StepError};
+use crate::process::{NamedArea, Process};
 use crate::user::touch;
 use crate::world::World;
-
-impl StepError {
-    const fn is_admitted(&self, refusals: Refusals) -> bool {
-        matches!(refusals, Refusals::Survived)
-            && matches!(
-                self,
-                Self::UnknownArea(_)
-                    | Self::Range(_)
-                    | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
-            )
-    }
-}
-
-/// What became of a step.
-pub(crate) enum Step {
-    /// It is done.
-    Done,
-    /// It does not concern memory.
-    NotOfMemory(Operation),
-}
 
 /// What a mapping shows.
 pub(crate) type Backed = (Sharing, Backing<crate::platform::ThisMachine>);
@@ -55,7 +36,7 @@ impl World {
         match operation {
             Operation::Touch { area, pages, access } => {
                 for address in process.addresses(area, &pages)?.step_by(PAGE_BYTES as usize) {
-                    match touch_named(process, area, address, asked(access)) {
+                    match touch_named(process, area, address, access.into()) {
                         // The handler returns to what comes next.
                         Err(error) if error.is_admitted(self.refusals) => {}
                         touched => touched?,
@@ -84,7 +65,7 @@ impl World {
             Operation::Map { area, pages, permission, mapping } => {
                 let place = Place::Anywhere { length: pages.saturating_mul(PAGE_BYTES) };
                 let (sharing, backing) = self.backing(mapping);
-                let start = space.map(place, protection(permission), sharing, backing)?;
+                let start = space.map(place, permission.into(), sharing, backing)?;
                 let (holds, known) = match mapping {
                     Mapping::Anonymous => (Holds::OwnWords, Known::default()),
                     _ => (Holds::AnyWords, Known::nothing()),
@@ -96,7 +77,7 @@ impl World {
             }
             Operation::Protect { area, pages, permission } => {
                 let range = process.addresses(area, &pages)?;
-                space.protect(range, protection(permission))?;
+                space.protect(range, permission.into())?;
             }
             Operation::Discard { area, pages } => {
                 space.advise(discarded(process, area, &pages)?, Advice::DontNeed)?;
@@ -157,20 +138,5 @@ fn segfault(process: &Process, address: u64) -> Result<(), StepError> {
         Err(StepError::Fault(FaultError::NotPermitted)) => Ok(()),
         Ok(_) => Err(StepError::NotRefused),
         Err(error) => Err(error),
-    }
-}
-
-pub(crate) const fn asked(access: operation::Access) -> Access {
-    match access {
-        operation::Access::Read => Access::Read,
-        operation::Access::Write => Access::Write,
-    }
-}
-
-pub(crate) fn protection(permission: Permission) -> Protection {
-    match permission {
-        Permission::None => Protection::empty(),
-        Permission::Read => Protection::READ,
-        Permission::ReadWrite => Protection::READ | Protection::WRITE,
     }
 }

@@ -2,15 +2,12 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use shootdown_vm::{
-    AddressSpace, BadRange, FaultError, MapError, OutOfMemory, PAGE_BYTES, RangeError,
-};
-use shootdown_workload::Malformed;
-use shootdown_workload::operation::{AreaId, LockId};
+use shootdown_vm::{AddressSpace, PAGE_BYTES};
+use shootdown_workload::StepError;
+use shootdown_workload::operation::AreaId;
 
 use crate::arch::{Arch, Architecture};
 use crate::coherence::Engine;
@@ -44,35 +41,6 @@ pub(crate) struct NamedArea {
     pub(crate) start: u64,
     pub(crate) holds: Holds,
     pub(crate) known: Known,
-}
-
-/// What a thread did that it must not, or cannot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StepError {
-    /// It named an area that it had not mapped.
-    UnknownArea(AreaId),
-    /// It mapped what cannot be mapped.
-    Map(MapError),
-    /// It unmapped what cannot be.
-    Unmap(BadRange),
-    /// It changed what is not there.
-    Range(RangeError),
-    /// It used what it may not.
-    Fault(FaultError),
-    /// It could write where it was to be refused.
-    NotRefused,
-    /// There is no memory left.
-    OutOfMemory,
-    /// An access faults for ever, though every fault is resolved.
-    Stuck,
-    /// It let go of a lock that it did not have.
-    NotHeld(LockId),
-    /// It moved to a CPU that is not there.
-    NoCpu(usize),
-    /// The code of user threads is gone: the workload has put something else there.
-    CodeIsGone,
-    /// The steps were damaged after they had been looked at.
-    Damaged(Malformed),
 }
 
 impl Process {
@@ -131,45 +99,5 @@ impl Process {
         let address = |page: u64| page.saturating_mul(PAGE_BYTES);
         let start = self.with_area(id, |area| area.start)?;
         Ok(start.saturating_add(address(pages.start))..start.saturating_add(address(pages.end)))
-    }
-}
-
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownArea(area) => write!(f, "area {} is not mapped", area.0),
-            Self::Map(error) => write!(f, "cannot map: {error}"),
-            Self::Unmap(error) => write!(f, "cannot unmap: {error}"),
-            Self::Range(error) => error.fmt(f),
-            Self::Fault(error) => error.fmt(f),
-            Self::NotRefused => f.write_str("a write that must be refused was not"),
-            Self::OutOfMemory => OutOfMemory.fmt(f),
-            Self::Stuck => f.write_str("an access faults for ever"),
-            Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),
-            Self::NoCpu(cpu) => write!(f, "unsupported: there is no CPU {cpu}"),
-            Self::CodeIsGone => f.write_str("unsupported: page 16 is where user code is"),
-            Self::Damaged(error) => error.fmt(f),
-        }
-    }
-}
-
-macro_rules! from {
-    ($($error:ident => $variant:ident;)*) => {$(
-        impl From<$error> for StepError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        }
-    )*};
-}
-
-from! {
-    MapError => Map; BadRange => Unmap; RangeError => Range; FaultError => Fault;
-    Malformed => Damaged;
-}
-
-impl From<OutOfMemory> for StepError {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
     }
 }

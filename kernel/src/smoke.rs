@@ -12,8 +12,7 @@ use shootdown_vm::{Access, EMPTY, Frame, PAGE_BYTES, Protection};
 use crate::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::by_hand::{Memory, seen, set_entry, words_of};
 use crate::console::println;
-
-const CPUS_MAX: usize = 64;
+use crate::counts::CPUS_MAX;
 
 static ONLINE: AtomicU32 = AtomicU32::new(0);
 static FLUSHES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use lock_api::RawRwLock;
+use shootdown_workload::StepError;
 use shootdown_workload::operation::{LockId, ProgramId};
 
-use crate::process::StepError;
 use crate::scheduler::{self, ThreadId, Waits};
 use crate::sync::SleepingLock;
 use crate::world::World;

@@ -3,21 +3,18 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use shootdown_vm::{Access, Coherence as _, FaultError, PAGE_BYTES};
+use shootdown_workload::step::{FAULTS_MAX, StepError};
 
 use crate::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::coherence::Engine;
 use crate::contents;
 use crate::counts;
-use crate::process::{Process, StepError};
+use crate::process::Process;
 use crate::scheduler;
 use crate::sync::masked;
 
 /// Where the code of user threads is in every process: below what workloads use.
 pub(crate) const CODE: u64 = 16 * PAGE_BYTES;
-
-/// So often an access is tried again before it is given up: far more often than a page is ever
-/// taken away, or claimed by another CPU, between a fault and the next try.
-const FAULTS_MAX: u32 = 100_000;
 
 /// Reads or writes the first word of a page, and returns it.
 pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u64, StepError> {
@@ -36,7 +33,7 @@ fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepErro
     let is_of_code = (CODE..CODE + PAGE_BYTES).contains(&address);
     match fault {
         Err(FaultError::NoArea | FaultError::NotPermitted) if is_of_code => {
-            Err(StepError::CodeIsGone)
+            Err(StepError::Unsupported("page 16 is where user code is"))
         }
         resolved => Ok(resolved?),
     }

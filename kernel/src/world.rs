@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
 use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId, Refusals};
+use shootdown_workload::step::{Step, StepError};
 use shootdown_workload::stream::Stream;
 
 use crate::arch::{Arch, Architecture, Status};
@@ -13,9 +14,8 @@ use crate::coherence::Engine;
 use crate::console::println;
 use crate::counts::{self, Totals};
 use crate::entry::end;
-use crate::operations::Step;
 use crate::platform::{ThisMachine, USER_CODE};
-use crate::process::{Process, Space, StepError, Vm};
+use crate::process::{Process, Space, Vm};
 use crate::report;
 use crate::scheduler::{self, Affinity, Settings};
 use crate::sync::{Mutex, Once};
@@ -145,8 +145,10 @@ impl World {
         self.task(program, |task| task.done = false);
         let of_thread = Arc::clone(&process);
         let body = move || self.thread(of_thread, program);
-        let thread = scheduler::spawn(Some(process), affinity, program.0, body);
+        let thread = scheduler::create(Some(process), affinity, program.0, body);
+        // Before it runs: who finds nobody to wake wakes nobody, and it may block at once.
         self.task(program, |task| task.thread = Some(thread));
+        scheduler::wake(thread);
     }
 
     /// A thread, from beginning to end.
@@ -237,13 +239,14 @@ impl World {
     }
 
     fn begin(&self) {
-        let now = self.now();
-        self.measure.lock().begin.get_or_insert(now);
+        let mut measure = self.measure.lock();
+        measure.begin.get_or_insert_with(|| self.now());
     }
 
     fn end(&self, iterations: u64) {
-        let now = self.now();
+        // Under the lock: who comes later to it is not to say an earlier time.
         let mut measure = self.measure.lock();
+        let now = self.now();
         measure.first_end_ns.get_or_insert(now.0);
         measure.end = Some(now);
         measure.iterations += iterations;

@@ -10,7 +10,8 @@ use shootdown_vm::{
 use crate::checked::Backed;
 use crate::contents::Shown;
 use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
-use crate::process::{Process, StepError, Vm, protection};
+use crate::process::{Process, Vm};
+use crate::step::StepError;
 
 /// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
 const FILLED_MAX: u64 = 1 << 18;
@@ -64,7 +65,7 @@ impl<C: Coherence> Vm<C> {
                 let _ = self.unmap(process, addresses(&pages));
             }
             ByAddress::Protect { pages, permission } => {
-                let _ = space.protect_existing(addresses(&pages), protection(permission));
+                let _ = space.protect_existing(addresses(&pages), permission.into());
             }
             ByAddress::Discard(pages) => {
                 let _ = self.discard(process, addresses(&pages));

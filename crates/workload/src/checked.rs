@@ -15,7 +15,8 @@ use crate::by_address::FRESH;
 use crate::contents::{Change, MemoryId, Model, Shown, UnderWay};
 use crate::operation::{Access, FileId, Permission};
 use crate::platform::SimPlatform;
-use crate::process::{Process, Space, StepError, Vm, protection};
+use crate::process::{Process, Space, Vm};
+use crate::step::StepError;
 
 /// What a mapping is to show, as the memory manager and as the model have it.
 pub(crate) struct Backed {
@@ -45,7 +46,7 @@ impl<C: Coherence> Vm<C> {
         permission: Permission,
         backed: Backed,
     ) -> Result<u64, MapError> {
-        self.map_as(process, place, protection(permission), backed)
+        self.map_as(process, place, permission.into(), backed)
     }
 
     pub(crate) fn map_as(

@@ -1,7 +1,7 @@
 //! What threads do, and who runs it.
 //!
 //! [`operation`] is the language: what a thread does, one step after the other; and [`stream`] how
-//! that is written down, for a kernel that boots. [`programs`] are benchmarks written in it.
+//! that is written down, for a kernel that boots; [`step`] is what may become of it. [`programs`] are benchmarks written in it.
 //! [`run`] has a workload done on a simulated machine, by the memory manager of [`shootdown_vm`],
 //! under one design, and says what came of it.
 //!
@@ -13,6 +13,7 @@
 extern crate alloc;
 
 pub mod operation;
+pub mod step;
 pub mod stream;
 mod varint;
 
@@ -38,6 +39,7 @@ mod watched;
 mod world;
 
 pub use operation::{Refusals, Workload};
+pub use step::StepError;
 pub use varint::Malformed;
 
 #[cfg(feature = "simulated")]
@@ -45,7 +47,7 @@ pub use contents::{Contents, FoundBy, WrongContent};
 #[cfg(feature = "simulated")]
 pub use platform::{SimPlatform, Traffic};
 #[cfg(feature = "simulated")]
-pub use process::{Memory, StepError};
+pub use process::Memory;
 #[cfg(feature = "simulated")]
 pub use watched::{Unmaps, Watched};
 #[cfg(feature = "simulated")]

@@ -1,7 +1,6 @@
 //! Processes: their memory, and the operations on it.
 
 use core::cell::{Cell, RefCell};
-use core::fmt;
 use core::ops::Range;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -9,19 +8,16 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Sim, SwitchedTo, Time};
 use shootdown_vm::{
-    AddressSpace, BadRange, Coherence, FaultError, File, HeldStats, MapError, OutOfMemory,
-    PAGE_BYTES, Place, Protection, RangeError, Sharing, Stats,
+    AddressSpace, BadRange, Coherence, FaultError, File, HeldStats, OutOfMemory, PAGE_BYTES, Place,
+    Sharing, Stats,
 };
 
 use crate::checked::Backed;
 use crate::contents::{Contents, MemoryId, Model, Shown};
-use crate::operation::{Access, AreaId, FileId, LockId, Mapping, Operation, Permission, Refusals};
+use crate::operation::{Access, AreaId, FileId, Mapping, Operation, Refusals};
 use crate::platform::SimPlatform;
+use crate::step::{FAULTS_MAX, Step, StepError};
 use crate::watched::Watched;
-
-/// So often an access is tried again before it is given up: far more often than a page is ever
-/// taken away, or claimed by another CPU, between a fault and the next try.
-const FAULTS_MAX: u32 = 100_000;
 
 /// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
 const RECLAIM_PAUSE: Time = Time::from_ms(1);
@@ -41,18 +37,6 @@ pub enum Memory {
     Reclaimed,
     /// The same; and files are read ahead, and mapped around what is read, as Linux does it.
     ReclaimedReadAhead,
-}
-
-impl StepError {
-    const fn is_admitted(&self, refusals: Refusals) -> bool {
-        matches!(refusals, Refusals::Survived)
-            && matches!(
-                self,
-                Self::UnknownArea(_)
-                    | Self::Range(_)
-                    | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
-            )
-    }
 }
 
 pub(crate) type Design<C> = Rc<Watched<C>>;
@@ -84,38 +68,6 @@ pub(crate) struct Process<C: Coherence> {
     space: Space<C>,
     /// Where its areas begin.
     areas: RefCell<HashMap<AreaId, u64>>,
-}
-
-/// What became of a step.
-pub(crate) enum Step {
-    /// It is done.
-    Done,
-    /// It does not concern memory.
-    NotOfMemory(Operation),
-}
-
-/// What a thread did that it must not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StepError {
-    /// It named an area that it had not mapped.
-    UnknownArea(AreaId),
-    /// It mapped what cannot be mapped.
-    Map(MapError),
-    /// It unmapped what cannot be.
-    Unmap(BadRange),
-    /// It changed what is not there.
-    Range(RangeError),
-    /// It used what it may not.
-    Fault(FaultError),
-    /// It could write where it was to be refused.
-    NotRefused,
-    /// There is no memory left.
-    OutOfMemory,
-    /// An access faults for ever, though every fault is resolved.
-    Stuck,
-    /// It let go of a lock that it did not have.
-    NotHeld(LockId),
 }
 
 impl<C: Coherence> Vm<C> {
@@ -285,7 +237,7 @@ impl<C: Coherence> Vm<C> {
             }
             Operation::Protect { area, pages, permission } => {
                 let range = process.addresses(area, &pages)?;
-                process.space.protect(range, protection(permission))?;
+                process.space.protect(range, permission.into())?;
             }
             Operation::Discard { area, pages } => {
                 self.discard(process, process.addresses(area, &pages)?)?;
@@ -410,49 +362,5 @@ impl<C: Coherence> Process<C> {
         let areas = self.areas.borrow();
         let start = areas.get(&area).ok_or(StepError::UnknownArea(area))?;
         Ok(start + pages.start * PAGE_BYTES..start + pages.end * PAGE_BYTES)
-    }
-}
-
-pub(crate) fn protection(permission: Permission) -> Protection {
-    match permission {
-        Permission::None => Protection::empty(),
-        Permission::Read => Protection::READ,
-        Permission::ReadWrite => Protection::READ | Protection::WRITE,
-    }
-}
-
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownArea(area) => write!(f, "area {} is not mapped", area.0),
-            Self::Map(error) => write!(f, "cannot map: {error}"),
-            Self::Unmap(error) => write!(f, "cannot unmap: {error}"),
-            Self::Range(error) => error.fmt(f),
-            Self::Fault(error) => error.fmt(f),
-            Self::NotRefused => f.write_str("a write that must be refused was not"),
-            Self::OutOfMemory => OutOfMemory.fmt(f),
-            Self::Stuck => f.write_str("an access faults for ever"),
-            Self::NotHeld(lock) => write!(f, "lock {} is not its own to let go of", lock.0),
-        }
-    }
-}
-
-impl core::error::Error for StepError {}
-
-macro_rules! from {
-    ($($error:ident => $variant:ident;)*) => {$(
-        impl From<$error> for StepError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error)
-            }
-        }
-    )*};
-}
-
-from! { MapError => Map; BadRange => Unmap; RangeError => Range; FaultError => Fault; }
-
-impl From<OutOfMemory> for StepError {
-    fn from(_: OutOfMemory) -> Self {
-        Self::OutOfMemory
     }
 }

@@ -16,7 +16,8 @@ use shootdown_vm::{Coherence, HeldStats, Stats};
 use crate::contents::{Contents, WrongContent};
 use crate::operation::{LockId, Operation, ProgramId, Refusals, Workload};
 use crate::platform::Traffic;
-use crate::process::{Memory, Process, Step, StepError, Vm};
+use crate::process::{Memory, Process, Vm};
+use crate::step::{Step, StepError};
 use crate::watched::Unmaps;
 
 /// How large a simulation may become.

@@ -59,8 +59,9 @@ fn with_queues<R>(f: impl FnOnce(&mut Queues) -> R) -> R {
     masked(|| f(QUEUES.lock().as_mut().expect("they are made before they are used")))
 }
 
-/// Makes a thread of a process, or of the kernel alone, which is ready to run `body`.
-pub(crate) fn spawn(
+/// Makes a thread of a process, or of the kernel alone, which is to run `body` as soon as it is
+/// [woken](wake): so whoever is to find it can be told of it before it does anything.
+pub(crate) fn create(
     process: Option<Arc<Process>>,
     affinity: Affinity,
     program: u32,
@@ -69,11 +70,7 @@ pub(crate) fn spawn(
     let body: Body = Box::new(body);
     // Allocates what it can before anything is masked.
     let thread = Thread::new(process, affinity, program, body);
-    with_queues(|queues| {
-        let id = queues.add(thread);
-        wake_in(queues, id);
-        id
-    })
+    with_queues(|queues| queues.add(thread))
 }
 
 /// The thread that runs this; `None` where a CPU idles, or starts.

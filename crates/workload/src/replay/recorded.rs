@@ -26,9 +26,10 @@ use shootdown_vm::Coherence;
 
 use crate::contents::Contents;
 use crate::operation::ProgramId;
-use crate::process::{Memory, Process, StepError, Vm};
+use crate::process::{Memory, Process, Vm};
 use crate::recording::record::{Owner, SpaceId, TaskId};
 use crate::recording::{ReadError, Reader};
+use crate::step::StepError;
 use crate::world::{Outcome, RunError};
 
 use super::steps::{Action, Step, Steps};
