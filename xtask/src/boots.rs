@@ -52,6 +52,24 @@ pub(crate) fn storms(rounds: u64) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The same on Bochs, if that can be had. It is deterministic, but for what it is told to do: the
+/// more rounds, the more schedules.
+pub(crate) fn storms_on_bochs(rounds: u64) -> Result<(), Failure> {
+    if let Err(failure) = emulators::bochs() {
+        println!("skipped on Bochs: {}", failure.cause());
+        return Ok(());
+    }
+    for cpus in ["1", "2", "4"] {
+        boot("x86_64")
+            .args("--emulator bochs --patience 3600 --cpus")
+            .arg(cpus)
+            .arg("--rounds")
+            .arg(rounds.to_string())
+            .run()?;
+    }
+    Ok(())
+}
+
 fn boot(arch: &str) -> Command {
     cargo("run --quiet -p shootdown-lab -- boot --arch").arg(arch)
 }

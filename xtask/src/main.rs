@@ -310,6 +310,8 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .run()?;
     // Some 50 ms a round on two CPUs of the host's, three storms, and three architectures.
     boots::storms(minutes * 60 * 2)?;
+    // Less than 1 ms a round and storm on four CPUs, which take turns.
+    boots::storms_on_bochs(minutes * 60 * 100)?;
     // As long for short programs in every schedule, and large ones at random.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
         .arg(format!("{minutes}m"))
