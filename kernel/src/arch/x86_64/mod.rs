@@ -168,6 +168,10 @@ unsafe impl Architecture for X86_64 {
         user::code()
     }
 
+    fn global(entry: u64) -> u64 {
+        entry | paging::GLOBAL
+    }
+
     fn write(byte: u8) {
         uart::write(byte);
     }
