@@ -144,7 +144,9 @@ fn each_bad_end_is_told_from_the_others() {
 fn bochs_boots_from_a_disc() {
     let disc = "(find * -type f | sort; cat boot/grub/grub.cfg load) > $2";
     // The disc has no name, and is found all the same. It ends by what is a panic to it.
-    let read = "for option; do path=${option#*path=}; [ $path = $option ] || cat ${path%%,*}; done";
+    let read = "for option; do case $option in
+                    *path=*) path=${option#*path=}; cat ${path%%,*} ;;
+                esac; done";
     let said = "read line; echo debugger: $line; echo screen >&4; echo $@; echo 'end passed'";
     let output =
         boot_on_bochs(disc, &format!("{read}\n{said}\nexit 1"), &["--cpus", "3", "--console"]);

@@ -1,8 +1,8 @@
 //! Bochs: an x86-64 that is not QEMU's, and keeps other things in its TLB.
 //!
 //! It takes no kernel, only discs: a BIOS starts GRUB, which loads the kernel and what that is to
-//! do (multiboot2). Until then it takes 2 to 10 s, by the number of CPUs: they take turns on one
-//! thread of the host's, five instructions each. The same run is the same each time.
+//! do (multiboot2). That takes 2 to 15 s, by the number of CPUs, of which it has 14 at most: they
+//! take turns on one thread of the host's. The same run is the same each time.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,13 +23,12 @@ pub(crate) const PASSED_STATUS: i32 = 1;
 /// What GRUB does.
 const GRUB: &str = "multiboot2 /kernel\nmodule2 /load\nboot\n";
 
-/// Starts it, with the console on what was standard output. Of its own, that has the screen. As
-/// Debian builds it, it begins in a debugger, and ends when that has nothing more to read.
+/// Starts it, with the console on what was standard output, and the screen, which would be there,
+/// nowhere. As Debian builds it, it begins in a debugger, and ends when that has no more to read:
+/// so also when it is interrupted.
 const START: &str = "exec \"$0\" \"$@\" 3>&1 >/dev/null <<end\ncontinue\nend\n";
 
-/// What never differs. Its time goes by instructions: 10 ns for one of each CPU. With fewer in a
-/// second, the kernel's measurement of the clock takes longer than an 8254 can count, and with more
-/// of them the BIOS waits for longer.
+/// What never differs.
 const OPTIONS: [&str; 9] = [
     // The only one that needs neither a window nor somebody who looks.
     "display_library: term",
@@ -81,6 +80,10 @@ impl Disc {
     }
 
     /// How the emulator is started. The model has PCIDs, INVPCID and an x2APIC.
+    ///
+    /// Time goes by instructions: 10 ns for one of each CPU. With fewer in a second, the kernel's
+    /// measurement of the clock would take longer than an 8254 counts, and with more, the BIOS
+    /// would take longer.
     pub(crate) fn command(&self, cpus: u32) -> Command {
         let mut command = Command::new("sh");
         command
