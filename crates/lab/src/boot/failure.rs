@@ -45,7 +45,7 @@ impl BootFailure {
             }
             Self::NotOnBochs { option } => format!("{option} is not for Bochs"),
             Self::Disc(error) => {
-                format!("grub-mkrescue makes no disc: {}", shown(&error.to_string()))
+                format!("grub-mkrescue makes no disc: {}", shown(error.to_string()))
             }
             Self::NoSource(path) => format!("the kernel's source is not at {}", shown(path)),
             Self::Build { target, said } => {
