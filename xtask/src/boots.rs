@@ -27,7 +27,7 @@ pub(crate) fn all() -> Result<(), Failure> {
     let mut found = Vec::new();
     for arch in &ready {
         boot(arch).args("--cpus 1").run()?;
-        soak_on(arch, SOAK_IN_TEST, 1)?;
+        soak_on(&format!("--arch {arch}"), SOAK_IN_TEST, 1)?;
         let counted = || boot(arch).args("--counts --format csv").output();
         let trials = counted()?;
         if trials != counted()? {
@@ -46,14 +46,21 @@ pub(crate) fn all() -> Result<(), Failure> {
     counts::compare()
 }
 
-/// Four CPUs of each architecture, for so long each.
+/// Four CPUs of each architecture, for so long each; and as long on Bochs, if that can be had.
 pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
-    emulators::for_boots()?.into_iter().try_for_each(|arch| soak_on(arch, each, seed))
+    for arch in emulators::for_boots()? {
+        soak_on(&format!("--arch {arch}"), each, seed)?;
+    }
+    if let Err(failure) = emulators::bochs() {
+        println!("skipped on Bochs: {}", failure.cause());
+        return Ok(());
+    }
+    soak_on("--emulator bochs", each, seed)
 }
 
 /// All trials and storms, and each workload, again and again, with another seed each time. Whatever
 /// is violated fails the boot, and so does a kernel that says nothing for a minute.
-fn soak_on(arch: &str, time: Duration, seed: u64) -> Result<(), Failure> {
+fn soak_on(machine: &str, time: Duration, seed: u64) -> Result<(), Failure> {
     /// Some 50 ms a round on two CPUs of the host's, and three storms.
     const ROUNDS: u64 = 100;
     let start = Instant::now();
@@ -64,14 +71,14 @@ fn soak_on(arch: &str, time: Duration, seed: u64) -> Result<(), Failure> {
     };
     let mut seed = seed;
     loop {
-        let storms = boot(arch).args("--cpus 4 --rounds").arg(ROUNDS.to_string());
+        let storms = boot_with(machine).args("--cpus 4 --rounds").arg(ROUNDS.to_string());
         storms.output_or_show()?;
         for workload in WORKLOADS {
             if is_over() {
-                println!("{arch}: {boots} boots with 4 CPUs, the last with seed {seed}");
+                println!("{machine}: {boots} boots with 4 CPUs, the last with seed {seed}");
                 return Ok(());
             }
-            boot(arch)
+            boot_with(machine)
                 .args("--cpus 4 --workload")
                 .arg(workload)
                 .arg("--seed")
@@ -83,7 +90,11 @@ fn soak_on(arch: &str, time: Duration, seed: u64) -> Result<(), Failure> {
 }
 
 fn boot(arch: &str) -> Command {
-    cargo("run --quiet -p shootdown-lab -- boot --arch").arg(arch)
+    boot_with(&format!("--arch {arch}"))
+}
+
+fn boot_with(options: &str) -> Command {
+    cargo("run --quiet -p shootdown-lab -- boot").args(options)
 }
 
 /// A row for each way to be missed and each fault, a column for each machine.

@@ -24,13 +24,13 @@ cargo xtask boots           of that, what boots: about ten minutes; outside of C
                             is found (docs/bare-metal.md, kernel/counts.csv)
 cargo xtask bench           instructions of the hot paths; speed of simulator, replays, checker
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
-                            damaged recordings, what memory holds, kernels that boot, the
-                            checker (10 each)
+                            damaged recordings, what memory holds, the checker; and kernels
+                            that boot, so long on each machine (10)
 cargo xtask mutants [PART]  does a test notice whatever is changed in the engine? takes hours;
                             goes on where it was interrupted; PART: 0/8 to 7/8, or a regular
                             expression of mutants' names
 
-Set-up (rustup targets and components, QEMU, valgrind) is done by the command that needs it.";
+Set-up (rustup targets and components, emulators, valgrind) is done by the command that needs it.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

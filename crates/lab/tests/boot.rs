@@ -1,4 +1,4 @@
-//! `shootdown boot`, with programs that pretend to be the emulator: what is said of each way in
+//! `shootdown boot`, with programs that pretend to be the emulators: what is said of each way in
 //! which a run may end. Real boots are a step of `cargo xtask test`.
 
 mod common;
@@ -11,26 +11,46 @@ use common::{assert_error, command, files, text};
 
 /// Boots with an emulator that does this, when it is not asked for its version.
 fn boot(emulator: &str, arguments: &[&str]) -> Output {
+    let version = "echo 'QEMU emulator version 7.2.22 (Debian)'; exit 0";
+    let text = format!("[ \"$1\" = --version ] && {{ {version}; }}\n{emulator}");
+    let programs = ["qemu-system-x86_64", "qemu-system-loongarch64"].map(|name| (name, &*text));
+    boot_with(&programs, arguments)
+}
+
+/// Boots on a Bochs that does this, from a disc of that: it holds the names of its files, in order,
+/// and what GRUB is to do.
+fn boot_on_bochs(disc: &str, bochs: &str, arguments: &[&str]) -> Output {
+    let quiet = "[ \"$1\" = --help ] && exit 0";
+    let bochs = format!("{quiet}\nexec 4>&1 >&3\n{bochs}");
+    let disc = format!("{quiet}\ncd $3 || exit 1\n{disc}");
+    let arguments = [&["--emulator", "bochs"], arguments].concat();
+    boot_with(&[("bochs", &bochs), ("grub-mkrescue", &disc)], &arguments)
+}
+
+/// Boots where there are these programs, which are scripts.
+fn boot_with(programs: &[(&str, &str)], arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let kernel = directory.path().join("kernel.elf");
     fs::write(&kernel, "").expect("a kernel");
-    for name in ["qemu-system-x86_64", "qemu-system-loongarch64"] {
-        let version = "echo 'QEMU emulator version 7.2.22 (Debian)'; exit 0";
-        let text = format!("#!/bin/sh\n[ \"$1\" = --version ] && {{ {version}; }}\n{emulator}\n");
+    for (name, text) in programs {
         let program = directory.path().join(name);
-        fs::write(&program, text).expect("a program");
+        fs::write(&program, format!("#!/bin/sh\n{text}\n")).expect("a program");
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it can be run");
     }
     let path = std::env::var("PATH").expect("a path");
     let here = tempfile::tempdir().expect("a directory");
+    let temporary = tempfile::tempdir().expect("another");
     let output = command()
         .args(["boot", "--kernel"])
         .arg(&kernel)
         .args(arguments)
         .env("PATH", format!("{}:{path}", directory.path().display()))
+        .env("TMPDIR", temporary.path())
         .current_dir(here.path())
         .output();
-    assert_eq!(files(&here), [""; 0], "nothing is left");
+    for directory in [&here, &temporary] {
+        assert_eq!(files(directory), [""; 0], "nothing is left");
+    }
     output.expect("the command runs")
 }
 
@@ -118,6 +138,51 @@ fn each_bad_end_is_told_from_the_others() {
     assert_error(&liar, &["without saying so", "status: 0"]);
     let broken = boot("echo 'no such machine' >&2; exit 1", &[]);
     assert_error(&broken, &["no such machine", "status: 1"]);
+}
+
+#[test]
+fn bochs_boots_from_a_disc() {
+    let disc = "(find * -type f | sort; cat boot/grub/grub.cfg load) > $2";
+    // The disc has no name, and is found all the same. It ends by what is a panic to it.
+    let read = "for option; do case $option in
+                    *path=*) path=${option#*path=}; cat ${path%%,*} ;;
+                esac; done";
+    let said = "read line; echo debugger: $line; echo screen >&4; echo $@; echo 'end passed'";
+    let output =
+        boot_on_bochs(disc, &format!("{read}\n{said}\nexit 1"), &["--cpus", "3", "--console"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines[..3], ["boot/grub/grub.cfg", "kernel", "load"]);
+    assert_eq!(lines[3..6], ["multiboot2 /kernel", "module2 /load", "boot"]);
+    assert!(lines[6].starts_with("shootdown-load "), "{said}");
+    assert!(said.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{said}");
+    assert!(said.contains("\ndebugger: continue\n"), "{said}");
+    assert!(said.contains("count=3,") && said.contains("panic: action=fatal"), "{said}");
+    assert!(!said.contains("screen"), "{said}");
+    assert!(text(&output.stdout).starts_with("x86_64-bochs, 3 CPUs"));
+}
+
+#[test]
+fn each_bad_end_of_bochs_is_told_from_the_others() {
+    let disc = "touch $2";
+    let panic = "echo begun; printf '====\\n[CPU0 ] triple fault\\n====\\n' >&2; exit 1";
+    assert_error(&boot_on_bochs(disc, panic, &[]), &["without saying so", "[CPU0 ] triple fault"]);
+    let fatal = "echo 'fatal cpu=1 no'; echo 'end failed'; exit 1";
+    assert_error(&boot_on_bochs(disc, fatal, &[]), &["fatal cpu=1 no"]);
+    let silent = boot_on_bochs(disc, "echo begun; exec sleep 100", &["--patience", "1"]);
+    assert_error(&silent, &["nothing for 1 s since `begun`"]);
+    let no_disc = boot_on_bochs("echo 'xorriso not found' >&2; exit 1", "exit 1", &[]);
+    assert_error(&no_disc, &["makes no disc: xorriso not found", "apt-get install"]);
+    for option in [["--arch", "aarch64"].as_slice(), &["--counts"], &["--paths"]] {
+        let refused = boot_on_bochs(disc, "exit 1", option);
+        assert_error(&refused, &[&format!("{} is not for Bochs", option[0]), "QEMU"]);
+    }
+    let none = command().args(["boot", "--emulator", "bochs"]).env("PATH", "/nonexistent").output();
+    assert_error(
+        &none.expect("the command runs"),
+        &["bochs is not installed", "apt-get install bochs bochs-term"],
+    );
 }
 
 #[test]

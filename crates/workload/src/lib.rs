@@ -1,9 +1,9 @@
 //! What threads do, and who runs it.
 //!
-//! [`operation`] is the language: what a thread does, one step after the other; and [`stream`] how
-//! that is written down, for a kernel that boots; [`step`] is what may become of it. [`programs`] are benchmarks written in it.
-//! [`run`] has a workload done on a simulated machine, by the memory manager of [`shootdown_vm`],
-//! under one design, and says what came of it.
+//! [`operation`] is the language: what a thread does, one step after the other; [`stream`] how that
+//! is written down, for a kernel that boots; and [`step`] what may become of it. [`programs`] are
+//! benchmarks written in it. [`run`] has a workload done on a simulated machine, by the memory
+//! manager of [`shootdown_vm`], under one design, and says what came of it.
 //!
 //! Without the feature `simulated`, which is on by default, there is the language alone, which
 //! needs no operating system.

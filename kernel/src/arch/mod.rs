@@ -226,6 +226,12 @@ pub(crate) unsafe trait Architecture {
         let _ = address;
     }
 
+    /// The entry of a page that is cached once for all spaces, as those of the kernel are, and else
+    /// as this one. As it is where that is a matter of more entries than one (`LoongArch`).
+    fn global(entry: u64) -> u64 {
+        entry
+    }
+
     /// Writes to the console, and waits for as long as it has no room.
     fn write(byte: u8);
 

@@ -6,7 +6,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
-use shootdown_bare::{Bare, Kernel};
+use shootdown_bare::{Bare, Kernel, Processor as _};
 
 use crate::arch::{Arch, Architecture, Interrupt};
 use crate::by_hand::Memory;
@@ -69,6 +69,11 @@ pub(crate) fn is_made() -> bool {
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
     // SAFETY: null, or what was made, which stays.
     unsafe { ENGINE.load(Ordering::Acquire).as_ref() }.expect("it is made first of all")
+}
+
+/// Whether what is cached is cached under a tag.
+pub(crate) fn has_tags() -> bool {
+    engine().machine().processor().tag_count() > 0
 }
 
 /// Calls `f` with the token of this CPU, interrupts masked.

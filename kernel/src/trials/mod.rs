@@ -45,7 +45,10 @@ pub(crate) enum Visibility {
 /// On each architecture that the kernel boots on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visible {
+    /// Without PCIDs: QEMU.
     pub(crate) x86_64: Visibility,
+    /// With PCIDs: Bochs.
+    pub(crate) x86_64_pcid: Visibility,
     pub(crate) aarch64: Visibility,
     pub(crate) loongarch64: Visibility,
 }
@@ -53,6 +56,7 @@ pub(crate) struct Visible {
 impl Visible {
     fn here(&self) -> Visibility {
         match Arch::NAME {
+            "x86_64" if engine::has_tags() => self.x86_64_pcid,
             "x86_64" => self.x86_64,
             "aarch64" => self.aarch64,
             _ => self.loongarch64,

@@ -30,11 +30,14 @@ pub(crate) struct Way {
     pub(crate) faults: &'static [(Fault, Visible)],
 }
 
-const EVERYWHERE: Visible = Visible { x86_64: Seen, aarch64: Seen, loongarch64: Seen };
+const EVERYWHERE: Visible =
+    Visible { x86_64: Seen, x86_64_pcid: Seen, aarch64: Seen, loongarch64: Seen };
 
-/// QEMU has no PCIDs, and drops everything when an ASID of Arm's changes.
+/// QEMU has no PCIDs, and drops everything when an ASID of Arm's changes; Bochs has them, and
+/// keeps nothing for them.
 const TAGGED: Visible = Visible {
     x86_64: Absent("there are no PCIDs"),
+    x86_64_pcid: Masked("a load of CR3 drops all but global pages"),
     aarch64: Masked("all is dropped when the ASID changes"),
     loongarch64: Seen,
 };
@@ -51,6 +54,7 @@ pub(crate) const WAYS: &[Way] = &[
                 OtherTag,
                 Visible {
                     x86_64: Absent("there are no PCIDs"),
+                    x86_64_pcid: Absent("INVLPG names no tag: it is the loaded one"),
                     aarch64: Masked("an invalidation by any ASID drops all"),
                     loongarch64: Seen,
                 },
@@ -107,6 +111,7 @@ pub(crate) const WAYS: &[Way] = &[
             OthersKeepAll,
             Visible {
                 x86_64: Masked("upper levels are not cached"),
+                x86_64_pcid: Masked("upper levels are not cached"),
                 aarch64: Masked("upper levels are not cached"),
                 loongarch64: Masked("the refill handler walks from the root"),
             },

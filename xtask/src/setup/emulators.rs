@@ -1,4 +1,4 @@
-//! What the kernel needs to boot: QEMU for each architecture, and the compiler's `core`.
+//! What the kernel needs to boot: QEMU for each architecture, Bochs, and the compiler's `core`.
 
 use std::fs;
 
@@ -57,6 +57,18 @@ fn is_ready(emulator: &str) -> Result<(), Failure> {
         format!("{emulator} is {what_is}, and version {QEMU_MIN} is needed"),
         "install a newer QEMU",
     ))
+}
+
+/// Bochs, and what makes a disc that it boots from. Installed where it is missing.
+pub(crate) fn bochs() -> Result<(), Failure> {
+    const PACKAGES: &str =
+        "bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools";
+    let has = |program, option| Command::new(program).args(option).output().is_ok();
+    let makes_discs = ["grub-mkrescue", "xorriso", "mtools"];
+    if has("bochs", "--help") && makes_discs.iter().all(|program| has(program, "--version")) {
+        return Ok(());
+    }
+    install_from_distribution(PACKAGES)
 }
 
 /// `cargo` with these words for the kernel on a target, whose `core` is there or built.

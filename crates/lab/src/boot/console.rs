@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::boot::{Architecture, BootFailure};
+use crate::boot::BootFailure;
 use crate::error::shown;
 
 /// A line of the console's.
@@ -36,11 +36,12 @@ const PASSED: &str = "end passed";
 const FAILED: &str = "end failed";
 
 impl Console {
-    /// Starts the emulator, and returns what the kernel says once it has ended well.
+    /// Starts the emulator, and returns what the kernel says once it has ended well: with its last
+    /// line, and with this status.
     pub(crate) fn watch(
         self,
-        arch: Architecture,
         command: &mut Command,
+        passed_status: i32,
     ) -> Result<Vec<Line>, BootFailure> {
         let mut child = command
             .stdin(Stdio::null())
@@ -56,10 +57,9 @@ impl Console {
         let _ = child.kill();
         let ended = child.wait_with_output().map_err(BootFailure::Start)?;
         let lines = lines?;
-        let status = ended.status.code();
         let said = |line: Option<&Line>| line.map_or(String::new(), |line| line.0.clone());
         match lines.last().map(|line| line.0.as_str()) {
-            Some(PASSED) if arch.passes_with(status) => Ok(lines),
+            Some(PASSED) if ended.status.code() == Some(passed_status) => Ok(lines),
             Some(FAILED) => {
                 let is_cause = |line: &&Line| line.0.starts_with("fatal");
                 let cause = lines.iter().rfind(is_cause).or(lines.iter().nth_back(1));
@@ -67,7 +67,9 @@ impl Console {
             }
             _ => {
                 let error = String::from_utf8_lossy(&ended.stderr);
-                let last = error.lines().last().map(|line| Line(line.to_owned()));
+                // Bochs frames what it has to say.
+                let says = |line: &&str| line.contains(char::is_alphanumeric);
+                let last = error.lines().rfind(says).map(|line| Line(line.to_owned()));
                 let last = said(last.as_ref().or(lines.last()));
                 Err(BootFailure::Crashed { last, status: ended.status.to_string() })
             }

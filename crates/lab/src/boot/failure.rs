@@ -12,6 +12,10 @@ pub(crate) enum BootFailure {
     NoEmulator { program: &'static str, package: &'static str },
     /// It is too old for this.
     OldEmulator { program: &'static str, found: String, needed: u32, why: &'static str },
+    /// There is no such thing on Bochs.
+    NotOnBochs { option: &'static str },
+    /// What Bochs boots from could not be made.
+    Disc(std::io::Error),
     /// The repository is not where this command was built.
     NoSource(PathBuf),
     /// The kernel does not build.
@@ -38,6 +42,10 @@ impl BootFailure {
             Self::NoEmulator { program, .. } => format!("{program} is not installed"),
             Self::OldEmulator { program, found, needed, why } => {
                 format!("{program} is version {}, and {needed} is needed: {why}", shown(found))
+            }
+            Self::NotOnBochs { option } => format!("{option} is not for Bochs"),
+            Self::Disc(error) => {
+                format!("grub-mkrescue makes no disc: {}", shown(error.to_string()))
             }
             Self::NoSource(path) => format!("the kernel's source is not at {}", shown(path)),
             Self::Build { target, said } => {
@@ -68,6 +76,8 @@ impl BootFailure {
             Self::OldEmulator { .. } => {
                 "a newer one: Debian 12 has it in bookworm-backports".to_owned()
             }
+            Self::NotOnBochs { .. } => "without --emulator, for QEMU has all of them".to_owned(),
+            Self::Disc(_) => "sudo apt-get install grub-pc-bin xorriso mtools; or room".to_owned(),
             Self::NoSource(_) => "build this command in the repository, or --kernel ELF".to_owned(),
             Self::Build { target, .. } => format!("rustup target add {target}"),
             Self::UnknownWorkload { known, .. } => known.join(", "),

@@ -18,8 +18,13 @@ impl Load {
 
     /// Where another process finds it, while this one lives.
     pub(crate) fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+        path_of(&self.0)
     }
+}
+
+/// Where another process finds an open file, while this one lives.
+pub(crate) fn path_of(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
 fn bytes(values: &[(&str, String)], payload: &[u8]) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! `shootdown boot`: the engine in a kernel that boots, on an emulated machine whose MMU is not
 //! ours.
 
+mod bochs;
 mod console;
 mod emulator;
 mod failure;
@@ -19,9 +20,10 @@ use crate::cli::Format;
 use crate::error::Failure;
 use crate::print;
 
-pub(crate) use emulator::Architecture;
+pub(crate) use emulator::{Architecture, Emulator};
 pub(crate) use failure::BootFailure;
 
+use bochs::Disc;
 use console::{Console, Line};
 use load::Load;
 
@@ -30,6 +32,9 @@ pub(crate) struct Boot {
     /// On which architecture
     #[arg(long, value_enum, default_value_t = Architecture::X86_64)]
     pub(crate) arch: Architecture,
+    /// On which machine of that architecture
+    #[arg(long, value_enum, default_value_t = Emulator::Qemu)]
+    pub(crate) emulator: Emulator,
     /// How many CPUs
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -65,6 +70,16 @@ pub(crate) struct Boot {
     pub(crate) kernel: Option<PathBuf>,
 }
 
+impl Boot {
+    /// What it is that boots, in one word.
+    pub(crate) const fn machine_name(&self) -> &'static str {
+        match self.emulator {
+            Emulator::Qemu => self.arch.name(),
+            Emulator::Bochs => "x86_64-bochs",
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn boot(options: &Boot) -> Result<(), Failure> {
     match &options.workload {
@@ -95,15 +110,28 @@ pub(crate) fn boot(options: &Boot) -> Result<(), Failure> {
 /// Boots, and returns what the kernel said, in order.
 fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<Line>, Failure> {
     let failed = |failure| Failure::Boot(Box::new(failure));
-    let Boot { arch, cpus, .. } = *options;
-    arch.emulator_is_there().map_err(failed)?;
+    let Boot { arch, cpus, emulator, .. } = *options;
+    let is_ready = match emulator {
+        Emulator::Qemu => arch.emulator_is_there(),
+        Emulator::Bochs => bochs::is_ready(options),
+    };
+    is_ready.map_err(failed)?;
     let kernel = match &options.kernel {
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts).map_err(failed)?,
     };
     let values = [&[("cpus", cpus.to_string())], values].concat();
     let load = Load::new(&values, payload).map_err(|error| failed(BootFailure::Start(error)))?;
-    let mut command = arch.command(&kernel, &load.path(), cpus, options.counts);
     let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
-    console.watch(arch, &mut command).map_err(failed)
+    let watched = match emulator {
+        Emulator::Qemu => {
+            let mut command = arch.command(&kernel, &load.path(), cpus, options.counts);
+            console.watch(&mut command, arch.passed_status())
+        }
+        Emulator::Bochs => {
+            let disc = Disc::new(&kernel, &load).map_err(failed)?;
+            console.watch(&mut disc.command(cpus), bochs::PASSED_STATUS)
+        }
+    };
+    watched.map_err(failed)
 }

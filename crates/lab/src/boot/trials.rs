@@ -42,7 +42,7 @@ impl Report {
             lines.map(str::to_owned).collect::<Vec<_>>()
         };
         Self {
-            arch: options.arch.name(),
+            arch: options.machine_name(),
             cpus: options.cpus,
             trials: after("trial ").iter().map(|line| trial(line)).collect(),
             storms: after("storm ")

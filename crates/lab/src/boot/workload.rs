@@ -40,7 +40,7 @@ use shootdown_workload::stream::{Encoded, encode};
 use shootdown_workload::{Limits, Outcome, Workload};
 
 use crate::boot::console::Line;
-use crate::boot::{Architecture, Boot, BootFailure};
+use crate::boot::{Architecture, Boot, BootFailure, Emulator};
 use crate::cli::Format;
 use crate::error::Failure;
 use crate::machines;
@@ -138,7 +138,7 @@ impl Comparison {
             let of_memory = memory.filter(|_| count == FLUSHES);
             of_memory.unwrap_or(booted).get(count)?.as_u64()
         };
-        let machine = machine_like(options.arch, options.cpus)?;
+        let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
         let threads = 4096;
         let limits = Limits { threads, ..Limits::DEFAULT };
@@ -156,7 +156,7 @@ impl Comparison {
             instructions.map(|booted| Row { count: "instructions", booted, simulated: None });
         Ok(Self {
             workload: name.to_owned(),
-            arch: options.arch.name(),
+            arch: options.machine_name(),
             cpus: options.cpus,
             machine: machine_name,
             rows: counts(&simulated).into_iter().filter_map(row).chain(instructions).collect(),
@@ -222,7 +222,8 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
 }
 
 /// The simulated machine that is like the emulated one, as far as counts depend on it.
-fn machine_like(arch: Architecture, cpus: u32) -> Result<Machine, Failure> {
+fn machine_like(options: &Boot) -> Result<Machine, Failure> {
+    let Boot { arch, cpus, emulator, .. } = *options;
     let name = match arch {
         Architecture::X86_64 | Architecture::Loongarch64 => "skylake-laptop-kvm",
         Architecture::Aarch64 => "ampere-emag-32",
@@ -230,8 +231,8 @@ fn machine_like(arch: Architecture, cpus: u32) -> Result<Machine, Failure> {
     let mut machine = machines::find(name)?
         .with_cpus(cpus as usize)
         .map_err(|error| Failure::BadMachine { path: name.into(), error })?;
-    if arch == Architecture::X86_64 {
-        // QEMU has no PCIDs.
+    if (arch, emulator) == (Architecture::X86_64, Emulator::Qemu) {
+        // It has no PCIDs.
         machine.tlb.tags = 0;
     }
     debug_assert!(arch != Architecture::Aarch64 || machine.tagging == Tagging::Global);

@@ -189,6 +189,11 @@ unsafe impl Architecture for Aarch64 {
         }
     }
 
+    fn global(entry: u64) -> u64 {
+        const NOT_GLOBAL: u64 = 1 << 11;
+        entry & !NOT_GLOBAL
+    }
+
     fn write(byte: u8) {
         console::write(byte);
     }

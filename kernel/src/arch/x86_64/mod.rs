@@ -11,7 +11,8 @@
 //!
 //! `-M pc` does as well, and `-accel tcg -icount shift=0,sleep=off`: two such runs write the same
 //! bytes. The kernel is one ELF file of 64 bits, which QEMU starts by its PVH note. It also has a
-//! multiboot2 header, for GRUB (`multiboot2 KERNEL` and `module2 LOAD`), and so for Bochs.
+//! multiboot2 header, for GRUB (`multiboot2 KERNEL` and `module2 LOAD`), and so for Bochs: there,
+//! `shootdown boot --emulator bochs` makes the disc that it takes.
 //!
 //! What to do is the first module: with `-kernel`, the initial RAM disk. How much memory there is,
 //! the boot loader tells; of that, the piece is used in which the kernel lies, from 2 MiB on. CPU
@@ -25,14 +26,17 @@
 //! | 35 | `end failed`: 0x11; a line that begins with `fatal` says why |
 //! | 0 | neither: a triple fault (with `-no-reboot`), or there is no `isa-debug-exit` |
 //!
-//! Without that device, Bochs' port is tried, ACPI's power-off, and at last a triple fault.
+//! Without that device, Bochs' port is tried (status 1, in any case), ACPI's power-off, and at last
+//! a triple fault.
 //!
 //! # What QEMU does not show
 //!
 //! - It has no PCIDs, no `INVPCID` and no `INVLPGB`: each load of a root empties the TLB. A missing
-//!   flush of a space that is loaded again is not seen here (but on `LoongArch64`).
-//! - Loading a root drops global pages, too, and nothing caches upper levels: so flushes of the
-//!   kernel's pages, and those before page tables are freed, are not shown to be needed.
+//!   flush of a space that is loaded again is not seen here (but on `LoongArch64`). Bochs has the
+//!   first two, and drops all but global pages whenever a root is loaded.
+//! - Loading a root drops global pages, too (but on Bochs), and nothing caches upper levels: so
+//!   flushes of the kernel's pages, and those before page tables are freed, are not shown to be
+//!   needed.
 //! - Its stores and loads are the host's, and `wrmsr` is a call to it: that the write of an x2APIC
 //!   register may overtake a store is not seen.
 //! - Large pages make it flush too much: see `paging`.
@@ -171,6 +175,10 @@ unsafe impl Architecture for X86_64 {
 
     fn user_code() -> &'static [u8] {
         user::code()
+    }
+
+    fn global(entry: u64) -> u64 {
+        entry | paging::GLOBAL
     }
 
     fn write(byte: u8) {

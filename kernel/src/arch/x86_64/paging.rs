@@ -25,7 +25,7 @@ const WRITABLE: u64 = 0x42;
 /// Neither cached nor combined: a device's.
 const DEVICE: u64 = 0x18;
 /// Stays cached when another root is loaded, which maps it, too.
-const GLOBAL: u64 = 1 << 8;
+pub(super) const GLOBAL: u64 = 1 << 8;
 const NO_EXECUTE: u64 = 1 << 63;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
