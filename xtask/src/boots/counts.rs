@@ -16,6 +16,17 @@ const COUNTS: &str = "kernel/counts.csv";
 /// it takes some to refill a TLB.
 const CPUS: [(&str, &[u32]); 2] = [("x86_64", &[1, 2, 4]), ("aarch64", &[1, 2])];
 
+/// What ships, and where it is run.
+const RECORDINGS: [&str; 6] = [
+    "traces/go.shootdown",
+    "traces/ls.shootdown",
+    "traces/node.shootdown",
+    "traces/postgres.shootdown",
+    "traces/sort.shootdown",
+    "traces/xz.shootdown",
+];
+const RECORDED_ON: (&str, u32) = ("x86_64", 2);
+
 /// Another compiler makes other code, and another emulator has other devices.
 const COUNTED_WITH: [&str; 2] = ["rustc 1.95.", "QEMU emulator version 10.0."];
 
@@ -34,24 +45,35 @@ pub(crate) fn compare() -> Result<(), Failure> {
     for (arch, cpus) in CPUS {
         for workload in WORKLOADS {
             for cpus in cpus {
-                let said = boot(arch)
-                    .args("--counts --format csv --workload")
-                    .arg(workload)
-                    .arg("--cpus")
-                    .arg(cpus.to_string())
-                    .output()?;
-                // As it is printed, but for the architecture, which is first here.
-                for cells in said.lines().skip(1).filter_map(|line| line.split_once(',')) {
-                    let (_, rest) = cells;
-                    let rest = rest.strip_prefix(arch).unwrap_or(rest);
-                    let _ = writeln!(counts, "{arch},{workload}{rest}");
-                }
+                counts += &counted(arch, workload, *cpus)?;
             }
         }
         println!("{arch}: {} workloads counted", WORKLOADS.len());
     }
+    let (arch, cpus) = RECORDED_ON;
+    for recording in RECORDINGS {
+        counts += &counted(arch, recording, cpus)?;
+    }
+    println!("{arch}: {} recordings counted", RECORDINGS.len());
     written::part_of(BOOK, "workloads", &table(&counts))?;
     written::whole(COUNTS, &counts)
+}
+
+/// Lines of one workload.
+fn counted(arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
+    let said = boot(arch)
+        .args("--counts --format csv --workload")
+        .arg(workload)
+        .arg("--cpus")
+        .arg(cpus.to_string())
+        .output()?;
+    // As it is printed, but for the architecture, which is first here.
+    let mut counts = String::new();
+    for (_, rest) in said.lines().skip(1).filter_map(|line| line.split_once(',')) {
+        let rest = rest.strip_prefix(arch).unwrap_or(rest);
+        let _ = writeln!(counts, "{arch},{workload}{rest}");
+    }
+    Ok(counts)
 }
 
 /// *Booted / simulated*, a row for each workload.
@@ -70,13 +92,13 @@ fn table(counts: &str) -> String {
         let _ = write!(text, " {count}, {cpus} CPU{plural} |");
     }
     let _ = writeln!(text, "\n|---|{}", "---|".repeat(columns().count()));
-    for workload in WORKLOADS {
+    for workload in WORKLOADS.into_iter().chain(RECORDINGS) {
         let _ = write!(text, "| `{workload}` |");
         for (count, cpus) in columns() {
             let key = [arch, workload, &cpus.to_string(), count];
             let found = cells.iter().find(|cells| cells[..4] == key);
-            let (booted, simulated) = found.map_or(("", ""), |cells| (cells[4], cells[5]));
-            let _ = write!(text, " {booted} / {simulated} |");
+            let found = found.map(|cells| format!("{} / {}", cells[4], cells[5]));
+            let _ = write!(text, " {} |", found.unwrap_or_default());
         }
         text.push('\n');
     }
@@ -96,7 +118,7 @@ mod tests {
         let table = table(counts);
         let rows: Vec<_> = table.lines().collect();
         assert!(rows[0].starts_with("| workload | flushes, 1 CPU | flushes, 2 CPUs |"), "{table}");
-        assert_eq!(rows[5], "| `crowd` |  /  | 800 / 801 |  /  |  /  |  /  | 95 / 15 |");
-        assert_eq!(rows.len(), 2 + WORKLOADS.len());
+        assert_eq!(rows[5], "| `crowd` |  | 800 / 801 |  |  |  | 95 / 15 |");
+        assert_eq!(rows.len(), 2 + WORKLOADS.len() + RECORDINGS.len());
     }
 }
