@@ -16,8 +16,9 @@ const GUNGRAUN: &str = "0.20.0";
 /// Others generate other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
-/// What a first build of everything takes, in three profiles, with some room.
-const ROOM_MIB: u64 = 8 * 1024;
+/// What a first build of everything takes, in three profiles, is 2.6 GiB where nothing is kept for
+/// the next.
+const ROOM_MIB: u64 = 4 * 1024;
 
 /// Room, targets, components, and a nightly toolchain with miri.
 pub(crate) fn for_tests() -> Result<(), Failure> {
