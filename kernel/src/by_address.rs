@@ -10,7 +10,9 @@ use shootdown_vm::{
     RemapError, Sharing,
 };
 use shootdown_workload::StepError;
-use shootdown_workload::operation::{ByAddress, Entry, Filling, Mapping, Permission};
+use shootdown_workload::operation::{
+    ByAddress, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission,
+};
 
 use crate::arch::{Arch, Architecture};
 use crate::contents::{self, Holds};
@@ -20,14 +22,7 @@ use crate::process::Process;
 use crate::scheduler;
 use crate::user::touch;
 
-/// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
-const FILLED_MAX: u64 = 1 << 18;
-
-/// Below this nothing is mapped on demand, as nothing may be mapped under Linux: an access there is
-/// a program's null pointer.
-const LOWEST_PAGE: u64 = 16;
-
-/// Does what can be done of an operation. The calling thread is in user mode.
+/// Does what can be done of an operation.
 pub(crate) fn perform(process: &Process, operation: ByAddress) -> Result<(), StepError> {
     if let ByAddress::Fault { page, access, entry } = operation {
         return use_page(process, page, access.into(), entry);

@@ -61,7 +61,7 @@ pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
 /// All trials and storms, and each workload, again and again, with another seed each time. Whatever
 /// is violated fails the boot, and so does a kernel that says nothing for a minute.
 fn soak_on(machine: &str, time: Duration, seed: u64) -> Result<(), Failure> {
-    /// Some 50 ms a round on two CPUs of the host's, and three storms.
+    /// Some 50 ms a round and storm, where four CPUs spin on two of the host's.
     const ROUNDS: u64 = 100;
     let start = Instant::now();
     let mut boots = 0;

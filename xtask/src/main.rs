@@ -243,6 +243,9 @@ fn hot_paths_boot() -> Result<(), Failure> {
         return Ok(());
     }
     let said = cargo("run --quiet -p shootdown-lab -- boot --paths --format csv").output()?;
+    if said.lines().count() < 2 {
+        return Err(Failure::new("the kernel counts no path", "shootdown boot --paths --console"));
+    }
     for line in said.lines().skip(1) {
         let cells: Vec<&str> = line.split(',').collect();
         let number = |cell: usize| cells.get(cell)?.parse::<f64>().ok();

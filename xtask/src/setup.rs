@@ -50,10 +50,10 @@ pub(crate) fn for_tests() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Before the first build: a compiler that finds the disk full says so in a hundred lines.
+/// Before the lab is first built: a compiler that finds the disk full says so in a hundred lines.
 fn room() -> Result<(), Failure> {
     let output = crate::output();
-    if output.join("debug").exists() {
+    if output.join("debug/shootdown").exists() {
         return Ok(());
     }
     let failed = |error: std::io::Error| {

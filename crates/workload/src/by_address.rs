@@ -9,16 +9,11 @@ use shootdown_vm::{
 
 use crate::checked::Backed;
 use crate::contents::Shown;
-use crate::operation::{Access, ByAddress, Entry, Filling, Mapping, Permission};
+use crate::operation::{
+    Access, ByAddress, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission,
+};
 use crate::process::{Process, Vm};
 use crate::step::StepError;
-
-/// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
-const FILLED_MAX: u64 = 1 << 18;
-
-/// Below this nothing is mapped on demand, as nothing may be mapped under Linux: an access there is
-/// a program's null pointer.
-const LOWEST_PAGE: u64 = 16;
 
 /// Files without a name are numbered from here on.
 pub(crate) const FRESH: u64 = 1 << 32;

@@ -156,6 +156,13 @@ pub enum Operation {
     },
 }
 
+/// Below this page nothing is mapped on demand, as nothing may be mapped under Linux: an access
+/// there is a program's null pointer.
+pub const LOWEST_PAGE: u64 = 16;
+
+/// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
+pub const FILLED_MAX: u64 = 1 << 18;
+
 /// Memory by address, as recordings of real programs have it.
 ///
 /// A recording knows what a program asked for, and not all that the kernel did: it does not show

@@ -8,6 +8,7 @@ mod failure;
 mod kernel;
 mod load;
 mod paths;
+mod printed;
 mod trials;
 mod workload;
 
@@ -26,6 +27,7 @@ pub(crate) use failure::BootFailure;
 use bochs::Disc;
 use console::{Console, Line};
 use load::Load;
+use printed::Printed as _;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Boot {

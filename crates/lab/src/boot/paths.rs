@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::boot::Boot;
 use crate::boot::console::Line;
-use crate::cli::Format;
+use crate::boot::printed::Printed;
 use crate::render::text::{Align, Table};
 
 /// What the kernel says of a path.
@@ -46,23 +46,16 @@ impl Report {
         let counts = lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok());
         Self { arch: options.arch.name(), rows: rows(counts) }
     }
+}
 
-    pub(crate) fn in_format(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.text(),
-            Format::Json => {
-                let json = serde_json::to_string_pretty(self).unwrap_or_default();
-                format!("{json}\n")
-            }
-            Format::Csv => {
-                let mut text = "arch,path,instructions,with_processor,budget\n".to_owned();
-                for Row { path, instructions, with_processor, budget } in &self.rows {
-                    let (alone, with) = (shown(*instructions), shown(*with_processor));
-                    let _ = writeln!(text, "{},{path},{alone},{with},{budget}", self.arch);
-                }
-                text
-            }
+impl Printed for Report {
+    fn csv(&self) -> String {
+        let mut text = "arch,path,instructions,with_processor,budget\n".to_owned();
+        for Row { path, instructions, with_processor, budget } in &self.rows {
+            let (alone, with) = (shown(*instructions), shown(*with_processor));
+            let _ = writeln!(text, "{},{path},{alone},{with},{budget}", self.arch);
         }
+        text
     }
 
     fn text(&self) -> String {
@@ -103,6 +96,7 @@ fn shown(instructions: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Format;
 
     #[test]
     fn what_the_kernel_says_becomes_a_row_for_each_path() {

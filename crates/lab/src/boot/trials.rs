@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::boot::Boot;
 use crate::boot::console::Line;
-use crate::cli::Format;
+use crate::boot::printed::Printed;
 use crate::render::text::{Align, Table};
 
 /// A trial, as the kernel says it.
@@ -52,22 +52,15 @@ impl Report {
                 .collect(),
         }
     }
+}
 
-    pub(crate) fn in_format(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.text(),
-            Format::Json => {
-                let json = serde_json::to_string_pretty(self).unwrap_or_default();
-                format!("{json}\n")
-            }
-            Format::Csv => {
-                let mut text = "arch,way,fault,verdict\n".to_owned();
-                for Trial { way, fault, verdict, .. } in &self.trials {
-                    let _ = writeln!(text, "{},{way},{fault},{verdict}", self.arch);
-                }
-                text
-            }
+impl Printed for Report {
+    fn csv(&self) -> String {
+        let mut text = "arch,way,fault,verdict\n".to_owned();
+        for Trial { way, fault, verdict, .. } in &self.trials {
+            let _ = writeln!(text, "{},{way},{fault},{verdict}", self.arch);
         }
+        text
     }
 
     /// A row for each way, a column for each fault.

@@ -15,10 +15,9 @@
 //! - After a fork, parent and child write to the same pages. Where both do at the same moment, both
 //!   copy, and each copy is flushed: `mprotect`, `heap` and `sort` flush some pages more or fewer.
 //! - A flush interrupts whom it finds in user mode. Where threads change memory all the time
-//!   (`crowd`, `threads`), that is a matter of how much of its time a CPU is there. By the
-//!   simulator's costs, of microseconds for a system call and nanoseconds for an access, that is a
-//!   hundredth; by the number of instructions, where going there and back takes as long as a tenth
-//!   of a system call, more.
+//!   (`crowd`, `threads`), that is a matter of how much of its time a CPU is there: on the
+//!   simulated machine by what system calls and accesses cost, microseconds and nanoseconds; here
+//!   by their numbers of instructions, which are not as far apart.
 //! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
 
 use std::fmt::Write as _;
@@ -40,8 +39,8 @@ use shootdown_workload::stream::{Encoded, encode};
 use shootdown_workload::{Limits, Outcome, Workload};
 
 use crate::boot::console::Line;
+use crate::boot::printed::Printed;
 use crate::boot::{Architecture, Boot, BootFailure, Emulator};
-use crate::cli::Format;
 use crate::error::Failure;
 use crate::machines;
 use crate::render::grouped;
@@ -164,24 +163,17 @@ impl Comparison {
             reports,
         })
     }
+}
 
-    pub(crate) fn in_format(&self, format: Format) -> String {
-        match format {
-            Format::Text => self.text(),
-            Format::Json => {
-                let json = serde_json::to_string_pretty(self).unwrap_or_default();
-                format!("{json}\n")
-            }
-            Format::Csv => {
-                let mut text = "workload,arch,cpus,count,booted,simulated\n".to_owned();
-                let Self { workload, arch, cpus, .. } = self;
-                for Row { count, booted, simulated } in &self.rows {
-                    let simulated = simulated.map_or_else(String::new, |count| count.to_string());
-                    let _ = writeln!(text, "{workload},{arch},{cpus},{count},{booted},{simulated}");
-                }
-                text
-            }
+impl Printed for Comparison {
+    fn csv(&self) -> String {
+        let mut text = "workload,arch,cpus,count,booted,simulated\n".to_owned();
+        let Self { workload, arch, cpus, .. } = self;
+        for Row { count, booted, simulated } in &self.rows {
+            let simulated = simulated.map_or_else(String::new, |count| count.to_string());
+            let _ = writeln!(text, "{workload},{arch},{cpus},{count},{booted},{simulated}");
         }
+        text
     }
 
     fn text(&self) -> String {
