@@ -140,8 +140,8 @@
 //! [`answer`](Here::answer); and the end of things,
 //! [`quarantine`](Quarantine), [`gather`](Gather), [`reclaim`](Batch), [`retire`](Here::retire).
 //! [`rules`] is the chapter on memory ordering: every barrier and every step that correctness
-//! hangs on has a name there, and, but for one that no tool can see, a test that fails without
-//! it.
+//! hangs on has a name there. For all but four of them, which no tool at hand can show to be
+//! needed, a test fails without the rule.
 
 #![no_std]
 #![warn(clippy::pedantic)]

@@ -78,7 +78,7 @@
 //!   phase := moving        (MovingRelease)       full fence             (SwitchFence)
 //!   full fence             (MoveFence)           read phase; in its set? (PhaseAcquire)
 //!   read old set, presence (KeepPresent)         no: set the bit
-//!   present → new set      (KeepLeaving)             full fence         (RegisterFence)
+//!   present → new set      (KeepHolders)             full fence         (RegisterFence)
 //!   phase := stable        (MoveRelease)             read phase again   (RecheckPhase)
 //! ```
 //!

@@ -90,8 +90,8 @@ pub(crate) fn zoo(rows: &[Row]) -> String {
 pub(crate) fn list() -> String {
     let mut text = "\
 shootdown      the engine
-without-RULE   the engine without one of its rules (those that keep loads from being early are not
-               missed on this machine, which makes none early: loom is for them)
+without-RULE   the engine without one of its rules (this machine performs no load early, so it does
+               not detect that a rule is missing which keeps loads from being early: loom does)
 zoo            all bugs of other kernels
 BUG            one of them, and BUG-mended its twin, which is right
 
