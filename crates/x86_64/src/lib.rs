@@ -35,11 +35,14 @@ extern crate std;
 pub mod cr3;
 mod features;
 #[cfg(target_arch = "x86_64")]
+#[cfg_attr(test, allow(dead_code, reason = "tests record what is privileged: see `recorded`"))]
 mod instructions;
 pub mod invlpgb;
 pub mod invpcid;
 #[cfg(target_arch = "x86_64")]
 mod processor;
+#[cfg(all(target_arch = "x86_64", test))]
+mod recorded;
 
 pub use features::{Features, Registers, Source};
 #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,11 @@ use shootdown::{Broadcast, Entries, Extent, Reach, Root, Tag, TagSlot, Tagging, 
 use shootdown_bare::{Processor, Targets};
 
 use crate::features::Features;
-use crate::{cr3, instructions, invlpgb, invpcid};
+#[cfg(not(test))]
+use crate::instructions;
+#[cfg(test)]
+use crate::recorded as instructions;
+use crate::{cr3, invlpgb, invpcid};
 
 /// How the kernel maps its own pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

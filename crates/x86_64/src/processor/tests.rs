@@ -2,6 +2,13 @@
 
 use super::*;
 use crate::features::{Registers, Source};
+use crate::recorded::Step::{
+    Fence, Invlpg, Invlpgb, ReloadCr3, Tlbsync, ToggleGlobalPages, WriteCr3,
+};
+use crate::recorded::steps_of;
+use core::iter::empty;
+use shootdown::PageSize;
+use std::vec::Vec;
 
 struct With {
     pcid: u32,
@@ -81,6 +88,58 @@ fn combined_operations_do_what_their_parts_do() {
     processor.store_then_fence(&word, 9, Ordering::Relaxed);
     assert_eq!(word.load(Ordering::Relaxed), 9);
     assert!(processor.traps_stale_writes() && !processor.interrupts_masked());
+}
+
+/// AMD's manual, volume 3, "INVLPGB": it is weakly ordered, and `TLBSYNC` alone waits for it.
+#[test]
+fn broadcast_follows_fence() {
+    let processor = processor(1, 1, KernelPages::Global);
+    let (tag, ten) = (Tag(7), Extent::pages(0x1000, 10, PageSize::SIZE_4K));
+    // Eight pages an instruction, as CPUID says here.
+    let pages: Vec<_> = invlpgb::pages(tag, ten, 8).map(Invlpgb).collect();
+    assert_eq!(pages.len(), 2);
+    let issued = steps_of(|| processor.issue_broadcast(&mut empty(), tag, ten));
+    assert_eq!(issued, [&[Fence], &pages[..]].concat());
+    let issued = steps_of(|| processor.issue_broadcast(&mut empty(), tag, Extent::whole()));
+    assert_eq!(issued, [Fence, Invlpgb(invlpgb::tag(tag))]);
+}
+
+#[test]
+fn kernel_broadcast_follows_fence() {
+    let processor = processor(1, 1, KernelPages::Global);
+    let ten = Extent::pages(0xffff_8000_0000_0000, 10, PageSize::SIZE_4K);
+    let pages: Vec<_> = invlpgb::kernel_pages(ten, 8).map(Invlpgb).collect();
+    let issued = steps_of(|| processor.issue_kernel_broadcast(ten));
+    assert_eq!(issued, [&[Fence], &pages[..]].concat());
+    let issued = steps_of(|| processor.issue_kernel_broadcast(Extent::whole()));
+    assert_eq!(issued, [Fence, Invlpgb(invlpgb::everything())]);
+}
+
+#[test]
+fn completing_broadcasts_executes_tlbsync() {
+    let processor = processor(1, 1, KernelPages::Global);
+    let page = Extent::page(0x1000);
+    let steps = steps_of(|| {
+        processor.issue_broadcast(&mut empty(), Tag(1), page);
+        processor.complete_broadcasts();
+    });
+    let issued = invlpgb::pages(Tag(1), page, 8).map(Invlpgb);
+    let expected: Vec<_> = [Fence].into_iter().chain(issued).chain([Tlbsync]).collect();
+    assert_eq!(steps, expected);
+}
+
+#[test]
+fn local_invalidation_executes_its_instruction() {
+    let processor = processor(1, 0, KernelPages::Global);
+    let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
+    let both = [Invlpg(0x1000), Invlpg(0x2000)];
+    assert_eq!(steps_of(|| processor.invalidate(Tag(1), two)), both);
+    assert_eq!(steps_of(|| processor.invalidate_kernel(two)), both);
+    assert_eq!(steps_of(|| processor.invalidate_tag(Tag(1))), [ReloadCr3]);
+    assert_eq!(steps_of(|| processor.invalidate_all()), [ToggleGlobalPages]);
+    // SAFETY: `write_cr3` only records.
+    let loaded = steps_of(|| unsafe { processor.load(Root(0x5000), Tag(2), Entries::Discard) });
+    assert_eq!(loaded, [WriteCr3(cr3::with_pcid(Root(0x5000), Tag(2), Entries::Discard))]);
 }
 
 #[test]
