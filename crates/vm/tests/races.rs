@@ -248,6 +248,59 @@ fn a_page_that_is_discarded_while_it_is_copied_is_gone_once() {
     end(&host, &space);
 }
 
+/// The claim of a copy-on-write hides the page from a discard, which therefore flushes nothing of
+/// its own. It must find the copy-on-write in flight from the claim on.
+#[test]
+fn discard_right_after_claim_is_flushed() {
+    let host = Host::new(256, 2);
+    let space: Arc<Released> = space_with_pages(&host, 1);
+    let child = space.fork().unwrap();
+    assert_eq!(read(&space, 1, 0), Ok(100));
+    let other = Arc::clone(&space);
+    host.after_exchange(move || {
+        other.advise(pages(0, 1), Advice::DontNeed).unwrap();
+        assert_eq!(read(&other, 1, 0), Ok(0), "the discarded page is still cached");
+    });
+    assert_eq!(space.fault(BASE, Access::Write), Ok(()));
+    assert!(!host.exchange_hook_is_set(), "no entry was claimed");
+    host.check_caches();
+    assert_eq!(read(&child, 0, 0), Ok(100));
+    child.exit();
+    end(&host, &space);
+}
+
+/// The MMU marks the entry after fork has loaded it, so fork's exchange fails and is repeated.
+#[test]
+fn entry_marked_during_fork_is_flushed() {
+    let mut marked = 0;
+    for moment in 0.. {
+        let host = Host::new(256, 2);
+        let space: Arc<Released> = space_with_pages(&host, 1);
+        // It removes the marks; the entry stays writable.
+        space.advise(pages(0, 1), Advice::Free).unwrap();
+        let root = space.root();
+        let other = host.clone();
+        host.interrupt_after(moment, move || {
+            // Refused from the moment on in which fork has taken the permission.
+            let _ = other.touch(1, root, BASE, Access::Write, 5);
+        });
+        let failed_before = host.failed_exchanges();
+        let child = space.fork().unwrap();
+        let is_over = host.cancel_interruption();
+        marked += host.failed_exchanges() - failed_before;
+        let word = read(&child, 0, 0);
+        assert_eq!(host.touch(1, root, BASE, Access::Write, 7), Err(Refused), "moment {moment}");
+        assert_eq!(read(&child, 0, 0), word);
+        host.check_caches();
+        child.exit();
+        end(&host, &space);
+        if is_over {
+            break;
+        }
+    }
+    assert!(marked > 0, "the MMU never marked the entry between fork's load and exchange");
+}
+
 /// What one table of the last level covers.
 const TABLE_BYTES: u64 = 2 << 20;
 

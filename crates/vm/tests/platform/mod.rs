@@ -88,6 +88,9 @@ pub struct Machine {
     /// Called once, when so many more calls of the platform have been made.
     interruption: Mutex<Option<(u64, Hook)>>,
     is_to_interrupt: AtomicBool,
+    /// Called once, after the next exchange of an entry that succeeds.
+    exchange_hook: Mutex<Option<Hook>>,
+    failed_exchanges: AtomicUsize,
     drops_flushes: AtomicBool,
 }
 
@@ -158,6 +161,8 @@ impl Host {
             hook: Mutex::default(),
             interruption: Mutex::default(),
             is_to_interrupt: AtomicBool::new(false),
+            exchange_hook: Mutex::default(),
+            failed_exchanges: AtomicUsize::new(0),
             drops_flushes: AtomicBool::new(false),
         }))
     }
@@ -195,6 +200,20 @@ impl Host {
     pub fn cancel_interruption(&self) -> bool {
         self.0.is_to_interrupt.store(false, Relaxed);
         self.0.interruption.lock().take().is_some()
+    }
+
+    /// Calls `hook` when the next exchange of an entry has succeeded, before the exchange returns.
+    pub fn after_exchange(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.exchange_hook.lock() = Some(Box::new(hook));
+    }
+
+    pub fn exchange_hook_is_set(&self) -> bool {
+        self.0.exchange_hook.lock().is_some()
+    }
+
+    /// Number of exchanges that found another entry than they expected.
+    pub fn failed_exchanges(&self) -> usize {
+        self.0.failed_exchanges.load(Relaxed)
     }
 
     /// A moment in which other CPUs may do something.
@@ -388,7 +407,16 @@ impl Platform for Host {
 
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
         self.moment();
-        self.entry(entry).compare_exchange(current, new, AcqRel, Acquire)
+        let result = self.entry(entry).compare_exchange(current, new, AcqRel, Acquire);
+        if result.is_err() {
+            self.0.failed_exchanges.fetch_add(1, Relaxed);
+        } else {
+            let hook = self.0.exchange_hook.lock().take();
+            if let Some(hook) = hook {
+                hook();
+            }
+        }
+        result
     }
 
     fn clear_page(&self, page: Frame) {
