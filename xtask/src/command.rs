@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{BufRead, BufReader};
-use std::process::{self, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{self, ExitStatus, Output, Stdio};
 
 /// One line of cause and one of remedy.
 #[derive(Debug)]
@@ -69,6 +70,12 @@ impl Command {
         self
     }
 
+    /// Runs it in another directory than the root.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
     /// Runs it, with its output shown.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         match self.command.status() {
@@ -113,6 +120,11 @@ impl Command {
             )),
             Err(error) => Err(self.not_run(&error)),
         }
+    }
+
+    /// Runs it, and returns what it printed and how it ended, whichever that is.
+    pub(crate) fn captured(mut self) -> Result<Output, Failure> {
+        self.command.output().map_err(|error| self.not_run(&error))
     }
 
     /// Runs it, and shows what it printed only if it fails.

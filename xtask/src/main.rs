@@ -26,9 +26,13 @@ cargo xtask bench           instructions of the hot paths; speed of simulator, r
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, what memory holds, the checker; and kernels
                             that boot, so long on each machine (10)
+cargo xtask soak boots [MINUTES]
+                            of that, what boots: MINUTES on each machine (30)
 cargo xtask mutants [PART]  does a test notice whatever is changed in the engine? takes hours;
                             goes on where it was interrupted; PART: 0/8 to 7/8, or a regular
                             expression of mutants' names
+cargo xtask mutants deletions [PART]
+                            of that, deleted statements; PART: 0/8 to 7/8, or part of their names
 
 Set-up (rustup targets and components, emulators, valgrind) is done by the command that needs it.";
 
@@ -42,14 +46,14 @@ fn main() -> ExitCode {
         ["boots"] => boots::all(),
         ["bench"] => setup::instruction_counter().and_then(bench).and_then(|()| throughput()),
         ["soak"] => soak(10),
-        ["soak", minutes] => match minutes.parse() {
-            Ok(minutes) => soak(minutes),
-            Err(_) => Err(Failure::new(
-                format!("`{}` is no number of minutes", minutes.escape_debug()),
-                "cargo xtask soak 60",
-            )),
-        },
+        ["soak", "boots"] => soak_boots(30),
+        ["soak", "boots", minutes] => {
+            parse_minutes(minutes, "cargo xtask soak boots 30").and_then(soak_boots)
+        }
+        ["soak", minutes] => parse_minutes(minutes, "cargo xtask soak 60").and_then(soak),
         ["mutants"] => mutants::campaign(None),
+        ["mutants", "deletions"] => mutants::deletions(None),
+        ["mutants", "deletions", part] => mutants::deletions(Some(part)),
         ["mutants", part] => mutants::campaign(Some(part)),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -303,15 +307,33 @@ fn readme() -> Result<(), Failure> {
     Ok(())
 }
 
+/// A number of minutes from the command line, from 1 to a year.
+fn parse_minutes(text: &str, remedy: &str) -> Result<u64, Failure> {
+    const MAX: u64 = 365 * 24 * 60;
+    text.parse().ok().filter(|minutes| (1..=MAX).contains(minutes)).ok_or_else(|| {
+        let cause = format!("`{}` is not a number of minutes from 1 to {MAX}", text.escape_debug());
+        Failure::new(cause, remedy)
+    })
+}
+
+/// Another seed each time. Commands print it when they find something.
+fn seed_of_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() & u64::from(u32::MAX)
+}
+
+/// The last part of [`soak`] alone: the kernel on every machine.
+fn soak_boots(minutes: u64) -> Result<(), Failure> {
+    boots::soak(Duration::from_secs(minutes * 60), seed_of_now())
+}
+
 fn soak(minutes: u64) -> Result<(), Failure> {
     setup::for_tests()?;
     stress(minutes * 60 / 2)?;
     cargo("test --release -p shootdown --features soft --test rules")
         .env("SHOOTDOWN_SOAK", "1")
         .run()?;
-    // Others each time: if one finds something, it says which.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = since.as_secs() & u64::from(u32::MAX);
+    let seed = seed_of_now();
     fuzz(minutes * 60, seed)?;
     // About 2000 programs a minute.
     cargo("test --release -p shootdown-workload --test contents memory_holds")
@@ -327,4 +349,18 @@ fn soak(minutes: u64) -> Result<(), Failure> {
         .run()?;
     // About 16 seeds in two minutes.
     miri(u32::try_from(minutes * 4).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_are_positive_numbers() {
+        assert_eq!(parse_minutes("30", "").ok(), Some(30));
+        for text in ["", "0", "-1", "1.5", "ten", "525601", "99999999999999999999"] {
+            let failure = parse_minutes(text, "cargo xtask soak boots 30").unwrap_err();
+            assert!(failure.to_string().contains("try:   cargo xtask soak boots 30"), "{text}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Mutants of the engine: each barrier removed, each ordering relaxed and each step left out that
-//! has a name in `rules.rs`; and each function, operator and condition changed, by cargo-mutants.
+//! has a name in `rules.rs`, everywhere at once and at each place alone; each function, operator
+//! and condition changed, by cargo-mutants; and each statement that calls or stores [deleted].
 //!
 //! Somebody must notice each: a test that fails, by its name, or one that never ends. Who is not
 //! noticed is argued in `crates/shootdown/mutants.txt`, or is a finding.
@@ -8,17 +9,23 @@
 //! pass are tried by the next one, whose tests take longer. What died stays dead when the command
 //! is given again, so that it can be interrupted at any time; what survived is tried again, for
 //! somebody may have written a test.
+//!
+//! [deleted]: deletions
 
+mod deletions;
 mod ledger;
 mod listed;
+mod scratch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
 use crate::command::{Command, Failure};
 use crate::setup;
+use deletions::Deletion;
 use ledger::{Ledger, Verdict};
+use scratch::Scratch;
 
 /// Of the mutants that can be built, so many percent must be killed.
 const KILLED_PERCENT_MIN: f64 = 95.0;
@@ -79,25 +86,27 @@ const PASSES: &[Pass] = &[
 ];
 
 /// Tries all mutants, or `part` of those that are generated: `SHARD/SHARDS`, from `0/8` to `7/8`,
-/// or a regular expression of the names that `cargo mutants --list` shows.
+/// or a regular expression of the names that `cargo mutants --list` shows, and then no deletions.
 pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
-    let tool = Tool { program: setup::mutator()?, place: crate::output().join("mutants") };
-    fs::create_dir_all(&tool.place).map_err(|error| unwritable(&tool.place, &error))?;
-    let mut ledger = Ledger::read(&tool.place.join("verdicts.txt"));
+    let place = place()?;
+    let tool = Tool { program: setup::mutator()?, place: place.clone() };
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
     tool.note_verdicts(&mut ledger)?;
 
     let all = tool.list("")?;
-    let part_of_them = match part {
-        None => all.clone(),
+    let deletions = deletions::all(crate::root())?;
+    let (part_of_them, deletions) = match part {
+        None => (all.clone(), deletions),
         Some(part) => match shard(part) {
             Some((shard, shards)) => {
-                all.iter().skip(shard).step_by(shards).map(String::clone).collect()
+                let deletions = deletions.into_iter().skip(shard).step_by(shards).collect();
+                (all.iter().skip(shard).step_by(shards).map(String::clone).collect(), deletions)
             }
-            None => tool.list(part)?,
+            None => (tool.list(part)?, Vec::new()),
         },
     };
-    let text = fs::read_to_string(crate::root().join(ARGUED)).unwrap_or_default();
-    let arguments = ledger::arguments(&text)?;
+    let arguments = read_arguments()?;
+    let scratch = Scratch::new(&place)?;
     for pass in PASSES {
         let mut left: BTreeSet<&String> =
             part_of_them.iter().filter(|mutant| !ledger.is_settled(mutant)).collect();
@@ -110,20 +119,97 @@ pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
             tool.run(pass, settled)?;
             tool.note_verdicts(&mut ledger)?;
         }
+        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
     }
-    let generated = ledger.tally(&part_of_them, &arguments);
-    println!("\n{generated}");
-    println!("who killed which: {}", tool.place.join("verdicts.txt").display());
-    let mut failures = Vec::new();
-    if !generated.unargued.is_empty() {
-        failures.push(format!("{} mutants survive, and nobody says why", generated.unargued.len()));
-    }
+    let deleted = deletions.into_iter().map(|deletion| deletion.name);
+    let mutants: Vec<String> = part_of_them.into_iter().chain(deleted).collect();
+    let mut failures = conclude(&ledger, &mutants, &arguments, part.is_none());
     if part.is_none() {
-        failures.extend(listed::each_broken_rule_is_noticed()?);
-        if generated.killed_percent() < KILLED_PERCENT_MIN {
-            failures.push(format!("less than {KILLED_PERCENT_MIN} % were killed"));
-        }
+        failures.extend(listed::each_broken_rule_is_noticed(&arguments)?);
     }
+    result_of(&failures)
+}
+
+/// Tries deleted statements alone: all, `SHARD/SHARDS`, or those with `part` in their names.
+pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
+    let place = place()?;
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    let mut deletions = deletions::all(crate::root())?;
+    if let Some(part) = part {
+        deletions = match shard(part) {
+            Some((shard, shards)) => deletions.into_iter().skip(shard).step_by(shards).collect(),
+            None => {
+                deletions.retain(|deletion| deletion.name.contains(part));
+                deletions
+            }
+        };
+    }
+    if deletions.is_empty() {
+        return Err(Failure::new(
+            "there is no such statement to delete",
+            "cargo xtask mutants deletions flush.rs",
+        ));
+    }
+    let arguments = read_arguments()?;
+    let scratch = Scratch::new(&place)?;
+    for pass in PASSES {
+        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
+    }
+    let names: Vec<String> = deletions.into_iter().map(|deletion| deletion.name).collect();
+    result_of(&conclude(&ledger, &names, &arguments, false))
+}
+
+/// Where mutants are built, and verdicts kept.
+fn place() -> Result<PathBuf, Failure> {
+    let place = crate::output().join("mutants");
+    fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
+    Ok(place)
+}
+
+fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
+    let text = fs::read_to_string(crate::root().join(ARGUED)).unwrap_or_default();
+    ledger::arguments(&text)
+}
+
+/// Tries the deletions that have survived so far with the tests of a pass.
+fn try_deletions(
+    scratch: &Scratch,
+    pass: &Pass,
+    deletions: &[Deletion],
+    arguments: &BTreeMap<String, usize>,
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let is_argued = |name: &str| arguments.contains_key(ledger::without_place(name));
+    let left: Vec<_> = deletions
+        .iter()
+        .filter(|deletion| !ledger.is_settled(&deletion.name))
+        .filter(|deletion| pass.tries_argued || !is_argued(&deletion.name))
+        .collect();
+    println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
+    if left.is_empty() { Ok(()) } else { scratch.run(pass, &left, ledger) }
+}
+
+/// Prints how mutants fared, and returns what is wrong with that.
+fn conclude(
+    ledger: &Ledger,
+    mutants: &[String],
+    arguments: &BTreeMap<String, usize>,
+    are_all: bool,
+) -> Vec<String> {
+    let tally = ledger.tally(mutants, arguments);
+    println!("\n{tally}");
+    println!("verdicts: {}", ledger.path().display());
+    let mut failures = Vec::new();
+    if !tally.unargued.is_empty() {
+        failures.push(format!("{} mutants survive, and nobody says why", tally.unargued.len()));
+    }
+    if are_all && tally.killed_percent() < KILLED_PERCENT_MIN {
+        failures.push(format!("less than {KILLED_PERCENT_MIN} % were killed"));
+    }
+    failures
+}
+
+fn result_of(failures: &[String]) -> Result<(), Failure> {
     if failures.is_empty() {
         return Ok(());
     }

@@ -37,7 +37,7 @@ impl Verdict {
         Some((mutant, verdict))
     }
 
-    fn to_line(&self, mutant: &str) -> String {
+    pub(super) fn to_line(&self, mutant: &str) -> String {
         match self {
             Self::Unviable => format!("unviable\t{mutant}\n"),
             Self::Killed(by) => format!("killed\t{mutant}\t{by}\n"),
@@ -58,7 +58,7 @@ impl Verdict {
 }
 
 /// The first test that failed, with the binary that it is in; or that binary.
-fn killer(log: &str) -> String {
+pub(super) fn killer(log: &str) -> String {
     let mut binary = "?";
     for line in log.lines() {
         // As in: Running `target/mutants/deps/engine-95c21ca9377de002`
@@ -93,6 +93,10 @@ impl Ledger {
             .map(|(mutant, verdict)| (mutant.to_owned(), verdict))
             .collect();
         Self { path: path.to_owned(), verdicts }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn write(&self) -> io::Result<()> {
