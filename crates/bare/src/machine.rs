@@ -130,6 +130,10 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         self.processor.traps_stale_writes()
     }
     #[inline]
+    fn tolerates_mixed_sizes(&self) -> bool {
+        self.processor.tolerates_mixed_sizes()
+    }
+    #[inline]
     fn ring(&self, cpus: &CpuSet<Self>) {
         self.kernel.ring(cpus);
     }

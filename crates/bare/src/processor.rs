@@ -108,6 +108,12 @@ pub unsafe trait Processor: Sync {
         false
     }
 
+    /// Whether a CPU may have translations of two sizes for one address.
+    #[inline]
+    fn tolerates_mixed_sizes(&self) -> bool {
+        false
+    }
+
     /// How others are told without an interrupt.
     #[inline]
     fn broadcast(&self) -> Option<Broadcast> {

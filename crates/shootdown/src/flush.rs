@@ -51,6 +51,20 @@ impl<'e, M: Machine> Here<'e, M> {
         pending
     }
 
+    /// Flushes `extent` of `space` before an entry of another size is written where the extent was
+    /// mapped: call this between *break* and *make*, and wait for it.
+    ///
+    /// As [`flush`](Self::flush), except where the machine does not
+    /// [tolerate both sizes at once](Machine::tolerates_mixed_sizes). There, CPUs that are lazy on
+    /// the space, or still hold its tables, are notified as well, as if the extent
+    /// [freed tables](Extent::freeing_tables): such a CPU uses no translation of the space, but it
+    /// may walk to the new entry while it has the old one cached. It leaves the space, and drops
+    /// the tag before it walks the tables again.
+    pub fn flush_for_resize(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
+        let tolerates_both = self.machine().tolerates_mixed_sizes();
+        self.flush(space, if tolerates_both { extent } else { extent.freeing_tables() })
+    }
+
     /// Flushes all that an operation has taken away, in one go.
     ///
     /// As [`flush`](Self::flush), except where tables were freed: CPUs that have the space loaded

@@ -348,6 +348,19 @@ pub unsafe trait Machine: Sync + Sized {
         false
     }
 
+    /// Whether a CPU may have translations of two sizes for one address, as long as it does not use
+    /// that address.
+    ///
+    /// Where it may not, [`Here::flush_for_resize`](crate::Here::flush_for_resize) also notifies
+    /// CPUs that could only walk the page tables. Arm requires *break before make* of all CPUs that
+    /// can walk the entry (Arm ARM, "Using break-before-make when updating translation table
+    /// entries"), and so the default is `false`. On x86-64 it is `true`: Linux interrupts no lazy CPU when it splits or collapses a
+    /// large page's entry (`flush_pmd_tlb_range` frees no tables).
+    #[inline]
+    fn tolerates_mixed_sizes(&self) -> bool {
+        false
+    }
+
     /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
     fn ring(&self, cpus: &CpuSet<Self>);
 
@@ -512,7 +525,7 @@ pub(crate) mod tests {
         let machine = plain();
         assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
         assert_eq!(machine.cpu_limit(), 128);
-        assert!(!machine.traps_stale_writes());
+        assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
         assert_eq!(machine.broadcast(), None);
         assert_eq!(machine.complete_broadcasts(), 0);
         assert_eq!(machine.telling_costs(), TellingCosts::default());

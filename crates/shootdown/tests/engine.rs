@@ -229,6 +229,21 @@ fn lazy_cpus_leave_a_space_whose_tables_are_freed_and_are_left_alone_from_then_o
     assert_eq!(system.stats(1).answers, 1);
 }
 
+/// It could walk to an entry of the new size while it has the old one cached.
+#[test]
+fn lazy_cpu_leaves_for_resize_unless_tolerated() {
+    for tolerates_mixed_sizes in [false, true] {
+        let system: System = System::new(Config { tolerates_mixed_sizes, ..CONFIG });
+        system.switch(1, 0);
+        system.cpu(1).here().enter_lazy();
+        let pending = system.cpu(0).here().flush_for_resize(&system.spaces[0], page_at(0));
+        assert_eq!(pending.waiting().contains(CpuId(1)), !tolerates_mixed_sizes);
+        system.cpu(1).interrupt_point();
+        pending.wait();
+        assert_eq!(system.presence(1) == Presence::Out, !tolerates_mixed_sizes);
+    }
+}
+
 /// A late answer to a flush from before the CPU became lazy is no reason to leave.
 #[test]
 fn lazy_cpus_stay_when_pages_are_flushed() {

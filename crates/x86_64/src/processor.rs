@@ -204,6 +204,14 @@ unsafe impl Processor for X86_64 {
         true
     }
 
+    /// The processor may cache both, and use either (SDM 3A, section 4.10.2.3): what is used after
+    /// the flush is the new one, for the flush drops what is cached of any size. A lazy CPU, which
+    /// uses neither, is not interrupted by Linux either when a large page is split.
+    #[inline]
+    fn tolerates_mixed_sizes(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn broadcast(&self) -> Option<Broadcast> {
         let pages_per_operation = self.features.invlpgb_pages()? as usize;

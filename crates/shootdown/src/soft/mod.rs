@@ -137,6 +137,8 @@ pub struct Config {
     pub costs_turn_after: u64,
     /// See [`Machine::traps_stale_writes`].
     pub traps_stale_writes: bool,
+    /// See [`Machine::tolerates_mixed_sizes`].
+    pub tolerates_mixed_sizes: bool,
     /// See [`Machine::catch_up_ceiling`]. As much as the log can hold, unless it says otherwise:
     /// what is dropped whole shows no mistake.
     pub catch_up_ceiling: usize,
@@ -168,6 +170,7 @@ impl Config {
         },
         costs_turn_after: 0,
         traps_stale_writes: true,
+        tolerates_mixed_sizes: false,
         catch_up_ceiling: 33,
         broken: None,
     };
@@ -421,6 +424,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     }
     fn traps_stale_writes(&self) -> bool {
         self.config.traps_stale_writes
+    }
+    fn tolerates_mixed_sizes(&self) -> bool {
+        self.config.tolerates_mixed_sizes
     }
     fn ring(&self, cpus: &CpuSet<Self>) {
         for cpu in cpus.iter() {

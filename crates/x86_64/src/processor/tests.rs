@@ -88,6 +88,7 @@ fn combined_operations_do_what_their_parts_do() {
     processor.store_then_fence(&word, 9, Ordering::Relaxed);
     assert_eq!(word.load(Ordering::Relaxed), 9);
     assert!(processor.traps_stale_writes() && !processor.interrupts_masked());
+    assert!(processor.tolerates_mixed_sizes());
 }
 
 /// AMD's manual, volume 3, "INVLPGB": it is weakly ordered, and `TLBSYNC` alone waits for it.
