@@ -80,7 +80,8 @@ impl Coherence for Engine {
     fn flush(&self, space: &SharedSpace, change: &Change) -> Sent {
         let began_ns = Arch::now_ns();
         counts::here().flushes.add(1);
-        let (pending, horizon) = with_here(|here| here.flush_gathered(space, &change.extents));
+        let (pending, horizon) =
+            with_here(|here| change.flush_by_engine(engine().machine(), &here, space));
         Sent { pending, horizon, began_ns }
     }
 

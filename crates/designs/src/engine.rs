@@ -181,7 +181,8 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
-        let (pending, horizon) = self.here(|here| here.flush_gathered(space, &change.extents));
+        let machine = self.engine.machine();
+        let (pending, horizon) = self.here(|here| change.flush_by_engine(machine, &here, space));
         self.sim.flush_sent();
         let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));

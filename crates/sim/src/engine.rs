@@ -42,6 +42,7 @@ pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     options: PhantomData<fn() -> O>,
     tagging: Tagging,
     traps_stale_writes: bool,
+    tolerates_mixed_sizes: bool,
     tags: usize,
     flush_ceiling: usize,
     broadcast: Option<Broadcast>,
@@ -73,6 +74,7 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
             options: PhantomData,
             tagging,
             traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
+            tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
             tags: machine.tlb.tags,
             flush_ceiling: machine.tlb.flush_ceiling,
             broadcast: telling::broadcast(machine, O::TELL),
@@ -171,6 +173,9 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
     fn publish(&self) {}
     fn traps_stale_writes(&self) -> bool {
         self.traps_stale_writes
+    }
+    fn tolerates_mixed_sizes(&self) -> bool {
+        self.tolerates_mixed_sizes
     }
     fn tagging(&self) -> Tagging {
         self.tagging

@@ -1,6 +1,6 @@
 //! Machine files: what is read, and what is refused.
 
-use shootdown_sim::machine::{Refill, StaleWrites, Tagging};
+use shootdown_sim::machine::{MixedSizes, Refill, StaleWrites, Tagging};
 use shootdown_sim::{Machine, MachineError};
 
 const ROUND: &str = include_str!("round.toml");
@@ -51,6 +51,9 @@ fn tags_refill_and_ways_to_tell_are_read() {
     }
     let unnoticed = machine("stale_writes = \"unnoticed\"", "", 6).unwrap();
     assert_eq!(unnoticed.stale_writes, StaleWrites::Unnoticed);
+    assert_eq!(unnoticed.mixed_sizes, MixedSizes::Refused);
+    let tolerant = machine("mixed_sizes = \"tolerated\"", "", 6).unwrap();
+    assert_eq!(tolerant.mixed_sizes, MixedSizes::Tolerated);
     let renamed = machine("tagging = \"renamed\"\nrefill = \"software\"", "", 255).unwrap();
     assert_eq!((renamed.tagging, renamed.refill), (Tagging::Renamed, Refill::Software));
     assert!(machine(GLOBAL, BROADCAST, 0).is_ok(), "all under one tag");

@@ -5,7 +5,10 @@ use alloc::rc::Rc;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use shootdown::{BatchIsFull, Extent, Extents, Horizon, PageSize, Root, StaleWrites};
+use shootdown::{
+    BatchIsFull, Extent, Extents, Here, Horizon, Machine, PageSize, Pending, Root, Space,
+    StaleWrites,
+};
 
 /// What was changed in a space's page tables, and must not be used by any CPU any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +21,9 @@ pub struct Change {
     pub page_size: PageSize,
     /// What, besides the translations themselves, is about to be freed.
     pub freed: Freed,
+    /// Whether an entry of another size may be written next where something was mapped: a large
+    /// page was taken away, or small pages and their table.
+    pub resizes: bool,
     /// What it was for: for statistics.
     pub cause: Cause,
 }
@@ -62,7 +68,8 @@ impl Change {
     pub fn range(range: Range<u64>, freed: Freed) -> Self {
         let page_size = PageSize::SIZE_4K;
         let extents = one(Extent::range(range.clone(), page_size), freed);
-        Self { range: Some(range), extents, page_size, freed, cause: Cause::Unmap }
+        let cause = Cause::Unmap;
+        Self { range: Some(range), extents, page_size, freed, resizes: false, cause }
     }
 
     /// One page, taken by who reclaims memory.
@@ -76,7 +83,33 @@ impl Change {
     #[must_use]
     pub fn whole(freed: Freed) -> Self {
         let extents = one(Extent::whole(), freed);
-        Self { range: None, extents, page_size: PageSize::SIZE_4K, freed, cause: Cause::Exit }
+        let (page_size, cause) = (PageSize::SIZE_4K, Cause::Exit);
+        Self { range: None, extents, page_size, freed, resizes: false, cause }
+    }
+
+    /// Flushes it with the engine: [`Here::flush_gathered`], or [`Here::flush_for_resize`] where
+    /// the change [resizes](Self::resizes) and the machine does not
+    /// [tolerate both sizes](Machine::tolerates_mixed_sizes).
+    pub fn flush_by_engine<'e, M: Machine>(
+        &self,
+        machine: &M,
+        here: &Here<'e, M>,
+        space: &Space<M>,
+    ) -> (Pending<'e, M>, Horizon) {
+        /// Every CPU that can walk the space's tables is notified, so tables can be freed after
+        /// the flush. It does not say which flush it was, and so clears no tables of others.
+        const CLEAR: Horizon = Horizon::new(1, 1);
+        let [first, rest @ ..] = self.extents.as_slice() else {
+            return here.flush_gathered(space, &self.extents);
+        };
+        if !self.resizes || machine.tolerates_mixed_sizes() {
+            return here.flush_gathered(space, &self.extents);
+        }
+        let mut pending = here.flush_for_resize(space, *first);
+        for &extent in rest {
+            pending.join(here.flush_for_resize(space, extent));
+        }
+        (pending, CLEAR)
     }
 }
 

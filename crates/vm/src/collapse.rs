@@ -11,10 +11,11 @@
 //!    and the word would be gone.
 //! 5. The large page is put where the table was. Not before the flush: a CPU could hold it along
 //!    with the small ones (*break before make*), and read in the one what another had written to
-//!    the other.
+//!    the other. That includes lazy CPUs, unless the machine
+//!    [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes).
 //!
 //! The table is freed as are all that were unhooked: when no CPU can walk it any more. A lazy CPU
-//! may walk it until then, and finds 512 empty entries there. (Linux keeps the entries until it has
+//! that was not notified may walk it until then, and finds 512 empty entries there. (Linux keeps the entries until it has
 //! copied, interrupts lazy CPUs, too, and then keeps the table for when the page is split.)
 //!
 //! The areas are locked for writing, one large page at a time, as in Linux. So there are no claims
@@ -95,6 +96,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         tables.take_table(platform, at);
         // With its first page, CPUs forget the way to it.
         gather.table(block.start..block.start + PAGE_BYTES, table);
+        gather.resize();
         gather.send().wait();
         for ((address, page), small) in pages_of::<F>(block.start, large, LEVEL).zip(small) {
             match small {

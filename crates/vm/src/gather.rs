@@ -33,6 +33,8 @@ pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
     taken: Option<Range<u64>>,
     /// The smallest page in that range that was taken away.
     page_size: PageSize,
+    /// Whether an entry of another size may come where something was taken away.
+    resizes: bool,
     /// The same, piece by piece, and what is to be freed after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
     marks: Marked,
@@ -78,7 +80,8 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let gathered = shootdown::Gather::new();
         let marks = Marked::default();
         let (taken, extra, page_size) = (None, None, size_at::<F>(F::LEAF_LEVEL_MAX));
-        Self { space, flight, requested, taken, page_size, gathered, marks, extra, cause }
+        let resizes = false;
+        Self { space, flight, requested, taken, page_size, resizes, gathered, marks, extra, cause }
     }
 
     /// Clears the entries for `range`. No large page may reach beyond it.
@@ -160,6 +163,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// An entry at `level` for the page at `address` said `leaf`, and no longer does; the page
     /// stays.
     pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
+        self.resizes |= level > 0;
         if !leaf.protection.is_empty() || C::EXTRA_FLUSHES.are_as_linux() {
             self.take_page(address, level);
         }
@@ -170,6 +174,11 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let size = size_at::<F>(level);
         self.gathered.changed(Extent::pages(address, 1, size));
         self.take_range(address..address + size.bytes(), size);
+    }
+
+    /// An entry of another size comes where something was taken away.
+    pub(crate) const fn resize(&mut self) {
+        self.resizes = true;
     }
 
     /// More is flushed than was taken, and by more CPUs than could go wrong.
@@ -225,14 +234,19 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
         let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
         let freed = if has_tables { Freed::Tables } else { Freed::Pages };
-        let cause = self.cause;
-        let whole = |freed| Change { cause, ..Change::whole(freed) };
+        let (resizes, cause) = (mem::take(&mut self.resizes), self.cause);
+        let whole = |freed| Change { resizes, cause, ..Change::whole(freed) };
         let change = match self.extra {
             Some(Extra::Everything) => Some(whole(Freed::Tables)),
             Some(Extra::SpaceIfAny) => range.map(|_| whole(freed)),
-            Some(Extra::IdleCpus) | None => {
-                range.map(|range| Change { range: Some(range), extents, page_size, freed, cause })
-            }
+            Some(Extra::IdleCpus) | None => range.map(|range| Change {
+                range: Some(range),
+                extents,
+                page_size,
+                freed,
+                resizes,
+                cause,
+            }),
         };
         (change, Removed { pages, tables, marks: mem::take(&mut self.marks) })
     }

@@ -12,14 +12,22 @@
 //! when no CPU remembers the large page: *break before make*. If the table came in one step, a CPU
 //! could hold the large translation along with small ones. Who then takes away page 7, and has that
 //! flushed, cannot know which of the two an access by page 8's address goes through; and on Arm
-//! even the access may end in a conflict abort. Lazy CPUs are not waited for: they touch no user
-//! page, and forget all that they missed before they do.
+//! even the access may end in a conflict abort.
+//!
+//! A lazy CPU touches no user page, and drops all that it missed before it does. But it may walk to
+//! the new table while it has the large page cached. So the change says that it
+//! [resizes](crate::Change::resizes), as does every change that takes a large page away, and each
+//! collapse. With the engine behind the seam, lazy CPUs are then notified and waited for, unless
+//! the machine [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes). x86-64 does, and
+//! Linux interrupts no lazy CPU there.
 //!
 //! Where all of a large page is discarded, under the lock for reading, nothing holds faults back
 //! while it is flushed: one of them may hang a table there, and map a new page. A CPU that does so
 //! had no translation, and one that still has the large one does not look for another; so none
 //! holds both, but for machines on which CPUs share a TLB, or keep parts of a large page apart. (So
-//! does Linux, as far as we know.)
+//! does Linux, as far as we know.) A lazy CPU is notified by the same flush, and until it is, it may
+//! walk to that table: where a machine does not tolerate both sizes, the page would have to be
+//! split before it is discarded, which is not done.
 //!
 //! The marks are read when the entry is emptied, and every small page gets them. A CPU that
 //! remembers the large page may still write to it until the flush is done, but only if the entry

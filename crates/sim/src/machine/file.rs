@@ -319,6 +319,17 @@ pub enum StaleWrites {
     Unnoticed,
 }
 
+/// Whether a TLB may hold translations of two sizes for one address, which no access uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MixedSizes {
+    /// It must not: an entry changes its size by *break before make*, on lazy CPUs as well (Arm).
+    #[default]
+    Refused,
+    /// It may (x86).
+    Tolerated,
+}
+
 /// What CPUs do when they have nothing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -362,6 +373,8 @@ pub(super) struct MachineFile {
     pub(super) refill: Refill,
     #[serde(default)]
     pub(super) stale_writes: StaleWrites,
+    #[serde(default)]
+    pub(super) mixed_sizes: MixedSizes,
     /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
     /// `[storage]` are to be multiplied, where they were not measured on this machine. Once, if
     /// missing.

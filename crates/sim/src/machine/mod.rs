@@ -12,8 +12,8 @@ use crate::queue::Key;
 use crate::time::Time;
 
 pub use file::{
-    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, Number, Refill, RemoteFence, StaleWrites,
-    Storage, Tagging, Tlb, TlbInIdle, Virtualization,
+    Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill, RemoteFence,
+    StaleWrites, Storage, Tagging, Tlb, TlbInIdle, Virtualization,
 };
 pub use topology::{Distance, Topology};
 
@@ -32,6 +32,8 @@ pub struct Machine {
     pub refill: Refill,
     /// What becomes of writes that the page tables do not know of yet.
     pub stale_writes: StaleWrites,
+    /// Whether a TLB may hold translations of two sizes for one address.
+    pub mixed_sizes: MixedSizes,
     /// What accesses to memory cost.
     pub cache: Cache,
     /// What is cached of page tables, and what it costs to forget it.
@@ -72,6 +74,7 @@ impl Machine {
             tagging: file.tagging,
             refill: file.refill,
             stale_writes: file.stale_writes,
+            mixed_sizes: file.mixed_sizes,
             cache: file.cache.resolve(1.0),
             tlb: file.tlb.resolve(1.0),
             interrupt: file.interrupt.resolve(scale),

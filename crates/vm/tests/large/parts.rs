@@ -24,7 +24,9 @@ fn of_large(cause: Cause) -> Change {
     let mut change = Change::range(block(1), Freed::Pages);
     change.extents = Default::default();
     change.extents.add(page);
-    Change { page_size: PageSize::SIZE_2M, cause, ..change }
+    // A large page whose permissions change stays.
+    let resizes = cause != Cause::Protect;
+    Change { page_size: PageSize::SIZE_2M, resizes, cause, ..change }
 }
 
 fn of_part(cause: Cause) -> Change {
