@@ -19,11 +19,10 @@
 
 use core::arch::asm;
 use core::hint::black_box;
-use core::mem;
 
 use shootdown::Root;
 use shootdown_bare::Processor;
-use shootdown_bench::{Path, Plain, Roots, System, Visitor, visit_all};
+use shootdown_bench::{Path, Plain, Roots, Stage, System, budget};
 
 use crate::arch::{Arch, Architecture, Boot, Status};
 use crate::console::println;
@@ -35,9 +34,9 @@ pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
     memory::set_up(&boot.memory);
     let runs = runs.max(1);
     let roots = Roots { kernel: Arch::kernel_root(), spaces: [(); Roots::SPACES].map(|()| root()) };
-    visit_all(&mut Counter { hardware: "none", processor: || Plain, roots, runs, delays: 1 });
+    Counter { hardware: "none", processor: || Plain, roots, runs, delays: 1 }.count_all();
     let processor = Arch::processor;
-    visit_all(&mut Counter { hardware: Arch::NAME, processor, roots, runs, delays: 1 });
+    Counter { hardware: Arch::NAME, processor, roots, runs, delays: 1 }.count_all();
     end(Status::Passed)
 }
 
@@ -50,8 +49,11 @@ fn root() -> Root {
     root
 }
 
+/// Width of the CPU sets, in words: the kernel has up to 64 CPUs.
+const WIDTH: usize = 1;
+
 struct Counter<P> {
-    /// As it is said.
+    /// The name of the processor in reports.
     hardware: &'static str,
     processor: fn() -> P,
     roots: Roots,
@@ -61,15 +63,22 @@ struct Counter<P> {
     delays: u64,
 }
 
-impl<P: Processor + 'static> Visitor<P> for Counter<P> {
-    fn visit<T: Path<P>>(&mut self) {
+impl<P: Processor + 'static> Counter<P> {
+    fn count_all(mut self) {
+        for path in &Path::<P, WIDTH>::ALL {
+            self.count(path);
+        }
+    }
+
+    fn count(&mut self, path: &Path<P, WIDTH>) {
         let mut total = 0;
         for _ in 0..self.runs {
-            total += self.time::<T>(counted::<T, P>);
-            total -= self.time::<T>(mem::forget::<T::State>);
+            total += self.time(path, path.run);
+            total -= self.time(path, |_| {});
         }
-        let (name, hardware, budget) = (T::NAME, self.hardware, T::BUDGET);
-        // The return, which the other function has, too.
+        let (name, hardware) = (path.name, self.hardware);
+        let budget = budget(path.limits.measured[0]);
+        // The return, which the empty function has as well.
         let tenths = (total.max(0).unsigned_abs() * 10).div_ceil(self.runs) + 10;
         let (count, tenth) = (tenths / 10, tenths % 10);
         println!(
@@ -77,34 +86,27 @@ impl<P: Processor + 'static> Visitor<P> for Counter<P> {
              \"instructions\":{count}.{tenth},\"budget\":{budget}}}"
         );
     }
-}
 
-impl<P: Processor + 'static> Counter<P> {
-    /// How long a function takes on a state that is ready for a path, with the call.
-    fn time<T: Path<P>>(&mut self, run: fn(T::State)) -> i64 {
+    /// Time of a function, with its call, in the state from which a path begins.
+    fn time(&mut self, path: &Path<P, WIDTH>, run: fn(&mut Stage<P, WIDTH>)) -> i64 {
         // SAFETY: interrupts are masked until the end, and nobody uses addresses below the kernel's
         // half; each root maps the rest, and stays.
-        let state = T::ready(&unsafe { System::new((self.processor)(), &self.roots) });
+        let system = unsafe { System::new((self.processor)(), &self.roots) };
+        let stage = (path.prepare)(&system);
         self.delays = self.delays.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         // A turn is three instructions, or any other number that no clock's ticks are multiples of.
         for _ in 0..(self.delays >> 32) % 64 {
             // SAFETY: it does nothing.
             unsafe { asm!("nop", options(nomem, nostack, preserves_flags)) };
         }
-        time(black_box(run), state)
+        time(black_box(run), stage)
     }
 }
 
-/// One piece of code for all functions of a kind, so that what is not theirs is the same.
+/// One piece of code for all functions, so that instructions outside of them are the same.
 #[inline(never)]
-fn time<S>(run: fn(S), state: S) -> i64 {
+fn time<S>(run: fn(&mut S), state: &mut S) -> i64 {
     let start = Arch::instructions();
     run(state);
     Arch::instructions().wrapping_sub(start).cast_signed()
-}
-
-/// What callgrind counts, too.
-#[inline(never)]
-fn counted<T: Path<P>, P: Processor + 'static>(state: T::State) {
-    T::run(state);
 }

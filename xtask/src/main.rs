@@ -23,6 +23,7 @@ cargo xtask test            all that CI runs; about three quarters of an hour on
 cargo xtask boots           of that, what boots: about ten minutes; outside of CI, writes down what
                             is found (docs/bare-metal.md, kernel/counts.csv)
 cargo xtask bench           instructions of the hot paths; speed of simulator, replays, checker
+cargo xtask bench paths     of that, instructions and stack of the hot paths on this host: seconds
 cargo xtask soak [MINUTES]  long searches: unbounded interleavings, many seeds, a long stress,
                             damaged recordings, what memory holds, the checker; and kernels
                             that boot, so long on each machine (10)
@@ -44,7 +45,8 @@ fn main() -> ExitCode {
         ["demo"] => demo(),
         ["test"] => test(),
         ["boots"] => boots::all(),
-        ["bench"] => setup::instruction_counter().and_then(bench).and_then(|()| throughput()),
+        ["bench"] => bench().and_then(|()| throughput()),
+        ["bench", "paths"] => hot_paths().map(drop),
         ["soak"] => soak(10),
         ["soak", "boots"] => soak_boots(30),
         ["soak", "boots", minutes] => {
@@ -222,18 +224,24 @@ fn miri(seeds: u32) -> Result<(), Failure> {
 /// The compiler whose code the budgets were measured on.
 const BUDGETS_OF: &str = "rustc 1.95.";
 
-fn bench(runner: PathBuf) -> Result<(), Failure> {
-    let counted = cargo("bench -p shootdown-bench --bench hot_paths")
-        .env("GUNGRAUN_RUNNER", runner)
+fn bench() -> Result<(), Failure> {
+    if hot_paths()? { hot_paths_boot() } else { Ok(()) }
+}
+
+/// Counts the hot paths on this host. Returns whether the budgets are for this compiler; if they
+/// are, a path above its budget is a failure.
+fn hot_paths() -> Result<bool, Failure> {
+    setup::instruction_counter()?;
+    let counted = cargo("bench --quiet -p shootdown-bench --bench hot_paths")
         // As in a kernel; a profile's `panic` is not for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
     let compiler = Command::new("rustc").args("--version").output()?;
     if compiler.starts_with(BUDGETS_OF) {
-        return counted.and_then(|()| hot_paths_boot());
+        return counted.map(|()| true);
     }
     println!("budgets not enforced: they are for {BUDGETS_OF}x, and this is {}", compiler.trim());
-    Ok(())
+    Ok(false)
 }
 
 /// On bare metal, paths are as long as on the host: what is counted here is what kernels have.
@@ -275,7 +283,7 @@ fn throughput() -> Result<(), Failure> {
 /// Budgets are checked wherever valgrind can be had; elsewhere a line says that they were not.
 fn instruction_counts_if_possible() -> Result<(), Failure> {
     match setup::instruction_counter() {
-        Ok(runner) => bench(runner),
+        Ok(()) => bench(),
         Err(failure) => {
             println!("skipped: {}", failure.cause());
             Ok(())

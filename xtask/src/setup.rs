@@ -10,9 +10,6 @@ use crate::command::{Command, Failure, cargo};
 pub(crate) const BARE_TARGETS: &[&str] =
     &["x86_64-unknown-none", "aarch64-unknown-none", "riscv64gc-unknown-none-elf"];
 
-/// Must be that of the library in `Cargo.lock`.
-const GUNGRAUN: &str = "0.20.0";
-
 /// Others generate other mutants.
 const CARGO_MUTANTS: &str = "27.1.0";
 
@@ -90,12 +87,12 @@ pub(crate) fn say_whether_recording_is_tested() {
     }
 }
 
-/// Valgrind, and the runner of the library that drives it. Returns the runner's path.
-pub(crate) fn instruction_counter() -> Result<PathBuf, Failure> {
+/// Valgrind.
+pub(crate) fn instruction_counter() -> Result<(), Failure> {
     if Command::new("valgrind").args("--version").output().is_err() {
         install_from_distribution("valgrind")?;
     }
-    install("gungraun-runner", GUNGRAUN)
+    Ok(())
 }
 
 /// cargo-mutants. Returns its path.

@@ -1,4 +1,4 @@
-//! The kernel that the paths run in: one thread, which says which CPU it is.
+//! The kernel that the paths run in: one thread, which sets the number of the CPU that it plays.
 
 #![expect(unsafe_code, reason = "implements `Kernel`")]
 
@@ -9,37 +9,36 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use shootdown::{Cpu, CpuId, CpuSet, Root, Space};
 use shootdown_bare::{Bare, Kernel, Processor};
 
-/// The engine's machine.
-pub type Counted<P> = Bare<Harness<P>>;
+/// The engine's machine: a processor `P`, and CPU sets of `W` words.
+pub type Counted<P, const W: usize> = Bare<Harness<P, W>>;
 
-/// Up to 64 CPUs, one of which runs.
+/// Up to `64 * W` CPUs, one of which runs.
 #[derive(Debug)]
-pub struct Harness<P: Processor> {
-    cpus: Vec<Cpu<Counted<P>>>,
+pub struct Harness<P: Processor, const W: usize> {
+    cpus: Vec<Cpu<Counted<P, W>>>,
     current: AtomicU32,
     root: Root,
 }
 
-impl<P: Processor> Harness<P> {
+impl<P: Processor, const W: usize> Harness<P, W> {
     pub(crate) fn new(cpus: usize, root: Root) -> Self {
         Self { cpus: (0..cpus).map(|_| Cpu::new()).collect(), current: AtomicU32::new(0), root }
     }
 
-    /// From here on, the thread is this CPU.
+    /// Makes the thread play this CPU from here on.
     pub(crate) fn be(&self, cpu: CpuId) {
         self.current.store(cpu.0, Ordering::Relaxed);
     }
 }
 
-// SAFETY: there is one thread, which is told from which CPU on another's TLB is meant; that CPU
-// has none of its own, so that there is no interrupt to send. The root is whoever's it is who has
-// made the system, for ever.
-unsafe impl<P: Processor> Kernel for Harness<P> {
+// SAFETY: there is one thread and one TLB. CPUs other than the first have no TLB of their own, so
+// that there is no interrupt to send. The maker of the system keeps the root for ever.
+unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     type Processor = P;
-    type CpuBits = [u64; 1];
+    type CpuBits = [u64; W];
 
     #[inline]
-    fn state(&self, cpu: CpuId) -> &Cpu<Counted<P>> {
+    fn state(&self, cpu: CpuId) -> &Cpu<Counted<P, W>> {
         &self.cpus[cpu.index()]
     }
     #[inline]
@@ -51,9 +50,9 @@ unsafe impl<P: Processor> Kernel for Harness<P> {
         self.root
     }
     #[inline]
-    fn ring(&self, _: &CpuSet<Counted<P>>) {}
+    fn ring(&self, _: &CpuSet<Counted<P, W>>) {}
     #[inline]
-    fn relax(&self, _: &CpuSet<Counted<P>>) {}
+    fn relax(&self, _: &CpuSet<Counted<P, W>>) {}
     #[inline]
-    fn reclaim(&self, _: NonNull<Space<Counted<P>>>) {}
+    fn reclaim(&self, _: NonNull<Space<Counted<P, W>>>) {}
 }

@@ -1,25 +1,26 @@
-//! The engine's hot paths, each as a function to be counted, and how many instructions it may take.
+//! The engine's hot paths, each as a function to be counted, with a budget of instructions.
 //!
-//! They are counted in two places: on the host, under callgrind (`benches/hot_paths.rs`), and on a
-//! machine that boots (`shootdown boot --paths`), where the emulator counts. Both run what is here
-//! on the state that is made here, so whatever differs is the compiler's or the counter's doing.
+//! Two programs count them: `benches/hot_paths` on the host, under callgrind, and the kernel that
+//! boots (`shootdown boot --paths`), where the emulator counts. Both run the functions of this crate
+//! on the state that this crate makes. The remaining differences come from the compiler and the
+//! counter.
 //!
 //! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel around it;
-//! [`System`], an engine in a state from which paths begin; [`Path`] and the paths.
+//! [`System`], an engine in the state from which paths begin; [`Path`], with the table of paths;
+//! [`Limits`], what each path may cost.
 
 #![no_std]
 
 extern crate alloc;
 
 mod harness;
+mod limits;
 mod paths;
 mod plain;
 mod system;
 
 pub use harness::{Counted, Harness};
-pub use paths::{
-    Answer, EnterLazy, FlushAlone, FlushBatchAlone, LeaveLazy, MoveBatch, Path, Stage,
-    SwitchCurrentTag, SwitchNewTag, TakeOneMore, Visitor, visit_all,
-};
+pub use limits::{Limits, STACK, WIDTHS, budget};
+pub use paths::{Path, Stage};
 pub use plain::Plain;
 pub use system::{Roots, System};

@@ -1,52 +1,207 @@
-//! What is counted.
+//! The paths that are counted.
 
 #![expect(unsafe_code, reason = "switches")]
 
 use alloc::boxed::Box;
+use core::fmt;
 use core::hint::black_box;
+use core::mem::{self, ManuallyDrop};
 
-use shootdown::{Batch, Extent, Here, Space, StaleWrites};
+use shootdown::{Batch, CpuId, Extent, Extents, Here, Space, StaleWrites};
 use shootdown_bare::Processor;
 
 use crate::harness::Counted;
+use crate::limits::{Limits, STACK};
 use crate::system::System;
 
-/// A path: what is done once, in a state that is as it should be for that.
-pub trait Path<P: Processor + 'static> {
-    /// Its name, in the words of reports.
-    const NAME: &'static str;
-    /// How many instructions it may take on x86-64, with [`Plain`](crate::Plain) hardware and code
-    /// that does not unwind: 2 % above what was measured on a host, with rustc 1.95.
-    const BUDGET: u64;
-
-    /// What it is given: no more than one or two words, or one thing by its address.
-    type State;
-
-    /// Makes a system ready, which nothing else has been done with.
-    fn ready(system: &System<P>) -> Self::State;
-
-    /// Does it.
-    fn run(state: Self::State);
+/// A path: one operation on a state that is made for it.
+pub struct Path<P: Processor + 'static, const W: usize> {
+    /// The name in reports.
+    pub name: &'static str,
+    /// Brings a new system into the state from which the path begins.
+    pub prepare: fn(&System<P, W>) -> &'static mut Stage<P, W>,
+    /// Runs the path once.
+    pub run: fn(&mut Stage<P, W>),
+    /// Instructions that the path may take.
+    pub limits: Limits,
 }
 
-/// Is shown all paths.
-pub trait Visitor<P: Processor + 'static> {
-    /// One of them.
-    fn visit<T: Path<P>>(&mut self);
+impl<P: Processor, const W: usize> Path<P, W> {
+    /// All paths, in the order of reports.
+    pub const ALL: [Self; 12] = [
+        // The CPU has nothing to do, and keeps its space loaded.
+        Self {
+            name: "enter_lazy",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.here.enter_lazy(),
+            limits: Limits::new([11, 11, 11], Some([7, 7, 7])),
+        },
+        // The CPU returns to the same space.
+        Self {
+            name: "leave_lazy",
+            prepare: |system| {
+                let stage = Stage::new(system, 0);
+                stage.here.enter_lazy();
+                stage
+            },
+            run: |stage| stage.switch(),
+            limits: Limits::new([20, 20, 20], Some([16, 16, 16])),
+        },
+        // The space has a tag on the CPU.
+        Self {
+            name: "switch_current_tag",
+            prepare: |system| Stage::new(system, 1),
+            run: |stage| stage.switch(),
+            limits: Limits::new([68, 78, 80], Some([40, 42, 44])),
+        },
+        // The space had a tag on the CPU, which other spaces have taken since.
+        Self {
+            name: "switch_new_tag",
+            prepare: |system| {
+                for space in [6, 0, 1, 2, 3, 4, 5] {
+                    system.switch(space);
+                }
+                Stage::new(system, 6)
+            },
+            run: |stage| stage.switch(),
+            limits: Limits::new([146, 156, 158], Some([90, 90, 90])),
+        },
+        // No other CPU has run the space.
+        Self {
+            name: "flush_alone",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            limits: Limits::new([80, 115, 362], Some([45, 48, 52])),
+        },
+        // The same as `munmap` flushes, with the extents gathered.
+        Self {
+            name: "flush_gathered_alone",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.flush_gathered(),
+            limits: Limits::new([192, 241, 636], Some([55, 60, 65])),
+        },
+        // The other CPU is lazy on the space.
+        Self {
+            name: "flush_lazy_skipped",
+            prepare: |system| {
+                system.on_other_cpu(|system| {
+                    system.switch(0);
+                    system.here().enter_lazy();
+                });
+                Stage::new(system, 0)
+            },
+            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            limits: Limits::new([346, 463, 1549], Some([150, 160, 180])),
+        },
+        // The other CPU uses the space. The caller does not wait.
+        Self {
+            name: "flush_one_interrupted",
+            prepare: |system| {
+                system.on_other_cpu(|system| system.switch(0));
+                Stage::new(system, 0)
+            },
+            run: |stage| mem::forget(stage.here.flush(stage.space, PAGE)),
+            limits: Limits::new([392, 521, 1661], Some([170, 180, 200])),
+        },
+        // The other CPU has interrupted this one for a flush of one page.
+        Self {
+            name: "answer",
+            prepare: |system| {
+                system.on_other_cpu(|system| {
+                    // No CPU answers here, so that a wait would not end.
+                    mem::forget(system.here().flush(system.space(0), PAGE));
+                });
+                Stage::new(system, 0)
+            },
+            run: |stage| stage.here.answer(),
+            limits: Limits::new([125, 125, 125], Some([75, 75, 75])),
+        },
+        // The batch has the space already.
+        Self {
+            name: "take_one_more",
+            prepare: Stage::reclaiming,
+            run: |stage| stage.take(0x2000),
+            limits: Limits::new([136, 136, 136], None),
+        },
+        // Part of the next path. Bare metal has no C library that moves memory with the widest
+        // registers, and each iteration of `rep movsq` counts.
+        Self {
+            name: "move_batch",
+            prepare: Stage::reclaiming,
+            run: |stage| {
+                black_box(&stage.take_batch());
+            },
+            limits: Limits::new([221, 221, 221], None),
+        },
+        // A batch of one page of one space, which no other CPU has run.
+        Self {
+            name: "flush_batch_alone",
+            prepare: Stage::reclaiming,
+            run: |stage| stage.take_batch().send(&stage.here).wait(),
+            limits: Limits::new([682, 767, 1539], Some([250, 250, 250])),
+        },
+    ];
+
+    /// The flush whose stack is measured, with [limits](Self::limits) in bytes: one gathered page,
+    /// from the notification of another CPU to the end of the wait. The other CPU answers on the
+    /// same stack, which is not deeper than the flush.
+    pub const FLUSH_AND_WAIT: Self = Self {
+        name: "flush_and_wait",
+        prepare: |system| {
+            system.on_other_cpu(|system| system.switch(0));
+            Stage::new(system, 0)
+        },
+        run: |stage| {
+            let mut extents = Extents::new();
+            extents.add(PAGE);
+            let (pending, _) = stage.here.flush_gathered(stage.space, &extents);
+            stage.other_answers();
+            pending.wait();
+        },
+        limits: STACK,
+    };
 }
 
-/// A CPU, and the space that it is to do something about.
+impl<P: Processor, const W: usize> fmt::Debug for Path<P, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, limits, .. } = self;
+        f.debug_struct("Path").field("name", name).field("limits", limits).finish_non_exhaustive()
+    }
+}
+
+/// The page that is flushed.
+const PAGE: Extent = Extent::page(0x1000);
+
+type Taken<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
+
+/// What a path works on: CPU 0, a space, and a batch.
 #[derive(Debug)]
-pub struct Stage<P: Processor + 'static> {
-    here: Here<'static, Counted<P>>,
-    space: &'static Space<Counted<P>>,
-    machine: &'static Counted<P>,
+pub struct Stage<P: Processor + 'static, const W: usize> {
+    here: Here<'static, Counted<P, W>>,
+    other: Here<'static, Counted<P, W>>,
+    space: &'static Space<Counted<P, W>>,
+    machine: &'static Counted<P, W>,
+    batch: ManuallyDrop<Taken<P, W>>,
 }
 
-impl<P: Processor> Stage<P> {
-    fn new(system: &System<P>, space: usize) -> &'static Self {
-        let (here, space) = (system.here(), system.space(space));
-        Box::leak(Box::new(Self { here, space, machine: system.machine() }))
+impl<P: Processor, const W: usize> Stage<P, W> {
+    fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
+        let mut other = None;
+        system.on_other_cpu(|system| other = Some(system.here()));
+        Box::leak(Box::new(Self {
+            here: system.here(),
+            other: other.expect("it was just set"),
+            space: system.space(space),
+            machine: system.machine(),
+            batch: ManuallyDrop::new(Taken::new()),
+        }))
+    }
+
+    /// Reclaim has taken one page of space 0.
+    fn reclaiming(system: &System<P, W>) -> &'static mut Self {
+        let stage = Self::new(system, 0);
+        stage.take(0x1000);
+        stage
     }
 
     #[inline(always)]
@@ -55,123 +210,36 @@ impl<P: Processor> Stage<P> {
         unsafe { self.here.switch(self.space) };
     }
 
-    /// Takes a page of the space, as reclaim does.
-    #[inline]
-    fn take(&self, batch: &mut Taken<P>, address: u64) {
-        let Self { here, space, machine } = self;
-        let space = batch.space(*machine, space).expect("a batch has room for one");
-        space.unmapped(here, Extent::page(address), StaleWrites::Impossible).wait();
+    /// Flushes one page as `munmap` does.
+    #[inline(always)]
+    fn flush_gathered(&self) {
+        let mut extents = Extents::new();
+        extents.add(PAGE);
+        self.here.flush_gathered(self.space, &extents).0.wait();
     }
-}
 
-type Taken<P> = Batch<&'static Space<Counted<P>>, ()>;
+    /// Takes a page of the space, as reclaim does.
+    #[inline(always)]
+    fn take(&mut self, address: u64) {
+        let space = self.batch.space(self.machine, &self.space).expect("a batch has room for one");
+        space.unmapped(&self.here, Extent::page(address), StaleWrites::Impossible).wait();
+    }
 
-macro_rules! paths {
-    ($(
-        $(#[$doc:meta])*
-        $name:ident($text:literal, $budget:literal): $state:ty,
-        |$system:ident| $ready:expr, |$given:pat_param| $run:expr;
-    )*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug)]
-            pub enum $name {}
+    /// Moves the batch out. Call this once.
+    #[inline(always)]
+    fn take_batch(&mut self) -> Taken<P, W> {
+        // SAFETY: each path does so once at most, and no path uses the batch afterwards.
+        unsafe { ManuallyDrop::take(&mut self.batch) }
+    }
 
-            impl<P: Processor + 'static> Path<P> for $name {
-                const NAME: &'static str = $text;
-                const BUDGET: u64 = $budget;
-                type State = $state;
-
-                fn ready($system: &System<P>) -> Self::State {
-                    $ready
-                }
-
-                // Always: else the count would depend on whether it is called from one place.
-                #[inline(always)]
-                fn run($given: Self::State) {
-                    $run;
-                }
-            }
-        )*
-
-        /// Shows all paths, in the order of reports.
-        pub fn visit_all<P: Processor + 'static>(visitor: &mut impl Visitor<P>) {
-            $(visitor.visit::<$name>();)*
-        }
-    };
-}
-
-paths! {
-    /// The CPU has nothing to do, and leaves its space loaded.
-    EnterLazy("enter_lazy", 11): &'static Stage<P>,
-    |system| Stage::new(system, 0), |stage| stage.here.enter_lazy();
-
-    /// It comes back to the same space, and has missed nothing.
-    LeaveLazy("leave_lazy", 20): &'static Stage<P>,
-    |system| {
-        let stage = Stage::new(system, 0);
-        stage.here.enter_lazy();
-        stage
-    },
-    |stage| stage.switch();
-
-    /// To a space whose tag the CPU still has.
-    SwitchCurrentTag("switch_current_tag", 69): &'static Stage<P>,
-    |system| Stage::new(system, 1), |stage| stage.switch();
-
-    /// To a space that the CPU has had, but whose tag others have taken since.
-    SwitchNewTag("switch_new_tag", 148): &'static Stage<P>,
-    |system| {
-        for space in [6, 0, 1, 2, 3, 4, 5] {
-            system.switch(space);
-        }
-        Stage::new(system, 6)
-    },
-    |stage| stage.switch();
-
-    /// Of one page, of a space that only this CPU has.
-    FlushAlone("flush_alone", 81): &'static Stage<P>,
-    |system| Stage::new(system, 0),
-    |Stage { here, space, .. }| here.flush(space, Extent::page(0x1000)).wait();
-
-    /// The other CPU has rung for a flush of one page.
-    Answer("answer", 127): &'static Stage<P>,
-    |system| {
-        system.on_other_cpu(|system| {
-            // Waiting for it would take for ever: nobody answers here.
-            core::mem::forget(system.here().flush(system.space(0), Extent::page(0x1000)));
-        });
-        Stage::new(system, 0)
-    },
-    |stage| stage.here.answer();
-
-    /// A page more in a batch that knows the space.
-    TakeOneMore("take_one_more", 136): (&'static Stage<P>, &'static mut Taken<P>),
-    |system| {
-        let (stage, batch) = reclaiming(system);
-        (stage, Box::leak(Box::new(batch)))
-    },
-    |(stage, batch)| stage.take(batch, 0x2000);
-
-    /// What is no work in the next: a batch is moved, which its flush does twice. On bare metal
-    /// there is no C library that does so by the widest registers; and of `rep movsq` each turn is
-    /// counted.
-    MoveBatch("move_batch", 225): (&'static Stage<P>, Taken<P>),
-    |system| reclaiming(system), |(_, batch)| {
-        let moved = batch;
-        black_box(&moved);
-    };
-
-    /// The flush of a batch of one space that nobody else uses.
-    FlushBatchAlone("flush_batch_alone", 696): (&'static Stage<P>, Taken<P>),
-    |system| reclaiming(system), |(stage, batch)| batch.send(&stage.here).wait();
-}
-
-/// Reclaim is at it: one page was taken.
-fn reclaiming<P: Processor>(system: &System<P>) -> (&'static Stage<P>, Taken<P>) {
-    let (stage, mut batch) = (Stage::new(system, 0), Taken::new());
-    stage.take(&mut batch, 0x1000);
-    (stage, batch)
+    /// The other CPU answers its bell.
+    #[inline(never)]
+    fn other_answers(&self) {
+        let kernel = self.machine.kernel();
+        kernel.be(CpuId(1));
+        self.other.answer();
+        kernel.be(CpuId(0));
+    }
 }
 
 #[cfg(test)]
@@ -179,57 +247,64 @@ mod tests {
     extern crate std;
 
     use super::*;
+    use crate::limits::WIDTHS;
     use crate::plain::Plain;
     use crate::system::Roots;
 
-    use shootdown::{CpuId, CpuStats, Machine as _};
+    use shootdown::{CpuStats, Machine as _};
 
-    /// What CPU 0 did on a path, by the engine's own count.
-    fn done<T: Path<Plain>>() -> CpuStats {
-        // SAFETY: there is no interrupt, and nothing is loaded.
-        let system = unsafe { System::new(Plain, &Roots::NONE) };
-        let state = T::ready(&system);
-        let stats = || system.machine().state(CpuId(0)).stats();
-        let before = stats();
-        T::run(state);
-        let now = stats();
-        CpuStats {
-            answers: now.answers - before.answers,
-            flushes_full: now.flushes_full - before.flushes_full,
-            flushes_ranged: now.flushes_ranged - before.flushes_ranged,
-            flushes_told_nobody: now.flushes_told_nobody - before.flushes_told_nobody,
-            switches: now.switches - before.switches,
-            switches_without_flush: now.switches_without_flush - before.switches_without_flush,
-            ..CpuStats::default()
-        }
+    /// What CPU 0 did on each path, by the engine's own count.
+    fn done<const W: usize>() -> std::vec::Vec<(&'static str, CpuStats)> {
+        let paths = Path::<Plain, W>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
+        paths
+            .map(|path| {
+                // SAFETY: there is no interrupt, and nothing is loaded.
+                let system = unsafe { System::new(Plain, &Roots::NONE) };
+                let stage = (path.prepare)(&system);
+                let stats = || system.machine().state(CpuId(0)).stats();
+                let before = stats();
+                (path.run)(stage);
+                let now = stats();
+                let done = CpuStats {
+                    answers: now.answers - before.answers,
+                    interrupts_sent: now.interrupts_sent - before.interrupts_sent,
+                    flushes_full: now.flushes_full - before.flushes_full,
+                    flushes_ranged: now.flushes_ranged - before.flushes_ranged,
+                    flushes_told_nobody: now.flushes_told_nobody - before.flushes_told_nobody,
+                    skipped_lazy: now.skipped_lazy - before.skipped_lazy,
+                    switches: now.switches - before.switches,
+                    switches_without_flush: now.switches_without_flush
+                        - before.switches_without_flush,
+                    ..CpuStats::default()
+                };
+                (path.name, done)
+            })
+            .collect()
     }
 
     #[test]
     fn each_path_does_what_its_name_says() {
         let nothing = CpuStats::default();
-        assert_eq!(done::<EnterLazy>(), nothing);
-        assert_eq!(done::<MoveBatch>(), nothing);
-        let kept = CpuStats { switches: 1, switches_without_flush: 1, ..nothing };
-        assert_eq!(done::<SwitchCurrentTag>(), kept);
-        let flushed = CpuStats { switches: 1, flushes_full: 1, ..nothing };
-        assert_eq!(done::<SwitchNewTag>(), flushed);
         let alone = CpuStats { flushes_ranged: 1, flushes_told_nobody: 1, ..nothing };
-        assert_eq!(done::<FlushAlone>(), alone);
-        assert_eq!(done::<FlushBatchAlone>(), alone);
-        assert_eq!(done::<Answer>(), CpuStats { answers: 1, flushes_ranged: 1, ..nothing });
-    }
-
-    #[test]
-    fn each_path_has_a_name_of_its_own() {
-        struct Names(std::vec::Vec<&'static str>);
-        impl Visitor<Plain> for Names {
-            fn visit<T: Path<Plain>>(&mut self) {
-                assert!(!self.0.contains(&T::NAME), "{} is two", T::NAME);
-                self.0.push(T::NAME);
-            }
-        }
-        let mut names = Names(std::vec::Vec::new());
-        visit_all(&mut names);
-        assert_eq!(names.0.len(), 9);
+        let interrupted = CpuStats { flushes_ranged: 1, interrupts_sent: 1, ..nothing };
+        let expected = [
+            ("enter_lazy", nothing),
+            ("leave_lazy", nothing),
+            ("switch_current_tag", CpuStats { switches: 1, switches_without_flush: 1, ..nothing }),
+            ("switch_new_tag", CpuStats { switches: 1, flushes_full: 1, ..nothing }),
+            ("flush_alone", alone),
+            ("flush_gathered_alone", alone),
+            ("flush_lazy_skipped", CpuStats { skipped_lazy: 1, ..alone }),
+            ("flush_one_interrupted", interrupted),
+            ("answer", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
+            ("take_one_more", nothing),
+            ("move_batch", nothing),
+            ("flush_batch_alone", alone),
+            ("flush_and_wait", interrupted),
+        ];
+        assert_eq!(WIDTHS, [1, 8, 64]);
+        assert_eq!(done::<1>(), expected);
+        assert_eq!(done::<8>(), expected);
+        assert_eq!(done::<64>(), expected);
     }
 }

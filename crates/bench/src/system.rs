@@ -11,7 +11,7 @@ use shootdown_bare::{Bare, Processor};
 
 use crate::harness::{Counted, Harness};
 
-/// Page tables to load: they map whoever runs the paths, and stay for ever.
+/// Page tables to load. They map the code that runs the paths, and stay for ever.
 ///
 /// Where loading does nothing, any number will do.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub struct Roots {
 }
 
 impl Roots {
-    /// How many spaces there are: more than [`Plain`](crate::Plain) has tags.
+    /// Number of spaces: more than [`Plain`](crate::Plain) has tags.
     pub const SPACES: usize = 8;
 
     /// For a processor that loads nothing.
@@ -31,15 +31,15 @@ impl Roots {
 }
 
 /// An engine with two CPUs online and a few spaces, on CPU 0. It is never dropped.
-pub struct System<P: Processor + 'static> {
-    engine: &'static Shootdown<Counted<P>>,
-    spaces: &'static [Space<Counted<P>>],
+pub struct System<P: Processor + 'static, const W: usize> {
+    engine: &'static Shootdown<Counted<P, W>>,
+    spaces: &'static [Space<Counted<P, W>>],
 }
 
-impl<P: Processor> System<P> {
+impl<P: Processor, const W: usize> System<P, W> {
     const CPUS: usize = 2;
 
-    /// CPU 0 has space 0 loaded, and has had space 1.
+    /// Makes a system in which CPU 0 runs space 0, and has run space 1 before.
     ///
     /// # Safety
     ///
@@ -59,17 +59,17 @@ impl<P: Processor> System<P> {
         system
     }
 
-    /// The CPU's token.
-    pub(crate) fn here(&self) -> Here<'static, Counted<P>> {
+    /// The token of the current CPU.
+    pub(crate) fn here(&self) -> Here<'static, Counted<P, W>> {
         // SAFETY: there is one thread and no interrupt.
         unsafe { self.engine.here() }
     }
 
-    pub(crate) fn machine(&self) -> &'static Counted<P> {
+    pub(crate) fn machine(&self) -> &'static Counted<P, W> {
         self.engine.machine()
     }
 
-    pub(crate) fn space(&self, index: usize) -> &'static Space<Counted<P>> {
+    pub(crate) fn space(&self, index: usize) -> &'static Space<Counted<P, W>> {
         &self.spaces[index]
     }
 
@@ -78,7 +78,7 @@ impl<P: Processor> System<P> {
         unsafe { self.here().switch(self.space(index)) };
     }
 
-    /// Has CPU 1 do something.
+    /// Runs `act` on CPU 1.
     pub(crate) fn on_other_cpu(&self, act: impl FnOnce(&Self)) {
         let kernel = self.machine().kernel();
         kernel.be(CpuId(1));
@@ -87,7 +87,7 @@ impl<P: Processor> System<P> {
     }
 }
 
-impl<P: Processor> fmt::Debug for System<P> {
+impl<P: Processor, const W: usize> fmt::Debug for System<P, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("System").field("engine", &self.engine).finish_non_exhaustive()
     }
