@@ -76,6 +76,13 @@ unsafe impl Processor for Aarch64 {
         instruction::publish();
     }
 
+    /// `dsb ish`: unlike `dmb ish`, it orders a later `TLBI` after earlier loads; unlike
+    /// `dsb ishst`, it waits for loads.
+    #[inline]
+    fn synchronize(&self) {
+        instruction::complete_shared();
+    }
+
     #[inline]
     fn interrupts_masked(&self) -> bool {
         instruction::interrupts_masked()

@@ -84,6 +84,10 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         self.processor.publish();
     }
     #[inline]
+    fn synchronize(&self) {
+        self.processor.synchronize();
+    }
+    #[inline]
     fn tagging(&self) -> Tagging {
         self.processor.tagging()
     }

@@ -58,6 +58,13 @@ pub unsafe trait Processor: Sync {
     /// Makes page-table writes visible to every walker.
     fn publish(&self);
 
+    /// Completes every earlier load and store before any later invalidation.
+    #[inline]
+    fn synchronize(&self) {
+        self.fence();
+        self.publish();
+    }
+
     /// Whether interrupts are masked on this CPU.
     fn interrupts_masked(&self) -> bool;
 

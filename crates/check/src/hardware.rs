@@ -11,6 +11,7 @@
 
 mod in_flight;
 mod invalidation;
+mod unpublished;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
 pub use self::in_flight::{Access, Moment, Translation};
+use self::unpublished::Overwritten;
 pub use self::invalidation::Reach;
 pub(crate) use self::invalidation::{Invalidation, What};
 
@@ -28,6 +30,16 @@ pub(crate) use self::invalidation::{Invalidation, What};
 pub const SLOTS: usize = 2;
 /// Entries of a table.
 pub const PAGES: usize = 2;
+/// Numbers of pages: those of tables, and then one large page for each entry of a root.
+pub(crate) const PAGE_NUMBERS: usize = SLOTS * PAGES + SLOTS;
+
+/// The name of a page, in words.
+pub(crate) fn page_name(page: usize) -> String {
+    match page.checked_sub(SLOTS * PAGES) {
+        Some(slot) => format!("large page {slot}"),
+        None => format!("page {page}"),
+    }
+}
 
 /// What must not be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,14 +100,17 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsesReused { cpu, page } => {
-                write!(f, "CPU {cpu} can use page {page}, whose frame is somebody else's by now")
+                let page = page_name(*page);
+                write!(f, "CPU {cpu} can use {page}, whose frame is somebody else's by now")
             }
             Self::UsesFlushed { cpu, page } => write!(
                 f,
-                "CPU {cpu} can use page {page} as it was before a flush that is said to be done"
+                "CPU {cpu} can use {} as it was before a flush that is said to be done",
+                page_name(*page)
             ),
             Self::UsesForeign { cpu, page } => {
-                write!(f, "CPU {cpu} can use page {page} of a space that it does not run")
+                let page = page_name(*page);
+                write!(f, "CPU {cpu} can use {page} of a space that it does not run")
             }
             Self::WalksFreed { cpu } => write!(f, "CPU {cpu} can walk a page table that was freed"),
             Self::WritesLate { cpu, page } => {
@@ -123,6 +138,7 @@ impl Entry {
     pub const EMPTY: Self = Self(0);
     const PRESENT: u64 = 1;
     const WRITABLE: u64 = 2;
+    const LARGE: u64 = 4;
 
     /// To a table, or to a frame that can only be read.
     #[must_use]
@@ -134,6 +150,24 @@ impl Entry {
     #[must_use]
     pub const fn writable(self) -> Self {
         Self(self.0 | Self::WRITABLE)
+    }
+
+    /// The same, for a large page: an entry of a root.
+    #[must_use]
+    pub const fn large(self) -> Self {
+        Self(self.0 | Self::LARGE)
+    }
+
+    /// Whether it is of a large page.
+    #[must_use]
+    pub const fn is_large(self) -> bool {
+        self.0 & Self::LARGE != 0
+    }
+
+    /// Whether it leads to a table, in a root.
+    #[must_use]
+    pub const fn is_table(self) -> bool {
+        self.is_present() && !self.is_large()
     }
 
     /// Whether there is anything.
@@ -235,6 +269,8 @@ pub(crate) struct Hardware {
     words: Vec<bool>,
     /// Invalidations that are not complete.
     invalidations: Vec<Invalidation>,
+    /// Entries that each CPU has overwritten since it last published.
+    unpublished: Vec<Vec<Overwritten>>,
     /// What CPUs may have found early, if anybody asks.
     in_flight: Option<InFlight>,
 }
@@ -243,13 +279,15 @@ impl Hardware {
     pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
         Self {
             profile,
-            cpus: (0..cpus).map(|_| HardwareCpu::default()).collect(),
+            // The last one is a device, which only broadcasts reach.
+            cpus: (0..=cpus).map(|_| HardwareCpu::default()).collect(),
             roots: Vec::new(),
             tables: Vec::new(),
             frames: Vec::new(),
             flushed: BTreeSet::new(),
             words: Vec::new(),
             invalidations: Vec::new(),
+            unpublished: vec![Vec::new(); cpus],
             in_flight: None,
         }
     }
@@ -294,11 +332,18 @@ impl Hardware {
         self.words.get(word as usize).copied().unwrap_or(false)
     }
 
-    /// A word has another value: CPUs may have found it.
-    pub(crate) fn written(&mut self, memory: &Memory, word: u32) -> Option<Wrong> {
+    /// A CPU has given a word another value: all CPUs may have found it.
+    pub(crate) fn written(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        word: u32,
+        before: Entry,
+    ) -> Option<Wrong> {
         if !self.is_of_page_tables(word) {
             return None;
         }
+        self.overwrite(cpu, word, before);
         self.fill_all(memory)
     }
 
@@ -317,7 +362,12 @@ impl Hardware {
         }
         for (slot, &word) in roots[root].words.iter().enumerate() {
             let entry = Entry(memory.value(word));
-            if entry.is_present() {
+            if entry.is_large() {
+                let page = SLOTS * PAGES + slot;
+                let leaf = Leaf { root, page, entry, life: frames[entry.target()] };
+                cached.leaves.insert(leaf);
+                flushed.remove(&leaf);
+            } else if entry.is_present() {
                 let table = entry.target();
                 cached.uppers.insert(Upper { root, slot, table, life: tables[table].life });
             }
@@ -379,6 +429,9 @@ impl Hardware {
             state.cached.remove(&tag);
         }
         (state.root, state.tag) = (root, tag);
+        if drops {
+            self.read_again(memory, cpu, cpu, &[]);
+        }
         self.fill(memory, cpu)
     }
 
@@ -391,6 +444,7 @@ impl Hardware {
         upper: bool,
     ) -> Option<Wrong> {
         self.drop_under(cpu, self.cpus[cpu].tag, pages, upper);
+        self.read_again(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
     }
 
@@ -411,14 +465,40 @@ impl Hardware {
         cpu: usize,
         tag: Option<u16>,
     ) -> Option<Wrong> {
-        let state = &mut self.cpus[cpu];
-        match tag {
-            Some(tag) => {
-                state.cached.remove(&tag);
-            }
-            None => state.cached.clear(),
-        }
+        self.forget(cpu, tag);
+        self.read_again(memory, cpu, cpu, &[]);
         self.fill(memory, cpu)
+    }
+
+    fn forget(&mut self, cpu: usize, tag: Option<u16>) {
+        let cached = &mut self.cpus[cpu].cached;
+        match tag {
+            Some(tag) => drop(cached.remove(&tag)),
+            None => cached.clear(),
+        }
+    }
+
+    /// A device translates by a root under a tag, and uses all that it finds, until it is detached.
+    /// Returns `None` if it does so already.
+    pub(crate) fn attach_device(
+        &mut self,
+        memory: &Memory,
+        root: usize,
+        tag: u16,
+    ) -> Option<Option<Wrong>> {
+        let number = self.cpus.len() - 1;
+        let device = &mut self.cpus[number];
+        if device.root.is_some() {
+            return None;
+        }
+        (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
+        Some(self.fill(memory, number))
+    }
+
+    /// The device stops, and drops all that it holds.
+    pub(crate) fn detach_device(&mut self) {
+        let number = self.cpus.len() - 1;
+        self.cpus[number] = HardwareCpu::default();
     }
 
     /// A CPU goes to user mode, or comes back.
@@ -461,7 +541,7 @@ impl Hardware {
             for &Leaf { root, page, entry, life } in &cached.leaves {
                 let is_now = self.entries(memory, root)[page] == entry;
                 if !is_now || life != self.frames[entry.target()] {
-                    old.push(format!("page {page} {entry}{under}"));
+                    old.push(format!("{} {entry}{under}", page_name(page)));
                 }
             }
             for &Upper { root, slot, table, life } in &cached.uppers {
@@ -476,10 +556,11 @@ impl Hardware {
 
     /// What the page tables of a root say.
     fn entries(&self, memory: &Memory, root: usize) -> Vec<Entry> {
-        let mut entries = vec![Entry::EMPTY; SLOTS * PAGES];
+        let mut entries = vec![Entry::EMPTY; PAGE_NUMBERS];
         for (slot, &word) in self.roots[root].words.iter().enumerate() {
             let upper = Entry(memory.value(word));
-            if !upper.is_present() {
+            if !upper.is_table() {
+                entries[SLOTS * PAGES + slot] = upper;
                 continue;
             }
             for (index, &word) in self.tables[upper.target()].words.iter().enumerate() {
@@ -543,6 +624,9 @@ impl Hardware {
             }
         }
         hash = self.invalidations.iter().fold(hash, |hash, it| it.hash(hash));
+        for (cpu, entries) in self.unpublished.iter().enumerate() {
+            hash = entries.iter().fold(hash, |hash, it| it.hash(mix(hash, cpu as u64)));
+        }
         hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
         for leaf in &self.flushed {
             hash = leaf.mixed_into(hash);

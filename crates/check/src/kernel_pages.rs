@@ -6,6 +6,10 @@ use std::collections::BTreeSet;
 use crate::choice::mix;
 use crate::hardware::{Entry, Wrong};
 use crate::memory::{CheckWord, Memory};
+use crate::profile::{Invalidations, Profile};
+
+/// A page as its entry was, and how often its frame had been given away by then.
+type Held = (usize, Entry, u32);
 
 /// What CPUs may hold of the kernel's pages.
 #[derive(Debug)]
@@ -14,24 +18,44 @@ pub(crate) struct KernelPages {
     words: Vec<u32>,
     /// How often each frame was given away.
     lives: Vec<u32>,
-    /// Each page as it was, and how often its frame had been given away by then.
-    held: Vec<BTreeSet<(usize, Entry, u32)>>,
+    /// What each CPU may hold.
+    held: Vec<BTreeSet<Held>>,
+    /// What each CPU may have found since its earlier loads were last complete: an invalidation of
+    /// everything may come as early as that.
+    since_complete: Vec<BTreeSet<Held>>,
+    /// What each CPU has overwritten since it last published: as in `hardware::unpublished`.
+    unpublished: Vec<Vec<Held>>,
+    is_early: bool,
     /// Who uses them, a bit each.
     online: u64,
     /// Invalidations that were broadcast and are not complete: whose, and of which page.
     broadcasts: Vec<(usize, usize)>,
+    /// What their issuers had overwritten and not published when they issued them.
+    unpublished_then: Vec<(usize, Held)>,
 }
 
 impl KernelPages {
-    pub(crate) fn new(cpus: usize) -> Self {
+    pub(crate) fn new(profile: Profile, cpus: usize) -> Self {
         let held = vec![BTreeSet::new(); cpus];
-        Self { words: Vec::new(), lives: Vec::new(), held, online: 0, broadcasts: Vec::new() }
+        let is_early = profile.invalidations == Invalidations::Early;
+        Self {
+            words: Vec::new(),
+            lives: Vec::new(),
+            since_complete: held.clone(),
+            held,
+            unpublished: vec![Vec::new(); cpus],
+            is_early,
+            online: 0,
+            broadcasts: Vec::new(),
+            unpublished_then: Vec::new(),
+        }
     }
 
     /// These are the words of their page table, each with a frame of the same number.
-    pub(crate) fn set_words(&mut self, words: &[CheckWord]) {
+    pub(crate) fn set_words(&mut self, memory: &Memory, words: &[CheckWord]) -> Option<Wrong> {
         self.words = words.iter().map(CheckWord::number).collect();
         self.lives = vec![0; words.len()];
+        self.fill(memory)
     }
 
     pub(crate) fn set_online(&mut self, cpu: usize, is_online: bool) -> Option<Wrong> {
@@ -39,16 +63,46 @@ impl KernelPages {
         self.look()
     }
 
+    /// A CPU has written an entry.
+    pub(crate) fn written(
+        &mut self,
+        memory: &Memory,
+        cpu: usize,
+        word: u32,
+        before: Entry,
+    ) -> Option<Wrong> {
+        let page = self.words.iter().position(|&it| it == word);
+        if let Some(page) = page.filter(|_| self.is_early && before.is_present()) {
+            self.unpublished[cpu].push((page, before, self.lives[before.target()]));
+        }
+        self.fill(memory)
+    }
+
+    /// Walkers find what a CPU has written so far, whatever it invalidates from now on.
+    pub(crate) fn publish(&mut self, cpu: usize) {
+        self.unpublished[cpu].clear();
+    }
+
+    /// What a CPU invalidates from now on comes after what it has done so far.
+    pub(crate) fn order_invalidations(&mut self, memory: &Memory, cpu: usize) {
+        if self.is_early {
+            self.since_complete[cpu] = self.present(memory).collect();
+        }
+    }
+
+    /// What page tables say.
+    fn present(&self, memory: &Memory) -> impl Iterator<Item = Held> {
+        let entries = self.words.iter().map(|&word| Entry(memory.value(word))).enumerate();
+        let present = entries.filter(|(_, entry)| entry.is_present());
+        present.map(|(page, entry)| (page, entry, self.lives[entry.target()]))
+    }
+
     /// Every CPU finds whatever there is, online or not.
-    pub(crate) fn fill(&mut self, memory: &Memory) -> Option<Wrong> {
-        for (page, &word) in self.words.iter().enumerate() {
-            let entry = Entry(memory.value(word));
-            if entry.is_present() {
-                let life = self.lives[entry.target()];
-                for held in &mut self.held {
-                    held.insert((page, entry, life));
-                }
-            }
+    fn fill(&mut self, memory: &Memory) -> Option<Wrong> {
+        let present: Vec<_> = self.present(memory).collect();
+        self.held.iter_mut().for_each(|held| held.extend(&present));
+        if self.is_early {
+            self.since_complete.iter_mut().for_each(|found| found.extend(&present));
         }
         self.look()
     }
@@ -65,19 +119,38 @@ impl KernelPages {
         pages: impl Fn(usize) -> bool,
     ) -> Option<Wrong> {
         self.held[cpu].retain(|&(page, ..)| !pages(page));
+        self.held[cpu].extend(&self.unpublished[cpu]);
+        self.fill(memory)
+    }
+
+    /// A CPU drops everything. Where that may be early, it may have done so when its loads were last
+    /// complete, and hold whatever it has found since then.
+    pub(crate) fn drop_all(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+        self.held[cpu].clear();
+        if self.is_early {
+            self.held[cpu].clone_from(&self.since_complete[cpu]);
+        }
+        self.held[cpu].extend(&self.unpublished[cpu]);
         self.fill(memory)
     }
 
     pub(crate) fn issue_broadcast(&mut self, cpu: usize, pages: impl Fn(usize) -> bool) {
         let pages = (0..self.words.len()).filter(|&page| pages(page));
         self.broadcasts.extend(pages.map(|page| (cpu, page)));
+        self.unpublished_then.extend(self.unpublished[cpu].iter().map(|&held| (cpu, held)));
     }
 
     /// A CPU's broadcasts are complete.
     pub(crate) fn complete_broadcasts(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
         let is_done = |page| self.broadcasts.contains(&(cpu, page));
-        self.held.iter_mut().for_each(|held| held.retain(|&(page, ..)| !is_done(page)));
+        let then = self.unpublished_then.iter().filter(|&&(issuer, _)| issuer == cpu);
+        let again: Vec<_> = then.map(|&(_, held)| held).collect();
+        for held in &mut self.held {
+            held.retain(|&(page, ..)| !is_done(page));
+            held.extend(&again);
+        }
         self.broadcasts.retain(|&(issuer, _)| issuer != cpu);
+        self.unpublished_then.retain(|&(issuer, _)| issuer != cpu);
         self.fill(memory)
     }
 
@@ -98,14 +171,26 @@ impl KernelPages {
     }
 
     pub(crate) fn hash(&self) -> u64 {
+        let of_held = |hash, &(page, entry, life): &Held| {
+            mix(hash, entry.0 << 16 | (page << 8) as u64 | u64::from(life))
+        };
         let mut hash = self.online;
         for &(issuer, page) in &self.broadcasts {
             hash = mix(hash, (issuer << 8 | page) as u64 + 1);
         }
         for held in &self.held {
             hash = mix(hash, held.len() as u64);
-            for &(page, entry, life) in held {
-                hash = mix(hash, entry.0 << 16 | (page << 8) as u64 | u64::from(life));
+            hash = held.iter().fold(hash, of_held);
+        }
+        if self.is_early {
+            for found in &self.since_complete {
+                hash = found.iter().fold(mix(hash, found.len() as u64), of_held);
+            }
+            for overwritten in &self.unpublished {
+                hash = overwritten.iter().fold(mix(hash, overwritten.len() as u64), of_held);
+            }
+            for (cpu, held) in &self.unpublished_then {
+                hash = of_held(mix(hash, *cpu as u64), held);
             }
         }
         self.lives.iter().fold(hash, |hash, &life| mix(hash, u64::from(life)))

@@ -85,8 +85,8 @@ pub use hardware::{
 };
 pub use history::{Line, LineKind, Writing};
 pub use machine::{KernelTable, PageTables, Upper};
-pub use memory::{CheckWord, fence};
-pub use profile::{LoadsWithoutTags, Profile, Stores, UpperLevels};
+pub use memory::{CheckWord, complete_accesses, fence, publish};
+pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
 pub use run::{End, Outcome, Setting, Stacks, run};
 pub use sharing::Sharing;
 pub use sometimes::Sometimes;

@@ -8,7 +8,8 @@ use shootdown::Word;
 
 use crate::choice::mix;
 use crate::hardware::{
-    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, What, Wrong,
+    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGE_NUMBERS, PAGES, Reach, SLOTS, Translation,
+    What, Wrong,
 };
 use crate::history::LineKind;
 use crate::kernel_pages::KernelPages;
@@ -89,10 +90,34 @@ impl PageTables {
         entry.is_present().then(|| entry.target())
     }
 
+    /// The same, unless there is none, or it is another CPU's by then: as kernels do that may find
+    /// a large page there instead.
+    pub fn take_table(&self, slot: usize) -> Option<usize> {
+        let entry = Entry(self.slots[slot].load(Acquire));
+        let is_taken = entry.is_table() && self.replace_slot(slot, entry, Entry::EMPTY, Relaxed);
+        is_taken.then(|| entry.target())
+    }
+
+    /// Takes a large page out of the root, and returns its frame, if it is there.
+    pub fn take_large(&self, slot: usize) -> Option<usize> {
+        let entry = Entry(self.slots[slot].load(Acquire));
+        let is_taken = entry.is_large() && self.replace_slot(slot, entry, Entry::EMPTY, AcqRel);
+        is_taken.then(|| entry.target())
+    }
+
+    /// Puts a large page into the root, where nothing is. Returns whether that was so.
+    pub fn map_large(&self, slot: usize, frame: usize) -> bool {
+        self.replace_slot(slot, Entry::EMPTY, Entry::to(frame).writable().large(), AcqRel)
+    }
+
+    fn replace_slot(&self, slot: usize, from: Entry, to: Entry, order: Ordering) -> bool {
+        self.slots[slot].compare_exchange(from.0, to.0, order, Acquire).is_ok()
+    }
+
     /// Whether the root still has the table that a page is in.
     #[must_use]
     pub fn is_hooked(&self, page: usize) -> bool {
-        Entry(self.slots[page / PAGES].load(Acquire)).is_present()
+        Entry(self.slots[page / PAGES].load(Acquire)).is_table()
     }
 
     /// Puts a table into the root once more.
@@ -116,7 +141,7 @@ impl KernelTable {
         let page =
             |page| CheckWord::named(Entry::to(page).writable().0, || format!("kernel page {page}"));
         let words: Vec<_> = (0..SLOTS).map(page).collect();
-        world.kernel_pages.borrow_mut().set_words(&words);
+        world.kernel_pages(|kernel, memory| kernel.set_words(memory, &words));
         Self(words)
     }
 
@@ -145,7 +170,7 @@ impl World {
     pub fn drop_pages(&self, pages: impl Fn(usize) -> bool, upper: Upper) {
         self.step();
         self.say(|| {
-            let pages: Vec<_> = (0..SLOTS * PAGES).filter(|&page| pages(page)).collect();
+            let pages: Vec<_> = (0..PAGE_NUMBERS).filter(|&page| pages(page)).collect();
             let tables = if upper == Upper::Dropped { ", and the way to them" } else { "" };
             format!("drops pages {pages:?}{tables}")
         });
@@ -163,7 +188,7 @@ impl World {
         let cpu = self.cpu();
         self.hardware(|hardware, memory| hardware.drop_tag(memory, cpu, tag));
         if tag.is_none() {
-            self.kernel_pages(|kernel, memory| kernel.drop_pages(memory, cpu, |_| true));
+            self.kernel_pages(|kernel, memory| kernel.drop_all(memory, cpu));
         }
     }
 
@@ -228,6 +253,9 @@ impl World {
         let cpu = self.cpu();
         self.hardware(|hardware, memory| hardware.complete_issued(memory, cpu));
         self.kernel_pages(|kernel, memory| kernel.complete_broadcasts(memory, cpu));
+        // It waits for loads, and for stores that are visible, too: `dsb ish`.
+        self.publish_tables();
+        self.order_invalidations();
     }
 
     /// Keeps from now on what CPUs may have found early: for programs that ask for
@@ -252,6 +280,18 @@ impl World {
         assert!(!found.is_empty(), "there is an entry, or a fault");
         self.see(found.iter().fold(5, |hash, found| mix(hash, found.bits())));
         found
+    }
+
+    /// This CPU's page-table writes are visible to walkers before its later invalidations.
+    pub(crate) fn publish_tables(&self) {
+        let cpu = self.cpu();
+        self.hardware.borrow_mut().publish(cpu);
+        self.kernel_pages.borrow_mut().publish(cpu);
+    }
+
+    /// This CPU's later invalidations come after what it has done so far.
+    pub(crate) fn order_invalidations(&self) {
+        self.kernel_pages.borrow_mut().order_invalidations(&self.memory.borrow(), self.cpu());
     }
 
     /// This CPU's loads behind this are not done yet.
@@ -334,6 +374,33 @@ impl World {
         self.kernel_pages(|kernel, _| kernel.reuse(frame));
     }
 
+    /// A device translates by a root under a tag from now on, and uses all that it finds. It is no
+    /// CPU: broadcasts reach it, and interrupts do not. Returns `false` if it does so already.
+    pub fn attach_device(&self, root: usize, tag: u16) -> bool {
+        self.step();
+        let found = self.hardware.borrow_mut().attach_device(&self.memory.borrow(), root, tag);
+        self.see(u64::from(found.is_some()));
+        let Some(wrong) = found else { return false };
+        self.say(|| format!("has a device translate by space {root} under tag {tag}"));
+        wrong.into_iter().for_each(|wrong| self.wrong(wrong));
+        true
+    }
+
+    /// The device stops, and drops what it holds.
+    pub fn detach_device(&self) {
+        self.step();
+        self.say(|| "has the device stop".to_owned());
+        self.hardware(|hardware, _| {
+            hardware.detach_device();
+            None
+        });
+    }
+
+    /// A frame that nothing is in yet.
+    pub(crate) fn add_frame(&self) -> usize {
+        self.hardware.borrow_mut().add_frame()
+    }
+
     /// The calling CPU is online from now on, and uses the kernel's pages; or it is not, and uses
     /// none but those that are never flushed.
     pub fn set_online(&self, is_online: bool) {
@@ -380,7 +447,7 @@ impl World {
 }
 
 fn as_bits(pages: impl Fn(usize) -> bool) -> u64 {
-    (0..SLOTS * PAGES).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page)
+    (0..PAGE_NUMBERS).filter(|&page| pages(page)).fold(0, |set, page| set | 1 << page)
 }
 
 /// Whether what is cached of upper levels goes, too.

@@ -39,6 +39,8 @@ struct Stored {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Visible {
     pub(crate) word: u32,
+    /// The value that it held before.
+    pub(crate) before: u64,
     /// Whether it held another value before.
     pub(crate) is_change: bool,
 }
@@ -156,9 +158,9 @@ impl Memory {
     /// A store becomes visible.
     pub(crate) fn write_back(&mut self, cpu: usize, index: usize) -> Visible {
         let Stored { word, value, .. } = self.buffers[cpu].remove(index);
-        let is_change = self.value(word) != value;
+        let before = self.value(word);
         self.set(word, value);
-        Visible { word, is_change }
+        Visible { word, before, is_change: before != value }
     }
 
     /// Everything is visible: before a run begins.
@@ -256,7 +258,7 @@ impl CheckWord {
     fn write(&self, world: &World, held: u64, value: u64) {
         if value != held {
             world.memory.borrow_mut().set(self.0, value);
-            world.written(self.0);
+            world.written(world.cpu(), self.0, held);
         }
     }
 }
@@ -329,4 +331,29 @@ pub fn fence() {
         world.see(3);
         world.say_as(LineKind::Access, || "fences".to_owned());
     });
+}
+
+/// Makes all that the calling CPU has stored visible, and its page-table writes visible to walkers
+/// before any later invalidation: `dsb ishst` on Arm. It does nothing where stores stay in order,
+/// as on x86.
+pub fn publish() {
+    with_world(|world| {
+        if world.memory.borrow().stores == Stores::Ordered {
+            return;
+        }
+        if world.memory.borrow().has_stored(world.cpu()) {
+            world.step();
+        }
+        world.drain(world.cpu());
+        world.publish_tables();
+        world.see(7);
+        world.say_as(LineKind::Access, || "publishes its page-table writes".to_owned());
+    });
+}
+
+/// A full barrier that later invalidations wait for, too: `dsb ish` on Arm.
+pub fn complete_accesses() {
+    fence();
+    publish();
+    with_world(World::order_invalidations);
 }

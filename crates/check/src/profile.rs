@@ -3,9 +3,15 @@
 //!
 //! What is not modelled, and on which side that errs:
 //!
-//! - Loads are never early, so barriers that order loads alone are not missed when they are missing
-//!   (loom misses them in the engine): too kind. Nor do walkers see what their own CPU has stored
-//!   before others do.
+//! - Loads are never early, except before an invalidation of everything (see below). A missing
+//!   barrier that orders loads alone is therefore not detected here; loom detects it in the engine.
+//!   This is too kind. Nor do walkers see what their own CPU has stored before others do.
+//! - An [early invalidation](Invalidations::Early) comes before loads only where it is of
+//!   everything, and only as far as the kernel's pages are concerned, which is what a CPU that
+//!   comes online drops. Arm allows it before any load that neither a `DSB` nor a dependency orders.
+//!   The machine cannot see dependencies: it takes an invalidation of pages, of a tag, or by
+//!   broadcast to depend on every load before it, and one of everything to depend on none. So an
+//!   invalidation of pages that lacks its dependency is not detected: too kind.
 //! - Translations in flight are kept for programs that [ask](crate::World::track_in_flight), by
 //!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
 //!   them.
@@ -30,6 +36,8 @@ pub struct Profile {
     pub traps_stale_writes: bool,
     /// What loading a root without a tag of its own drops.
     pub loads_without_tags: LoadsWithoutTags,
+    /// Whether an invalidation waits for what its CPU did before.
+    pub invalidations: Invalidations,
 }
 
 /// How stores become visible to others, and to walkers of page tables.
@@ -59,6 +67,18 @@ pub enum LoadsWithoutTags {
     Keep,
 }
 
+/// Whether an invalidation waits for what its CPU did before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidations {
+    /// It comes after all of it.
+    InOrder,
+    /// It may come before earlier writes of its CPU to page tables, unless they were
+    /// [published](crate::publish): a walker then reads the old entry again. An invalidation of
+    /// everything may also come before earlier loads, unless they are
+    /// [complete](crate::complete_accesses).
+    Early,
+}
+
 impl Profile {
     /// Intel's and AMD's.
     ///
@@ -71,12 +91,15 @@ impl Profile {
     /// - `loads_without_tags`: SDM volume 3, "Operations that Invalidate TLBs and Paging-Structure
     ///   Caches": MOV to CR3 drops all but global pages where there are no PCIDs, and all of the
     ///   PCID unless bit 63 is set.
+    /// - `invalidations`: SDM volume 3, "Serializing Instructions": INVLPG, INVPCID and MOV to CR3
+    ///   are serializing. AMD's INVLPGB is not, and is not modelled.
     pub const X86: Self = Self {
         name: "x86",
         stores: Stores::Ordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: true,
         loads_without_tags: LoadsWithoutTags::Drop,
+        invalidations: Invalidations::InOrder,
     };
     /// Arm's, from version 8 on. All of the Arm Architecture Reference Manual for A-profile.
     ///
@@ -86,12 +109,17 @@ impl Profile {
     /// - `traps_stale_writes`: "Hardware management of the dirty state": by an atomic update of the
     ///   entry in memory; or by a fault, where there is no such hardware.
     /// - `loads_without_tags`: "TLB maintenance instructions" lists no write of a root.
+    /// - `invalidations`: "Ordering and completion of TLB maintenance instructions": only a `DSB`
+    ///   orders a `TLBI` after earlier accesses. Arm's VMSA model in herd7 (June 2025) orders it
+    ///   after an earlier load by an address or control dependency, too, and by no `DMB`, `ISB` or
+    ///   load-acquire alone.
     pub const ARM64: Self = Self {
         name: "arm64",
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedIfAsked,
         traps_stale_writes: true,
         loads_without_tags: LoadsWithoutTags::Keep,
+        invalidations: Invalidations::Early,
     };
     /// RISC-V's. All but the first of volume II of its manual, the privileged architecture.
     ///
@@ -102,7 +130,10 @@ impl Profile {
     ///   handler, or by an atomic update that looks at the entry once more.
     /// - `loads_without_tags`: "Supervisor Address Translation and Protection (satp) Register":
     ///   writing it invalidates nothing.
-    pub const RISCV: Self = Self { name: "riscv", ..Self::ARM64 };
+    /// - `invalidations`: "Supervisor Memory-Management Fence Instruction": `sfence.vma` orders
+    ///   earlier stores before later walks.
+    pub const RISCV: Self =
+        Self { name: "riscv", invalidations: Invalidations::InOrder, ..Self::ARM64 };
     /// ARC's, as Linux uses it.
     ///
     /// - `stores`: `arch/arc/include/asm/barrier.h`: weakly ordered, though issued in order.
@@ -110,12 +141,14 @@ impl Profile {
     /// - `traps_stale_writes`: the same: an entry that a load has brought in can be written by,
     ///   and only stores that miss mark it.
     /// - `loads_without_tags`: the same: the root is for software alone, the MMU knows a number.
+    /// - `invalidations`: the same: software walks, by loads of the same CPU.
     pub const ARC: Self = Self {
         name: "arc",
         stores: Stores::Unordered,
         upper_levels: UpperLevels::DroppedWithPages,
         traps_stale_writes: false,
         loads_without_tags: LoadsWithoutTags::Keep,
+        invalidations: Invalidations::InOrder,
     };
     /// All of them.
     pub const ALL: [Self; 4] = [Self::X86, Self::ARM64, Self::RISCV, Self::ARC];

@@ -13,7 +13,7 @@ use std::ptr;
 use corosensei::Yielder;
 
 use crate::choice::mix;
-use crate::hardware::{Hardware, Wrong};
+use crate::hardware::{Entry, Hardware, Wrong};
 use crate::history::{Line, LineKind, Writing};
 use crate::kernel_pages::KernelPages;
 use crate::memory::{Access, Memory, Visible};
@@ -108,7 +108,7 @@ impl World {
             yielder: Cell::new(ptr::null()),
             memory: RefCell::new(Memory::new(profile.stores, cpus, writing)),
             hardware: RefCell::new(Hardware::new(profile, cpus)),
-            kernel_pages: RefCell::new(KernelPages::new(cpus)),
+            kernel_pages: RefCell::new(KernelPages::new(profile, cpus)),
             telling: RefCell::new(Telling::new(cpus)),
             sharing: RefCell::default(),
             wrong: RefCell::new(None),
@@ -300,19 +300,19 @@ impl World {
     fn stored(&self, cpu: usize, stored: Visible) {
         self.telling.borrow_mut().has_stored(&self.memory.borrow(), cpu);
         if stored.is_change {
-            self.written(stored.word);
+            self.written(cpu, stored.word, stored.before);
         }
     }
 
-    /// A word has another value for all from now on.
-    pub(crate) fn written(&self, word: u32) {
+    /// A word has another value for all from now on, written by this CPU. It held `before`.
+    pub(crate) fn written(&self, cpu: usize, word: u32, before: u64) {
         let found = {
             let memory = self.memory.borrow();
             let mut kernel = self.kernel_pages.borrow_mut();
             if kernel.contains(word) {
-                kernel.fill(&memory)
+                kernel.written(&memory, cpu, word, Entry(before))
             } else {
-                self.hardware.borrow_mut().written(&memory, word)
+                self.hardware.borrow_mut().written(&memory, cpu, word, Entry(before))
             }
         };
         if let Some(wrong) = found {

@@ -299,6 +299,9 @@ const BROKEN: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
     (Rule::MarkHeldBack, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),
     (Rule::MarkHolders, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
+    (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),
+    (Rule::PublishTables, Profile::ARM64, [&[UnmapKernel(0)], &[]]),
+    (Rule::OnlineSync, Profile::ARM64, [&[OfflineOnline], &[UnmapKernel(0)]]),
 ];
 
 #[test]

@@ -3,13 +3,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
 use shootdown::Word;
 use shootdown_check::{
-    Budget, CheckWord, Entry, Keeps, Outcome, PageTables, Profile, Scene, Search, Setting, System,
-    Upper, World, Wrong, fence, run, search, with_world,
+    Budget, CheckWord, Entry, Keeps, KernelTable, Outcome, PageTables, Profile, Scene, Search, Setting, System,
+    Upper, World, Wrong, complete_accesses, fence, publish, run, search, with_world,
 };
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
@@ -21,6 +21,7 @@ struct Shared {
     x: CheckWord,
     y: CheckWord,
     tables: PageTables,
+    kernel: KernelTable,
     seen: Cell<[u64; 2]>,
     /// How many CPUs have come to their end.
     ended: Cell<usize>,
@@ -59,6 +60,7 @@ impl Scene for Litmus {
             x: CheckWord::new(0),
             y: CheckWord::new(0),
             tables: PageTables::new(world),
+            kernel: KernelTable::new(world),
             seen: Cell::new([0; 2]),
             ended: Cell::new(0),
             body: self.0,
@@ -263,6 +265,94 @@ fn the_way_to_a_table_is_remembered_where_only_pages_are_dropped() {
     };
     assert_eq!(wrong(Profile::X86, body), None);
     assert_eq!(wrong(Profile::ARM64, body), Some(Wrong::WalksFreed { cpu: 0 }));
+}
+
+/// CPU 0 takes a page away that it has loaded itself, and invalidates it there.
+fn invalidate_own_after(it: &Shared, cpu: usize, barrier: fn()) {
+    if cpu == 0 {
+        load(it, 1);
+        it.tables.swap(0, Entry::EMPTY);
+        barrier();
+        with_world(|world| {
+            world.drop_pages(|page| page == 0, Upper::Kept);
+            world.reuse_frame(0);
+            world.stay_in_user_mode();
+        });
+    }
+}
+
+#[test]
+fn fenced_entry_is_read_again_after_invalidation() {
+    let fenced: Body = |it, cpu| invalidate_own_after(it, cpu, fence);
+    let published: Body = |it, cpu| invalidate_own_after(it, cpu, publish);
+    let reused = Some(Wrong::UsesReused { cpu: 0, page: 0 });
+    assert_eq!(wrong(Profile::ARM64, fenced), reused);
+    assert_eq!(wrong(Profile::ARM64, published), None);
+}
+
+/// The same by a broadcast, which is complete before the frame is given away.
+#[test]
+fn fenced_entry_is_read_again_after_broadcast() {
+    let fenced: Body = |it, cpu| broadcast_after(it, cpu, fence);
+    let published: Body = |it, cpu| broadcast_after(it, cpu, publish);
+    let reused = Some(Wrong::UsesReused { cpu: 1, page: 0 });
+    assert_eq!(wrong(Profile::ARM64, fenced), reused);
+    assert_eq!(wrong(Profile::ARM64, published), None);
+    for profile in [Profile::X86, Profile::RISCV] {
+        assert_eq!(wrong(profile, fenced), None, "{}", profile.name);
+    }
+}
+
+fn broadcast_after(it: &Shared, cpu: usize, barrier: fn()) {
+    if cpu == 1 {
+        load(it, 1);
+        return with_world(World::stay_in_user_mode);
+    }
+    it.tables.swap(0, Entry::EMPTY);
+    barrier();
+    with_world(|world| {
+        world.issue_broadcast(|page| page == 0);
+        // What comes after the invalidation was issued does not help it.
+        publish();
+        world.complete_broadcasts();
+        world.reuse_frame(0);
+    });
+}
+
+/// CPU 0 takes a kernel page away and counts that; CPU 1 reads the count, and drops everything.
+fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
+    if cpu == 0 {
+        let entry = it.kernel.swap(0, Entry::EMPTY);
+        publish();
+        it.x.store(1, Release);
+        while it.y.load(Relaxed) == 0 {
+            with_world(World::relax);
+        }
+        return with_world(|world| world.reuse_kernel_frame(entry.target()));
+    }
+    with_world(|world| world.set_online(true));
+    fence();
+    let count = it.x.load(Acquire);
+    if let Some(barrier) = barrier {
+        barrier();
+    }
+    with_world(|world| world.drop_tag(None));
+    if count == 0 {
+        with_world(|world| world.set_online(false));
+    }
+    it.y.store(1, Release);
+}
+
+#[test]
+fn dropping_everything_may_precede_an_earlier_load() {
+    let early: Body = |it, cpu| drop_all_after_load(it, cpu, None);
+    let fenced: Body = |it, cpu| drop_all_after_load(it, cpu, Some(fence));
+    let ordered: Body = |it, cpu| drop_all_after_load(it, cpu, Some(complete_accesses));
+    let reused = Some(Wrong::UsesReusedKernel { cpu: 1, page: 0 });
+    assert_eq!(wrong(Profile::ARM64, early), reused);
+    assert_eq!(wrong(Profile::ARM64, fenced), reused);
+    assert_eq!(wrong(Profile::ARM64, ordered), None);
+    assert_eq!(wrong(Profile::X86, early), None);
 }
 
 /// Two spaces under one tag, and nothing dropped in between.

@@ -215,6 +215,11 @@ impl<'e, M: Machine> Here<'e, M> {
         // and invalidate after that.
         fence(machine, Rule::OnlineFence);
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
+        // Nothing below depends on the generation just loaded, so no dependency orders the
+        // invalidation after that load.
+        if !machine.breaks(Rule::OnlineSync) {
+            machine.synchronize();
+        }
         if !machine.breaks(Rule::FlushOnOnline) {
             machine.invalidate_all();
         }

@@ -12,7 +12,7 @@ use crate::pending::Pending;
 use crate::presence::Presence;
 use crate::quarantine::Horizon;
 use crate::roster::Roster;
-use crate::rules::{Rule, fence};
+use crate::rules::{Rule, fence, publish};
 use crate::space::Space;
 use crate::tag::Tagging;
 
@@ -239,7 +239,7 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline]
     fn begin_flush(&self, space: &Space<M>, extents: &[Extent]) -> u64 {
         let machine = self.machine();
-        machine.publish();
+        publish(machine, Rule::PublishTables);
         let generation = space.journal.bump(machine, extents.len() as u64);
         if extents[0].is_whole() {
             space.counters.flushes_full.add(1);
@@ -261,7 +261,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
         let (machine, kernel) = (self.machine(), self.engine.kernel());
-        machine.publish();
+        publish(machine, Rule::PublishTables);
         if self.broadcasts_kernel(extent) {
             return self.pending_broadcast();
         }

@@ -178,6 +178,13 @@ word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 ///   `invalidate` methods returns, it has taken full effect on this CPU: no later access, and no
 ///   later speculative walk, uses what was to go. That includes the caches of upper page-table
 ///   levels for an extent that [frees tables](Extent::frees_tables), for a whole tag, and for all;
+/// - none of the `invalidate` methods, and no broadcast, takes effect before a load of this CPU
+///   that decided whether the engine calls the method (a control dependency), that its operands
+///   were computed from (an address dependency), or that came before
+///   [`synchronize`](Machine::synchronize). It may take effect before any other earlier load, even
+///   an acquiring one with a full barrier behind it: Arm orders `TLBI` after a load by no less than
+///   a `DSB` or a dependency. It may take effect before an earlier page-table write, too, unless
+///   [`publish`](Machine::publish) or `synchronize` is between the two;
 /// - a CPU in the set given to [`ring`](Machine::ring) enters the flush interrupt's handler after
 ///   finite time, unless it masks that interrupt for ever; the handler calls
 ///   [`Here::answer`](crate::Here::answer), and finds the memory there as the sender left it: on
@@ -259,6 +266,17 @@ pub unsafe trait Machine: Sync + Sized {
     /// anything that follows (`dsb ishst` on Arm; nothing on x86).
     fn publish(&self);
 
+    /// Completes every earlier load and store of this CPU, page-table writes included, before any
+    /// later invalidation (`dsb ish` on Arm).
+    ///
+    /// The engine calls this where an invalidation must come after a load and depends on no load:
+    /// see [`invalidate_all`](Machine::invalidate_all).
+    #[inline]
+    fn synchronize(&self) {
+        self.fence();
+        self.publish();
+    }
+
     /// How tags are given to spaces. Per CPU, unless the machine says otherwise.
     #[inline]
     fn tagging(&self) -> Tagging {
@@ -333,6 +351,9 @@ pub unsafe trait Machine: Sync + Sized {
     fn invalidate_kernel(&self, extent: Extent);
 
     /// Drops every translation of this CPU, global ones included, under every tag.
+    ///
+    /// It has no operand. Where the engine calls it unconditionally, no dependency orders it after
+    /// earlier loads, and [`synchronize`](Machine::synchronize) does.
     fn invalidate_all(&self);
 
     /// Whether a CPU walks the page tables before it first writes to a page that it remembers as

@@ -13,7 +13,7 @@ use shootdown::{
 use super::{Config, Tags};
 use crate::hardware::Keeps;
 use crate::machine::Upper;
-use crate::memory::{CheckWord, fence};
+use crate::memory::{CheckWord, complete_accesses, fence, publish};
 use crate::sometimes::Sometimes;
 use crate::world::{World, with_world};
 
@@ -87,7 +87,10 @@ unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
         fence();
     }
     fn publish(&self) {
-        fence();
+        publish();
+    }
+    fn synchronize(&self) {
+        complete_accesses();
     }
     fn tagging(&self) -> Tagging {
         match self.tags {

@@ -3,16 +3,18 @@
 
 use std::fmt;
 
-use super::{Hardware, PAGES, SLOTS, Wrong};
+use super::{Hardware, Overwritten, PAGE_NUMBERS, Wrong};
 use crate::choice::mix;
 use crate::memory::Memory;
 
 /// One that is not complete.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Invalidation {
     issuer: usize,
     reach: Reach,
     what: What,
+    /// What its issuer had overwritten and not published by then.
+    unpublished: Vec<Overwritten>,
 }
 
 /// Whose translations an invalidation takes.
@@ -38,7 +40,7 @@ pub(crate) enum What {
 impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |set: u64| -> Vec<_> {
-            (0..SLOTS * PAGES).filter(|page| set >> page & 1 == 1).collect()
+            (0..PAGE_NUMBERS).filter(|page| set >> page & 1 == 1).collect()
         };
         match *self {
             Self::Pages(set) => write!(f, "pages {:?}", list(set)),
@@ -51,7 +53,7 @@ impl fmt::Display for What {
 }
 
 impl Invalidation {
-    pub(super) fn hash(self, hash: u64) -> u64 {
+    pub(super) fn hash(&self, hash: u64) -> u64 {
         let reach = u64::from(self.reach == Reach::Everybody);
         let (kind, what) = match self.what {
             What::Pages(set) => (0, set),
@@ -60,14 +62,16 @@ impl Invalidation {
             }
             What::Tag(tag) => (2, u64::from(tag)),
         };
-        mix(mix(hash, (self.issuer as u64) << 4 | kind | reach), what)
+        let hash = mix(mix(hash, (self.issuer as u64) << 4 | kind | reach), what);
+        self.unpublished.iter().fold(hash, |hash, it| it.hash(hash))
     }
 }
 
 impl Hardware {
     /// A CPU begins an invalidation.
     pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
-        self.invalidations.push(Invalidation { issuer, reach, what });
+        let unpublished = self.unpublished(issuer);
+        self.invalidations.push(Invalidation { issuer, reach, what, unpublished });
     }
 
     /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
@@ -79,7 +83,7 @@ impl Hardware {
         for invalidation in own {
             for target in 0..self.cpus.len() {
                 if target == cpu || invalidation.reach == Reach::Everybody {
-                    let found = self.take(memory, target, invalidation);
+                    let found = self.take(memory, target, &invalidation);
                     wrong = wrong.or(found);
                 }
             }
@@ -87,30 +91,31 @@ impl Hardware {
         wrong
     }
 
-    fn take(&mut self, memory: &Memory, cpu: usize, by: Invalidation) -> Option<Wrong> {
-        let is_remote = cpu != by.issuer;
+    fn take(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Wrong> {
+        let (is_remote, tag) = (cpu != by.issuer, self.cpus[cpu].tag);
         match by.what {
             What::Pages(set) => {
                 let is_taken = |page| set >> page & 1 == 1;
                 if is_remote {
                     self.wait_for_accesses(cpu, is_taken);
                 }
-                self.drop_pages(memory, cpu, is_taken, true)
+                self.drop_under(cpu, tag, is_taken, true);
             }
-            What::PagesUnder { tag, pages, upper } => {
+            What::PagesUnder { tag: of, pages, upper } => {
                 let is_taken = |page| pages >> page & 1 == 1;
-                if is_remote && self.cpus[cpu].tag == tag {
+                if is_remote && tag == of {
                     self.wait_for_accesses(cpu, is_taken);
                 }
-                self.drop_under(cpu, tag, is_taken, upper);
-                self.fill(memory, cpu)
+                self.drop_under(cpu, of, is_taken, upper);
             }
-            What::Tag(tag) => {
-                if is_remote && self.cpus[cpu].tag == tag {
+            What::Tag(of) => {
+                if is_remote && tag == of {
                     self.wait_for_accesses(cpu, |_| true);
                 }
-                self.drop_tag(memory, cpu, Some(tag))
+                self.forget(cpu, Some(of));
             }
         }
+        self.read_again(memory, cpu, by.issuer, &by.unpublished);
+        self.fill(memory, cpu)
     }
 }

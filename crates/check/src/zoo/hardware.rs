@@ -6,7 +6,7 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, nothing, uses_dead, uses_foreign};
 use crate::hardware::{Entry, Keeps};
-use crate::memory::fence;
+use crate::memory::{fence, publish};
 use crate::profile::Profile;
 use crate::world::{World, with_world};
 
@@ -89,6 +89,7 @@ fn use_it(stage: &Stage) {
 
 fn broadcast_and_go_on(stage: &Stage) {
     stage.take(0, 0);
+    publish();
     with_world(|world| world.issue_broadcast(|page| page == 0));
     stage.come_to(0);
     with_world(World::complete_broadcasts);
@@ -106,6 +107,7 @@ fn rely_on_its_own_barrier(stage: &Stage) {
 
 fn broadcast_and_reuse(stage: &Stage) {
     let frame = stage.take(0, 0);
+    publish();
     with_world(|world| world.issue_broadcast(|page| page == 0));
     if stage.is_mended() {
         with_world(World::complete_broadcasts);
@@ -115,6 +117,7 @@ fn broadcast_and_reuse(stage: &Stage) {
 
 fn invalidate_here_and_reuse(stage: &Stage) {
     let frame = stage.take(0, 0);
+    publish();
     if stage.is_mended() {
         with_world(|world| {
             world.issue_broadcast(|page| page == 0);
@@ -129,7 +132,10 @@ fn invalidate_here_and_reuse(stage: &Stage) {
 fn store_and_broadcast(stage: &Stage) {
     let frame = stage.space(0).entry(0).target();
     stage.space(0).store(0, Entry::EMPTY);
+    // A full barrier makes it visible to CPUs, which is not enough.
     if stage.is_mended() {
+        publish();
+    } else {
         fence();
     }
     with_world(|world| {

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use shootdown::Word;
 use shootdown_check::{
     Access, CheckWord, Entry, Keeps, Moment, Outcome, PAGES, PageTables, Reach, Scene, Setting,
-    System, Translation, World, Wrong, fence, run, with_world,
+    System, Translation, World, Wrong, fence, publish, run, with_world,
 };
 
 /// The page `x`.
@@ -260,6 +260,7 @@ impl Machine {
                 // What is invalidated first may be found again, as long as a store is on its way.
                 world.complete_broadcasts();
                 fence();
+                publish();
             }
             Isb | Svc | Eret => world.synchronise(),
             Tlbi(page) => world.issue(Reach::Own, |it| it == page),
