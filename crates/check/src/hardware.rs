@@ -22,9 +22,9 @@ use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
 pub use self::in_flight::{Access, Moment, Translation};
-use self::unpublished::Overwritten;
 pub use self::invalidation::Reach;
 pub(crate) use self::invalidation::{Invalidation, What};
+use self::unpublished::Overwritten;
 
 /// Entries of a root.
 pub const SLOTS: usize = 2;
@@ -478,21 +478,22 @@ impl Hardware {
         }
     }
 
+    /// Whether a device translates by some root.
+    pub(crate) fn has_device(&self) -> bool {
+        self.cpus.last().is_some_and(|device| device.root.is_some())
+    }
+
     /// A device translates by a root under a tag, and uses all that it finds, until it is detached.
-    /// Returns `None` if it does so already.
     pub(crate) fn attach_device(
         &mut self,
         memory: &Memory,
         root: usize,
         tag: u16,
-    ) -> Option<Option<Wrong>> {
+    ) -> Option<Wrong> {
         let number = self.cpus.len() - 1;
         let device = &mut self.cpus[number];
-        if device.root.is_some() {
-            return None;
-        }
         (device.root, device.tag, device.is_in_user_mode) = (Some(root), tag, true);
-        Some(self.fill(memory, number))
+        self.fill(memory, number)
     }
 
     /// The device stops, and drops all that it holds.

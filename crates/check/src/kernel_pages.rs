@@ -120,17 +120,23 @@ impl KernelPages {
     ) -> Option<Wrong> {
         self.held[cpu].retain(|&(page, ..)| !pages(page));
         self.held[cpu].extend(&self.unpublished[cpu]);
+        // It is done when it returns, and with it all loads before it.
+        self.order_invalidations(memory, cpu);
         self.fill(memory)
     }
 
-    /// A CPU drops everything. Where that may be early, it may have done so when its loads were last
-    /// complete, and hold whatever it has found since then.
+    /// A CPU drops everything. If it is not online yet, it does so whatever it has loaded: where no
+    /// dependency orders an invalidation after loads, this one may come as early as when they were
+    /// last complete, and the CPU may hold whatever it has found since then. A CPU that is online
+    /// drops everything only because of something that it has loaded.
     pub(crate) fn drop_all(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
         self.held[cpu].clear();
-        if self.is_early {
+        if self.is_early && self.online >> cpu & 1 == 0 {
             self.held[cpu].clone_from(&self.since_complete[cpu]);
         }
         self.held[cpu].extend(&self.unpublished[cpu]);
+        // It is done when it returns, and with it all loads before it.
+        self.order_invalidations(memory, cpu);
         self.fill(memory)
     }
 
@@ -145,7 +151,7 @@ impl KernelPages {
         let is_done = |page| self.broadcasts.contains(&(cpu, page));
         let then = self.unpublished_then.iter().filter(|&&(issuer, _)| issuer == cpu);
         let again: Vec<_> = then.map(|&(_, held)| held).collect();
-        for held in &mut self.held {
+        for held in self.held.iter_mut().chain(&mut self.since_complete) {
             held.retain(|&(page, ..)| !is_done(page));
             held.extend(&again);
         }

@@ -8,8 +8,8 @@ use shootdown::Word;
 
 use crate::choice::mix;
 use crate::hardware::{
-    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGE_NUMBERS, PAGES, Reach, SLOTS, Translation,
-    What, Wrong,
+    Access, Entry, Hardware, Keeps, Moment, Outdated, PAGE_NUMBERS, PAGES, Reach, SLOTS,
+    Translation, What, Wrong,
 };
 use crate::history::LineKind;
 use crate::kernel_pages::KernelPages;
@@ -105,9 +105,9 @@ impl PageTables {
         is_taken.then(|| entry.target())
     }
 
-    /// Puts a large page into the root, where nothing is. Returns whether that was so.
-    pub fn map_large(&self, slot: usize, frame: usize) -> bool {
-        self.replace_slot(slot, Entry::EMPTY, Entry::to(frame).writable().large(), AcqRel)
+    /// Puts a large page into the root, where nothing is.
+    pub fn map_large(&self, slot: usize, frame: usize) {
+        self.slots[slot].swap(Entry::to(frame).writable().large().0, AcqRel);
     }
 
     fn replace_slot(&self, slot: usize, from: Entry, to: Entry, order: Ordering) -> bool {
@@ -378,12 +378,13 @@ impl World {
     /// CPU: broadcasts reach it, and interrupts do not. Returns `false` if it does so already.
     pub fn attach_device(&self, root: usize, tag: u16) -> bool {
         self.step();
-        let found = self.hardware.borrow_mut().attach_device(&self.memory.borrow(), root, tag);
-        self.see(u64::from(found.is_some()));
-        let Some(wrong) = found else { return false };
-        self.say(|| format!("has a device translate by space {root} under tag {tag}"));
-        wrong.into_iter().for_each(|wrong| self.wrong(wrong));
-        true
+        let is_free = !self.hardware.borrow().has_device();
+        self.see(u64::from(is_free));
+        if is_free {
+            self.say(|| format!("has a device translate by space {root} under tag {tag}"));
+            self.hardware(|hardware, memory| hardware.attach_device(memory, root, tag));
+        }
+        is_free
     }
 
     /// The device stops, and drops what it holds.

@@ -6,12 +6,12 @@
 //! - Loads are never early, except before an invalidation of everything (see below). A missing
 //!   barrier that orders loads alone is therefore not detected here; loom detects it in the engine.
 //!   This is too kind. Nor do walkers see what their own CPU has stored before others do.
-//! - An [early invalidation](Invalidations::Early) comes before loads only where it is of
-//!   everything, and only as far as the kernel's pages are concerned, which is what a CPU that
-//!   comes online drops. Arm allows it before any load that neither a `DSB` nor a dependency orders.
-//!   The machine cannot see dependencies: it takes an invalidation of pages, of a tag, or by
-//!   broadcast to depend on every load before it, and one of everything to depend on none. So an
-//!   invalidation of pages that lacks its dependency is not detected: too kind.
+//! - An [early invalidation](Invalidations::Early) comes before loads only where a CPU that is not
+//!   online yet drops everything, and only as far as the kernel's pages are concerned. Arm allows an
+//!   invalidation before any load that neither a `DSB` nor a dependency orders. The machine cannot
+//!   see dependencies: it takes every other invalidation, broadcasts included, to depend on every
+//!   load before it. So an invalidation that lacks its dependency is not detected elsewhere: too
+//!   kind.
 //! - Translations in flight are kept for programs that [ask](crate::World::track_in_flight), by
 //!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
 //!   them.
@@ -73,8 +73,8 @@ pub enum Invalidations {
     /// It comes after all of it.
     InOrder,
     /// It may come before earlier writes of its CPU to page tables, unless they were
-    /// [published](crate::publish): a walker then reads the old entry again. An invalidation of
-    /// everything may also come before earlier loads, unless they are
+    /// [published](crate::publish): a walker then reads the old entry again. If a CPU that is not
+    /// online yet drops everything, that may also come before earlier loads, unless they are
     /// [complete](crate::complete_accesses).
     Early,
 }

@@ -26,11 +26,30 @@ pub enum Sometimes {
     /// Tags ran out, and all were given anew, while somebody flushed. (Where they are the same on
     /// all CPUs, or renamed.)
     RolledOverDuringFlush,
+    /// A page table waited in quarantine, for a lazy CPU could walk it.
+    HeldTableBack,
+    /// There was no room in quarantine, and CPUs were made to forget the way to tables.
+    Expelled,
+    /// A CPU freed a dead space that another CPU had held, by reaping.
+    Reaped,
+    /// A roster was trimmed.
+    TrimmedRoster,
+    /// A tag was pinned, and a device used it. (Where hardware can be told to drop translations
+    /// everywhere, and there are tags enough.)
+    PinnedForDevice,
+    /// A flush was polled, was not done, and was joined with another one.
+    JoinedUnfinished,
+    /// A batch took pages of two spaces.
+    BatchedTwoSpaces,
+    /// A large page was taken away.
+    UnmappedLargePage,
+    /// A CPU was interrupted whose number is in the second word of sets. (Where they have two.)
+    RangInSecondWord,
 }
 
 impl Sometimes {
     /// All of it.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 19] = [
         Self::CaughtUpFromLog,
         Self::KeptItsTag,
         Self::Answered,
@@ -41,6 +60,15 @@ impl Sometimes {
         Self::Settled,
         Self::Broadcast,
         Self::RolledOverDuringFlush,
+        Self::HeldTableBack,
+        Self::Expelled,
+        Self::Reaped,
+        Self::TrimmedRoster,
+        Self::PinnedForDevice,
+        Self::JoinedUnfinished,
+        Self::BatchedTwoSpaces,
+        Self::UnmappedLargePage,
+        Self::RangInSecondWord,
     ];
 }
 
@@ -57,6 +85,15 @@ impl fmt::Display for Sometimes {
             Self::Settled => "flushed what a batch held back",
             Self::Broadcast => "broadcast an invalidation",
             Self::RolledOverDuringFlush => "ran out of tags during a flush",
+            Self::HeldTableBack => "held a page table back from a lazy CPU",
+            Self::Expelled => "made CPUs forget the way to tables",
+            Self::Reaped => "freed a dead space that another CPU had held, by reaping",
+            Self::TrimmedRoster => "trimmed a roster",
+            Self::PinnedForDevice => "pinned a tag for a device",
+            Self::JoinedUnfinished => "polled a flush that was not done, and joined it",
+            Self::BatchedTwoSpaces => "took pages of two spaces in a batch",
+            Self::UnmappedLargePage => "took a large page away",
+            Self::RangInSecondWord => "interrupted a CPU of the second word of a set",
         })
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use shootdown::Word;
 use shootdown_check::{
-    Budget, CheckWord, Entry, Keeps, KernelTable, Outcome, PageTables, Profile, Scene, Search, Setting, System,
-    Upper, World, Wrong, complete_accesses, fence, publish, run, search, with_world,
+    Budget, CheckWord, Entry, Keeps, KernelTable, Outcome, PageTables, Profile, Scene, Search,
+    Setting, System, Upper, World, Wrong, complete_accesses, fence, publish, run, search,
+    with_world,
 };
 
 const BUDGET: Budget = Budget { time: Duration::from_secs(60), states: 1_000_000 };
@@ -319,7 +320,8 @@ fn broadcast_after(it: &Shared, cpu: usize, barrier: fn()) {
     });
 }
 
-/// CPU 0 takes a kernel page away and counts that; CPU 1 reads the count, and drops everything.
+/// CPU 0 takes a kernel page away and counts that; CPU 1 reads the count, drops everything, and
+/// comes online if it has found the page counted.
 fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
     if cpu == 0 {
         let entry = it.kernel.swap(0, Entry::EMPTY);
@@ -330,15 +332,14 @@ fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
         }
         return with_world(|world| world.reuse_kernel_frame(entry.target()));
     }
-    with_world(|world| world.set_online(true));
     fence();
     let count = it.x.load(Acquire);
     if let Some(barrier) = barrier {
         barrier();
     }
     with_world(|world| world.drop_tag(None));
-    if count == 0 {
-        with_world(|world| world.set_online(false));
+    if count == 1 {
+        with_world(|world| world.set_online(true));
     }
     it.y.store(1, Release);
 }

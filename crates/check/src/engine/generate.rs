@@ -4,9 +4,11 @@ use super::{Config, Op, Programs};
 use crate::choice::Random;
 use crate::hardware::{PAGES, SLOTS};
 
-/// What short programs are made of: each operation, on a space of which there are two, and pages of
-/// one table.
-const ALPHABET: [Op; 14] = [
+/// What short programs are made of: each operation on one of two spaces, and on pages of one table.
+/// Four are left out: [`Op::Pin`] needs tags that most hardware does not have, and the programs
+/// with [`Op::UnmapLarge`], [`Op::TrimRoster`] and [`Op::Expel`] have too many states to go through
+/// with every other operation.
+const ALPHABET: [Op; 18] = [
     Op::Run(0),
     Op::Run(1),
     Op::Idle,
@@ -20,6 +22,10 @@ const ALPHABET: [Op; 14] = [
     Op::UnmapTable(0, 0),
     Op::UnmapKernel(0),
     Op::OfflineOnline,
+    Op::FreeTable(0, 0),
+    Op::UnmapJoined(0, 0),
+    Op::ReclaimBoth(0, 0),
+    Op::Reap,
     Op::Retire(0),
 ];
 
@@ -55,14 +61,16 @@ impl Programs {
         })
     }
 
-    /// Of so many operations for each CPU. In every second one each space is retired at last. The
-    /// same seed makes the same program.
+    /// Of so many operations for each CPU. In every second one each space is retired at last, and a
+    /// CPU reaps. The same seed makes the same program.
     #[must_use]
     pub fn at_random(config: Config, length: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut below = |bound| random.below(bound);
         let mut op = |_| {
-            let (kind, space, page) = (below(30), below(config.spaces), below(SLOTS * PAGES));
+            let (kind, space, page) = (below(41), below(config.spaces), below(SLOTS * PAGES));
+            // One that has a neighbour.
+            let of_two = if space ^ 1 < config.spaces { space } else { 0 };
             match kind {
                 0..9 => Op::Run(space),
                 9..11 => Op::Idle,
@@ -75,6 +83,14 @@ impl Programs {
                 24..26 => Op::Migrate(space, page),
                 26 => Op::UnmapTable(space, page % SLOTS),
                 27 => Op::UnmapKernel(page % SLOTS),
+                29..31 if config.spaces > 1 => Op::UnmapJoined(of_two, page),
+                31..33 if config.spaces > 1 => Op::ReclaimBoth(of_two, page),
+                33..36 => Op::FreeTable(space, page % SLOTS),
+                36 => Op::UnmapLarge(space, page % SLOTS),
+                37 => Op::Expel(space),
+                38 => Op::TrimRoster(space),
+                39 => Op::Pin(space),
+                40 => Op::Reap,
                 _ => Op::OfflineOnline,
             }
         };
@@ -84,6 +100,7 @@ impl Programs {
             for space in 0..config.spaces {
                 ops[below(config.cpus)].push(Op::Retire(space));
             }
+            ops[below(config.cpus)].push(Op::Reap);
         }
         Self { config, ops }
     }
@@ -96,8 +113,8 @@ mod tests {
     #[test]
     fn short_programs_are_all_there_and_each_once() {
         let all: Vec<_> = Programs::all_short(Config::new(2), 1).collect();
-        // Two of fourteen, in any order, but for one that is retired twice.
-        assert_eq!(all.len(), 14 * 15 / 2 - 1);
+        // Two of them, in any order, but for one that is retired twice.
+        assert_eq!(all.len(), ALPHABET.len() * (ALPHABET.len() + 1) / 2 - 1);
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other.ops != one.ops));
         }

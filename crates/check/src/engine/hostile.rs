@@ -2,39 +2,45 @@
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Reach, Root, Rule, Space,
-    Tag, TagSlot, Tagging, TellingCosts,
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, PageSize, Reach, Root, Rule,
+    Space, Tag, TagSlot, Tagging, TellingCosts,
 };
 
 use super::{Config, Tags};
-use crate::hardware::Keeps;
+use crate::hardware::{Keeps, PAGES, SLOTS};
 use crate::machine::Upper;
 use crate::memory::{CheckWord, complete_accesses, fence, publish};
 use crate::sometimes::Sometimes;
 use crate::world::{World, with_world};
 
-/// The hostile machine, as the engine sees it, with a way to end spaces.
+/// The hostile machine, as the engine sees it, with a way to end spaces, and sets of CPUs of so many
+/// words.
 #[derive(Debug)]
-pub struct Hostile<const LIFETIME: u8> {
+pub struct Hostile<const LIFETIME: u8, const WORDS: usize> {
     cpus: Vec<Cpu<Self>>,
     tags: Tags,
     broken: Option<Rule>,
     /// Which CPU has retired each space: by the number of its root.
     retired_by: RefCell<Vec<(usize, usize)>>,
+    /// How many spaces each CPU has freed.
+    freed: Vec<Cell<usize>>,
 }
 
 pub(super) const HANDOFF: u8 = 0;
 pub(super) const SHOOT: u8 = 1;
 pub(super) const COUNTED: u8 = 2;
 
-// SAFETY: a run and all that belongs to it stays on one thread of the host.
-unsafe impl<const LIFETIME: u8> Sync for Hostile<LIFETIME> {}
+/// CPUs of a word of a set.
+const WORD_BITS: usize = 64;
 
-impl<const LIFETIME: u8> Hostile<LIFETIME> {
+// SAFETY: a run and all that belongs to it stays on one thread of the host.
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for Hostile<LIFETIME, WORDS> {}
+
+impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
     pub(super) fn new(world: &World, config: Config) -> Self {
         let cpu = |number| {
             let first = world.memory.borrow().word_count();
@@ -46,8 +52,24 @@ impl<const LIFETIME: u8> Hostile<LIFETIME> {
             cpu
         };
         let cpus = (0..config.cpus).map(cpu).collect();
+        let freed = vec![Cell::new(0); config.cpus];
         let Config { tags, broken, .. } = config;
-        Self { cpus, tags, broken, retired_by: RefCell::default() }
+        Self { cpus, tags, broken, retired_by: RefCell::default(), freed }
+    }
+
+    /// The engine's number of a CPU: CPUs are dealt out to the words of sets in turn.
+    pub(super) const fn id(cpu: usize) -> CpuId {
+        CpuId((cpu % WORDS * WORD_BITS + cpu / WORDS) as u32)
+    }
+
+    /// The CPU with a number of the engine's.
+    const fn cpu_of(id: CpuId) -> usize {
+        id.index() % WORD_BITS * WORDS + id.index() / WORD_BITS
+    }
+
+    /// How many spaces the calling CPU has freed so far.
+    pub(super) fn freed(&self) -> usize {
+        self.freed[with_world(World::cpu)].get()
     }
 
     /// This CPU is about to retire the space with this root.
@@ -58,9 +80,9 @@ impl<const LIFETIME: u8> Hostile<LIFETIME> {
 
 // SAFETY: everything takes effect before the method returns; interrupts arrive, for every CPU takes
 // them whenever it does not mask them, and none does so for ever.
-unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME, WORDS> {
     type Word = CheckWord;
-    type CpuBits = [u64; 1];
+    type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 2];
     type TagWords = [CheckWord; 2];
 
@@ -72,13 +94,14 @@ unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
     };
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
-        &self.cpus[cpu.index()]
+        &self.cpus[Self::cpu_of(cpu)]
     }
     fn cpu(&self) -> CpuId {
-        CpuId(with_world(World::cpu) as u32)
+        Self::id(with_world(World::cpu))
     }
     fn cpu_limit(&self) -> usize {
-        self.cpus.len()
+        let ids = (0..self.cpus.len()).map(|cpu| Self::id(cpu).index());
+        ids.max().map_or(0, |last| last + 1)
     }
     fn interrupts_masked(&self) -> bool {
         with_world(World::is_masked)
@@ -139,7 +162,10 @@ unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
     }
     fn ring(&self, cpus: &CpuSet<Self>) {
         for cpu in cpus.iter() {
-            with_world(|world| world.ring(cpu.index()));
+            if cpu.index() >= WORD_BITS {
+                with_world(|world| world.reach(Sometimes::RangInSecondWord));
+            }
+            with_world(|world| world.ring(Self::cpu_of(cpu)));
         }
     }
     fn broadcast(&self) -> Option<Broadcast> {
@@ -167,6 +193,7 @@ unsafe impl<const LIFETIME: u8> Machine for Hostile<LIFETIME> {
         let root = unsafe { space.as_ref() }.root().0 as usize;
         with_world(|world| {
             world.free_root(root);
+            self.freed[world.cpu()].update(|count| count + 1);
             if !self.retired_by.borrow().contains(&(root, world.cpu())) {
                 world.reach(Sometimes::HandedOff);
             }
@@ -194,10 +221,15 @@ const CPU_WORDS: [&str; 7] = [
     "the answer",
 ];
 
-/// Whether an extent covers a page.
+/// Whether an extent covers a page of a table, by its number, or the large page of an entry of the
+/// root, whose number comes after those. An extent of large pages need not cover small ones there.
 pub(super) fn covers(extent: Extent, page: usize) -> bool {
-    let first = (extent.start() >> 12) as usize;
-    extent.is_whole() || (first..first + extent.page_count()).contains(&page)
+    let is_covered = |page: usize| extent.covers((page as u64) << 12);
+    match page.checked_sub(SLOTS * PAGES) {
+        _ if extent.is_whole() => true,
+        None => extent.page_size() == PageSize::SIZE_4K && is_covered(page),
+        Some(slot) => (slot * PAGES..(slot + 1) * PAGES).any(is_covered),
+    }
 }
 
 fn upper(extent: Extent) -> Upper {

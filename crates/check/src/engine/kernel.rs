@@ -2,17 +2,20 @@
 
 #![expect(unsafe_code, reason = "switches spaces, and retires them")]
 
+mod bag;
+mod several;
+mod tables;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use shootdown::{
-    Batch, CpuId, Extent, Here, Lifetime, PageSize, Root, Shootdown, Space, StaleWrites, Word,
-};
+use shootdown::{Extent, Here, Lifetime, Quarantine, Root, Shootdown, Space, Word};
 
+use self::bag::Bag;
 use super::hostile::{COUNTED, HANDOFF, Hostile, SHOOT, covers};
-use super::{Op, Programs};
+use super::{Config, Op, Programs};
 use crate::hardware::{Entry, Outdated, PAGES, SLOTS};
 use crate::machine::{KernelTable, PageTables};
 use crate::memory::CheckWord;
@@ -23,20 +26,34 @@ use crate::telling::{Told, Use};
 use crate::world::{World, with_world};
 
 /// One run.
+///
+/// # Panics
+///
+/// If sets of CPUs are to have two words where spaces end otherwise than by hand-off, or three.
 pub(super) fn run_programs(programs: &Programs, setting: Setting<'_>) -> Outcome {
-    let cpus = programs.config.cpus;
-    match programs.config.lifetime {
-        Lifetime::Handoff => run(setting, cpus, |world| Kernel::<HANDOFF>::new(world, programs)),
-        Lifetime::Shoot => run(setting, cpus, |world| Kernel::<SHOOT>::new(world, programs)),
-        Lifetime::Counted => run(setting, cpus, |world| Kernel::<COUNTED>::new(world, programs)),
+    let Config { cpus, lifetime, cpu_words, .. } = programs.config;
+    match (lifetime, cpu_words) {
+        (Lifetime::Handoff, 1) => {
+            run(setting, cpus, |world| Kernel::<HANDOFF, 1>::new(world, programs))
+        }
+        (Lifetime::Handoff, 2) => {
+            run(setting, cpus, |world| Kernel::<HANDOFF, 2>::new(world, programs))
+        }
+        (Lifetime::Shoot, 1) => {
+            run(setting, cpus, |world| Kernel::<SHOOT, 1>::new(world, programs))
+        }
+        (Lifetime::Counted, 1) => {
+            run(setting, cpus, |world| Kernel::<COUNTED, 1>::new(world, programs))
+        }
+        _ => panic!("{lifetime:?} with sets of {cpu_words} words: each would be another engine"),
     }
 }
 
 /// The engine, and what each CPU does.
 #[derive(Debug)]
-struct Kernel<'p, const LIFETIME: u8> {
-    engine: Shootdown<Hostile<LIFETIME>>,
-    spaces: Vec<KernelSpace<LIFETIME>>,
+struct Kernel<'p, const LIFETIME: u8, const WORDS: usize> {
+    engine: Shootdown<Hostile<LIFETIME, WORDS>>,
+    spaces: Vec<KernelSpace<LIFETIME, WORDS>>,
     /// The kernel's own.
     pages: KernelTable,
     programs: &'p [Vec<Op>],
@@ -45,8 +62,8 @@ struct Kernel<'p, const LIFETIME: u8> {
 }
 
 #[derive(Debug)]
-struct KernelSpace<const LIFETIME: u8> {
-    space: Space<Hostile<LIFETIME>>,
+struct KernelSpace<const LIFETIME: u8, const WORDS: usize> {
+    space: Space<Hostile<LIFETIME, WORDS>>,
     tables: PageTables,
     /// Whose frame has been given back, one for each page, if anybody wants to know.
     free_frames: Vec<CheckWord>,
@@ -55,6 +72,11 @@ struct KernelSpace<const LIFETIME: u8> {
     /// How many change its page tables, and flush that by themselves: who finds a page gone while
     /// others do relies on nothing. (A memory manager knows more: `flights` in `crates/vm`.)
     flights: Cell<u32>,
+    /// Frames of large pages, if there will be any: one for each entry of the root.
+    large_frames: Option<[usize; SLOTS]>,
+    /// Tables that lazy CPUs may walk. It is never used across a step, as if under a lock; and who
+    /// uses it [sees](World::see) what comes of that.
+    quarantine: RefCell<Quarantine<Bag, 1>>,
 }
 
 /// One that changes page tables, until it has flushed that.
@@ -77,7 +99,7 @@ impl Drop for Flight<'_> {
     }
 }
 
-impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
+impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// On a machine whose run is being set up. Every CPU is online, and runs nothing.
     fn new(world: &World, Programs { config, ops }: &'p Programs) -> Self {
         let engine = Shootdown::new(Hostile::new(world, *config));
@@ -97,7 +119,7 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
     }
 
     /// Does something with the interrupt masked.
-    fn pinned<'k, R>(&'k self, f: impl FnOnce(&Here<'k, Hostile<LIFETIME>>) -> R) -> R {
+    fn pinned<'k, R>(&'k self, f: impl FnOnce(&Here<'k, Hostile<LIFETIME, WORDS>>) -> R) -> R {
         with_world(|world| {
             world.mask();
             // SAFETY: a CPU does not change while a program runs on it, and the interrupt is
@@ -117,20 +139,28 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
             Op::Unmap(space, page) => drop(self.unmap(space, page)),
             Op::UnmapMasked(space, page) => drop(self.pinned(|_| self.unmap(space, page))),
             Op::Map(space, page) => self.map(space, page),
-            Op::Reclaim(space, page) => self.reclaim(space, page),
+            Op::Reclaim(space, page) => self.reclaim(&[space], page),
             Op::Protect(space, page) => self.protect(space, page),
             Op::Migrate(space, page) => {
                 if self.unmap(space, page).is_some() {
                     self.map(space, page);
                 }
             }
-            Op::UnmapTable(space, slot) => self.unmap_table(space, slot),
+            Op::UnmapTable(space, slot) => _ = self.unmap_table(space, slot),
+            Op::FreeTable(space, slot) => self.free_table(space, slot),
+            Op::UnmapLarge(space, slot) => self.unmap_large(space, slot),
+            Op::UnmapJoined(space, page) => self.unmap_joined([space, space ^ 1], page),
+            Op::ReclaimBoth(space, page) => self.reclaim(&[space, space ^ 1], page),
+            Op::Expel(space) => self.expel(space, Bag::default()),
+            Op::TrimRoster(space) => self.trim_roster(space),
+            Op::Pin(space) => self.pin(space),
+            Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
             Op::Retire(space) => self.retire(space),
             Op::OfflineOnline => self.go_offline_and_come_back(),
         }
-        if let (Some(space), false) = (op.space(), matches!(op, Op::Run(_))) {
-            self.has_used(space);
+        if !matches!(op, Op::Run(_)) {
+            op.spaces().for_each(|space| self.has_used(space));
         }
     }
 
@@ -162,12 +192,12 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
 
     fn rollovers(&self) -> u64 {
         let cpu = with_world(World::cpu);
-        self.engine.cpu(CpuId(cpu as u32)).stats().rollovers
+        self.engine.cpu(Hostile::<LIFETIME, WORDS>::id(cpu)).stats().rollovers
     }
 
-    fn stop_using<'k>(&'k self, stop: impl FnOnce(&Here<'k, Hostile<LIFETIME>>)) {
+    fn stop_using<'k>(&'k self, stop: impl FnOnce(&Here<'k, Hostile<LIFETIME, WORDS>>)) {
         self.pinned(|here| {
-            let idles = self.current[here.id().index()].get().is_none();
+            let idles = self.current[with_world(World::cpu)].get().is_none();
             if !idles {
                 with_world(|world| world.uses(Use::Switching));
             }
@@ -228,7 +258,9 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
             self.free_frame(space, number, entry.target());
             return Some(entry.target());
         }
-        if flight.is_alone() {
+        let is_alone = flight.is_alone();
+        with_world(|world| world.see(u64::from(is_alone)));
+        if is_alone {
             self.settle(space, page(number), outdated);
         }
         None
@@ -250,32 +282,6 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
         }
     }
 
-    fn reclaim(&self, space: usize, number: usize) {
-        let KernelSpace { space: own, tables, .. } = &self.spaces[space];
-        let root = tables.root();
-        let mut batch: Batch<&Space<_>, Frames, 1> = Batch::new();
-        let Ok(in_batch) = batch.space(self.engine.machine(), &own) else { return };
-        let entry = tables.swap(number, Entry::EMPTY);
-        if !entry.is_present() {
-            return drop(self.pinned(|here| batch.send(here)));
-        }
-        let (frame, stale_writes) = (entry.target(), StaleWrites::Possible);
-        let unmapped = || {
-            self.pinned(|here| in_batch.unmapped(here, page(number), stale_writes)).wait();
-        };
-        with_world(|world| world.flushing(root, Told::Pages, unmapped));
-        // Its entry did not say that it was written.
-        with_world(|world| world.write_out(frame, false));
-        batch.free_later(frame);
-        let send = || {
-            let sent = self.pinned(|here| batch.send(here));
-            sent.wait()
-        };
-        if let Frames(Some(frame)) = with_world(|world| world.flushing(root, Told::Pages, send)) {
-            self.free_frame(space, number, frame);
-        }
-    }
-
     fn protect(&self, space: usize, number: usize) {
         let KernelSpace { tables, flights, .. } = &self.spaces[space];
         let entry = tables.entry(number);
@@ -286,24 +292,6 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
         {
             self.flush(space, page(number), self.outdated(space, page(number)));
         }
-    }
-
-    fn unmap_table(&self, space: usize, slot: usize) {
-        let KernelSpace { tables, flights, .. } = &self.spaces[space];
-        if !tables.is_hooked(slot * PAGES) {
-            return;
-        }
-        let _flight = Flight::begin(flights);
-        let Some(table) = tables.unhook(slot) else { return };
-        let pages = slot * PAGES..(slot + 1) * PAGES;
-        let frames: Vec<_> = pages.clone().map(|page| tables.swap(page, Entry::EMPTY)).collect();
-        let range = (pages.start as u64) << 12..(pages.end as u64) << 12;
-        let extent = Extent::range(range, PageSize::SIZE_4K).freeing_tables();
-        self.flush(space, extent, self.outdated(space, extent));
-        for (number, entry) in pages.zip(frames).filter(|(_, entry)| entry.is_present()) {
-            self.free_frame(space, number, entry.target());
-        }
-        with_world(|world| world.free_table(table));
     }
 
     fn unmap_kernel(&self, number: usize) {
@@ -330,6 +318,34 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
         retiring.wait();
     }
 
+    /// Has other CPUs let go of dead spaces.
+    fn reap(&self) {
+        let before = self.engine.machine().freed();
+        self.pinned(Here::reap).wait();
+        if self.engine.machine().freed() > before {
+            with_world(|world| world.reach(Sometimes::Reaped));
+        }
+    }
+
+    fn trim_roster(&self, space: usize) {
+        if self.pinned(|here| here.trim_roster(&self.spaces[space].space)) {
+            with_world(|world| world.reach(Sometimes::TrimmedRoster));
+        }
+    }
+
+    /// A device uses a space, by a tag that does not change meanwhile.
+    fn pin(&self, space: usize) {
+        let KernelSpace { space: own, tables, .. } = &self.spaces[space];
+        let Some(tag) = self.pinned(|here| here.pin_tag(own)) else { return };
+        with_world(|world| {
+            if world.attach_device(tables.root(), tag.0) {
+                world.reach(Sometimes::PinnedForDevice);
+                world.detach_device();
+            }
+        });
+        self.pinned(|here| here.unpin_tag(own));
+    }
+
     fn go_offline_and_come_back(&self) {
         self.pinned(|here| {
             with_world(|world| {
@@ -345,14 +361,14 @@ impl<'p, const LIFETIME: u8> Kernel<'p, LIFETIME> {
     }
 }
 
-impl<const LIFETIME: u8> KernelSpace<LIFETIME> {
+impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
     fn new(
         world: &World,
-        engine: &Shootdown<Hostile<LIFETIME>>,
+        engine: &Shootdown<Hostile<LIFETIME, WORDS>>,
         programs: &[Vec<Op>],
         number: usize,
     ) -> Self {
-        let ops = || programs.iter().flatten().filter(|op| op.space() == Some(number));
+        let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(world);
         let first = world.memory.borrow().word_count();
         let space = engine.space(Root(tables.root() as u64));
@@ -371,22 +387,17 @@ impl<const LIFETIME: u8> KernelSpace<LIFETIME> {
             CheckWord::named(0, || format!("the free frame of page {page} of space {number}"))
         };
         let free_frames = (0..frames).map(free_frame).collect();
-        Self { space, tables, free_frames, uses_left, flights: Cell::new(0) }
+        let has_large = ops().any(|op| matches!(op, Op::UnmapLarge(..)));
+        let large_frames = has_large.then(|| [(); SLOTS].map(|()| world.add_frame()));
+        // With room for one table, or for two, which then leave together.
+        let quarantine = RefCell::new(Quarantine::new(1 + number % 2));
+        let flights = Cell::new(0);
+        Self { space, tables, free_frames, uses_left, flights, large_frames, quarantine }
     }
 }
 
 fn page(page: usize) -> Extent {
     Extent::page((page as u64) << 12)
-}
-
-/// The frames of a batch, which are few: nothing is allocated that a run given up would lose.
-#[derive(Debug, Default)]
-struct Frames(Option<usize>);
-
-impl Extend<usize> for Frames {
-    fn extend<I: IntoIterator<Item = usize>>(&mut self, frames: I) {
-        self.0 = frames.into_iter().last().or(self.0);
-    }
 }
 
 thread_local! {
@@ -396,20 +407,21 @@ thread_local! {
 }
 
 /// Room for spaces, where those of the last run were.
-fn take_spaces<const LIFETIME: u8>() -> Vec<KernelSpace<LIFETIME>> {
+fn take_spaces<const LIFETIME: u8, const WORDS: usize>() -> Vec<KernelSpace<LIFETIME, WORDS>> {
     let room = ROOM.take().and_then(|room| room.downcast().ok());
     room.map_or_else(Vec::new, |room| *room)
 }
 
-impl<const LIFETIME: u8> Drop for Kernel<'_, LIFETIME> {
+impl<const LIFETIME: u8, const WORDS: usize> Drop for Kernel<'_, LIFETIME, WORDS> {
     fn drop(&mut self) {
         self.spaces.clear();
-        let room: Box<Vec<KernelSpace<LIFETIME>>> = Box::new(std::mem::take(&mut self.spaces));
+        let room: Box<Vec<KernelSpace<LIFETIME, WORDS>>> =
+            Box::new(std::mem::take(&mut self.spaces));
         ROOM.set(Some(room));
     }
 }
 
-impl<const LIFETIME: u8> System for Kernel<'_, LIFETIME> {
+impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WORDS> {
     fn run(&self, cpu: usize) {
         for &op in &self.programs[cpu] {
             self.perform(op);
@@ -417,7 +429,7 @@ impl<const LIFETIME: u8> System for Kernel<'_, LIFETIME> {
         if self.current[cpu].get().is_some() {
             self.perform(Op::Idle);
         }
-        let stats = self.engine.cpu(CpuId(cpu as u32)).stats();
+        let stats = self.engine.cpu(Hostile::<LIFETIME, WORDS>::id(cpu)).stats();
         let reached = [
             (stats.caught_up_from_log, Sometimes::CaughtUpFromLog),
             (stats.switches_without_flush, Sometimes::KeptItsTag),

@@ -27,15 +27,20 @@ pub struct Config {
     pub tags: Tags,
     /// How spaces end.
     pub lifetime: Lifetime,
+    /// Words of a set of CPUs, over which the CPUs are spread: 1; or 2, with
+    /// [`Lifetime::Handoff`] alone.
+    pub cpu_words: usize,
     /// A rule that the engine breaks.
     pub broken: Option<Rule>,
 }
 
 impl Config {
-    /// Three spaces that the last CPU frees, two tags for each CPU, and no rule broken.
+    /// Three spaces that the last CPU frees, two tags for each CPU, sets of one word, and no rule
+    /// broken.
     #[must_use]
     pub const fn new(cpus: usize) -> Self {
-        Self { cpus, spaces: 3, tags: Tags::PerCpu(2), lifetime: Lifetime::Handoff, broken: None }
+        let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
+        Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None }
     }
 }
 
@@ -46,8 +51,8 @@ pub enum Tags {
     PerCpu(usize),
     /// So many that mean the same on all CPUs, up to 63: as on RISC-V.
     Global(usize),
-    /// The same, with invalidations that reach everyone, if there is one more than there are CPUs:
-    /// as on Arm.
+    /// The same, with invalidations that reach everyone, if there is one more than there are CPUs
+    /// (and sets of CPUs have one word): as on Arm. One tag more can be pinned for a device.
     Broadcast(usize),
     /// So many that each CPU counts up: as on ARC.
     Renamed(usize),

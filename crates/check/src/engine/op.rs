@@ -32,6 +32,25 @@ pub enum Op {
     Migrate(usize, usize),
     /// Takes a table out of a space, with its pages, flushes, and frees it when nobody walks it.
     UnmapTable(usize, usize),
+    /// The same, but that CPUs which are lazy on the space are left alone: the table is in quarantine
+    /// until they have forgotten the way to it, or, if that is full, until they are interrupted.
+    FreeTable(usize, usize),
+    /// Puts a large page where a table is, which is freed with its pages; and takes the large page
+    /// away, flushes that, and gives its frame to somebody else.
+    UnmapLarge(usize, usize),
+    /// Takes a page of a space and the same of its [neighbour](Self::spaces) away: two flushes, of
+    /// which the first is polled, and then joined with the second.
+    UnmapJoined(usize, usize),
+    /// Reclaims a page of a space, and the same of its neighbour, in one batch.
+    ReclaimBoth(usize, usize),
+    /// Has all CPUs forget the way to tables of a space that are in quarantine, and frees these.
+    Expel(usize),
+    /// Takes CPUs out of a space's roster that do not use it.
+    TrimRoster(usize),
+    /// Pins the tag of a space for a device, which uses the space for a while.
+    Pin(usize),
+    /// Has other CPUs let go of dead spaces.
+    Reap,
     /// Takes a page of the kernel's own away, which all CPUs use, and gives its frame to somebody
     /// else.
     UnmapKernel(usize),
@@ -43,7 +62,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The space that it is about.
+    /// The space that it is about, or the first of two.
     #[must_use]
     pub const fn space(self) -> Option<usize> {
         match self {
@@ -55,9 +74,26 @@ impl Op {
             | Self::Protect(space, _)
             | Self::Migrate(space, _)
             | Self::UnmapTable(space, _)
+            | Self::FreeTable(space, _)
+            | Self::UnmapLarge(space, _)
+            | Self::UnmapJoined(space, _)
+            | Self::ReclaimBoth(space, _)
+            | Self::Expel(space)
+            | Self::TrimRoster(space)
+            | Self::Pin(space)
             | Self::Retire(space) => Some(space),
-            Self::Idle | Self::Leave | Self::UnmapKernel(_) | Self::OfflineOnline => None,
+            Self::Idle | Self::Leave | Self::Reap | Self::UnmapKernel(_) | Self::OfflineOnline => {
+                None
+            }
         }
+    }
+
+    /// The spaces that it is about: the neighbour of an even space is the next one, and the other
+    /// way round.
+    pub fn spaces(self) -> impl Iterator<Item = usize> {
+        let has_two = matches!(self, Self::UnmapJoined(..) | Self::ReclaimBoth(..));
+        let neighbour = self.space().filter(|_| has_two).map(|space| space ^ 1);
+        self.space().into_iter().chain(neighbour)
     }
 
     /// What a CPU that does it does, for a history.
@@ -76,6 +112,22 @@ impl Op {
             Self::Protect(space, page) => format!("write-protects page {page} of space {space}"),
             Self::Migrate(space, page) => format!("migrates page {page} of space {space}"),
             Self::UnmapTable(space, slot) => format!("unmaps table {slot} of space {space}"),
+            Self::FreeTable(space, slot) => {
+                format!("unmaps table {slot} of space {space}, and holds it back from lazy CPUs")
+            }
+            Self::UnmapLarge(space, slot) => {
+                format!("replaces table {slot} of space {space} by a large page, and unmaps that")
+            }
+            Self::UnmapJoined(space, page) => {
+                format!("unmaps page {page} of spaces {space} and {}", space ^ 1)
+            }
+            Self::ReclaimBoth(space, page) => {
+                format!("reclaims page {page} of spaces {space} and {}", space ^ 1)
+            }
+            Self::Expel(space) => format!("has the tables of space {space} forgotten"),
+            Self::TrimRoster(space) => format!("trims the roster of space {space}"),
+            Self::Pin(space) => format!("pins space {space} for a device"),
+            Self::Reap => "has dead spaces let go of".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
             Self::Retire(space) => format!("retires space {space}"),
             Self::OfflineOnline => "goes offline, and comes back".to_owned(),
@@ -95,6 +147,14 @@ impl Op {
             Self::Protect(..) => "protect",
             Self::Migrate(..) => "migrate",
             Self::UnmapTable(..) => "unmap-table",
+            Self::FreeTable(..) => "free-table",
+            Self::UnmapLarge(..) => "unmap-large",
+            Self::UnmapJoined(..) => "unmap-joined",
+            Self::ReclaimBoth(..) => "reclaim-both",
+            Self::Expel(_) => "expel",
+            Self::TrimRoster(_) => "trim-roster",
+            Self::Pin(_) => "pin",
+            Self::Reap => "reap",
             Self::UnmapKernel(_) => "unmap-kernel",
             Self::Retire(_) => "retire",
             Self::OfflineOnline => "offline-online",
@@ -106,7 +166,11 @@ impl Op {
             | Self::Reclaim(_, page)
             | Self::Protect(_, page)
             | Self::Migrate(_, page)
-            | Self::UnmapTable(_, page) => Some(page),
+            | Self::UnmapTable(_, page)
+            | Self::FreeTable(_, page)
+            | Self::UnmapLarge(_, page)
+            | Self::UnmapJoined(_, page)
+            | Self::ReclaimBoth(_, page) => Some(page),
             _ => None,
         };
         match self {
@@ -173,6 +237,10 @@ impl FromStr for Op {
             ("idle", "", "") => Self::Idle,
             ("leave", "", "") => Self::Leave,
             ("offline-online", "", "") => Self::OfflineOnline,
+            ("reap", "", "") => Self::Reap,
+            ("expel", space, "") => Self::Expel(number(space)?),
+            ("trim-roster", space, "") => Self::TrimRoster(number(space)?),
+            ("pin", space, "") => Self::Pin(number(space)?),
             ("run", space, "") => Self::Run(number(space)?),
             ("retire", space, "") => Self::Retire(number(space)?),
             ("unmap-kernel", page, "") => Self::UnmapKernel(number(page)?),
@@ -186,6 +254,10 @@ impl FromStr for Op {
                     "protect" => Self::Protect(space, page),
                     "migrate" => Self::Migrate(space, page),
                     "unmap-table" => Self::UnmapTable(space, page),
+                    "free-table" => Self::FreeTable(space, page),
+                    "unmap-large" => Self::UnmapLarge(space, page),
+                    "unmap-joined" => Self::UnmapJoined(space, page),
+                    "reclaim-both" => Self::ReclaimBoth(space, page),
                     _ => return Err(unknown()),
                 }
             }
@@ -193,7 +265,9 @@ impl FromStr for Op {
         let (_, space, page) = op.parts();
         let (spaces, pages) = match op {
             Self::UnmapKernel(_) => (SLOTS, 1),
-            Self::UnmapTable(..) => (SPACES_MAX, SLOTS),
+            Self::UnmapTable(..) | Self::FreeTable(..) | Self::UnmapLarge(..) => {
+                (SPACES_MAX, SLOTS)
+            }
             _ => (SPACES_MAX, SLOTS * PAGES),
         };
         if space.is_some_and(|space| space >= spaces) || page.is_some_and(|page| page >= pages) {
@@ -219,15 +293,15 @@ impl Programs {
         if ops.is_empty() || ops.len() > 64 {
             return Err(BadProgram::Cpus(ops.len()));
         }
-        let named = ops.iter().flatten().filter_map(|op| op.space());
+        let named = ops.iter().flatten().flat_map(|op| op.spaces());
         let spaces = named.max().map_or(1, |last| last + 1).max(config.spaces);
         let programs = Self { config: Config { cpus: ops.len(), spaces, ..config }, ops };
         programs.check()?;
         Ok(programs)
     }
 
-    /// Whether a kernel may do that: who retires a space waits for all others to be done with it,
-    /// so that is the last that it does, and nobody else does it.
+    /// Whether a kernel may do that: a CPU that retires a space waits for all others to be done with
+    /// it, so all that it does afterwards is to reap, and no other CPU retires it.
     pub(super) fn check(&self) -> Result<(), BadProgram> {
         let mut retired = [false; SPACES_MAX];
         for (cpu, ops) in self.ops.iter().enumerate() {
@@ -237,6 +311,7 @@ impl Programs {
                     Op::Retire(space) if !retired[space] => {
                         (retired[space], has_retired) = (true, true);
                     }
+                    Op::Reap => {}
                     _ if has_retired || matches!(op, Op::Retire(_)) => {
                         return Err(BadProgram::UsedAfterRetire(cpu));
                     }
@@ -256,13 +331,17 @@ mod tests {
     fn a_program_reads_as_it_is_written() {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
-                    retire 2";
+                    free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, expel 0, \
+                    trim-roster 1, pin 2, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
-        assert_eq!(programs.len(), 13);
+        assert_eq!(programs.len(), 21);
         assert_eq!(programs.to_string(), text);
         let empty = Programs::parse(Config::new(2), "run 1 | ").unwrap();
         assert_eq!(empty.ops, [vec![Op::Run(1)], vec![]]);
+        let neighbours =
+            Programs::parse(Config { spaces: 1, ..Config::new(1) }, "unmap-joined 2.0");
+        assert_eq!(neighbours.unwrap().config.spaces, 4);
     }
 
     #[test]
@@ -274,6 +353,7 @@ mod tests {
         for text in ["run 12", "unmap 0.4", "unmap-table 0.2", "unmap-kernel 2"] {
             assert!(bad(text).contains("spaces are 0 to 11"), "{text}: {}", bad(text));
         }
+        assert!(bad("free-table 0.2").contains("tables") && bad("expel 12").contains("0 to 11"));
         for text in ["retire 0, run 0", "retire 0, idle", "retire 0 | retire 0"] {
             assert!(bad(text).contains("retire"), "{text}: {}", bad(text));
         }

@@ -39,7 +39,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(2..=64))]
     pub(crate) cpus: u64,
-    /// For how long to look: 30s, 5m, 2h
+    /// For how long to look, and to make what is found small: 30s, 5m, 2h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(crate) budget: Duration,
     /// Where random numbers start
@@ -226,6 +226,14 @@ fn with_progress(campaign: &Campaign) -> Verdict {
         while !running.is_finished() {
             std::thread::park_timeout(Duration::from_millis(100));
             let of = |counter: u64| HumanCount(counter);
+            let tried = progress.tried.load(Relaxed);
+            if tried > 0 {
+                bar.set_message(format!(
+                    "found; making it small: {tried} programs tried, {} operations in the smallest",
+                    progress.smallest.load(Relaxed),
+                ));
+                continue;
+            }
             bar.set_message(format!(
                 "{} short programs in {} states, {} runs of large ones, {} steps",
                 progress.short.load(Relaxed),
