@@ -291,6 +291,58 @@ mod tests {
         assert_eq!(space.stats(engine.machine()).interrupts_sent, 2);
     }
 
+    /// Rounds are counted by each CPU for itself: a ticket of one says nothing of another.
+    #[test]
+    fn joined_flush_takes_a_new_ticket() {
+        let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
+        let spaces = [0, 1].map(|root| engine.space(Root(root)));
+        run(&engine, &spaces[1]);
+        #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
+        // SAFETY: see the reason.
+        unsafe {
+            engine.enter(CpuId(1)).here().switch(&spaces[0]);
+        }
+        let flush = |space| engine.enter(CpuId(0)).here().flush(space, Extent::page(0));
+        for _ in 0..5 {
+            let mut pending = flush(&spaces[0]);
+            engine.enter(CpuId(1)).interrupt_point();
+            assert!(pending.poll());
+        }
+        let mut pending = flush(&spaces[1]);
+        assert!(!pending.poll(), "it has the ticket of CPU 2's first round now");
+        pending.join(flush(&spaces[0]));
+        assert_eq!(waiting(&pending), [1, 2]);
+        engine.enter(CpuId(2)).interrupt_point();
+        assert!(!pending.poll(), "CPU 1 has done five rounds, and not the sixth");
+        engine.enter(CpuId(1)).interrupt_point();
+        assert!(pending.poll());
+    }
+
+    /// The same for a CPU that is waited for because it has issued a broadcast.
+    #[test]
+    fn issuer_is_waited_for_with_its_own_ticket() {
+        let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
+        let engine = Soft::engine(config);
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        let one = &engine.cpu(CpuId(1)).bell;
+        for _ in 0..5 {
+            one.ring(engine.machine());
+            engine.enter(CpuId(1)).here().answer();
+        }
+        engine.cpu(CpuId(2)).bell.ring(engine.machine());
+        let mut pending = Pending::done(&engine);
+        pending.wait_for(CpuId(2));
+        assert!(!pending.poll(), "it has the ticket of CPU 2's first round now");
+        pending.issuer = Some(CpuId(1));
+        let _ = engine.enter(CpuId(0)).here();
+        assert!(!pending.poll(), "CPU 1 is rung, and its sixth round waited for");
+        assert_eq!(waiting(&pending), [1, 2]);
+        engine.enter(CpuId(2)).here().answer();
+        engine.enter(CpuId(1)).interrupt_point();
+        assert!(pending.poll());
+    }
+
     #[test]
     fn who_joins_a_broadcast_of_another_cpu_has_that_one_complete_it() {
         let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
@@ -316,6 +368,45 @@ mod tests {
         let zero = engine.enter(CpuId(0));
         assert!(pending.poll());
         drop(zero);
+        engine.machine().free(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
+    }
+
+    /// Its bell says that it answers soon, and not that it has.
+    #[test]
+    fn issuer_rung_before_is_still_waited_for() {
+        let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
+        let engine = Soft::engine(config);
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        engine.machine().map(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
+        engine.machine().unmap(&space, 0);
+        let mut pending = engine.enter(CpuId(1)).here().flush(&space, Extent::page(0));
+        engine.cpu(CpuId(1)).bell.ring(engine.machine());
+        let _ = engine.enter(CpuId(0)).here();
+        assert!(!pending.poll(), "CPU 1 has yet to complete its broadcast");
+        assert_eq!(waiting(&pending), [1]);
+        engine.enter(CpuId(1)).here().answer();
+        assert!(pending.poll());
+        engine.machine().free(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
+    }
+
+    #[test]
+    fn offline_cpu_has_completed_its_broadcasts() {
+        let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
+        let engine = Soft::engine(config);
+        let space = engine.space(Root(0));
+        run(&engine, &space);
+        engine.machine().map(&space, 0);
+        assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
+        engine.machine().unmap(&space, 0);
+        let one = engine.enter(CpuId(1));
+        let mut pending = one.here().flush(&space, Extent::page(0));
+        one.here().offline();
+        let _ = engine.enter(CpuId(0)).here();
+        assert!(pending.poll(), "there is nobody to wait for");
         engine.machine().free(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
     }

@@ -180,6 +180,18 @@ mod tests {
     }
 
     #[test]
+    fn merged_lot_waits_for_its_latest_flush() {
+        let mut quarantine: Quarantine<Vec<u8>, 2> = Quarantine::new(100);
+        // The last one has no place, and a number below that of the lot which it joins.
+        for flush in [1, 6, 4] {
+            assert_eq!(quarantine.hold(horizon(flush, 0), 1, vec![flush as u8]), Ok(()));
+        }
+        assert_eq!(quarantine.take_cleared(horizon(9, 4)), Some((1, vec![1])));
+        assert_eq!(quarantine.take_cleared(horizon(9, 5)), None);
+        assert_eq!(quarantine.take_cleared(horizon(9, 6)), Some((2, vec![6, 4])));
+    }
+
+    #[test]
     fn what_is_not_known_is_not_clear() {
         assert!(Horizon::CLEAR.is_clear() && !Horizon::UNKNOWN.is_clear());
         assert!(horizon(3, 3).is_clear() && !horizon(3, 2).is_clear());
