@@ -238,10 +238,13 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         // Also of a space that died under it: whoever lets go of it last reclaims it.
         self.leave();
-        self.complete_broadcasts();
+        if !self.machine().breaks(Rule::CompleteForOthers) {
+            self.complete_broadcasts();
+        }
         self.give_numbers_back();
         self.local().online.set(false);
-        self.engine.online().remove(self.id);
+        // Pairs with ScanAcquire of a kernel flush, which does not wait for us from here on.
+        self.engine.online().remove(self.id, order(self.machine(), Rule::LeaveOnlineRelease));
         self.cpu.bell.disconnect(self.machine());
     }
 

@@ -6,7 +6,7 @@
 //! has once held CPUs of every word names every word for good.)
 
 use core::fmt;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{self, Relaxed};
 
 use crate::machine::sealed::Sealed;
 use crate::machine::{CpuId, Machine, Word};
@@ -233,6 +233,7 @@ impl<M: Machine> SharedCpuSet<M> {
     }
 
     /// Inserts, and then the full barrier that `rule` asks for.
+    #[track_caller]
     pub(crate) fn insert_then_fence(&self, machine: &M, cpu: CpuId, rule: Rule) {
         if Self::SUMMARISED || machine.breaks(rule) {
             self.insert(cpu);
@@ -243,9 +244,10 @@ impl<M: Machine> SharedCpuSet<M> {
         }
     }
 
-    pub(crate) fn remove(&self, cpu: CpuId) {
+    /// Removes, with `release` as the ordering of what `cpu` did before.
+    pub(crate) fn remove(&self, cpu: CpuId, release: Ordering) {
         let (word, bit) = place(cpu);
-        self.words()[word].fetch_and(!bit, Relaxed);
+        self.words()[word].fetch_and(!bit, release);
     }
 
     /// Empties the set while others may read it: see [`Rule::ClearRelease`].
@@ -350,7 +352,7 @@ mod tests {
                 expected.insert(cpu);
             } else {
                 set.remove(cpu);
-                shared.remove(cpu);
+                shared.remove(cpu, Relaxed);
                 expected.remove(&cpu);
             }
             assert_same(&set, &expected);

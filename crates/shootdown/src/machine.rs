@@ -453,7 +453,11 @@ pub unsafe trait Machine: Sync + Sized {
 
     /// Whether this machine gets `rule` wrong. Always `false` but in the tests that show that the
     /// rule is needed.
+    ///
+    /// The caller's [`Location`](core::panic::Location) is the place in the engine's source that
+    /// follows the rule, so that a test can break the rule at that place alone.
     #[inline]
+    #[track_caller]
     fn breaks(&self, rule: Rule) -> bool {
         let _ = rule;
         false

@@ -131,8 +131,9 @@ impl<M: Machine> Roster<M> {
             return false;
         }
         let clearing = stable.with(Phase::CLEARING);
-        let acquire = order(machine, Rule::PhaseAcquire);
-        if self.phase.compare_exchange(stable.0, clearing.0, acquire, Relaxed).is_err() {
+        // Relaxed: the load above has acquired this phase, and a phase is stored once. Later stores
+        // to the sets are ordered after this one by ClearRelease.
+        if self.phase.compare_exchange(stable.0, clearing.0, Relaxed, Relaxed).is_err() {
             return false;
         }
         let epoch = stable.0 >> 2;

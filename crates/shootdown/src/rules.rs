@@ -54,6 +54,26 @@
 //!                                                answered := round      (AnswerRelease)
 //! ```
 //!
+//! # The CPUs that are online
+//!
+//! A flush of the kernel's translations reads the set of online CPUs. A CPU that enters the set
+//! fences, as one that switches in does. A CPU that leaves the set has used the kernel's pages for
+//! the last time before, because a flush that does not find it there frees them at once:
+//!
+//! ```text
+//!   flush of the kernel's pages                  online
+//!   ───────────────────────────                  ──────
+//!   clear the entry                              set the bit
+//!   kernel's generation += 1                     full fence             (OnlineFence)
+//!   full fence             (FlushFence)          read the kernel's generation
+//!   read the online set    (ScanAcquire)         empty the TLB
+//!   in the set → ring      (RingOnline)
+//!   not in the set → free the page               offline
+//!                                                ───────
+//!                                                last use of the page
+//!                                                clear the bit          (LeaveOnlineRelease)
+//! ```
+//!
 //! # The log
 //!
 //! Entry `n % 16` of a space's log belongs to the writer of generation `n`, who may be late, or
@@ -194,7 +214,7 @@ pub enum Kind {
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident: $kind:expr,)*) => {
         /// One rule of the engine's protocols. See the [module](self) for how they fit together.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule { $($(#[$doc])* $name,)* }
 
         impl Rule {
@@ -239,6 +259,11 @@ rules! {
     /// A CPU that comes online: after it is in the set of those online, before it reads the
     /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
     OnlineFence: Fence,
+    /// A CPU's last use of the kernel's translations comes before it leaves the set of online CPUs.
+    /// Pairs with [`ScanAcquire`](Self::ScanAcquire) of a kernel flush, which neither rings nor
+    /// waits for a CPU outside of the set. Without: the CPU's last accesses hit a kernel page that
+    /// has been given away.
+    LeaveOnlineRelease: Kind::Ordering(Release),
 
     /// The bump publishes the page-table writes before it. Pairs with
     /// [`GenerationAcquire`](Self::GenerationAcquire): a CPU that has seen generation n walks
@@ -307,7 +332,8 @@ rules! {
     /// A set is cleared after the phase in which it was read has ended. Pairs with
     /// [`ScanAcquire`](Self::ScanAcquire): a reader who finds it cleared finds the phase changed.
     ClearRelease: Kind::Ordering(Release),
-    /// The other end of [`ClearRelease`](Self::ClearRelease).
+    /// The other end of [`ClearRelease`](Self::ClearRelease), and of
+    /// [`LeaveOnlineRelease`](Self::LeaveOnlineRelease).
     ScanAcquire: Kind::Ordering(Acquire),
 
     /// A CPU's last walk of a space's tables comes before it says that it holds another. Pairs with
@@ -429,7 +455,8 @@ rules! {
     FlushOnWrap: Step,
     /// A flush that was broadcast is done when its issuer has completed it.
     CompleteBroadcasts: Step,
-    /// A CPU that answers its bell completes what it has issued, for whoever waits elsewhere.
+    /// A CPU that answers its bell, or goes offline, completes the broadcasts that it has issued, so
+    /// that a flush can be waited for on another CPU.
     CompleteForOthers: Step,
     /// A flush that broadcasts covers devices, too: it is sent whoever is present.
     TellDevices: Step,
@@ -450,6 +477,7 @@ rules! {
 ///
 /// If the rule is not about an ordering.
 #[inline]
+#[track_caller]
 pub(crate) fn order<M: Machine>(machine: &M, rule: Rule) -> Ordering {
     let Kind::Ordering(ordering) = rule.kind() else { unreachable!("{rule:?} is no ordering") };
     if machine.breaks(rule) { Ordering::Relaxed } else { ordering }
@@ -457,6 +485,7 @@ pub(crate) fn order<M: Machine>(machine: &M, rule: Rule) -> Ordering {
 
 /// The full barrier that `rule` asks for.
 #[inline]
+#[track_caller]
 pub(crate) fn fence<M: Machine>(machine: &M, rule: Rule) {
     if !machine.breaks(rule) {
         machine.fence();
@@ -473,6 +502,7 @@ pub(crate) fn publish<M: Machine>(machine: &M, rule: Rule) {
 
 /// A store ordered by `ordering`, and then the full barrier that `rule` asks for.
 #[inline]
+#[track_caller]
 pub(crate) fn store_then_fence<M: Machine>(
     machine: &M,
     word: &M::Word,

@@ -22,6 +22,7 @@ mod wire;
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::panic::Location;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -144,6 +145,19 @@ pub struct Config {
     pub catch_up_ceiling: usize,
     /// A rule that the engine shall break on this machine.
     pub broken: Option<Rule>,
+    /// A rule that it shall break at one place of its source alone.
+    pub broken_site: Option<Site>,
+    /// Called with each place that asks about a rule: for tests that list these places.
+    pub note_site: Option<fn(Site)>,
+}
+
+/// A place in the engine's source that follows a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site {
+    /// The rule.
+    pub rule: Rule,
+    /// The place that names it.
+    pub location: &'static Location<'static>,
 }
 
 impl Default for Config {
@@ -173,6 +187,8 @@ impl Config {
         tolerates_mixed_sizes: false,
         catch_up_ceiling: 33,
         broken: None,
+        broken_site: None,
+        note_site: None,
     };
 
     /// With tags that all CPUs share, and hardware that tells everyone at no cost.
@@ -444,8 +460,14 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn relax(&self, _waiting: &CpuSet<Self>) {
         P::relax();
     }
+    #[track_caller]
     fn breaks(&self, rule: Rule) -> bool {
-        self.config.broken == Some(rule)
+        let Config { broken, broken_site, note_site, .. } = self.config;
+        let site = Site { rule, location: Location::caller() };
+        if let Some(note) = note_site {
+            note(site);
+        }
+        broken == Some(rule) || broken_site == Some(site)
     }
 }
 

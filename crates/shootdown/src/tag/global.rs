@@ -234,7 +234,7 @@ impl<M: Machine> Here<'_, M> {
             let emptied = tags.flush_pending.contains(self.id);
             if emptied {
                 // What is loaded now may fill the TLB again at once; its number is reserved.
-                tags.flush_pending.remove(self.id);
+                tags.flush_pending.remove(self.id, Relaxed);
                 if !machine.breaks(Rule::FlushOnRollover) {
                     machine.invalidate_all();
                 }

@@ -25,7 +25,7 @@ fn lazy<const W: usize>(config: Config) -> Arc<System<W>> {
 }
 
 /// Retires `a`, which nobody uses.
-fn retire<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
+pub(crate) fn retire<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
     // SAFETY: nobody uses it, and it is where it is as long as the system is.
     drop(unsafe { cpu.here().retire(NonNull::from(&system.a)) });
 }
@@ -141,6 +141,30 @@ pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
     finish(pending);
     system.cpu(1).here().leave();
     was_reclaimed_once(&system);
+}
+
+/// The same, where CPU 0 frees the tables that were held back as soon as it has reclaimed the space.
+pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
+    let system = lazy::<W>(config);
+    let (pending, _) = unhook(&system, &system.cpu(0));
+    finish(pending);
+    let pending = system.cpu(0).here().flush_kernel(page_at(1));
+    let free_if_reclaimed = |system: &System<W>| {
+        if !system.machine().take_reclaimed().is_empty() {
+            system.machine().free_tables(&system.a);
+        }
+    };
+    system.race(
+        |_, cpu| cpu.interrupt_point(),
+        |cpu| {
+            retire(&system, cpu);
+            free_if_reclaimed(&system);
+        },
+    );
+    finish(pending);
+    system.cpu(1).here().leave();
+    free_if_reclaimed(&system);
+    nobody_walks_freed_tables(&system);
 }
 
 /// CPU 1 is lazy on a dead space, and is told to let go of it while it switches away by itself.

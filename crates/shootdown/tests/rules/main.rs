@@ -17,11 +17,13 @@ mod casts;
 mod ends;
 #[path = "../platforms/lifetimes.rs"]
 mod lifetimes;
+mod matrix;
 #[path = "../platforms/loom.rs"]
 mod platform;
 mod policies;
 mod programs;
 mod reclaim;
+mod sites;
 mod system;
 mod tags;
 
@@ -60,6 +62,7 @@ programs_against! {
     ResumeFence => resume,
     RegisterFence => first_switch,
     OnlineFence => come_online,
+    LeaveOnlineRelease => go_offline_from_kernel,
     BumpRelease | GenerationAcquire => first_switch,
     LeaveRelease | PresenceAcquire => enter_lazy,
     LookAcquire => answer_by_polling,
@@ -130,6 +133,8 @@ enum Search {
     Bounded(usize),
     /// Every interleaving with up to so many preemptions, found with [`platform::with_witnesses`].
     Witnessed(usize),
+    /// The first of these, up to three preemptions: so many.
+    Some(usize),
 }
 
 /// Runs a program in the interleavings of a search. Returns how many, or what went wrong.
@@ -156,6 +161,12 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
             model.preemption_bound = Some(preemptions);
             platform::with_witnesses(|| model.check(program));
         }
+        Search::Some(runs) => {
+            (model.preemption_bound, model.max_permutations) = (Some(3), Some(runs));
+            // Between these, loom does not look at the maximum.
+            model.checkpoint_interval = runs;
+            platform::with_witnesses(|| model.check(program));
+        }
     }));
     result.map_err(|cause| match cause.downcast::<String>() {
         Ok(text) => *text,
@@ -166,8 +177,17 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
 
 /// Programs that no single rule needs: each looks at a meeting of two CPUs that several rules get
 /// right together.
-fn meetings<const W: usize>() -> [(&'static str, Program); 22] {
+fn meetings<const W: usize>() -> [(&'static str, Program); 31] {
     [
+        ("switch away from a page", switch_away_from_page::<W>),
+        ("flush own, gathered", flush_own_gathered::<W>),
+        ("reclaim own", reclaim_own::<W>),
+        ("the handler leaves unhooked tables", handler_leaves_unhooked_tables::<W>),
+        ("pin while flushing", pin_while_flushing::<W>),
+        ("switch while unpinning", switch_while_unpinning::<W>),
+        ("go offline with a broadcast", go_offline_with_broadcast::<W>),
+        ("go offline from a space", go_offline_from_space::<W>),
+        ("go offline from lazy", go_offline_from_lazy::<W>),
         ("two let go", two_let_go::<W>),
         ("come back while retired", come_back_while_retired::<W>),
         ("retire own", retire_own::<W>),
@@ -325,6 +345,32 @@ fn casts_of_four_are_right() {
     ];
     for parts in casts {
         cast_is_right(Search::Bounded(preemptions), parts, Config::default());
+    }
+}
+
+#[test]
+fn every_way_offline_needs_the_release() {
+    let programs: [Program; 6] = [
+        go_offline_from_kernel::<1>,
+        go_offline_from_kernel::<2>,
+        go_offline_from_space::<1>,
+        go_offline_from_space::<2>,
+        go_offline_from_lazy::<1>,
+        go_offline_from_lazy::<2>,
+    ];
+    let config = Config { broken: Some(Rule::LeaveOnlineRelease), ..Config::default() };
+    for program in programs {
+        let cause = explore(Search::Witnessed(3), move || program(config)).unwrap_err();
+        assert!(cause.starts_with("Causality"), "{cause}");
+    }
+}
+
+#[test]
+fn pinning_needs_its_rules() {
+    for rule in [Rule::RenumberFence, Rule::TellDevices] {
+        let config = Config { broken: Some(rule), ..Config::default() };
+        let result = explore(Search::Witnessed(3), move || pin_while_flushing::<1>(config));
+        assert!(result.is_err(), "{rule:?}");
     }
 }
 

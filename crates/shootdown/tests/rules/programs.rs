@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use loom::thread;
-use shootdown::Pending;
 use shootdown::soft::{Config, Touch};
+use shootdown::{Extents, Pending};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
@@ -39,6 +39,17 @@ pub(crate) fn enter_lazy<const W: usize>(config: Config) {
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
         cpu.here().enter_lazy();
+    });
+    system.cpu(1).interrupt_point();
+    pending.map(finish);
+}
+
+/// CPU 1 switches away from the page while CPU 0 flushes, and gives the page away as soon as it may.
+pub(crate) fn switch_away_from_page<const W: usize>(config: Config) {
+    let system = System::<W>::active(config);
+    let pending = system.race_reuse(|system, cpu| {
+        assert_ne!(cpu.touch(0), Touch::Stale);
+        switch(cpu, &system.b);
     });
     system.cpu(1).interrupt_point();
     pending.map(finish);
@@ -200,6 +211,44 @@ pub(crate) fn go_offline<const W: usize>(config: Config) {
     pending.map(finish);
 }
 
+/// CPU 1 uses a page of the kernel and goes offline, for good, while CPU 0 flushes that page, and
+/// gives it away as soon as it may.
+fn go_offline_from_kernel_page<const W: usize>(system: &Arc<System<W>>) {
+    let cpu = system.cpu(1);
+    assert_eq!(cpu.touch_kernel(0), Touch::Ok);
+    drop(cpu);
+    let use_and_go_offline = |_: &System<W>, cpu: &Cpu<'_, W>| {
+        assert_ne!(cpu.touch_kernel(0), Touch::Stale);
+        cpu.here().offline();
+    };
+    let pending = system.race(use_and_go_offline, |cpu| {
+        let mut pending = unmap_kernel(system, cpu);
+        if !pending.poll() {
+            return Some(pending);
+        }
+        system.machine().free_kernel(0);
+        None
+    });
+    pending.map(finish);
+}
+
+/// CPU 1 goes offline with no space loaded.
+pub(crate) fn go_offline_from_kernel<const W: usize>(config: Config) {
+    go_offline_from_kernel_page(&System::<W>::new(config));
+}
+
+/// CPU 1 goes offline with a space loaded.
+pub(crate) fn go_offline_from_space<const W: usize>(config: Config) {
+    go_offline_from_kernel_page(&System::<W>::active(config));
+}
+
+/// CPU 1 goes offline while it is lazy on a space.
+pub(crate) fn go_offline_from_lazy<const W: usize>(config: Config) {
+    let system = System::<W>::active(config);
+    system.cpu(1).here().enter_lazy();
+    go_offline_from_kernel_page(&system);
+}
+
 /// Unhooks the page tables of `a` and sends the flush.
 fn unhook_tables<'e, const W: usize>(
     system: &System<W>,
@@ -287,6 +336,18 @@ pub(crate) fn flush_own<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
     finish(system.unmap(&cpu, 0));
+    system.machine().free(&system.a, 0);
+    assert_eq!(cpu.touch(0), Touch::Fault);
+}
+
+/// The same, as one of several ranges.
+pub(crate) fn flush_own_gathered<const W: usize>(config: Config) {
+    let system = System::<W>::active(config);
+    let cpu = system.cpu(1);
+    system.machine().unmap(&system.a, 0);
+    let mut extents = Extents::new();
+    extents.add(page_at(0));
+    finish(cpu.here().flush_gathered(&system.a, &extents).0);
     system.machine().free(&system.a, 0);
     assert_eq!(cpu.touch(0), Touch::Fault);
 }

@@ -129,6 +129,18 @@ pub(crate) fn reclaim_active<const W: usize>(config: Config) {
     }
 }
 
+/// CPU 1 takes a page of the space that it uses itself; then nothing is held back.
+pub(crate) fn reclaim_own<const W: usize>(config: Config) {
+    let system = System::<W>::active(config);
+    let cpu = system.cpu(1);
+    let sent = reclaim(&system, &cpu, &[&system.a]);
+    assert!(system.a.is_held_back(system.machine()));
+    sent.wait();
+    assert!(!system.a.is_held_back(system.machine()));
+    system.machine().free(&system.a, 0);
+    assert_eq!(cpu.touch(0), Touch::Fault);
+}
+
 /// CPU 1 has page 0 of both spaces cached, and uses neither.
 fn both_cached<const W: usize>(config: Config) -> Arc<System<W>> {
     let system = System::<W>::active(config);

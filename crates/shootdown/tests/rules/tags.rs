@@ -278,3 +278,50 @@ pub(crate) fn expel_by_broadcast<const W: usize>(config: Config) {
     system.cpu(1).speculate();
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
+
+/// CPU 1 pins the space for a device, CPU 2, which uses it then, while CPU 0 flushes.
+pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
+    let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
+    switch(&system.cpu(0), &system.a);
+    let pin_and_use = |system: &System<W>, cpu: &Cpu<'_, W>| {
+        let tag = cpu.here().pin_tag(&system.a).expect("there are enough");
+        let device = system.cpu(2);
+        let _ = device.here();
+        // SAFETY: the space and its table live as long as the machine.
+        unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
+        let _ = device.touch(0);
+    };
+    let pending = system.race(pin_and_use, |cpu| system.unmap(cpu, 0));
+    let _ = system.cpu(0).here();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    let device = system.cpu(2);
+    let _ = device.here();
+    assert_ne!(device.touch(0), Touch::Stale);
+}
+
+/// CPU 0 flushes by broadcast and goes offline before that is complete; CPU 2 waits for it.
+pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { cpus: 3, tags: 6, ..few_tags(config) });
+    let zero = system.cpu(0);
+    let pending = system.unmap(&zero, 0);
+    zero.here().offline();
+    let two = system.cpu(2);
+    let _ = two.here();
+    finish(pending);
+    system.machine().free(&system.a, 0);
+    assert_ne!(system.cpu(1).touch(0), Touch::Stale);
+}
+
+/// CPU 1 switches to the space that CPU 0 unpins, and then flushes by broadcast.
+pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
+    let system = System::<W>::active(Config { tags: 6, ..few_tags(config) });
+    switch(&system.cpu(1), &system.b);
+    system.cpu(0).here().pin_tag(&system.a).expect("there are enough");
+    let switch_in = |system: &System<W>, cpu: &Cpu<'_, W>| switch(cpu, &system.a);
+    let pending = system.race(switch_in, |cpu| {
+        cpu.here().unpin_tag(&system.a);
+        system.unmap(cpu, 0)
+    });
+    system.conclude(pending);
+}
