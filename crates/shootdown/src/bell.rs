@@ -78,6 +78,7 @@ impl<M: Machine> Bell<M> {
     /// The owner begins a round, if somebody has rung.
     #[inline]
     pub(crate) fn begin_round(&self, machine: &M) -> Option<Round> {
+        // Relaxed: only a hint; the operation that begins the round is ordered by LookAcquire.
         let found = self.rung.0.load(Relaxed);
         (found & RUNG != 0).then(|| self.begin_round_of(machine, found))
     }
@@ -110,12 +111,14 @@ impl<M: Machine> Bell<M> {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return None;
         }
+        // Relaxed: an expected value; both ways on are read-modify-writes with rules.
         let mut found = self.rung.0.load(Relaxed);
         loop {
             if found & RUNG != 0 {
                 return Some(self.begin_round_of(machine, found));
             }
             let quiet = found & !ATTENDED;
+            // Relaxed: where it fails, it is tried again.
             match self.rung.0.compare_exchange(found, quiet, release, Relaxed) {
                 Ok(_) => return None,
                 Err(newer) => found = newer,
@@ -128,6 +131,7 @@ impl<M: Machine> Bell<M> {
     /// and interrupts are sent again: nothing is lost.
     #[inline]
     pub(crate) fn attend(&self) {
+        // Relaxed: this publishes nothing, and rings meet it in the total order of one word.
         self.rung.0.fetch_or(ATTENDED, Relaxed);
     }
 
@@ -158,6 +162,7 @@ impl<M: Machine> Bell<M> {
 
     /// The owner comes online. Who rang before did not wait.
     pub(crate) fn connect(&self) {
+        // Relaxed: OnlineFence follows, before anything that a ring must find done.
         self.rung.0.fetch_and(!(DISCONNECTED | RUNG), Relaxed);
     }
 

@@ -366,6 +366,7 @@ impl<M: Machine> Space<M> {
     /// broadcast has yet to take away: that is what the broadcast's issuer waits for.
     #[inline]
     pub(crate) fn clean_everywhere(&self) -> u64 {
+        // Relaxed: see above; the issuer of each broadcast waits for it.
         self.clean_everywhere.load(Relaxed)
     }
 
@@ -374,6 +375,7 @@ impl<M: Machine> Space<M> {
     fn note_clean_everywhere(&self, machine: &M, since: u64, generation: u64) {
         let mut clean = self.clean_everywhere();
         while (clean >= since || machine.breaks(Rule::KeepGaps)) && clean < generation {
+            // Relaxed: only the number itself is passed on.
             match self.clean_everywhere.compare_exchange(clean, generation, Relaxed, Relaxed) {
                 Ok(_) => return,
                 Err(now) => clean = now,

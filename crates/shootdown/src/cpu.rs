@@ -134,6 +134,7 @@ impl<M: Machine> Cpu<M> {
     /// The CPU itself lets go of what it holds, unless that is marked by now.
     pub(crate) fn let_go_if_unmarked(&self, machine: &M, held: Held) -> bool {
         let release = order(machine, Rule::HeldRelease);
+        // Relaxed: where it fails, the word is marked, and the mark is paid for by PayRelease.
         self.held.compare_exchange(held.0, Held::NOTHING.0, release, Relaxed).is_ok()
     }
 
@@ -278,6 +279,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// What this CPU has told others that it could be using.
     #[inline]
     pub(crate) fn presence(&self) -> Presence {
+        // Relaxed: this CPU alone writes the word.
         Presence::from_word(self.cpu.presence.load(Relaxed))
     }
 
@@ -298,6 +300,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// What this CPU can walk.
     #[inline]
     pub(crate) fn held(&self) -> Held {
+        // Relaxed: others only mark what this CPU has stored; it lets go by a read-modify-write.
         Held(self.cpu.held.load(Relaxed))
     }
 

@@ -67,6 +67,7 @@ impl<M: Machine> Shootdown<M> {
     ///
     /// It may be moved to its place for as long as no CPU has switched to it.
     pub fn space(&self, root: Root) -> Space<M> {
+        // Relaxed: a number that no other space has is all that is asked for.
         let before = self.last_space.0.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         Space::new(SpaceId(before + 1), root)
     }

@@ -153,6 +153,7 @@ impl<M: Machine> Journal<M> {
         // likely it is the flush of 16 generations ago, of the same kind.
         let before = generation.saturating_sub(LOG_ENTRIES as u64);
         let mut expected = if before == 0 { 0 } else { (before * GENERATION) | mark };
+        // Relaxed: where it fails, it is tried again, or nothing is written.
         while let Err(found) =
             entry.stamp.compare_exchange(expected, stamp | WRITING, claim, Relaxed)
         {
@@ -225,6 +226,7 @@ impl<M: Machine> Journal<M> {
         }
         let bits = entry.extent.load(order(machine, Rule::ExtentAcquire));
         let origin = if stamp & RECLAIMED == 0 { Origin::Asked } else { Origin::Reclaimed };
+        // Relaxed: ExtentAcquire, above, orders this load after that of the extent.
         (entry.stamp.load(Relaxed) == stamp).then(|| (Extent::from_bits(bits), origin))
     }
 

@@ -271,6 +271,7 @@ impl<M: Machine> Space<M> {
     /// A batch is about to take something. Ordered by the clearing of the entry, which comes after.
     fn hold_back(&self, machine: &M) {
         if !machine.breaks(Rule::MarkHeldBack) {
+            // Relaxed: the kernel clears the entry with release, after this.
             self.held_back.fetch_add(1, Relaxed);
         }
     }

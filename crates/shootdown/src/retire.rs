@@ -193,8 +193,10 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 }
 
-/// For [`Lifetime::Counted`]: a CPU goes lazy on the space. Relaxed: its users still have their
-/// stake, so that nobody can be the last before they give it up, which comes after this.
+/// For [`Lifetime::Counted`]: a CPU goes lazy on the space.
+///
+/// Relaxed: its users still have their stake, so that nobody can be the last before
+/// they give it up, which comes after this.
 #[inline]
 pub(crate) fn take_stake<M: Machine>(space: &Space<M>) {
     space.stakes.fetch_add(1, core::sync::atomic::Ordering::Relaxed);

@@ -108,6 +108,7 @@ impl<M: Machine> Roster<M> {
             }
             // A set is cleared only in a later phase than those in which it is read, so if the
             // phase is the same, we have seen every bit that was set before our caller's fence.
+            // Relaxed: ScanAcquire, above, orders this load after those of the set.
             let now = Phase(self.phase.load(Relaxed));
             if now == phase || machine.breaks(Rule::RecheckScan) {
                 return members;

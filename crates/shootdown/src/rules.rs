@@ -455,8 +455,8 @@ rules! {
     FlushOnWrap: Step,
     /// A flush that was broadcast is done when its issuer has completed it.
     CompleteBroadcasts: Step,
-    /// A CPU that answers its bell, or goes offline, completes the broadcasts that it has issued, so
-    /// that a flush can be waited for on another CPU.
+    /// A CPU that answers its bell, or goes offline, completes the broadcasts that it has issued,
+    /// so that a flush can be waited for on another CPU.
     CompleteForOthers: Step,
     /// A flush that broadcasts covers devices, too: it is sent whoever is present.
     TellDevices: Step,

@@ -134,6 +134,7 @@ impl<M: Machine> GlobalTags<M> {
     /// Calls `f` while nobody else writes in the book.
     fn locked<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
         let acquire = order(machine, Rule::TagLockAcquire);
+        // Relaxed: where it fails, nothing has been read.
         while self.lock.compare_exchange(0, 1, acquire, Relaxed).is_err() {
             machine.spin();
         }
@@ -143,6 +144,8 @@ impl<M: Machine> GlobalTags<M> {
     }
 
     /// Takes a number, if it is free.
+    ///
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn take(&self, number: u64) -> bool {
         let (word, bit) = (&self.taken()[number as usize / 64], 1 << (number % 64));
         let held = word.load(Relaxed);
@@ -151,6 +154,8 @@ impl<M: Machine> GlobalTags<M> {
     }
 
     /// Takes the next number that is free.
+    ///
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn take_next(&self, machine: &M) -> Option<u64> {
         let (count, first) = (self.count(machine), self.next.load(Relaxed));
         let number = self.free_in(first..count + 1).or_else(|| self.free_in(1..first))?;
@@ -159,6 +164,7 @@ impl<M: Machine> GlobalTags<M> {
         Some(number)
     }
 
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn free_in(&self, mut numbers: core::ops::Range<u64>) -> Option<u64> {
         while numbers.start < numbers.end {
             let (index, bit) = (numbers.start / 64, numbers.start % 64);
@@ -172,6 +178,7 @@ impl<M: Machine> GlobalTags<M> {
         None
     }
 
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn set_pinned(&self, number: u64, change: impl FnOnce(u64, u64) -> u64) {
         let (word, bit) = (&self.pins()[number as usize / 64], 1 << (number % 64));
         word.store(change(word.load(Relaxed), bit), Relaxed);
@@ -198,6 +205,8 @@ impl<M: Machine> Here<'_, M> {
         // Acquires what whoever gave the space its number found: see `current_tag`.
         let full = FullTag(space.tag.load(order(self.machine(), Rule::NumberAcquire)));
         let active = &self.cpu.active_tag;
+        // Relaxed: a rollover meets the CPU in this one word by read-modify-writes (ReserveTags).
+        // A version that is out of date goes with an `active` that the rollover has emptied.
         let before = active.load(Relaxed);
         let is_current = full.version() == self.engine.tags().version.load(Relaxed);
         let chosen = full.unpinned().0;
@@ -223,6 +232,7 @@ impl<M: Machine> Here<'_, M> {
         Choice { tag, slot: memory.slot, generation: clean }
     }
 
+    /// Relaxed: all under the lock (TagLockAcquire).
     #[inline(never)]
     fn choose_slowly(&self, space: &Space<M>) -> Found {
         let (machine, tags) = (self.machine(), self.engine.tags());
@@ -251,6 +261,8 @@ impl<M: Machine> Here<'_, M> {
     }
 
     /// The space's number in this version of the book; none if there is none. Under the lock.
+    ///
+    /// Relaxed: loads under the lock (TagLockAcquire).
     fn current_tag(&self, space: &Space<M>) -> FullTag {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let full = FullTag(space.tag.load(Relaxed));
@@ -273,6 +285,8 @@ impl<M: Machine> Here<'_, M> {
     }
 
     /// A number for the space that had `old` in an earlier version.
+    ///
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn number_for(&self, old: FullTag) -> Option<u64> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let number = old.number();
@@ -296,6 +310,8 @@ impl<M: Machine> Here<'_, M> {
     }
 
     /// Whether a CPU has the number reserved: then it stays the space's, in the new version.
+    ///
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn renew_reserved(&self, old: FullTag) -> bool {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let renewed = FullTag::new(tags.version.load(Relaxed), old.number());
@@ -312,6 +328,8 @@ impl<M: Machine> Here<'_, M> {
 
     /// Begins a new version, in which only those numbers are taken that CPUs have loaded or devices
     /// use.
+    ///
+    /// Relaxed: called under the lock (TagLockAcquire).
     fn roll_over(&self) {
         let (machine, tags) = (self.machine(), self.engine.tags());
         self.counters().rollovers.add_alone(1);
@@ -344,6 +362,7 @@ impl<M: Machine> Here<'_, M> {
     pub(crate) fn give_numbers_back(&self) {
         if self.machine().tagging() == Tagging::Global {
             self.engine.tags().locked(self.machine(), || {
+                // Relaxed: under the lock (TagLockAcquire).
                 self.cpu.active_tag.store(0, Relaxed);
                 self.cpu.reserved_tag.store(0, Relaxed);
             });
@@ -376,6 +395,7 @@ impl<M: Machine> Here<'_, M> {
             return None;
         }
         let pinned = tags.locked(machine, || {
+            // Relaxed: under the lock (TagLockAcquire).
             let full = self.current_tag(space);
             let pinned = tags.pinned.load(Relaxed);
             let for_devices = tags.count(machine).saturating_sub(machine.cpu_limit() as u64 + 1);
@@ -409,6 +429,7 @@ impl<M: Machine> Here<'_, M> {
     pub fn unpin_tag(&self, space: &Space<M>) {
         let (machine, tags) = (self.machine(), self.engine.tags());
         tags.locked(machine, || {
+            // Relaxed: under the lock (TagLockAcquire).
             let full = FullTag(space.tag.load(Relaxed));
             assert!(full.is_pinned(), "unpinned more often than pinned");
             let left = FullTag(full.0 - FullTag::PIN);
@@ -437,6 +458,7 @@ impl<M: Machine> Space<M> {
     /// Whether a device uses the space.
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
+        // Relaxed: asked after FlushFence, which pairs with RenumberFence of `pin_tag`.
         FullTag(self.tag.load(Relaxed)).is_pinned()
     }
 }

@@ -143,7 +143,7 @@ pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
     was_reclaimed_once(&system);
 }
 
-/// The same, where CPU 0 frees the tables that were held back as soon as it has reclaimed the space.
+/// The same, where CPU 0 frees the tables that were held back once it has reclaimed the space.
 pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));

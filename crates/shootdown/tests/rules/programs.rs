@@ -44,7 +44,7 @@ pub(crate) fn enter_lazy<const W: usize>(config: Config) {
     pending.map(finish);
 }
 
-/// CPU 1 switches away from the page while CPU 0 flushes, and gives the page away as soon as it may.
+/// CPU 1 switches away from the page while CPU 0 flushes, and gives it away as soon as it may.
 pub(crate) fn switch_away_from_page<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|system, cpu| {
