@@ -65,6 +65,9 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
         findings.push(format!("{}: says not what it is for", place(1)));
     }
     let has_rules = has_rules(file);
+    if has_rules {
+        check_relaxed(file, text, findings);
+    }
     let mut function: Option<(usize, usize)> = None;
     for (number, line) in (1..).zip(text.lines()) {
         if line.chars().count() > COLUMNS_MAX {
@@ -96,6 +99,41 @@ fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
                 ));
             }
             function = None;
+        }
+    }
+}
+
+/// Each relaxed access to a word of the engine says why no ordering is needed: `Relaxed: <reason>`
+/// in a comment on the same line, or above it in the same paragraph. In the doc comment of a
+/// function, the reason is that of the whole function. Unit tests are exempt, and counters, whose
+/// module says why.
+fn check_relaxed(file: &Path, text: &str, findings: &mut Vec<String>) {
+    if file.ends_with("stats.rs") {
+        return;
+    }
+    let (mut of_paragraph, mut of_item, mut of_function) = (false, false, None);
+    let lines = text.lines().take_while(|line| !line.starts_with("#[cfg("));
+    for (number, line) in (1..).zip(lines) {
+        let (code, comment) = line.split_once("//").unwrap_or((line, ""));
+        let (indent, code) = (line.len() - line.trim_start().len(), code.trim_start());
+        if line.trim().is_empty() {
+            (of_paragraph, of_item) = (false, false);
+        }
+        if comment.split_once("Relaxed: ").is_some_and(|(_, reason)| !reason.is_empty()) {
+            let is_doc = comment.starts_with('/');
+            (of_paragraph, of_item) = (of_paragraph || !is_doc, of_item || is_doc);
+        }
+        if is_function(code) && std::mem::take(&mut of_item) {
+            of_function = Some(indent);
+        }
+        let has_reason = of_paragraph || of_function.is_some();
+        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
+        if words.any(|word| word == "Relaxed") && !code.starts_with("use ") && !has_reason {
+            let place = format!("{}:{number}", file.display());
+            findings.push(format!("{place}: relaxed, without a `// Relaxed: <reason>`"));
+        }
+        if of_function.is_some_and(|of| line.trim_end() == format!("{:of$}}}", "")) {
+            of_function = None;
         }
     }
 }
@@ -142,9 +180,42 @@ mod tests {
         for fine in [
             "order(machine, Rule::NumberAcquire)",
             "fence(machine, Rule::FlushFence);",
-            "self.tag.load(Relaxed) // Acquire is not needed",
+            "self.tag.load(Relaxed) // Relaxed: Acquire is not needed",
         ] {
             assert_eq!(findings(engine, fine), 0, "{fine}");
+        }
+    }
+
+    #[test]
+    fn relaxed_access_without_reason_is_found() {
+        let findings = |file: &str, text: &str| {
+            let mut findings = Vec::new();
+            check_file(Path::new(file), &format!("//! A file.\n{text}\n"), &mut findings);
+            findings.len()
+        };
+        let engine = "crates/shootdown/src/bell.rs";
+        let access = "    self.rung.load(Relaxed);";
+        for (unreasoned, count) in [
+            (access.to_owned(), 1),
+            (format!("{access}\n{access}"), 2),
+            (format!("    // Relaxed: only a hint.\n\n{access}"), 1),
+            (format!("    // It is relaxed.\n{access}"), 1),
+            (format!("    // Relaxed: \n{access}"), 1),
+            (format!("/// Relaxed: under the lock.\nfn f() {{\n}}\nfn g() {{\n{access}\n}}"), 1),
+            (format!("/// Relaxed: of f.\nfn f() {{\n}}\n\nfn g() {{\n{access}\n}}"), 1),
+        ] {
+            assert_eq!(findings(engine, &unreasoned), count, "{unreasoned}");
+            assert_eq!(findings("crates/shootdown/src/stats.rs", &unreasoned), 0);
+            assert_eq!(findings("crates/shootdown/src/machine.rs", &unreasoned), 0);
+        }
+        for fine in [
+            format!("{access} // Relaxed: only a hint."),
+            format!("    // Relaxed: only a hint.\n    let x = 1;\n{access}\n{access}"),
+            format!("/// Relaxed: under the lock.\nfn f() {{\n    let x = 1;\n\n{access}\n}}"),
+            "use core::sync::atomic::Ordering::Relaxed;".to_owned(),
+            format!("#[cfg(test)]\nmod tests {{\n{access}\n}}"),
+        ] {
+            assert_eq!(findings(engine, &fine), 0, "{fine}");
         }
     }
 }

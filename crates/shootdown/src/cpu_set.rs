@@ -219,6 +219,7 @@ impl<M: Machine> SharedCpuSet<M> {
     #[inline]
     pub(crate) fn contains(&self, cpu: CpuId) -> bool {
         let (word, bit) = place(cpu);
+        // Relaxed: a CPU asks for its own bit; others ask under a lock, or after PhaseAcquire.
         self.words()[word].load(Relaxed) & bit != 0
             && (!Self::SUMMARISED || self.summary.load(Relaxed) & summary_bit(word) != 0)
     }
@@ -226,6 +227,7 @@ impl<M: Machine> SharedCpuSet<M> {
     /// Not ordered with anything: the caller fences before it relies on being seen.
     pub(crate) fn insert(&self, cpu: CpuId) {
         let (word, bit) = place(cpu);
+        // Relaxed: see above.
         self.words()[word].fetch_or(bit, Relaxed);
         if Self::SUMMARISED {
             self.summary.fetch_or(summary_bit(word), Relaxed);
@@ -240,6 +242,7 @@ impl<M: Machine> SharedCpuSet<M> {
             fence(machine, rule);
         } else {
             let (word, bit) = place(cpu);
+            // Relaxed: the fence of `rule` follows.
             machine.fetch_or_then_fence(&self.words()[word], bit, Relaxed);
         }
     }
@@ -254,6 +257,8 @@ impl<M: Machine> SharedCpuSet<M> {
     pub(crate) fn clear(&self, machine: &M) {
         let release = order(machine, Rule::ClearRelease);
         if Self::SUMMARISED {
+            // Relaxed: bits of the summary are only ever set; a word that is named later is a new
+            // insertion, whose fence has its own pair.
             for word in named_words::<M::CpuBits>(self.summary.load(Relaxed)) {
                 self.words()[word].store(0, release);
             }
@@ -274,6 +279,7 @@ impl<M: Machine> SharedCpuSet<M> {
             }
         };
         if Self::SUMMARISED {
+            // Relaxed: a reader who misses a name came before the fence of the insertion.
             named_words::<M::CpuBits>(self.summary.load(Relaxed)).for_each(read_word);
         } else {
             read_word(0);
@@ -283,6 +289,7 @@ impl<M: Machine> SharedCpuSet<M> {
 
 impl<M: Machine> fmt::Debug for SharedCpuSet<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Relaxed: for people.
         f.debug_list().entries(self.words().iter().map(|word| word.load(Relaxed))).finish()
     }
 }
