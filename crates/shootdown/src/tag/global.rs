@@ -145,7 +145,7 @@ impl<M: Machine> GlobalTags<M> {
 
     /// Takes a number, if it is free.
     ///
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn take(&self, number: u64) -> bool {
         let (word, bit) = (&self.taken()[number as usize / 64], 1 << (number % 64));
         let held = word.load(Relaxed);
@@ -155,7 +155,7 @@ impl<M: Machine> GlobalTags<M> {
 
     /// Takes the next number that is free.
     ///
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn take_next(&self, machine: &M) -> Option<u64> {
         let (count, first) = (self.count(machine), self.next.load(Relaxed));
         let number = self.free_in(first..count + 1).or_else(|| self.free_in(1..first))?;
@@ -164,7 +164,7 @@ impl<M: Machine> GlobalTags<M> {
         Some(number)
     }
 
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn free_in(&self, mut numbers: core::ops::Range<u64>) -> Option<u64> {
         while numbers.start < numbers.end {
             let (index, bit) = (numbers.start / 64, numbers.start % 64);
@@ -178,7 +178,7 @@ impl<M: Machine> GlobalTags<M> {
         None
     }
 
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn set_pinned(&self, number: u64, change: impl FnOnce(u64, u64) -> u64) {
         let (word, bit) = (&self.pins()[number as usize / 64], 1 << (number % 64));
         word.store(change(word.load(Relaxed), bit), Relaxed);
@@ -232,7 +232,7 @@ impl<M: Machine> Here<'_, M> {
         Choice { tag, slot: memory.slot, generation: clean }
     }
 
-    /// Relaxed: all under the lock (TagLockAcquire).
+    /// Relaxed: all under the lock (`TagLockAcquire`).
     #[inline(never)]
     fn choose_slowly(&self, space: &Space<M>) -> Found {
         let (machine, tags) = (self.machine(), self.engine.tags());
@@ -262,7 +262,7 @@ impl<M: Machine> Here<'_, M> {
 
     /// The space's number in this version of the book; none if there is none. Under the lock.
     ///
-    /// Relaxed: loads under the lock (TagLockAcquire).
+    /// Relaxed: loads under the lock (`TagLockAcquire`).
     fn current_tag(&self, space: &Space<M>) -> FullTag {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let full = FullTag(space.tag.load(Relaxed));
@@ -286,7 +286,7 @@ impl<M: Machine> Here<'_, M> {
 
     /// A number for the space that had `old` in an earlier version.
     ///
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn number_for(&self, old: FullTag) -> Option<u64> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let number = old.number();
@@ -311,7 +311,7 @@ impl<M: Machine> Here<'_, M> {
 
     /// Whether a CPU has the number reserved: then it stays the space's, in the new version.
     ///
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn renew_reserved(&self, old: FullTag) -> bool {
         let (machine, tags) = (self.machine(), self.engine.tags());
         let renewed = FullTag::new(tags.version.load(Relaxed), old.number());
@@ -329,7 +329,7 @@ impl<M: Machine> Here<'_, M> {
     /// Begins a new version, in which only those numbers are taken that CPUs have loaded or devices
     /// use.
     ///
-    /// Relaxed: called under the lock (TagLockAcquire).
+    /// Relaxed: called under the lock (`TagLockAcquire`).
     fn roll_over(&self) {
         let (machine, tags) = (self.machine(), self.engine.tags());
         self.counters().rollovers.add_alone(1);
