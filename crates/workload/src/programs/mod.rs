@@ -10,6 +10,7 @@ mod seed001;
 mod seed002;
 mod seed003;
 mod seed004;
+mod time_shared;
 mod will_it_scale;
 
 pub use crowd::{Beside, Crowd};
@@ -20,4 +21,5 @@ pub use seed001::{ContextSwitches, ExitStorm};
 pub use seed002::{LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind};
 pub use seed003::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
 pub use seed004::MappedReaders;
+pub use time_shared::TimeShared;
 pub use will_it_scale::{Case, WillItScale};

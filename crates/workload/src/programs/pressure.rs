@@ -1,6 +1,8 @@
 //! Memory that is short, or in the wrong place: copies on write for which others have to give up
 //! pages, and pages that move between nodes while they are used.
 
+use shootdown_sim::Rng;
+
 use crate::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
@@ -99,6 +101,12 @@ impl Workload for CopyOnWrite {
 
 /// Threads that write to memory of their process while another moves it from node to node
 /// (`move_pages`, or what Linux does of itself as *automatic NUMA balancing*).
+///
+/// Each of the threads ends what is measured, as does the process that moves: where the threads go
+/// on for longer, [`Outcome::time`](crate::Outcome) is theirs, and [`time_range`] is how much
+/// sooner the moves were done.
+///
+/// [`time_range`]: crate::Outcome::time_range
 #[derive(Clone, Copy, Debug)]
 pub struct PageMigration {
     /// How many write.
@@ -113,6 +121,10 @@ pub struct PageMigration {
     pub laps: u64,
     /// How long a thread computes for each page that it writes.
     pub compute_ns: u64,
+    /// How long a thread sleeps after it has written to all of its pages; 0 for not at all.
+    pub sleep_ns: u64,
+    /// As of [`Loop`](super::Loop): decides for how long each thread computes first.
+    pub seed: u64,
 }
 
 impl PageMigration {
@@ -121,7 +133,8 @@ impl PageMigration {
 
 impl Workload for PageMigration {
     fn name(&self) -> String {
-        format!("page-migration-{}", self.threads)
+        let sleeping = if self.sleep_ns == 0 { "" } else { "-sleeping" };
+        format!("page-migration-{}{sleeping}", self.threads)
     }
 
     fn processes(&self) -> Vec<Start> {
@@ -129,7 +142,7 @@ impl Workload for PageMigration {
     }
 
     fn steps(&self, program: ProgramId) -> Steps {
-        let Self { threads, pages, rounds, nodes, laps, compute_ns } = *self;
+        let Self { threads, pages, rounds, nodes, laps, compute_ns, sleep_ns, seed } = *self;
         let all = (1..=threads).map(ProgramId);
         if program == Self::MOVER {
             let area = |writer: ProgramId| AreaId(writer.0);
@@ -163,7 +176,10 @@ impl Workload for PageMigration {
         let lap = move |_| {
             touch_all(area, pages, Access::Write)
                 .flat_map(move |touch| [touch, Operation::Compute(CHUNK * compute_ns)])
+                .chain((sleep_ns != 0).then_some(Operation::Sleep(sleep_ns)))
         };
-        Box::new((0..laps).flat_map(lap))
+        let head_start = Rng::stream(seed, u64::from(program.0)).below(20_000);
+        let begin = [Operation::Compute(head_start)].into_iter();
+        Box::new(begin.chain((0..laps).flat_map(lap)).chain([Operation::End { iterations: 0 }]))
     }
 }
