@@ -288,6 +288,7 @@ mod tests {
         let completed = steps_of(|| assert_eq!(PROCESSOR.complete_broadcasts(), 1_000_000));
         assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
         assert_eq!(steps_of(|| PROCESSOR.publish()), [Publish]);
+        assert_eq!(steps_of(|| PROCESSOR.synchronize()), [CompleteShared]);
     }
 
     #[test]

@@ -29,13 +29,15 @@
 //!
 //! # What it cannot see
 //!
-//! Loads of data are not early, so barriers that order loads alone are not missed here (loom misses
-//! them, in `crates/shootdown/tests/rules`). Translations in flight are kept for programs that ask
-//! for them, as `tests/litmus` does; of walks that are half done it is not kept which tables they
-//! are in. Walkers do not see their own CPU's stores before others do. `publish` is a full barrier.
-//! Page tables have two levels, of two entries each. Programs that are gone through are of two or
-//! three CPUs; a dozen steps more are ten times the states. States are compared by hashes of 64
-//! bits.
+//! Loads of data are not early, so a missing barrier that orders loads alone is not detected here;
+//! loom detects it (`crates/shootdown/tests/rules`). Only when a CPU that is not online yet drops
+//! everything may that come before its loads: other invalidations are taken to depend on all loads
+//! before them, for the machine cannot see dependencies ([`Invalidations`]). Translations in flight
+//! are kept for programs that ask for them, as `tests/litmus` does; of walks that are half done it
+//! is not kept which tables they are in. Walkers do not see their own CPU's stores before others
+//! do. Page tables have two levels, of two entries each. Programs that are gone through are of two
+//! or three CPUs; a dozen steps more are ten times the states. States are compared by hashes of 64
+//! bits. `docs/checking.md` has the parts of the engine that no program uses.
 //!
 //! # Reading it
 //!

@@ -90,8 +90,8 @@ pub(crate) fn zoo(rows: &[Row]) -> String {
 pub(crate) fn list() -> String {
     let mut text = "\
 shootdown      the engine
-without-RULE   the engine without one of its rules (this machine performs no load early, so it does
-               not detect that a rule is missing which keeps loads from being early: loom does)
+without-RULE   the engine without one of its rules (a missing rule that only keeps loads from being
+               early is not detected here, where loads are not early; loom detects it)
 zoo            all bugs of other kernels
 BUG            one of them, and BUG-mended its twin, which is right
 
@@ -114,7 +114,11 @@ Programs are operations behind commas, and CPUs behind bars: 'run 0, idle, run 0
   map S.P, unmap S.P, unmap-masked S.P    a page; the last with interrupts masked
   protect S.P, reclaim S.P, migrate S.P   the same
   unmap-table S.T, unmap-kernel T         a page table with its pages; a page of the kernel
-  retire S                                the end of a space, and the last that a CPU does
+  free-table S.T, expel S                 a page table that waits for lazy CPUs; none waits any more
+  unmap-large S.T                         a large page in the place of a table
+  unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...
+  trim-roster S, pin S                    who may use a space; a device that does
+  retire S, reap                          the end of a space, the last but reap that a CPU does
 Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.
 ",
         SPACES_MAX - 1,

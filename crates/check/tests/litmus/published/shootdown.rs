@@ -28,7 +28,8 @@ pub(crate) const STALE_ELSEWHERE: &[Litmus] = &[
             &[Reads(MESSAGE, 1), Dmb, Finds(X, OLD)],
         ],
     )
-    .too_kind("the invalidation waits for accesses that use what it takes: see the beginning"),
+    .too_kind("the invalidation waits for accesses that use what it takes: see the beginning")
+    .in_herd(Forbidden),
     litmus(
         "MP.RT.EL1+dsb-tlbi-dsb+dsb-isb",
         Allowed,

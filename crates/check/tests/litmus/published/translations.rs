@@ -59,7 +59,8 @@ pub(crate) const TRANSLATION_TO_TRANSLATION: &[Litmus] = &[
         Unmapped,
         &[&[Map(X, NEW)], &[Finds(X, NEW), ReadsEntry(X, INVALID)]],
     )
-    .too_kind("loads of data are not early"),
+    .too_kind("loads of data are not early")
+    .in_herd(Allowed),
     litmus(
         "CoTRpte.inv+dsb",
         Forbidden,

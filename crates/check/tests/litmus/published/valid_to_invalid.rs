@@ -61,7 +61,8 @@ pub(crate) const VALID_TO_INVALID: &[Litmus] = &[
         Mapped,
         &[&[Map(X, INVALID)], &[ReadsEntry(X, INVALID), Dsb, Tlbi(X), Dsb, Finds(X, OLD)]],
     )
-    .too_hostile("its twin CoWinvT.EL1+dsb-tlbi-dsb is allowed"),
+    .too_hostile("its twin CoWinvT.EL1+dsb-tlbi-dsb is allowed")
+    .in_herd(Allowed),
     litmus(
         "CoRpteT.EL1+dsb-tlbi-dsb-isb",
         Forbidden,
