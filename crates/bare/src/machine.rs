@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, Root, Space, Tag, Tagging,
-    TellingCosts,
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, Root, Space,
+    Tag, Tagging, TellingCosts,
 };
 
 use crate::kernel::Kernel;
@@ -102,6 +102,10 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     #[inline]
     fn flush_ceiling(&self) -> usize {
         self.processor.flush_ceiling()
+    }
+    #[inline]
+    fn flush_costs(&self) -> FlushCosts {
+        self.processor.flush_costs()
     }
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {

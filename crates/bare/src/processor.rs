@@ -5,7 +5,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, CpuId, Entries, Extent, Root, Tag, TagSlots, TagWords, Tagging, TellingCosts,
+    Broadcast, CpuId, Entries, Extent, FlushCosts, Root, Tag, TagSlots, TagWords, Tagging,
+    TellingCosts,
 };
 
 /// The CPUs that a broadcast is for, where it [names](shootdown::Reach::Targets) them.
@@ -81,6 +82,12 @@ pub unsafe trait Processor: Sync {
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
+    }
+
+    /// The costs of invalidation: see [`Machine::flush_costs`](shootdown::Machine::flush_costs).
+    #[inline]
+    fn flush_costs(&self) -> FlushCosts {
+        FlushCosts::default()
     }
 
     /// Makes `root` current under `tag`.

@@ -14,7 +14,8 @@ use crate::rules::{Rule, order};
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages (of which 8 are the program's doing, for a CPU that comes back) all of the tag goes.
+/// pages all of the tag goes. Of these, 8 may be the program's doing for a CPU that comes back, and
+/// 17 a batch's for a CPU that is interrupted.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].
@@ -53,14 +54,25 @@ pub(crate) enum Origin {
 pub(crate) struct Ceiling {
     /// Of those that the program itself has changed.
     pub(crate) asked: usize,
-    /// Of all; no less.
+    /// Of those that a batch has taken from it.
+    pub(crate) reclaimed: usize,
+    /// Of all; no less than each of these.
     pub(crate) all: usize,
 }
 
 impl Ceiling {
     /// So many, whoever has changed them.
     pub(crate) const fn of_all(pages: usize) -> Self {
-        Self { asked: pages, all: pages }
+        Self { asked: pages, reclaimed: pages, all: pages }
+    }
+
+    /// The part of the ceiling that applies to one kind of flush.
+    #[inline]
+    const fn of(&self, origin: Origin) -> usize {
+        match origin {
+            Origin::Asked => self.asked,
+            Origin::Reclaimed => self.reclaimed,
+        }
     }
 }
 
@@ -171,11 +183,10 @@ impl<M: Machine> Journal<M> {
     /// What was flushed more than once is there once.
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
-        // The lower of the two ceilings will do, whoever has changed it.
         if seen + 1 == now
-            && let Some((extent, _)) = self.read(machine, now)
+            && let Some((extent, origin)) = self.read(machine, now)
             && !extent.is_whole()
-            && extent.page_count() <= ceiling.asked
+            && extent.page_count() <= ceiling.of(origin)
         {
             return Missed::Ranges(Ranges::One(extent));
         }
@@ -188,7 +199,7 @@ impl<M: Machine> Journal<M> {
             return Missed::Everything;
         }
         let mut extents = [Extent::whole(); LOG_ENTRIES];
-        let (mut count, mut asked, mut all) = (0, 0, 0);
+        let (mut count, mut asked, mut reclaimed) = (0, 0, 0);
         for generation in seen + 1..=now {
             let Some((extent, origin)) = self.read(machine, generation) else {
                 if machine.breaks(Rule::KnowEveryRange) {
@@ -203,11 +214,14 @@ impl<M: Machine> Journal<M> {
             if extents[..count].iter().any(|known| known.contains(extent)) {
                 continue;
             }
-            all += extent.page_count();
-            if origin == Origin::Asked {
-                asked += extent.page_count();
+            match origin {
+                Origin::Asked => asked += extent.page_count(),
+                Origin::Reclaimed => reclaimed += extent.page_count(),
             }
-            if asked > ceiling.asked || all > ceiling.all {
+            if asked > ceiling.asked
+                || reclaimed > ceiling.reclaimed
+                || asked + reclaimed > ceiling.all
+            {
                 return Missed::Everything;
             }
             extents[count] = extent;
@@ -344,7 +358,8 @@ mod tests {
         }
 
         fn missed(&self, seen: u64, now: u64, asked: usize, all: usize) -> Missed {
-            self.journal.missed(self.engine.machine(), seen, now, Ceiling { asked, all })
+            let ceiling = Ceiling { asked, reclaimed: all, all };
+            self.journal.missed(self.engine.machine(), seen, now, ceiling)
         }
 
         /// How many extents have to be made up for; `None` for everything.
@@ -430,6 +445,24 @@ mod tests {
         assert_eq!((log.missed_count(0, 2, 3, 8), log.missed_count(1, 2, 3, 4)), (None, Some(1)));
         log.log(3, 2, Asked);
         assert_eq!((log.missed_count(0, 3, 6, 10), log.missed_count(0, 3, 5, 10)), (Some(3), None));
+    }
+
+    #[test]
+    fn each_cause_has_a_ceiling_of_its_own() {
+        let log = Log::new();
+        let ceiling = Ceiling { asked: 3, reclaimed: 4, all: 6 };
+        let count = |seen, now| match log.journal.missed(log.engine.machine(), seen, now, ceiling) {
+            Missed::Ranges(ranges) => Some(ranges.count()),
+            Missed::Everything => None,
+        };
+        for (generation, pages, origin) in
+            [(1, 3, Asked), (2, 4, Reclaimed), (3, 2, Asked), (4, 4, Asked), (5, 5, Reclaimed)]
+        {
+            log.log(generation, pages, origin);
+        }
+        let one = [0, 1, 2, 3, 4].map(|seen| count(seen, seen + 1));
+        assert_eq!(one, [Some(1), Some(1), Some(1), None, None]);
+        assert_eq!((count(1, 3), count(0, 2)), (Some(2), None), "6 pages, and 7");
     }
 
     #[test]

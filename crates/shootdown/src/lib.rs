@@ -157,6 +157,7 @@
 extern crate std;
 
 // In reading order.
+mod costs;
 mod machine;
 mod line;
 mod extent;
@@ -187,6 +188,7 @@ pub mod rules;
 pub mod soft;
 
 pub use broadcast::{Broadcast, Reach, TellingCosts};
+pub use costs::FlushCosts;
 pub use cpu::{Cpu, Here};
 pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;

@@ -326,7 +326,13 @@ impl<'e, M: Machine> Here<'e, M> {
         if let Some((space, extents, generation)) = own_part
             && !machine.breaks(Rule::FlushLocally)
         {
-            self.flush_here(space, extents, generation);
+            // It holds up the batch as the others' parts do.
+            let page_count: usize = extents.iter().map(|extent| extent.page_count()).sum();
+            if page_count <= machine.batch_ceiling() {
+                self.flush_here(space, extents, generation);
+            } else {
+                self.catch_up(space, self.ceiling_at_work());
+            }
         }
         pending
     }

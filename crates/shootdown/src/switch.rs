@@ -246,15 +246,17 @@ impl<M: Machine> Here<'_, M> {
         tag
     }
 
-    /// How much is made up for page by page by a CPU that is told in the middle of its work.
+    /// How much is made up for page by page by a CPU that is told in the middle of its work. See
+    /// [`Machine::batch_ceiling`].
     pub(crate) fn ceiling_at_work(&self) -> Ceiling {
-        Ceiling::of_all(self.machine().flush_ceiling())
+        let all = self.machine().flush_ceiling();
+        Ceiling { asked: all, reclaimed: self.machine().batch_ceiling(), all }
     }
 
     /// And by one that comes back to a space. See [`Machine::catch_up_ceiling`].
     fn ceiling_on_return(&self) -> Ceiling {
         let (all, asked) = (self.machine().flush_ceiling(), self.machine().catch_up_ceiling());
-        Ceiling { asked, all: all.max(asked) }
+        Ceiling { asked, reclaimed: all, all: all.max(asked) }
     }
 
     /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns

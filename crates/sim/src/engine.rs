@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, PageSize, Reach, Root, Rule,
-    Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts, Word,
+    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, PageSize, Reach,
+    Root, Rule, Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts, Word,
 };
 
 use crate::broadcast::Told;
@@ -48,6 +48,7 @@ pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     broadcast: Option<Broadcast>,
     telling_costs: TellingCosts,
     broken: Option<Rule>,
+    flush_costs: FlushCosts,
 }
 
 impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
@@ -80,6 +81,7 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
             broadcast: telling::broadcast(machine, O::TELL),
             telling_costs: telling::costs(machine, O::TELL),
             broken,
+            flush_costs: flush_costs(&machine.tlb),
         })
     }
 
@@ -96,6 +98,14 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
 
     fn dead_here(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
         self.dead[self.cpu().index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The costs of invalidation that a machine file has.
+fn flush_costs(tlb: &machine::Tlb) -> FlushCosts {
+    FlushCosts {
+        invalidate_page_ns: tlb.invalidate_page.ns() / tlb.pages_per_invalidation.max(1) as u64,
+        full_flush_ns: tlb.load_root_and_discard.ns(),
     }
 }
 
@@ -188,6 +198,9 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
     }
     fn flush_ceiling(&self) -> usize {
         self.flush_ceiling
+    }
+    fn flush_costs(&self) -> FlushCosts {
+        self.flush_costs
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let entries = match entries {

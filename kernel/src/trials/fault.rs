@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use shootdown::{Broadcast, Entries, Extent, Root, Tag, Tagging, TellingCosts};
+use shootdown::{Broadcast, Entries, Extent, FlushCosts, Root, Tag, Tagging, TellingCosts};
 use shootdown_bare::{Processor, Targets};
 
 use crate::arch::{Arch, Architecture};
@@ -138,6 +138,9 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     }
     fn flush_ceiling(&self) -> usize {
         self.0.flush_ceiling()
+    }
+    fn flush_costs(&self) -> FlushCosts {
+        self.0.flush_costs()
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
