@@ -24,7 +24,6 @@ pub(crate) struct Engine;
 /// A flush that was sent.
 pub(crate) struct Sent {
     pending: Pending<'static, Machine>,
-    horizon: Horizon,
     began_ns: u64,
 }
 
@@ -80,23 +79,22 @@ impl Coherence for Engine {
     fn flush(&self, space: &SharedSpace, change: &Change) -> Sent {
         let began_ns = Arch::now_ns();
         counts::here().flushes.add(1);
-        let (pending, horizon) =
-            with_here(|here| change.flush_by_engine(engine().machine(), &here, space));
-        Sent { pending, horizon, began_ns }
+        let pending = with_here(|here| change.flush_by_engine(engine().machine(), &here, space));
+        Sent { pending, began_ns }
     }
 
-    fn wait(&self, sent: Sent) -> Horizon {
+    fn wait(&self, mut sent: Sent) -> Horizon {
         wait_masked(|| sent.pending.wait());
         let took_ns = Arch::now_ns().saturating_sub(sent.began_ns);
         counts::here().flush_wait_ns.add(took_ns);
         WAITS.record(took_ns);
-        sent.horizon
+        sent.pending.horizon()
     }
 
     fn expel(&self, space: &SharedSpace) -> Horizon {
-        let (pending, horizon) = with_here(|here| here.expel(space));
+        let mut pending = with_here(|here| here.expel(space));
         wait_masked(|| pending.wait());
-        horizon
+        pending.horizon()
     }
 
     fn hold_back(&self, batch: &mut Self::Batch, space: &SharedSpace) -> Result<(), BatchIsFull> {
@@ -112,11 +110,11 @@ impl Coherence for Engine {
     ) {
         let in_batch = batch.space(engine().machine(), space).expect("it was let in");
         let page = Extent::page(address);
-        let pending = with_here(|here| in_batch.unmapped(&here, page, stale_writes));
+        let mut pending = with_here(|here| in_batch.unmapped(&here, page, stale_writes));
         wait_masked(|| pending.wait());
     }
 
-    fn flush_batch(&self, batch: Self::Batch) {
+    fn flush_batch(&self, mut batch: Self::Batch) {
         if !batch.is_empty() {
             let sent = with_here(|here| batch.send(&here));
             wait_masked(|| drop(sent));

@@ -10,7 +10,7 @@
 //! is given again, so that it can be interrupted at any time; what survived is tried again, for
 //! somebody may have written a test.
 //!
-//! [deleted]: deletions
+//! [deleted]: mod@deletions
 
 mod deletions;
 mod ledger;

@@ -53,10 +53,11 @@ impl Aarch64 {
 
 // SAFETY: each method is what the manual asks for, as said there.
 unsafe impl Processor for Aarch64 {
-    /// For which spaces a CPU knows up to where they are clean. As many as the lab's machines have:
-    /// more take longer to search at each switch, and where broadcasts reach everyone, that they
-    /// did is known of all spaces.
-    type TagSlots = [TagSlot; 6];
+    /// For how many spaces a CPU knows up to which generation its TLB is clean: 8 KiB for each CPU.
+    /// The ASID names the slot, so more slots take no longer to find. A space that shares its slot
+    /// with another that runs here drops its translations at each switch, unless every flush of it
+    /// was broadcast or found no other CPU.
+    type TagSlots = [TagSlot; 256];
     /// 16 bits of tags, each with its pin: 16 KiB.
     type TagWords = [AtomicU64; 2048];
 
@@ -69,6 +70,11 @@ unsafe impl Processor for Aarch64 {
     #[inline]
     fn prefetch(&self, word: &AtomicU64) {
         instruction::prefetch(word.as_ptr());
+    }
+
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        self.ns_of(instruction::counter())
     }
 
     #[inline]

@@ -79,13 +79,18 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     fn prefetch(&self, word: &AtomicU64) {
         self.processor.prefetch(word);
     }
-    #[inline]
-    fn publish(&self) {
-        self.processor.publish();
-    }
+    const PREFETCHES: bool = K::Processor::PREFETCHES;
     #[inline]
     fn synchronize(&self) {
         self.processor.synchronize();
+    }
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        self.processor.clock_ns()
+    }
+    #[inline]
+    fn publish(&self) {
+        self.processor.publish();
     }
     #[inline]
     fn tagging(&self) -> Tagging {

@@ -50,6 +50,9 @@ pub unsafe trait Processor: Sync {
         held
     }
 
+    /// Whether `prefetch` does anything.
+    const PREFETCHES: bool = true;
+
     /// Begins to fetch a word that is about to be read.
     #[inline]
     fn prefetch(&self, word: &AtomicU64) {
@@ -64,6 +67,12 @@ pub unsafe trait Processor: Sync {
     fn synchronize(&self) {
         self.fence();
         self.publish();
+    }
+
+    /// A clock of this CPU's in ns; 0 where there is none.
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        0
     }
 
     /// Whether interrupts are masked on this CPU.

@@ -1,9 +1,9 @@
 //! The engine's hot paths, each as a function to be counted, with a budget of instructions.
 //!
 //! Two programs count them: `benches/hot_paths` on the host, under callgrind, and the kernel that
-//! boots (`shootdown boot --paths`), where the emulator counts. Both run the functions of this crate
-//! on the state that this crate makes. The remaining differences come from the compiler and the
-//! counter.
+//! boots (`shootdown boot --paths`), where the emulator counts. Both run the functions of this
+//! crate on the state that this crate makes. The remaining differences come from the compiler and
+//! the counter.
 //!
 //! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel around it;
 //! [`System`], an engine in the state from which paths begin; [`Path`], with the table of paths;

@@ -4,8 +4,7 @@
 
 use alloc::boxed::Box;
 use core::fmt;
-use core::hint::black_box;
-use core::mem::{self, ManuallyDrop};
+use core::mem;
 
 use shootdown::{Batch, CpuId, Extent, Extents, Here, Space, StaleWrites};
 use shootdown_bare::Processor;
@@ -28,13 +27,13 @@ pub struct Path<P: Processor + 'static, const W: usize> {
 
 impl<P: Processor, const W: usize> Path<P, W> {
     /// All paths, in the order of reports.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 11] = [
         // The CPU has nothing to do, and keeps its space loaded.
         Self {
             name: "enter_lazy",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.here.enter_lazy(),
-            limits: Limits::new([11, 11, 11], Some([7, 7, 7])),
+            limits: Limits::new([10, 10, 10], Some([7, 7, 7])),
         },
         // The CPU returns to the same space.
         Self {
@@ -45,14 +44,14 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 stage
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([20, 20, 20], Some([16, 16, 16])),
+            limits: Limits::new([18, 18, 18], Some([16, 16, 16])),
         },
         // The space has a tag on the CPU.
         Self {
             name: "switch_current_tag",
             prepare: |system| Stage::new(system, 1),
             run: |stage| stage.switch(),
-            limits: Limits::new([68, 78, 80], Some([40, 42, 44])),
+            limits: Limits::new([36, 36, 36], Some([40, 42, 44])),
         },
         // The space had a tag on the CPU, which other spaces have taken since.
         Self {
@@ -64,21 +63,21 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([146, 156, 158], Some([90, 90, 90])),
+            limits: Limits::new([137, 148, 150], Some([90, 90, 90])),
         },
         // No other CPU has run the space.
         Self {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.here.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([80, 115, 362], Some([45, 48, 52])),
+            limits: Limits::new([72, 103, 103], Some([45, 48, 52])),
         },
         // The same as `munmap` flushes, with the extents gathered.
         Self {
             name: "flush_gathered_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.flush_gathered(),
-            limits: Limits::new([192, 241, 636], Some([55, 60, 65])),
+            limits: Limits::new([79, 110, 110], Some([55, 60, 65])),
         },
         // The other CPU is lazy on the space.
         Self {
@@ -91,7 +90,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.here.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([346, 463, 1549], Some([150, 160, 180])),
+            limits: Limits::new([281, 406, 400], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -101,7 +100,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| mem::forget(stage.here.flush(stage.space, PAGE)),
-            limits: Limits::new([392, 521, 1661], Some([170, 180, 200])),
+            limits: Limits::new([314, 470, 450], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
@@ -114,31 +113,21 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.here.answer(),
-            limits: Limits::new([125, 125, 125], Some([75, 75, 75])),
+            limits: Limits::new([91, 91, 91], Some([75, 75, 75])),
         },
         // The batch has the space already.
         Self {
             name: "take_one_more",
             prepare: Stage::reclaiming,
             run: |stage| stage.take(0x2000),
-            limits: Limits::new([136, 136, 136], None),
-        },
-        // Part of the next path. Bare metal has no C library that moves memory with the widest
-        // registers, and each iteration of `rep movsq` counts.
-        Self {
-            name: "move_batch",
-            prepare: Stage::reclaiming,
-            run: |stage| {
-                black_box(&stage.take_batch());
-            },
-            limits: Limits::new([221, 221, 221], None),
+            limits: Limits::new([153, 153, 153], None),
         },
         // A batch of one page of one space, which no other CPU has run.
         Self {
             name: "flush_batch_alone",
             prepare: Stage::reclaiming,
-            run: |stage| stage.take_batch().send(&stage.here).wait(),
-            limits: Limits::new([682, 767, 1539], Some([250, 250, 250])),
+            run: |stage| stage.send_batch(),
+            limits: Limits::new([222, 303, 374], Some([250, 250, 250])),
         },
     ];
 
@@ -154,7 +143,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
         run: |stage| {
             let mut extents = Extents::new();
             extents.add(PAGE);
-            let (pending, _) = stage.here.flush_gathered(stage.space, &extents);
+            let mut pending = stage.here.flush_gathered(stage.space, &extents);
             stage.other_answers();
             pending.wait();
         },
@@ -181,7 +170,7 @@ pub struct Stage<P: Processor + 'static, const W: usize> {
     other: Here<'static, Counted<P, W>>,
     space: &'static Space<Counted<P, W>>,
     machine: &'static Counted<P, W>,
-    batch: ManuallyDrop<Taken<P, W>>,
+    batch: Taken<P, W>,
 }
 
 impl<P: Processor, const W: usize> Stage<P, W> {
@@ -193,7 +182,7 @@ impl<P: Processor, const W: usize> Stage<P, W> {
             other: other.expect("it was just set"),
             space: system.space(space),
             machine: system.machine(),
-            batch: ManuallyDrop::new(Taken::new()),
+            batch: Taken::new(),
         }))
     }
 
@@ -215,7 +204,7 @@ impl<P: Processor, const W: usize> Stage<P, W> {
     fn flush_gathered(&self) {
         let mut extents = Extents::new();
         extents.add(PAGE);
-        self.here.flush_gathered(self.space, &extents).0.wait();
+        self.here.flush_gathered(self.space, &extents).wait();
     }
 
     /// Takes a page of the space, as reclaim does.
@@ -225,11 +214,10 @@ impl<P: Processor, const W: usize> Stage<P, W> {
         space.unmapped(&self.here, Extent::page(address), StaleWrites::Impossible).wait();
     }
 
-    /// Moves the batch out. Call this once.
+    /// Flushes the batch, and waits.
     #[inline(always)]
-    fn take_batch(&mut self) -> Taken<P, W> {
-        // SAFETY: each path does so once at most, and no path uses the batch afterwards.
-        unsafe { ManuallyDrop::take(&mut self.batch) }
+    fn send_batch(&mut self) {
+        self.batch.send(&self.here).wait();
     }
 
     /// The other CPU answers its bell.
@@ -298,7 +286,6 @@ mod tests {
             ("flush_one_interrupted", interrupted),
             ("answer", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
             ("take_one_more", nothing),
-            ("move_batch", nothing),
             ("flush_batch_alone", alone),
             ("flush_and_wait", interrupted),
         ];

@@ -20,6 +20,8 @@ unsafe impl Processor for Plain {
     type TagSlots = [TagSlot; 6];
     type TagWords = [AtomicU64; 0];
 
+    const PREFETCHES: bool = false;
+
     #[inline]
     fn fence(&self) {
         fence(SeqCst);

@@ -337,13 +337,15 @@ mod tests {
         Campaign { profiles, cpus: 5, time, seed: 1, broken }.run(&Progress::default())
     }
 
-    /// A program whose CPUs wait for each other is long to try: not before 100,000 steps is it found
-    /// out that they do.
+    /// A program whose CPUs wait for each other is long to try: not before 100,000 steps is it
+    /// found out that they do.
     #[test]
     fn shrinking_ends_within_the_budget() {
         let config = Config { broken: Some(Rule::ServeWhileWaiting), ..Config::new(4) };
-        let text = "run 0, unmap-masked 0.0, map 0.0, run 1, idle, unmap-masked 0.0, run 2, leave | \
-                    run 0, unmap-masked 0.1, map 0.1, run 0, leave, unmap-masked 0.1, run 1, idle | \
+        let text = "run 0, unmap-masked 0.0, map 0.0, run 1, idle, unmap-masked 0.0, run 2, \
+                    leave | \
+                    run 0, unmap-masked 0.1, map 0.1, run 0, leave, unmap-masked 0.1, run 1, \
+                    idle | \
                     run 0, unmap-masked 0.2, run 0, protect 0.3, run 2, reclaim 1.1, idle, run 0 | \
                     run 0, unmap-masked 0.3, run 1, unmap 2.0, run 0, migrate 2.1, unmap-kernel 0";
         let programs = Programs::parse(config, text).expect("it is a program");

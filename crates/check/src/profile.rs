@@ -7,11 +7,11 @@
 //!   barrier that orders loads alone is therefore not detected here; loom detects it in the engine.
 //!   This is too kind. Nor do walkers see what their own CPU has stored before others do.
 //! - An [early invalidation](Invalidations::Early) comes before loads only where a CPU that is not
-//!   online yet drops everything, and only as far as the kernel's pages are concerned. Arm allows an
-//!   invalidation before any load that neither a `DSB` nor a dependency orders. The machine cannot
-//!   see dependencies: it takes every other invalidation, broadcasts included, to depend on every
-//!   load before it. So an invalidation that lacks its dependency is not detected elsewhere: too
-//!   kind.
+//!   online yet drops everything, and only as far as the kernel's pages are concerned. Arm allows
+//!   an invalidation before any load that neither a `DSB` nor a dependency orders. The machine
+//!   cannot see dependencies: it takes every other invalidation, broadcasts included, to depend on
+//!   every load before it. So an invalidation that lacks its dependency is not detected elsewhere:
+//!   too kind.
 //! - Translations in flight are kept for programs that [ask](crate::World::track_in_flight), by
 //!   Arm's rules: kernels that are checked come back from user mode by an exception, which ends
 //!   them.

@@ -266,7 +266,9 @@ impl World {
         self.step();
         self.say_as(LineKind::Rings(target), || format!("interrupts CPU {target}"));
         self.drain(self.cpu());
-        if !self.telling.borrow().may_interrupt(self.cpu(), target) {
+        // A CPU interrupts itself to go on with its bell later, or to complete its own broadcast.
+        let is_own = target == self.cpu();
+        if !is_own && !self.telling.borrow().may_interrupt(self.cpu(), target) {
             self.wrong(Wrong::InterruptedForNothing { cpu: target });
         }
         self.cpus[target].is_rung.set(true);

@@ -161,7 +161,7 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
 
 impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     type Space = Rc<Space<SimMachine<WORDS, P>>>;
-    type Pending = (Pending<'static, SimMachine<WORDS, P>>, Horizon);
+    type Pending = Pending<'static, SimMachine<WORDS, P>>;
     type Batch = Batch<Self::Space, Vec<()>>;
     type Parked = Infallible;
 
@@ -182,22 +182,21 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
         let machine = self.engine.machine();
-        let (pending, horizon) = self.here(|here| change.flush_by_engine(machine, &here, space));
+        let pending = self.here(|here| change.flush_by_engine(machine, &here, space));
         self.sim.flush_sent();
         let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
-        (pending, horizon)
+        pending
     }
 
-    fn wait(&self, (pending, horizon): Self::Pending) -> Horizon {
+    fn wait(&self, mut pending: Self::Pending) -> Horizon {
         self.masked(|| pending.wait());
-        horizon
+        pending.horizon()
     }
 
     fn expel(&self, space: &Self::Space) -> Horizon {
-        let (pending, horizon) = self.here(|here| here.expel(space));
-        self.masked(|| pending.wait());
-        horizon
+        let pending = self.here(|here| here.expel(space));
+        self.wait(pending)
     }
 
     fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
@@ -212,12 +211,12 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         stale_writes: StaleWrites,
     ) {
         let in_batch = batch.space(self.engine.machine(), space).expect("it was let in");
-        let pending =
+        let mut pending =
             self.here(|here| in_batch.unmapped(&here, Extent::page(address), stale_writes));
         self.masked(|| pending.wait());
     }
 
-    fn flush_batch(&self, batch: Self::Batch) {
+    fn flush_batch(&self, mut batch: Self::Batch) {
         if batch.is_empty() {
             return;
         }

@@ -2,19 +2,34 @@
 
 use crate::bell::Round;
 use crate::cpu::Here;
+use crate::cpu_set::CpuSet;
 use crate::journal::{Ceiling, LOG_ENTRIES, Missed};
 use crate::machine::Machine;
 use crate::presence::Presence;
 use crate::rules::Rule;
-use crate::space::Space;
+
+/// How many rounds the handler does at a time.
+///
+/// CPUs that flush over and over ring again as soon as they have an answer, so that a handler that
+/// goes on for as long as somebody rings may never end: no timer, no other interrupt would get in.
+/// After so many rounds the CPU sends itself the interrupt and returns; other interrupts that are
+/// pending come in between. A round takes at most some 4 µs (33 pages), a self-interrupt less than
+/// one. One round more than a handler without a flood ever needs: the second serves those who rang
+/// during the first.
+const ROUNDS_MAX: u32 = 3;
 
 impl<M: Machine> Here<'_, M> {
     /// Answers this CPU's bell: the whole body of the flush interrupt's handler.
     ///
     /// Catches up with everything that this CPU has missed of what it has loaded, and satisfies
-    /// all who are waiting for that. Takes no lock, allocates nothing, sends nothing, needs no
-    /// argument; does nothing if the bell is quiet. A kernel that spins on a lock with the
-    /// interrupt masked should call it in the loop, lest the lock's holder wait for this CPU.
+    /// all CPUs that wait for that. Takes no lock, allocates nothing, needs no argument; does
+    /// nothing if the bell is quiet. It is bounded: if CPUs go on flushing, it sends this CPU
+    /// itself the interrupt, by [`Machine::ring`], and returns.
+    ///
+    /// A kernel that spins on a lock with the interrupt masked should call it in the loop, because
+    /// the lock's holder may be waiting for this CPU. That loop may be one of [`Machine::ring`],
+    /// [`relax`](Machine::relax) or [`reclaim`](Machine::reclaim): the engine calls these where
+    /// nothing of this CPU's state is half changed.
     #[inline]
     pub fn answer(&self) {
         if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
@@ -22,22 +37,40 @@ impl<M: Machine> Here<'_, M> {
         }
     }
 
-    /// Does rounds until nobody has rung meanwhile.
+    /// Does rounds until nobody has rung meanwhile, or until others must have their turn.
+    #[inline]
     pub(crate) fn serve(&self, round: Round) {
-        let mut next = Some(round);
-        while let Some(round) = next {
-            self.do_round(round);
-            next = self.cpu.bell.leave(self.machine());
+        self.do_round(round);
+        if let Some(next) = self.cpu.bell.leave(self.machine()) {
+            self.serve_next(next);
         }
     }
 
-    /// Says that this CPU looks at its bell over and over from now on, so that nobody need send the
-    /// interrupt.
+    #[cold]
+    fn serve_next(&self, mut round: Round) {
+        for _ in 2..ROUNDS_MAX {
+            self.do_round(round);
+            match self.cpu.bell.leave(self.machine()) {
+                Some(next) => round = next,
+                None => return,
+            }
+        }
+        self.do_round(round);
+        if self.cpu.bell.hang_up(self.machine()) {
+            // Nobody else will: whoever rang found the bell attended.
+            let mut cpus = CpuSet::new();
+            cpus.insert(self.id);
+            self.counters().interrupts_sent.add_alone(1);
+            self.machine().ring(&cpus);
+        }
+    }
+
+    /// Publishes that this CPU polls its bell from now on, so that no CPU need send the interrupt.
     pub(crate) fn attend(&self) {
         self.cpu.bell.attend();
     }
 
-    /// Such a look: does a round, if somebody has rung.
+    /// Such a poll: does a round, if somebody has rung.
     #[inline]
     pub(crate) fn answer_attended(&self) {
         if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
@@ -45,54 +78,61 @@ impl<M: Machine> Here<'_, M> {
         }
     }
 
-    /// The last look: from now on interrupts are sent again.
+    /// The last poll: from now on interrupts are sent again.
     pub(crate) fn cease_to_attend(&self) {
         if let Some(round) = self.cpu.bell.leave(self.machine()) {
             self.serve(round);
         }
     }
 
-    /// Catches up, and tells those who wait for it. The bell stays attended.
+    /// Catches up, and notifies the CPUs that wait for it. The bell stays attended.
+    #[inline]
     pub(crate) fn do_round(&self, round: Round) {
         self.counters().answers.add_alone(1);
         self.catch_up_with_kernel();
-        self.catch_up_with_space();
+        self.catch_up_with_loaded();
         if !self.machine().breaks(Rule::CompleteForOthers) {
             self.complete_broadcasts();
         }
         self.cpu.bell.end_round(self.machine(), round);
     }
 
-    fn catch_up_with_space(&self) {
-        let loaded = self.local().loaded.get();
-        let Some(space) = loaded.space() else { return };
+    #[inline]
+    fn catch_up_with_loaded(&self) {
+        let Some(space) = self.loaded() else { return };
+        if self.presence_word().is_active() {
+            self.catch_up(space);
+        } else {
+            self.catch_up_unless_active();
+        }
+    }
+
+    /// Takes no reference to the space that is loaded: once this CPU has let go of it, another one
+    /// may free it before this returns.
+    #[cold]
+    fn catch_up_unless_active(&self) {
         match self.presence() {
-            Presence::Active(_) => {
-                self.catch_up(space, self.ceiling_at_work());
-            }
             // Rung for freed tables, or for a flush from before it became lazy. If it may be the
             // former: leave, so that the next such flush, and the death of the space, need not
             // ring again. If it is the latter, there is time until it comes back.
             Presence::Lazy(_) => {
-                let leaves = self.is_on_dead_space()
-                    || self.may_walk_freed_tables(space, self.seen_of_loaded(space));
-                // No reference to the space is left by now: another CPU may free it as soon as we
-                // have let go of it.
-                if leaves {
+                if self.is_on_dead_space() || self.may_walk_freed_tables() {
                     self.leave_in_handler();
                 }
             }
             Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
-            Presence::Out => {}
+            Presence::Active(_) | Presence::Out => {}
         }
     }
 
-    /// Whether page tables were freed, as far as is known, since this CPU has `seen` a generation.
+    /// Whether page tables of the loaded space were freed, as far as is known, since this CPU has
+    /// last caught up with it.
     #[inline(never)]
-    fn may_walk_freed_tables(&self, space: &Space<M>, seen: u64) -> bool {
-        let machine = self.machine();
+    fn may_walk_freed_tables(&self) -> bool {
+        let Some(space) = self.loaded() else { return false };
+        let (machine, seen) = (self.machine(), self.seen_of_loaded(space));
         let generation = space.journal.generation(machine);
-        // By now, everyone may have been told of flushes that this CPU has yet to see counted.
+        // By now, every CPU may have been notified of flushes that this one has yet to see counted.
         if seen >= generation {
             return false;
         }
@@ -101,40 +141,9 @@ impl<M: Machine> Here<'_, M> {
     }
 
     /// Whether the space that this CPU is lazy on is dead: now that it is awake, it can as well let
-    /// go of it. Who [reaps](Self::reap) relies on that.
+    /// go of it. [`reap`](Self::reap) relies on that.
     fn is_on_dead_space(&self) -> bool {
         self.held().is_owing() && !self.machine().breaks(Rule::LeaveDeadSpace)
-    }
-
-    #[inline]
-    pub(crate) fn catch_up_with_kernel(&self) {
-        let generation = self.engine.kernel().generation(self.machine());
-        if generation != self.local().kernel_generation.get() {
-            self.catch_up_with_kernel_to(generation);
-        }
-    }
-
-    #[inline(never)]
-    fn catch_up_with_kernel_to(&self, generation: u64) {
-        let (machine, local, kernel) = (self.machine(), self.local(), self.engine.kernel());
-        let seen = local.kernel_generation.get();
-        let missed = kernel.missed(machine, seen, generation, self.ceiling_at_work());
-        self.invalidate_kernel(&missed);
-        local.kernel_generation.set(generation);
-    }
-
-    fn invalidate_kernel(&self, missed: &Missed) {
-        let (machine, counters) = (self.machine(), self.counters());
-        let Missed::Ranges(ranges) = missed else {
-            machine.invalidate_all();
-            counters.flushes_full.add_alone(1);
-            return;
-        };
-        for extent in ranges.iter() {
-            machine.invalidate_kernel(extent);
-            counters.flushes_ranged.add_alone(1);
-            counters.pages_invalidated.add_alone(extent.page_count() as u64);
-        }
     }
 }
 

@@ -48,6 +48,23 @@ pub(crate) enum Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round(u64);
 
+/// What the owner does if some CPU has rung by the time that it leaves its bell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenRung {
+    /// It begins another round.
+    Begin,
+    /// It leaves all the same.
+    HangUp,
+}
+
+/// How the owner has left its bell, if it has.
+#[derive(PartialEq, Eq)]
+enum Left {
+    Quiet,
+    Rung,
+    Begun(Round),
+}
+
 /// A round to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
@@ -100,27 +117,42 @@ impl<M: Machine> Bell<M> {
         self.answered.0.store(round.0 / ROUND, order(machine, Rule::AnswerRelease));
     }
 
-    /// The owner ceases to attend to its bell, unless somebody has rung since the last round began.
+    /// The owner ceases to attend to its bell, unless some CPU has rung since the last round began.
     ///
-    /// Who did so sent no interrupt, for the bell was attended: the owner must serve them as well,
-    /// and gets the new round to do so. Without that they wait for ever. See [`Rule::LookAgain`].
+    /// That CPU sent no interrupt, for the bell was attended: the owner must serve it as well, and
+    /// gets the new round to do so. Without that the CPU waits for ever. See [`Rule::LookAgain`].
     #[inline]
     pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
+        match self.leave_or(machine, WhenRung::Begin) {
+            Left::Begun(round) => Some(round),
+            Left::Quiet | Left::Rung => None,
+        }
+    }
+
+    /// The owner ceases to attend to its bell in any case. Returns whether some CPU has rung since
+    /// the last round began: then the owner must send itself the interrupt, for that CPU has not.
+    pub(crate) fn hang_up(&self, machine: &M) -> bool {
+        self.leave_or(machine, WhenRung::HangUp) == Left::Rung
+    }
+
+    #[inline]
+    fn leave_or(&self, machine: &M, when_rung: WhenRung) -> Left {
         let release = order(machine, Rule::QuietRelease);
         if machine.breaks(Rule::LookAgain) {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
-            return None;
+            return Left::Quiet;
         }
         // Relaxed: an expected value; both ways on are read-modify-writes with rules.
         let mut found = self.rung.0.load(Relaxed);
         loop {
-            if found & RUNG != 0 {
-                return Some(self.begin_round_of(machine, found));
+            if found & RUNG != 0 && when_rung == WhenRung::Begin {
+                return Left::Begun(self.begin_round_of(machine, found));
             }
-            let quiet = found & !ATTENDED;
+            let left = found & !ATTENDED;
             // Relaxed: where it fails, it is tried again.
-            match self.rung.0.compare_exchange(found, quiet, release, Relaxed) {
-                Ok(_) => return None,
+            match self.rung.0.compare_exchange(found, left, release, Relaxed) {
+                Ok(_) if found & RUNG != 0 => return Left::Rung,
+                Ok(_) => return Left::Quiet,
                 Err(newer) => found = newer,
             }
         }
@@ -162,7 +194,7 @@ impl<M: Machine> Bell<M> {
 
     /// The owner comes online. Who rang before did not wait.
     pub(crate) fn connect(&self) {
-        // Relaxed: OnlineFence follows, before anything that a ring must find done.
+        // Relaxed: OnlineSync follows, before anything that a ring must find done.
         self.rung.0.fetch_and(!(DISCONNECTED | RUNG), Relaxed);
     }
 
@@ -230,6 +262,28 @@ mod tests {
             assert_eq!(bell.leave(machine), None);
             assert_eq!(late, Ticket(2 * rounds + 2));
         }
+    }
+
+    #[test]
+    fn bell_that_is_hung_up_stays_rung() {
+        let engine = Soft::<Host>::engine(Config::default());
+        let machine = engine.machine();
+        let bell = Bell::<Soft<Host>>::new();
+        bell.connect();
+        assert_eq!(bell.ring(machine), Rung::First);
+        bell.end_round(machine, bell.begin_round(machine).unwrap());
+        assert!(!bell.hang_up(machine), "nobody has rung");
+        assert_eq!(bell.ring(machine), Rung::First);
+        bell.end_round(machine, bell.begin_round(machine).unwrap());
+        assert_eq!(bell.ring(machine), Rung::Coalesced);
+        let ticket = bell.ticket(machine).unwrap();
+        assert!(bell.hang_up(machine), "its owner interrupts itself");
+        assert_eq!(bell.ring(machine), Rung::Coalesced);
+        assert!(!bell.has_answered(machine, ticket));
+        bell.end_round(machine, bell.begin_round(machine).unwrap());
+        assert!(bell.has_answered(machine, ticket));
+        assert_eq!(bell.leave(machine), None);
+        assert_eq!(bell.ring(machine), Rung::First);
     }
 
     #[test]

@@ -78,8 +78,8 @@ mod batches {
 
     const PAGES: usize = 40;
 
-    /// Returns whether the target and the sender of a batch, both of which use the space, drop their
-    /// tags for this number of pages.
+    /// Returns whether the target and the sender of a batch, both of which use the space, drop
+    /// their tags for this number of pages.
     fn full_flushes(pages: usize) -> [bool; 2] {
         let engine: Shootdown<Soft<Host>> =
             Soft::engine(Config { pages: PAGES, ..Config::default() });

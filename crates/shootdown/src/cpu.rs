@@ -13,16 +13,16 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Bell;
-use crate::broadcast::Teller;
 use crate::engine::Shootdown;
 use crate::held::Held;
-use crate::machine::{CpuId, Machine, Tag, Word};
-use crate::presence::Presence;
-use crate::rules::{Rule, fence, order, store_then_fence};
+use crate::machine::{CpuId, Machine, Word};
+use crate::method::Teller;
+use crate::presence::{Presence, PresenceWord};
+use crate::rules::{Rule, order, store_then_fence};
 use crate::space::Space;
 use crate::stats::{CpuCounters, CpuStats};
 use crate::tag::Tagging;
-use crate::tag::slots::{SlotIndex, TagSlot, TagSlots, vacate};
+use crate::tag::slots::{TagSlot, TagSlots, vacate};
 
 /// The engine's state of one CPU.
 ///
@@ -30,7 +30,7 @@ use crate::tag::slots::{SlotIndex, TagSlot, TagSlots, vacate};
 ///
 /// # Size
 ///
-/// 512 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
+/// 640 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
 /// read and write: what it could use or walk, which changes when the CPU switches and is looked at
 /// by flushes; who has rung; and what was answered. Apart, so that where many flush at once, looks
 /// and waiters read lines that rings do not take away. Nobody else touches the other lines.
@@ -55,24 +55,21 @@ pub struct Cpu<M: Machine> {
 /// What only the CPU itself touches.
 #[repr(align(64))]
 pub(crate) struct Local<M: Machine> {
-    pub(crate) loaded: Cell<Loaded<M>>,
+    /// The space that is loaded; null for the kernel's own page table.
+    loaded: Cell<*const Space<M>>,
+    /// Where this CPU remembers the loaded space: its tag, and up to which generation the TLB is
+    /// clean. One of `tags`, or `spare`. Meaningless while no space is loaded.
+    slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
     /// Kernel translations are clean up to this generation.
     pub(crate) kernel_generation: Cell<u64>,
+    /// How many [renamed](Tagging::Renamed) tags were taken.
+    pub(crate) renamed_tags: Cell<u64>,
     pub(crate) teller: Teller,
     pub(crate) counters: CpuCounters,
+    /// For a space that has no tag of its own.
+    pub(crate) spare: TagSlot,
     tags: M::TagSlots,
-}
-
-/// What this CPU has loaded.
-pub(crate) struct Loaded<M: Machine> {
-    /// Null for the kernel's own page table.
-    pub(crate) space: *const Space<M>,
-    pub(crate) tag: Tag,
-    /// Where the CPU remembers it.
-    pub(crate) slot: SlotIndex,
-    /// The TLB holds nothing under the tag that a flush up to this generation covered.
-    pub(crate) generation: u64,
 }
 
 // SAFETY: `local` is the only part that is not `Sync`. It is reached through `Here` alone, whose
@@ -95,12 +92,15 @@ impl<M: Machine> Cpu<M> {
             reserved_tag: M::Word::new(0),
             bell: Bell::new(),
             local: Local {
-                loaded: Cell::new(Loaded::KERNEL),
+                loaded: Cell::new(ptr::null()),
+                slot: Cell::new(ptr::null()),
                 online: Cell::new(false),
                 kernel_generation: Cell::new(0),
+                renamed_tags: Cell::new(0),
                 teller: Teller::new(),
                 counters: CpuCounters::default(),
-                tags: M::TagSlots::vacant(),
+                spare: TagSlot::VACANT,
+                tags: M::TagSlots::VACANT,
             },
         }
     }
@@ -108,7 +108,13 @@ impl<M: Machine> Cpu<M> {
     /// What the CPU could be using. See [`Rule::PresenceAcquire`].
     #[inline]
     pub fn presence(&self, machine: &M) -> Presence {
-        Presence::from_word(self.presence.load(order(machine, Rule::PresenceAcquire)))
+        Presence::from_word(self.presence_word(machine).0)
+    }
+
+    /// The same, as it is in memory.
+    #[inline]
+    pub(crate) fn presence_word(&self, machine: &M) -> PresenceWord {
+        PresenceWord(self.presence.load(order(machine, Rule::PresenceAcquire)))
     }
 
     /// Whose page tables the CPU can walk. See [`Rule::HeldAcquire`].
@@ -146,7 +152,9 @@ impl<M: Machine> Cpu<M> {
 
     /// What the CPU has done so far.
     pub fn stats(&self) -> CpuStats {
-        self.local.counters.read()
+        let stats = self.local.counters.read();
+        let switches_without_flush = stats.switches.saturating_sub(stats.switches_flushed);
+        CpuStats { switches_without_flush, ..stats }
     }
 }
 
@@ -161,28 +169,6 @@ impl<M: Machine> fmt::Debug for Cpu<M> {
         f.debug_struct("Cpu").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }
-
-impl<M: Machine> Loaded<M> {
-    pub(crate) const KERNEL: Self =
-        Self { space: ptr::null(), tag: Tag::KERNEL, slot: SlotIndex::NONE, generation: 0 };
-
-    /// The space, or `None` for the kernel's own page table.
-    #[inline]
-    pub(crate) fn space<'s>(self) -> Option<&'s Space<M>> {
-        // SAFETY: the pointer is null or was made from a reference by `switch`, whose caller
-        // promises that the space stays in place for as long as it is loaded. The reference that
-        // we make is used up before the caller could load anything else.
-        unsafe { self.space.as_ref() }
-    }
-}
-
-impl<M: Machine> Clone for Loaded<M> {
-    #[inline]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M: Machine> Copy for Loaded<M> {}
 
 /// The CPU that we are on: the proof that the caller is pinned to it, with the flush interrupt
 /// masked. Made by [`Shootdown::here`].
@@ -203,21 +189,22 @@ impl<'e, M: Machine> Here<'e, M> {
         self.id
     }
 
-    /// Brings this CPU online: from now on it is rung.
+    /// Brings this CPU online: from now on it is interrupted for flushes.
     ///
-    /// To be called before the CPU's first switch, when the flush interrupt's vector is set up. The
-    /// TLB is emptied, for nobody has told this CPU anything so far.
+    /// Call this before the CPU's first switch, when the flush interrupt's vector is set up and the
+    /// kernel's own page table is loaded. The TLB is emptied, for nobody has notified this CPU of
+    /// anything so far. Does nothing if the CPU is online.
     pub fn online(&self) {
+        if self.local().online.replace(true) {
+            return;
+        }
         let machine = self.machine();
-        self.local().online.set(true);
         self.cpu.bell.connect();
         self.engine.online().insert(self.id);
-        // Pairs with FlushFence of a kernel flush: it finds us online, or we find its generation
-        // and invalidate after that.
-        fence(machine, Rule::OnlineFence);
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
-        // Nothing below depends on the generation just loaded, so no dependency orders the
-        // invalidation after that load.
+        // Pairs with FlushFence of a kernel flush: it finds us online, or we invalidate after its
+        // page-table write, and walk page tables as new as that. Nothing below depends on the
+        // generation just loaded, so no dependency orders the invalidation after that load.
         if !machine.breaks(Rule::OnlineSync) {
             machine.synchronize();
         }
@@ -227,8 +214,8 @@ impl<'e, M: Machine> Here<'e, M> {
         vacate(self.tags());
     }
 
-    /// Takes this CPU offline: it leaves its space, and nobody waits for it, or rings it, until it
-    /// comes back [`online`](Self::online).
+    /// Takes this CPU offline: it leaves its space, and no CPU waits for it or interrupts it until
+    /// it comes back [`online`](Self::online).
     ///
     /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do
     /// not reach this CPU any more, so from this call on it may use only kernel mappings that are
@@ -276,18 +263,62 @@ impl<'e, M: Machine> Here<'e, M> {
         }
     }
 
+    /// Whether this CPU has `space` loaded.
+    #[inline]
+    pub(crate) fn has_loaded(&self, space: &Space<M>) -> bool {
+        ptr::eq(self.local().loaded.get(), space)
+    }
+
+    /// The space that this CPU has loaded, or `None` for the kernel's own page table.
+    #[inline]
+    pub(crate) fn loaded<'s>(&self) -> Option<&'s Space<M>> {
+        // SAFETY: the pointer is null or was made from a reference by `switch`, whose caller
+        // promises that the space stays in place for as long as it is loaded. The reference that
+        // we make is used up before the caller could load anything else.
+        unsafe { self.local().loaded.get().as_ref() }
+    }
+
+    /// Where this CPU remembers the space that it has loaded. Ask only if there is one.
+    #[inline]
+    pub(crate) fn loaded_slot(&self) -> &'e TagSlot {
+        debug_assert!(!self.local().slot.get().is_null(), "no space is loaded");
+        // SAFETY: a space is loaded, so `set_loaded` has stored this pointer: it was made from a
+        // slot of this CPU's state, which `Machine::state` always finds at one place.
+        unsafe { &*self.local().slot.get() }
+    }
+
+    /// Notes what is loaded from now on.
+    #[inline]
+    pub(crate) fn set_loaded(&self, space: &Space<M>, slot: &'e TagSlot) {
+        self.local().loaded.set(space);
+        self.local().slot.set(slot);
+    }
+
+    /// Notes that the kernel's own page table is about to be loaded. Returns whether a space was,
+    /// and where it is remembered.
+    pub(crate) fn unload(&self) -> Option<&'e TagSlot> {
+        let was_loaded = !self.local().loaded.replace(ptr::null()).is_null();
+        was_loaded.then(|| self.loaded_slot())
+    }
+
     /// What this CPU has told others that it could be using.
     #[inline]
     pub(crate) fn presence(&self) -> Presence {
-        // Relaxed: this CPU alone writes the word.
-        Presence::from_word(self.cpu.presence.load(Relaxed))
+        Presence::from_word(self.presence_word().0)
+    }
+
+    /// The same, as it is in memory.
+    #[inline]
+    pub(crate) fn presence_word(&self) -> PresenceWord {
+        // Relaxed: only this CPU writes it.
+        PresenceWord(self.cpu.presence.load(Relaxed))
     }
 
     /// Says what this CPU could be using from now on. See [`Rule::LeaveRelease`].
     #[inline]
-    pub(crate) fn set_presence(&self, presence: Presence) {
+    pub(crate) fn set_presence(&self, presence: PresenceWord) {
         let release = order(self.machine(), Rule::LeaveRelease);
-        self.cpu.presence.store(presence.to_word(), release);
+        self.cpu.presence.store(presence.0, release);
     }
 
     /// Says what this CPU can walk from now on, and returns what it could until now. The new root
@@ -318,9 +349,8 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// The same, and then the full barrier that `rule` asks for.
     #[inline]
-    pub(crate) fn set_presence_then_fence(&self, presence: Presence, rule: Rule) {
-        let word = presence.to_word();
-        store_then_fence(self.machine(), &self.cpu.presence, word, Rule::LeaveRelease, rule);
+    pub(crate) fn set_presence_then_fence(&self, presence: PresenceWord, rule: Rule) {
+        store_then_fence(self.machine(), &self.cpu.presence, presence.0, Rule::LeaveRelease, rule);
     }
 }
 

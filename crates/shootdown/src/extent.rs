@@ -54,12 +54,16 @@ impl PageSize {
 /// ```text
 ///  63                     18 17      13    12     11         0
 /// ┌─────────────────────────┬──────────┬────────┬─────────────┐
-/// │ first address / 4 KiB   │ shift-12 │ tables │ pages       │   pages = 0: the whole space
-/// └─────────────────────────┴──────────┴────────┴─────────────┘
+/// │ first address / 4 KiB   │ shift-12 │ tables │ pages       │   pages = 0: the whole space,
+/// └─────────────────────────┴──────────┴────────┴─────────────┘   or nothing if shift-12 = 31
 /// ```
 ///
 /// Of the address these are bits 12 to 57, and the last is the sign: no machine has more (57 bits
-/// on x86 with five levels of tables).
+/// on x86 with five levels of tables). Bits 56 to 63 of an address must therefore be copies of each
+/// other. Where they are not, the address carries metadata (Arm's TBI and MTE, x86's LAM), which
+/// the caller has not masked off: such an extent is the whole space, for a flush may cover too
+/// much, never too little. Metadata in lower bits (`LAM_U48`) cannot be told from an address, and
+/// must be masked off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extent(u64);
 
@@ -71,6 +75,7 @@ impl Extent {
 
     const PAGES: u64 = 0xfff;
     const TABLES: u64 = 1 << 12;
+    const SIZE: u64 = 0x1f << Self::SIZE_SHIFT;
     const SIZE_SHIFT: u32 = 13;
     const ADDRESS_SHIFT: u32 = 18;
 
@@ -86,12 +91,17 @@ impl Extent {
     /// pages are collapsed into a large one, it is the small size, or the whole space: a machine
     /// that is told of one large page need not find the small ones.
     ///
-    /// The whole space if `count` is 0 or above [`MAX_PAGES`](Self::MAX_PAGES): a flush may cover
-    /// too much, never too little. Of `address`, which no machine can translate if the bits above
-    /// the 57th are not copies of it, those are ignored.
+    /// The [empty](Self::empty) extent if `count` is 0. The whole space if `count` is above
+    /// [`MAX_PAGES`](Self::MAX_PAGES), or if `address` carries metadata in its upper byte: a flush
+    /// may cover too much, never too little.
     #[must_use]
+    #[inline]
     pub const fn pages(address: u64, count: usize, size: PageSize) -> Self {
-        if count == 0 || count > Self::MAX_PAGES {
+        if count == 0 {
+            return Self::empty();
+        }
+        let upper = address.cast_signed() >> 56;
+        if count > Self::MAX_PAGES || (upper != 0 && upper != -1) {
             return Self::whole();
         }
         let first = address & !(size.bytes() - 1);
@@ -99,16 +109,20 @@ impl Extent {
         Self(bits | ((size.shift() as u64 - 12) << Self::SIZE_SHIFT) | count as u64)
     }
 
-    /// The pages of `size` that overlap the addresses of `range`, or the whole space if those are
-    /// none or more than [`MAX_PAGES`](Self::MAX_PAGES).
+    /// The pages of `size` that overlap the addresses of `range`; the [empty](Self::empty) extent
+    /// if the range is empty; the whole space if it has more than [`MAX_PAGES`](Self::MAX_PAGES),
+    /// or ends before it begins.
     ///
-    /// An `end` of 0 means the end of the 64-bit address space.
+    /// An `end` of 0 means the end of the 64-bit address space, unless the range begins there, too.
     #[must_use]
     pub const fn range(range: Range<u64>, size: PageSize) -> Self {
         // In page numbers, so that nothing wraps at the top of the address space.
         let first = range.start >> size.shift();
         let last = range.end.wrapping_sub(1) >> size.shift();
-        if range.start == range.end || last < first || last - first >= Self::MAX_PAGES as u64 {
+        if range.start == range.end {
+            return Self::empty();
+        }
+        if last < first || last - first >= Self::MAX_PAGES as u64 {
             return Self::whole();
         }
         Self::pages(range.start, (last - first + 1) as usize, size)
@@ -120,20 +134,48 @@ impl Extent {
         Self(0)
     }
 
-    /// The same extent, with page tables above it unhooked and about to be freed.
+    /// Nothing: a flush of it does nothing.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self(Self::SIZE)
+    }
+
+    /// Whether this is nothing.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == Self::SIZE
+    }
+
+    /// The same extent, with page tables above it unhooked and about to be freed. Of nothing it is
+    /// the whole space: where the tables were is not known.
     ///
     /// CPUs then also drop what they cache of upper levels. CPUs that have the space loaded without
     /// using it, whose speculation may still walk those tables, are told too, or the tables are
     /// [held back](crate::Here::flush_gathered) from them.
     #[must_use]
     pub const fn freeing_tables(self) -> Self {
-        Self(self.0 | Self::TABLES)
+        if self.is_empty() { Self(Self::TABLES) } else { Self(self.0 | Self::TABLES) }
     }
 
     /// Whether this is the whole address space.
     #[must_use]
+    #[inline]
     pub const fn is_whole(self) -> bool {
+        self.0 & Self::PAGES == 0 && !self.is_empty()
+    }
+
+    /// Whether this, which is not empty, is the whole space.
+    #[inline]
+    pub(crate) const fn is_unbounded(self) -> bool {
         self.0 & Self::PAGES == 0
+    }
+
+    /// Whether this is not the whole space, and has at most so many pages.
+    #[inline]
+    pub(crate) const fn page_count_within(self, page_count_max: usize) -> bool {
+        // 0 stands for the whole space, and wraps around.
+        (self.page_count() as u64).wrapping_sub(1) < page_count_max as u64
     }
 
     /// Whether page tables are about to be freed.
@@ -202,7 +244,9 @@ impl Extent {
 
 impl fmt::Debug for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_whole() {
+        if self.is_empty() {
+            f.write_str("empty")?;
+        } else if self.is_whole() {
             f.write_str("whole")?;
         } else {
             write!(
@@ -230,12 +274,18 @@ mod tests {
         assert!(Extent::range(0x1000..0x1000 + 4096 * 4096, PageSize::SIZE_4K).is_whole());
     }
 
-    /// Too much, never too little.
     #[test]
-    fn a_range_of_nothing_is_the_whole_space() {
+    fn range_of_nothing_is_empty() {
         for start in [0, 0x1000, 0x1800, u64::MAX] {
-            assert!(Extent::range(start..start, PageSize::SIZE_4K).is_whole());
+            let extent = Extent::range(start..start, PageSize::SIZE_4K);
+            assert!(extent.is_empty() && !extent.is_whole() && !extent.covers(start));
+            assert_eq!(extent.addresses().count(), 0);
+            assert!(!extent.page_count_within(33));
         }
+        assert!(Extent::pages(0x1000, 0, PageSize::SIZE_2M).is_empty());
+        // Too much, never too little.
+        let tables = Extent::empty().freeing_tables();
+        assert!(tables.is_whole() && tables.frees_tables());
         let reversed = Range { start: 0x5000, end: 0x1000 };
         assert!(Extent::range(reversed, PageSize::SIZE_4K).is_whole());
         assert_eq!(Extent::range(0x1800..0x1801, PageSize::SIZE_4K).page_count(), 1);
@@ -249,14 +299,33 @@ mod tests {
         assert_eq!(format!("{pages:?}"), "0x40000000+3x2048K");
         assert_eq!(format!("{:?}", pages.freeing_tables()), "0x40000000+3x2048K+tables");
         assert_eq!(format!("{:?}", Extent::whole()), "whole");
+        assert_eq!(format!("{:?}", Extent::empty()), "empty");
         assert_eq!(pages.freeing_tables().freeing_tables(), pages.freeing_tables());
     }
 
     #[test]
     fn every_address_that_a_machine_has_is_kept() {
-        for top in [1 << 56, u64::MAX << 57] {
+        for top in [1 << 55, u64::MAX << 56] {
             assert_eq!(Extent::page(top).start(), top);
         }
+    }
+
+    /// Metadata in the upper byte must never name another page (Arm's TBI, x86's LAM).
+    #[test]
+    fn address_with_metadata_is_the_whole_space() {
+        let address = 0x0000_7fff_1234_5000_u64;
+        for metadata in [1 << 56, 1 << 57, 0x5a << 56, 1 << 63] {
+            assert!(Extent::page(address | metadata).is_whole(), "{metadata:#x}");
+        }
+        assert_eq!(Extent::page(address).start(), address);
+    }
+
+    #[test]
+    fn page_count_within_excludes_the_whole_space() {
+        assert!(!Extent::whole().page_count_within(usize::MAX));
+        assert!(Extent::page(0).page_count_within(1));
+        assert!(!Extent::page(0).page_count_within(0));
+        assert!(!Extent::pages(0, 2, PageSize::SIZE_4K).page_count_within(1));
     }
 
     /// Linux's Hyper-V back end once counted past the top of the address space for ever
@@ -277,7 +346,7 @@ mod tests {
             start in any::<i64>(), length in 1u64..(5000 << 12), shift in 12u8..=30,
             probe in any::<u64>()
         ) {
-            let start = (start >> 6).cast_unsigned();
+            let start = (start >> 7).cast_unsigned();
             let end = start.saturating_add(length);
             let extent = Extent::range(start..end, PageSize::from_shift(shift));
             prop_assert!(extent.covers(start + probe % length.min(end - start).max(1)));

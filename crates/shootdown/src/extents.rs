@@ -43,7 +43,7 @@ impl Extents {
     /// Whether it is the whole space.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
-        self.count == 1 && self.extents[0].is_whole()
+        self.count == 1 && self.extents[0].is_unbounded()
     }
 
     /// The extents; or the whole space, if they are several and have more pages than that together:
@@ -69,10 +69,20 @@ impl Extents {
         self.as_slice().iter().map(|extent| extent.page_count()).sum()
     }
 
-    /// Adds an extent. It may make another one longer, or, where there are too many, be joined to
-    /// the one that grows least by it; what is covered in the end is at least what was added.
+    /// Adds an extent, unless it is empty. It may make another one longer, or, where there are too
+    /// many, be joined to the one that grows least by it; what is covered in the end is at least
+    /// what was added.
+    #[inline]
     pub fn add(&mut self, extent: Extent) {
-        if extent.is_whole() || self.is_whole() {
+        if self.count == 0 && !extent.is_empty() {
+            (self.extents[0], self.count) = (extent, 1);
+        } else if !extent.is_empty() {
+            self.add_to_others(extent);
+        }
+    }
+
+    fn add_to_others(&mut self, extent: Extent) {
+        if extent.is_unbounded() || self.is_whole() {
             return self.widen(extent);
         }
         // Most are added in order, next to the one before.
@@ -144,7 +154,7 @@ impl Extent {
         let joined = Self::pages(first, count, size);
         let tables = self.frees_tables() || other.frees_tables();
         let joined = if tables { joined.freeing_tables() } else { joined };
-        (!joined.is_whole()).then_some(joined)
+        (!joined.is_unbounded()).then_some(joined)
     }
 
     /// The address of the last page of an extent that is not whole.

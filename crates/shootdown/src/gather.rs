@@ -96,7 +96,8 @@ impl<B: Default> Gather<B> {
     /// which they take to be flushed.
     pub fn send<'e, M: Machine>(self, here: &Here<'e, M>, space: &Space<M>) -> Sent<'e, M, B> {
         let Self { extents, pages, tables, table_count } = self;
-        let (pending, horizon) = here.flush_gathered(space, &extents);
+        let pending = here.flush_gathered(space, &extents);
+        let horizon = pending.horizon();
         let tables = ManuallyDrop::new(tables);
         Sent { pending, flushed: Flushed { pages, tables, table_count, horizon } }
     }
@@ -131,7 +132,7 @@ pub struct Sent<'e, M: Machine, B> {
 
 impl<M: Machine, B> Sent<'_, M, B> {
     /// Returns when nobody can use the pages any more. As [`Pending::wait`].
-    pub fn wait(self) -> Flushed<B> {
+    pub fn wait(mut self) -> Flushed<B> {
         self.pending.wait();
         self.flushed
     }

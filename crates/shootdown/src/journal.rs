@@ -68,7 +68,7 @@ impl Ceiling {
 
     /// The part of the ceiling that applies to one kind of flush.
     #[inline]
-    const fn of(&self, origin: Origin) -> usize {
+    pub(crate) const fn of(&self, origin: Origin) -> usize {
         match origin {
             Origin::Asked => self.asked,
             Origin::Reclaimed => self.reclaimed,
@@ -185,7 +185,7 @@ impl<M: Machine> Journal<M> {
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if seen + 1 == now
             && let Some((extent, origin)) = self.read(machine, now)
-            && !extent.is_whole()
+            && !extent.is_unbounded()
             && extent.page_count() <= ceiling.of(origin)
         {
             return Missed::Ranges(Ranges::One(extent));
@@ -207,7 +207,7 @@ impl<M: Machine> Journal<M> {
                 }
                 return Missed::Everything;
             };
-            if extent.is_whole() {
+            if extent.is_unbounded() {
                 return Missed::Everything;
             }
             // A page that is given back and used again is flushed over and over.
@@ -232,7 +232,7 @@ impl<M: Machine> Journal<M> {
 
     /// What the flush of a generation covered, if its entry is written and not yet overwritten.
     #[inline]
-    fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Origin)> {
+    pub(crate) fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Origin)> {
         let entry = self.entry(generation);
         let stamp = entry.stamp.load(order(machine, Rule::StampAcquire));
         if stamp & !RECLAIMED != generation * GENERATION {

@@ -124,11 +124,12 @@
 //! `docs/embedding.md` goes through all of it in a kernel that boots, with what goes wrong at each
 //! step.
 //!
-//! A [`Here`] is the proof that one is pinned to a CPU with the flush interrupt masked. Not
-//! handled: NMIs (an engine rung by NMI, or used in one), and secondary TLBs (IOMMUs) that need
-//! telling of their own; those that hear broadcasts are told if their space is
-//! [pinned](Here::pin_tag). A flush that finds many CPUs present takes its time with the interrupt
-//! masked: a cache miss for each CPU in the roster.
+//! A [`Here`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. Not
+//! handled: an engine that is rung by NMI, or used in one; but an NMI handler may ask whether it
+//! [may touch user memory](Shootdown::nmi_may_touch_user). Nor are secondary TLBs (IOMMUs) that
+//! must be notified by commands of their own; those that observe broadcasts are covered if their
+//! space is [pinned](Here::pin_tag). A flush that finds many CPUs present takes its time with the
+//! interrupt masked: a cache miss for each CPU in the roster.
 //!
 //! # Reading it
 //!
@@ -136,12 +137,12 @@
 //! `journal` the generation and its log; [`presence`](Presence), and `held`, what a CPU can walk;
 //! `bell` the doorbell; `roster` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
 //! these make up, with their [tags](Tagging); then the main path, [`switch`](Here::switch),
-//! [`flush`](Here::flush), [`broadcast`](Broadcast), [`pending`](Pending),
+//! `catch_up`, `notify`, [`flush`](Here::flush), [`broadcast`](Broadcast) and the choice of a
+//! `method`, [`pending`](Pending),
 //! [`answer`](Here::answer); and the end of things,
 //! [`quarantine`](Quarantine), [`gather`](Gather), [`reclaim`](Batch), [`retire`](Here::retire).
 //! [`rules`] is the chapter on memory ordering: every barrier and every step that correctness
-//! hangs on has a name there. For all but four of them, which no tool at hand can show to be
-//! needed, a test fails without the rule.
+//! hangs on has a name there, and a test that fails without it.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -173,6 +174,9 @@ mod tag;
 mod cpu;
 mod engine;
 mod switch;
+mod catch_up;
+mod method;
+mod notify;
 mod flush;
 mod broadcast;
 mod pending;
@@ -187,7 +191,7 @@ pub mod rules;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-pub use broadcast::{Broadcast, Reach, TellingCosts};
+pub use broadcast::{Broadcast, Reach};
 pub use costs::FlushCosts;
 pub use cpu::{Cpu, Here};
 pub use cpu_set::{CpuBits, CpuSet};
@@ -196,6 +200,7 @@ pub use extent::{Extent, PageSize};
 pub use extents::Extents;
 pub use gather::{Flushed, Gather, Sent};
 pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
+pub use method::TellingCosts;
 pub use pending::Pending;
 pub use presence::{Presence, SpaceId};
 pub use quarantine::{Horizon, Quarantine};

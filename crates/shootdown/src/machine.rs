@@ -14,11 +14,12 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::broadcast::{Broadcast, TellingCosts};
+use crate::broadcast::Broadcast;
 use crate::costs::FlushCosts;
 use crate::cpu::Cpu;
 use crate::cpu_set::{CpuBits, CpuSet};
 use crate::extent::Extent;
+use crate::method::TellingCosts;
 use crate::retire::Lifetime;
 use crate::rules::Rule;
 use crate::space::Space;
@@ -53,7 +54,7 @@ pub struct Root(pub u64);
 /// PCID, Arm and RISC-V ASID). Who gives it, and for how long, is told in [`Tagging`].
 ///
 /// Tag 0 belongs to the kernel's own root and to machines without tags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u16);
 
 impl Tag {
@@ -253,6 +254,9 @@ pub unsafe trait Machine: Sync + Sized {
         held
     }
 
+    /// Whether [`prefetch`](Machine::prefetch) does anything: if not, no code is left for it.
+    const PREFETCHES: bool = true;
+
     /// A hint that `word` is about to be read: its cache line may be fetched meanwhile.
     ///
     /// A flush hints at the state of every CPU in the roster before it looks at the first, so that
@@ -276,6 +280,26 @@ pub unsafe trait Machine: Sync + Sized {
     fn synchronize(&self) {
         self.fence();
         self.publish();
+    }
+
+    /// Whether a CPU may have translations of two sizes for one address, as long as it does not use
+    /// that address.
+    ///
+    /// Where it may not, [`flush_for_resize`](crate::Here::flush_for_resize) also notifies CPUs
+    /// that could only walk the page tables. Arm requires *break-before-make* of all CPUs that can
+    /// walk the entry (Arm ARM, "Using break-before-make when updating translation table entries"),
+    /// and so the default is `false`. On x86-64 it is `true`: Linux interrupts no lazy CPU when it
+    /// splits or collapses a large page's entry (`flush_pmd_tlb_range` frees no tables).
+    #[inline]
+    fn tolerates_mixed_sizes(&self) -> bool {
+        false
+    }
+
+    /// A clock of this CPU's, in ns, by which the engine measures what it waits for; always 0 where
+    /// it is not to be measured. Only asked for where the machine [broadcasts](Machine::broadcast).
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        0
     }
 
     /// How tags are given to spaces. Per CPU, unless the machine says otherwise.
@@ -359,6 +383,11 @@ pub unsafe trait Machine: Sync + Sized {
 
     /// Drops this CPU's translations of the pages of `extent` under `tag`, which is loaded now.
     ///
+    /// As all invalidations, it acts after this CPU's earlier stores that were
+    /// [published](Machine::publish). After earlier loads, it need act only where these decide
+    /// whether it happens, or of what (a branch, an address), or where
+    /// [`synchronize`](Machine::synchronize) is in between.
+    ///
     /// Translations of smaller pages within the same addresses need not be found. Where
     /// [`Extent::frees_tables`], also what is cached of the upper levels above those pages.
     /// `extent` is never [whole](Extent::is_whole).
@@ -390,20 +419,14 @@ pub unsafe trait Machine: Sync + Sized {
         false
     }
 
-    /// Whether a CPU may have translations of two sizes for one address, as long as it does not use
-    /// that address.
+    /// Sends the flush interrupt to the CPUs of the set: to others, or to the calling CPU alone,
+    /// which takes it as soon as it no longer masks it.
     ///
-    /// Where it may not, [`Here::flush_for_resize`](crate::Here::flush_for_resize) also notifies
-    /// CPUs that could only walk the page tables. Arm requires *break before make* of all CPUs that
-    /// can walk the entry (Arm ARM, "Using break-before-make when updating translation table
-    /// entries"), and so the default is `false`. On x86-64 it is `true`: Linux interrupts no lazy CPU when it splits or collapses a
-    /// large page's entry (`flush_pmd_tlb_range` frees no tables).
-    #[inline]
-    fn tolerates_mixed_sizes(&self) -> bool {
-        false
-    }
-
-    /// Sends the flush interrupt to the CPUs of the set, none of which is the caller.
+    /// Usually called with the interrupt masked; but not where [`Pending::wait`] or
+    /// [`poll`](crate::Pending::poll) was, and the broadcast of another CPU is to be completed: an
+    /// interrupt controller that is written to in two steps must be guarded here.
+    ///
+    /// [`Pending::wait`]: crate::Pending::wait
     fn ring(&self, cpus: &CpuSet<Self>);
 
     /// How hardware, or firmware, has other CPUs invalidate without interrupting their kernels;
@@ -486,115 +509,4 @@ pub unsafe trait Machine: Sync + Sized {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use crate::tag::slots::TagSlot;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    /// What says nothing of what it need not say; with room for a book of tags.
-    pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
-        state: Cpu<Self>,
-        fences: AtomicU64,
-        /// Of all of a tag.
-        pub(crate) invalidations: AtomicU64,
-        pub(crate) tagging: Tagging,
-        pub(crate) interrupts_masked: bool,
-        tag_count: usize,
-    }
-
-    impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
-        pub(crate) fn with_tags(tag_count: usize) -> Self {
-            Self {
-                state: Cpu::new(),
-                fences: AtomicU64::new(0),
-                invalidations: AtomicU64::new(0),
-                tagging: Tagging::PerCpu,
-                interrupts_masked: true,
-                tag_count,
-            }
-        }
-    }
-
-    // SAFETY: nobody uses a translation on it.
-    unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
-        type Word = AtomicU64;
-        type CpuBits = [u64; 2];
-        type TagSlots = [TagSlot; 0];
-        type TagWords = [AtomicU64; TAG_WORDS];
-
-        fn state(&self, _: CpuId) -> &Cpu<Self> {
-            &self.state
-        }
-        fn cpu(&self) -> CpuId {
-            CpuId(0)
-        }
-        fn interrupts_masked(&self) -> bool {
-            self.interrupts_masked
-        }
-        fn fence(&self) {
-            self.fences.fetch_add(1, Ordering::Relaxed);
-        }
-        fn publish(&self) {}
-        fn tagging(&self) -> Tagging {
-            self.tagging
-        }
-        fn tag_count(&self) -> usize {
-            self.tag_count
-        }
-        unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
-        fn load_kernel(&self) {}
-        fn invalidate(&self, _: Tag, _: Extent) {}
-        fn invalidate_tag(&self, _: Tag) {
-            self.invalidations.fetch_add(1, Ordering::Relaxed);
-        }
-        fn invalidate_kernel(&self, _: Extent) {}
-        fn invalidate_all(&self) {}
-        fn ring(&self, _: &CpuSet<Self>) {}
-        fn reclaim(&self, _: NonNull<Space<Self>>) {}
-        /// Takes the interrupt, where it is not masked.
-        fn relax(&self, _: &CpuSet<Self>) {
-            let bell = &self.state.bell;
-            let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
-            while let Some(round) = next {
-                bell.end_round(self, round);
-                next = bell.leave(self);
-            }
-        }
-    }
-
-    fn plain() -> Plain {
-        Plain::with_tags(0)
-    }
-
-    #[test]
-    fn what_is_not_said_is_as_documented() {
-        let machine = plain();
-        assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
-        assert_eq!(machine.batch_ceiling(), 17);
-        assert_eq!(machine.cpu_limit(), 128);
-        assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
-        assert_eq!(machine.broadcast(), None);
-        assert_eq!(machine.complete_broadcasts(), 0);
-        assert_eq!(machine.telling_costs(), TellingCosts::default());
-        assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
-    }
-
-    #[test]
-    fn combined_operations_are_both_of_their_parts() {
-        let (machine, word) = (plain(), AtomicU64::new(1));
-        assert_eq!(machine.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
-        assert_eq!(machine.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);
-        assert_eq!(word.load(Ordering::Relaxed), 7);
-        machine.store_then_fence(&word, 9, Ordering::Relaxed);
-        assert_eq!(word.load(Ordering::Relaxed), 9);
-        assert_eq!(machine.fences.load(Ordering::Relaxed), 3);
-    }
-
-    #[test]
-    fn who_cannot_broadcast_must_not_be_asked_to() {
-        let machine = plain();
-        let panics = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
-        assert!(panics(&|| machine.issue_broadcast(&CpuSet::new(), Tag(1), Extent::whole())));
-        assert!(panics(&|| machine.issue_kernel_broadcast(Extent::whole())));
-    }
-}
+pub(crate) mod tests;

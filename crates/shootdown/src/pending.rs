@@ -10,13 +10,14 @@ use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::machine::{CpuId, Machine};
+use crate::quarantine::Horizon;
 use crate::rules::Rule;
 
 /// A flush that was sent and may not yet be done.
 ///
 /// What the flush covered must not be reused before [`wait`](Self::wait) returns or
-/// [`poll`](Self::poll) says so. Dropping it waits. It holds five words and a bit per CPU: 48 bytes
-/// up to 64 CPUs, 552 at 4096.
+/// [`poll`](Self::poll) says so. Dropping it waits. It holds eight words and a bit per CPU: 80
+/// bytes up to 64 CPUs, 576 at 4096. To wait does not move it.
 #[must_use = "nothing that the flush covered may be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
@@ -26,13 +27,20 @@ pub struct Pending<'e, M: Machine> {
     ticket: Option<Ticket>,
     /// The CPU that has issued a broadcast which has yet to be completed.
     pub(crate) issuer: Option<CpuId>,
+    pub(crate) horizon: Horizon,
 }
 
 impl<'e, M: Machine> Pending<'e, M> {
     /// A flush that has nobody to wait for: a start for [`join`](Self::join).
     #[inline]
     pub const fn done(engine: &'e Shootdown<M>) -> Self {
-        Self { engine, waiting: CpuSet::new(), ticket: None, issuer: None }
+        Self {
+            engine,
+            waiting: CpuSet::new(),
+            ticket: None,
+            issuer: None,
+            horizon: Horizon::UNKNOWN,
+        }
     }
 
     /// Returns when every CPU that was rung has answered.
@@ -44,10 +52,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
     /// calls [`Here::answer`](crate::Here::answer) as it spins.
     ///
-    /// Where the machine [broadcasts](Machine::broadcast), the caller must stay on its CPU
-    /// meanwhile (interrupts masked, or preemption off), or the kernel must complete a CPU's
-    /// broadcasts whenever a thread leaves it, as Linux does on Arm. On another CPU than the flush
-    /// it may be waited for, too, which costs the first one an interrupt.
+    /// Where the machine [broadcasts](Machine::broadcast), wait with the interrupt masked, on the
+    /// CPU of the flush: that CPU has to complete its broadcast, and anywhere else (or unmasked,
+    /// where the thread may be moved at any moment) it must be interrupted for that.
     ///
     /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
     /// holder of a [`Here`](crate::Here): see [`Shootdown::here`].
@@ -55,10 +62,16 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
     /// without its answer would be the bug that this crate exists to prevent.
     #[inline]
-    pub fn wait(self) {
-        // If the machine's `relax` unwinds, which it must not, the wait is not begun again.
-        let mut this = core::mem::ManuallyDrop::new(self);
-        this.finish();
+    pub fn wait(&mut self) {
+        self.finish();
+    }
+
+    /// Which of the space's unhooked page tables CPUs may still walk when this flush is done: known
+    /// for what [`flush_gathered`](crate::Here::flush_gathered) and [`expel`](crate::Here::expel)
+    /// return, and of no other flush that is [joined](Self::join).
+    #[must_use]
+    pub const fn horizon(&self) -> Horizon {
+        self.horizon
     }
 
     /// The same, for who is not done with it.
@@ -95,7 +108,8 @@ impl<'e, M: Machine> Pending<'e, M> {
         self.waiting.insert_all(&other.waiting);
         // The first CPU may now be another one; a later ticket is as good.
         self.ticket = None;
-        (other.waiting, other.issuer) = (CpuSet::new(), None);
+        other.waiting.clear();
+        other.issuer = None;
     }
 
     /// Makes this one wait for an answer of `cpu`, which was rung.
@@ -127,9 +141,18 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     #[inline(never)]
     fn wait_here(&mut self) {
+        WaitOnce(self).0.wait_until_done();
+    }
+
+    #[inline]
+    fn wait_until_done(&mut self) {
         self.complete_broadcast();
         let machine = &self.engine.machine;
-        self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
+        if M::PREFETCHES {
+            self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
+        }
+        let began_ns = self.engine.broadcast().map_or(0, |_| machine.clock_ns());
+        let interrupted = self.waiting.len() as u64;
         let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
         if attends {
             self.here().attend();
@@ -141,7 +164,11 @@ impl<'e, M: Machine> Pending<'e, M> {
             machine.relax(&self.waiting);
         }
         if attends {
-            self.here().cease_to_attend();
+            let here = self.here();
+            here.cease_to_attend();
+            if began_ns != 0 {
+                here.learn_answered(interrupted, machine.clock_ns().saturating_sub(began_ns));
+            }
         }
     }
 
@@ -156,6 +183,16 @@ impl<'e, M: Machine> Pending<'e, M> {
             self.ticket = bell.ticket(machine);
         }
         self.ticket.is_none_or(|ticket| bell.has_answered(machine, ticket))
+    }
+}
+
+/// If the machine's `relax` unwinds, which it must not, the wait is not begun again on the way out.
+struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
+
+impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
+    fn drop(&mut self) {
+        self.0.waiting.clear();
+        self.0.issuer = None;
     }
 }
 
@@ -228,7 +265,7 @@ mod tests {
         let space = engine.space(Root(0));
         run(&engine, &space);
         let waits: [fn(Pending<'_, Machine>); 2] =
-            [|pending| pending.wait(), |pending| drop(pending)];
+            [|mut pending| pending.wait(), |pending| drop(pending)];
         for wait in waits {
             let zero = engine.enter(CpuId(0));
             let pending = zero.here().flush(&space, Extent::page(0));
@@ -277,7 +314,7 @@ mod tests {
                 cpu.here().switch(&space);
             }
             meet.wait();
-            let pending = cpu.here().flush(&space, Extent::page(0));
+            let mut pending = cpu.here().flush(&space, Extent::page(0));
             meet.wait();
             pending.wait();
             meet.wait();
@@ -288,7 +325,7 @@ mod tests {
             scope.spawn(|| flush(0));
             scope.spawn(|| flush(1));
         });
-        assert_eq!(space.stats(engine.machine()).interrupts_sent, 2);
+        assert_eq!(engine.machine().total_stats().interrupts_sent, 2);
     }
 
     /// Rounds are counted by each CPU for itself: a ticket of one says nothing of another.

@@ -29,23 +29,29 @@ pub enum Presence {
     /// The space is loaded, but nothing of user memory is touched: idle, or a kernel thread.
     /// Speculation may walk its page tables.
     Lazy(SpaceId),
-    /// The CPU is about to load the space; the one that it comes from may still be loaded.
+    /// The CPU is about to use the space: it has yet to load it, and may still have another one
+    /// loaded; or it comes back from `Lazy`, and has yet to catch up.
     Switching(SpaceId),
-    /// The space is in use.
+    /// The space is in use, and the CPU has caught up with every flush that did not interrupt it.
     Active(SpaceId),
 }
 
 impl Presence {
     const STATE: u64 = 3;
     const STATE_BITS: u32 = 2;
+    const OUT: u64 = 0;
+    const ACTIVE: u64 = 1;
+    const LAZY: u64 = 2;
+    /// Active and lazy together, so that one bit answers for `Active` and `Switching` alike.
+    const SWITCHING: u64 = Self::ACTIVE | Self::LAZY;
 
     #[inline]
     pub(crate) const fn to_word(self) -> u64 {
         match self {
-            Self::Out => 0,
-            Self::Lazy(space) => space.0 << Self::STATE_BITS | 1,
-            Self::Switching(space) => space.0 << Self::STATE_BITS | 2,
-            Self::Active(space) => space.0 << Self::STATE_BITS | 3,
+            Self::Out => Self::OUT,
+            Self::Active(space) => space.0 << Self::STATE_BITS | Self::ACTIVE,
+            Self::Lazy(space) => space.0 << Self::STATE_BITS | Self::LAZY,
+            Self::Switching(space) => space.0 << Self::STATE_BITS | Self::SWITCHING,
         }
     }
 
@@ -53,27 +59,92 @@ impl Presence {
     pub(crate) const fn from_word(word: u64) -> Self {
         let space = SpaceId(word >> Self::STATE_BITS);
         match word & Self::STATE {
-            0 => Self::Out,
-            1 => Self::Lazy(space),
-            2 => Self::Switching(space),
-            _ => Self::Active(space),
+            Self::OUT => Self::Out,
+            Self::ACTIVE => Self::Active(space),
+            Self::LAZY => Self::Lazy(space),
+            _ => Self::Switching(space),
         }
     }
+}
 
-    /// Whether the CPU could be using pages of `space`: then a flush must ring it.
+/// A presence as it is in memory: what hot paths ask is one comparison of this word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PresenceWord(pub(crate) u64);
+
+impl From<Presence> for PresenceWord {
+    #[inline]
+    fn from(presence: Presence) -> Self {
+        Self(presence.to_word())
+    }
+}
+
+impl PresenceWord {
+    /// Whether the CPU could be using pages of `space`: then a flush must interrupt it.
     #[inline]
     pub(crate) fn uses<M: Machine>(self, machine: &M, space: SpaceId) -> bool {
-        match self {
-            Self::Active(on) => on == space && !machine.breaks(Rule::RingPresent),
-            Self::Switching(on) => on == space && !machine.breaks(Rule::RingSwitching),
-            Self::Lazy(_) | Self::Out => false,
-        }
+        self.0 | Presence::LAZY == Presence::Switching(space).to_word()
+            && !machine.breaks(if self.is_switching_to(space) {
+                Rule::RingSwitching
+            } else {
+                Rule::RingPresent
+            })
+    }
+
+    /// Whether the CPU is lazy on `space`.
+    #[inline]
+    pub(crate) fn is_lazy_on(self, space: SpaceId) -> bool {
+        self.0 == Presence::Lazy(space).to_word()
+    }
+
+    /// Whether the CPU uses `space`.
+    #[inline]
+    pub(crate) fn is_active_on(self, space: SpaceId) -> bool {
+        self.0 == Presence::Active(space).to_word()
+    }
+
+    /// Whether the CPU uses a space. Ask this of a CPU that is not in the middle of a switch: of
+    /// itself, outside of one.
+    #[inline]
+    pub(crate) fn is_active(self) -> bool {
+        debug_assert!(self.0 & Presence::STATE != Presence::SWITCHING, "in the middle of a switch");
+        self.0 & Presence::ACTIVE != 0
+    }
+
+    /// Whether the CPU is lazy on a space. Ask as above.
+    #[inline]
+    pub(crate) fn is_lazy(self) -> bool {
+        debug_assert!(self.0 & Presence::STATE != Presence::SWITCHING, "in the middle of a switch");
+        self.0 & Presence::LAZY != 0
+    }
+
+    /// From `Lazy` to `Switching` to the same space.
+    #[inline]
+    pub(crate) const fn lazy_to_switching(self) -> Self {
+        Self(self.0 | Presence::ACTIVE)
+    }
+
+    /// From `Lazy` to `Active` on the same space.
+    #[inline]
+    pub(crate) const fn lazy_to_active(self) -> Self {
+        Self(self.0 ^ Presence::SWITCHING)
+    }
+
+    /// From `Active` to `Lazy` on the same space.
+    #[inline]
+    pub(crate) const fn active_to_lazy(self) -> Self {
+        Self(self.0 ^ Presence::SWITCHING)
+    }
+
+    /// Whether the CPU is about to use `space`.
+    #[inline]
+    pub(crate) fn is_switching_to(self, space: SpaceId) -> bool {
+        self.0 == Presence::Switching(space).to_word()
     }
 
     /// Whether the CPU is on its way to, in, or lazily on `space`.
     #[inline]
     pub(crate) fn is_on(self, space: SpaceId) -> bool {
-        matches!(self, Self::Lazy(on) | Self::Switching(on) | Self::Active(on) if on == space)
+        self.0 >> Presence::STATE_BITS == space.0
     }
 }
 
@@ -102,10 +173,21 @@ mod tests {
         let on = spaces.into_iter().flat_map(|space| states.map(|state| (space, state(space))));
         for (space, presence) in on {
             assert_eq!(Presence::from_word(presence.to_word()), presence);
-            assert!(presence.is_on(space) && !presence.is_on(SpaceId(space.0 + 1)));
+            let word = PresenceWord(presence.to_word());
+            assert!(word.is_on(space) && !word.is_on(SpaceId(space.0 + 1)));
+            if !matches!(presence, Presence::Switching(_)) {
+                assert_eq!(word.is_active(), presence == Presence::Active(space));
+                assert_eq!(word.is_lazy(), presence == Presence::Lazy(space));
+            }
+            assert_eq!(word.is_active_on(space), presence == Presence::Active(space));
+            assert_eq!(word.is_lazy_on(space), presence == Presence::Lazy(space));
+            assert_eq!(word.is_switching_to(space), presence == Presence::Switching(space));
         }
+        let [lazy, switching, active] = states.map(|state| PresenceWord::from(state(spaces[2])));
+        assert_eq!((lazy.lazy_to_switching(), lazy.lazy_to_active()), (switching, active));
+        assert_eq!(active.active_to_lazy(), lazy);
         assert_eq!(Presence::from_word(Presence::Out.to_word()), Presence::Out);
-        assert!(!Presence::Out.is_on(SpaceId(1)));
+        assert!(!PresenceWord(Presence::Out.to_word()).is_on(SpaceId(1)));
         // What becomes of spaces without end must not repeat before decades are over.
         let last = SpaceId((1 << 62) - 1);
         assert_eq!(Presence::from_word(Presence::Active(last).to_word()), Presence::Active(last));
@@ -115,12 +197,13 @@ mod tests {
     fn who_is_on_its_way_in_uses_the_space_and_who_is_lazy_does_not() {
         let machine = Plain::<0>::with_tags(0);
         let (space, other) = (SpaceId(1), SpaceId(2));
+        let uses = |presence: Presence| PresenceWord(presence.to_word()).uses(&machine, space);
         for state in [Presence::Switching, Presence::Active] {
-            assert!(state(space).uses(&machine, space));
-            assert!(!state(other).uses(&machine, space));
+            assert!(uses(state(space)));
+            assert!(!uses(state(other)));
         }
-        assert!(!Presence::Lazy(space).uses(&machine, space));
-        assert!(!Presence::Out.uses(&machine, space));
+        assert!(!uses(Presence::Lazy(space)));
+        assert!(!uses(Presence::Out));
     }
 
     #[test]

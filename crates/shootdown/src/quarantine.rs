@@ -9,25 +9,35 @@
 
 use core::fmt;
 
+use crate::presence::SpaceId;
+
 /// Which of a space's unhooked page tables a CPU may still walk, once a flush is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Horizon {
+    /// Whose flush; 0 where the engine has not made it.
+    space: u64,
     pub(crate) flush: u64,
     pub(crate) cleared: u64,
 }
 
 impl Horizon {
     /// None, of any flush: everybody was told.
-    pub const CLEAR: Self = Self { flush: 0, cleared: u64::MAX };
+    pub const CLEAR: Self = Self::new(0, u64::MAX);
     /// Of a flush that was not needed: it unhooked none itself, and nothing is known of others.
-    pub const UNKNOWN: Self = Self { flush: 0, cleared: 0 };
+    pub const UNKNOWN: Self = Self::new(0, 0);
 
     /// Of the flush with this number, after which no CPU can walk a table that was unhooked by the
     /// flush with the number `cleared`, or by an earlier one: for who counts a space's flushes,
     /// from 1 on, by other means than [`Here::flush_gathered`](crate::Here::flush_gathered).
     #[must_use]
     pub const fn new(flush: u64, cleared: u64) -> Self {
-        Self { flush, cleared }
+        Self { space: 0, flush, cleared }
+    }
+
+    /// Of a flush of this space.
+    #[inline]
+    pub(crate) const fn of(space: SpaceId, flush: u64, cleared: u64) -> Self {
+        Self { space: space.0, flush, cleared }
     }
 
     /// The flush's own number, among those of its space.
@@ -55,6 +65,8 @@ impl Horizon {
 /// Guarded by a lock of the space's, or by whoever owns it. When the space is retired, what is left
 /// here is freed along with it.
 pub struct Quarantine<T, const BATCHES: usize = 8> {
+    /// The space whose tables are held, by its id; 0 while that is not known.
+    space: u64,
     batches: [Option<Batch<T>>; BATCHES],
     table_count: usize,
     table_count_max: usize,
@@ -70,7 +82,7 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
     /// An empty one, for up to so many tables.
     #[must_use]
     pub const fn new(table_count_max: usize) -> Self {
-        Self { batches: [const { None }; BATCHES], table_count: 0, table_count_max }
+        Self { space: 0, batches: [const { None }; BATCHES], table_count: 0, table_count_max }
     }
 
     /// How many tables are held.
@@ -88,10 +100,15 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
     ///
     /// Gives them back if these are more tables than may be held. The kernel then has lazy CPUs
     /// [told](crate::Here::expel), and frees these and what that clears.
+    ///
+    /// # Panics
+    ///
+    /// If the horizon is of another space than the tables that were held before.
     pub fn hold(&mut self, horizon: Horizon, table_count: usize, tables: T) -> Result<(), T>
     where
         T: IntoIterator + Extend<T::Item>,
     {
+        self.check_space(horizon);
         if self.table_count + table_count > self.table_count_max {
             return Err(tables);
         }
@@ -110,13 +127,28 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
     }
 
     /// Takes out a lot that nobody can walk any more, and how many tables that are.
+    ///
+    /// # Panics
+    ///
+    /// If the horizon is of another space than the tables.
     pub fn take_cleared(&mut self, horizon: Horizon) -> Option<(usize, T)> {
+        self.check_space(horizon);
         self.take(|batch| batch.flush <= horizon.cleared)
     }
 
     /// Takes out a lot, if there is one left: when the space is dead, and nobody holds it any more.
     pub fn take_any(&mut self) -> Option<(usize, T)> {
         self.take(|_| true)
+    }
+
+    /// A horizon of one space says nothing of another's tables: they would be freed under a CPU
+    /// that walks them.
+    fn check_space(&mut self, horizon: Horizon) {
+        if self.space == 0 {
+            self.space = horizon.space;
+        }
+        let is_same = horizon.space == 0 || horizon.space == self.space;
+        assert!(is_same, "a quarantine holds the tables of one space");
     }
 
     fn take(&mut self, is_wanted: impl Fn(&Batch<T>) -> bool) -> Option<(usize, T)> {
@@ -141,7 +173,7 @@ mod tests {
     use std::vec::Vec;
 
     const fn horizon(flush: u64, cleared: u64) -> Horizon {
-        Horizon { flush, cleared }
+        Horizon::new(flush, cleared)
     }
 
     #[test]

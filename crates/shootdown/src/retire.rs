@@ -63,9 +63,9 @@ impl<'e, M: Machine> Here<'e, M> {
     /// away, and this call comes after that, and after the wait for each of its flushes. This CPU,
     /// too, is lazy on it at most.
     ///
-    /// No CPU switches to it again; but with [`Lifetime::Handoff`] and [`Lifetime::Shoot`], one
-    /// that still has it loaded lazily may [resume](Self::resume) it, as some kernel threads do: it
-    /// is reclaimed after that.
+    /// No CPU switches to it again, and none [resumes](Self::resume) it while this call runs; after
+    /// it, those that still have it loaded lazily find that they cannot, unless the lifetime is
+    /// [`Lifetime::Counted`], which leaves no mark: there nobody may try.
     ///
     /// The space must stay where it is until it is reclaimed, and its root a valid page table.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
@@ -82,7 +82,8 @@ impl<'e, M: Machine> Here<'e, M> {
             let holders = self.mark_holders(unsafe { space.as_ref() }, held);
             marked = holders.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
-                pending = self.ring_all(&holders).0;
+                pending.waiting = holders;
+                self.ring_all(&mut pending);
             }
         }
         let mut retiring = Retiring { unsettled: Some((space, marked)), pending };
@@ -110,18 +111,20 @@ impl<'e, M: Machine> Here<'e, M> {
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);
         online.remove(self.id);
-        online.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
-        let (mut owing, mut all) = (CpuSet::new(), CpuSet::new());
+        if M::PREFETCHES {
+            online.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        }
+        let (mut pending, mut all) = (Pending::done(self.engine), CpuSet::new());
         for cpu in online.iter() {
             let held = machine.state(cpu).held(machine);
             if held.is_owing() {
-                owing.insert(cpu);
+                pending.waiting.insert(cpu);
             }
             if held.is_marked() {
                 all.insert(cpu);
             }
         }
-        let (pending, _) = self.ring_all(&owing);
+        self.ring_all(&mut pending);
         Reaping { engine: self.engine, pending, cpus: all }
     }
 
@@ -133,7 +136,9 @@ impl<'e, M: Machine> Here<'e, M> {
     fn mark_holders(&self, space: &Space<M>, held: Held) -> CpuSet<M> {
         let machine = self.machine();
         let members = space.roster.members(machine);
-        members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        if M::PREFETCHES {
+            members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
+        }
         let mut holders = CpuSet::new();
         for cpu in members.iter() {
             let state = machine.state(cpu);

@@ -33,10 +33,14 @@ pub(crate) struct Roster<M: Machine> {
 }
 
 /// How far the roster's moves have come: `epoch << 2 | state`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Phase(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phase(u64);
 
 impl Phase {
+    /// Before any move: every CPU that ever registered is in the first set.
+    pub(crate) const FIRST: Self = Self(0);
+    /// No phase that any roster is ever in.
+    pub(crate) const NONE: Self = Self(u64::MAX);
     /// Set `epoch % 2` is read and registered in.
     const STABLE: u64 = 0;
     /// The same, and the other set is being cleared for the move.
@@ -69,19 +73,21 @@ impl<M: Machine> Roster<M> {
         Self { phase: M::Word::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
     }
 
-    /// Sees to it that flushes will look at `cpu`, whose presence says so and has been fenced.
+    /// Ensures that flushes look at `cpu`, whose presence says so and has been fenced. Returns the
+    /// phase in which it is registered.
     ///
     /// Writes nothing if it is registered already.
-    #[inline]
-    pub(crate) fn register(&self, machine: &M, cpu: CpuId) {
+    pub(crate) fn register(&self, machine: &M, cpu: CpuId) -> Phase {
         let phase = self.phase(machine);
-        if !self.set(phase.registered_epoch()).contains(cpu) {
-            self.register_anew(machine, cpu, phase);
+        if self.set(phase.registered_epoch()).contains(cpu) {
+            phase
+        } else {
+            self.register_anew(machine, cpu, phase)
         }
     }
 
     #[cold]
-    fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) {
+    fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) -> Phase {
         loop {
             let epoch = phase.registered_epoch();
             // Pairs with FlushFence: a flush sees the bit, or the caller sees its generation.
@@ -90,36 +96,65 @@ impl<M: Machine> Roster<M> {
             self.set(epoch).insert_then_fence(machine, cpu, Rule::RegisterFence);
             phase = self.phase(machine);
             if phase.registered_epoch() == epoch || machine.breaks(Rule::RecheckPhase) {
-                return;
+                return phase;
             }
         }
     }
 
-    /// The CPUs that may be present.
+    /// Whether no CPU but `cpu` may be present. May say that some are if the roster is moving.
     #[inline]
-    pub(crate) fn members(&self, machine: &M) -> CpuSet<M> {
-        let mut members = CpuSet::new();
+    pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
+        let phase = self.phase(machine);
+        phase.state() != Phase::MOVING
+            && self.set(phase.0 >> 2).has_only(machine, cpu)
+            && self.is_still_in(machine, phase).is_ok()
+    }
+
+    /// Adds the CPUs that may be present to `members`.
+    #[inline]
+    pub(crate) fn read_into(&self, machine: &M, members: &mut CpuSet<M>) {
         let mut phase = self.phase(machine);
         loop {
             let epoch = phase.0 >> 2;
-            self.set(epoch).read_into(machine, &mut members);
+            self.set(epoch).read_into(machine, members);
             if phase.state() == Phase::MOVING {
-                self.set(epoch + 1).read_into(machine, &mut members);
+                self.set(epoch + 1).read_into(machine, members);
             }
-            // A set is cleared only in a later phase than those in which it is read, so if the
-            // phase is the same, we have seen every bit that was set before our caller's fence.
-            // Relaxed: ScanAcquire, above, orders this load after those of the set.
-            let now = Phase(self.phase.load(Relaxed));
-            if now == phase || machine.breaks(Rule::RecheckScan) {
-                return members;
+            match self.is_still_in(machine, phase) {
+                Ok(()) => return,
+                Err(now) => phase = now,
             }
-            phase = self.phase(machine);
         }
     }
 
+    /// Whether the roster is still in the phase in which its sets were read. See
+    /// [`Rule::RecheckScan`].
+    ///
+    /// A set is cleared only in a later phase than those in which it is read, so if the phase is
+    /// the same, the caller has seen every bit that was set before its fence.
+    ///
+    /// # Errors
+    ///
+    /// If not: the phase that it is in now.
+    #[inline]
+    fn is_still_in(&self, machine: &M, phase: Phase) -> Result<(), Phase> {
+        // Relaxed: ScanAcquire orders this load after those of the sets.
+        if machine.breaks(Rule::RecheckScan) || self.phase.load(Relaxed) == phase.0 {
+            return Ok(());
+        }
+        Err(self.phase(machine))
+    }
+
+    /// The CPUs that may be present.
+    pub(crate) fn members(&self, machine: &M) -> CpuSet<M> {
+        let mut members = CpuSet::new();
+        self.read_into(machine, &mut members);
+        members
+    }
+
     /// Whether so many looks in vain are reason enough to move.
-    pub(crate) fn is_stale(vain_looks: u64, member_count: usize) -> bool {
-        vain_looks >= VAIN_LOOKS_PER_CPU * member_count as u64
+    pub(crate) fn is_stale(vain_looks: u64, member_count: u64) -> bool {
+        vain_looks >= VAIN_LOOKS_PER_CPU * member_count
     }
 
     /// Leaves behind those who are not present on `space`. Does nothing if somebody else is at it.
@@ -149,8 +184,8 @@ impl<M: Machine> Roster<M> {
         self.set(epoch).read_into(machine, &mut old);
         for cpu in old.iter() {
             let state = machine.state(cpu);
-            let is_present =
-                state.presence(machine).is_on(space.id()) && !machine.breaks(Rule::KeepPresent);
+            let is_present = state.presence_word(machine).is_on(space.id())
+                && !machine.breaks(Rule::KeepPresent);
             // On its way out it walks the tables until another root is loaded.
             let holds = || state.held(machine).is(space) && !machine.breaks(Rule::KeepHolders);
             if is_present || holds() {
@@ -161,8 +196,9 @@ impl<M: Machine> Roster<M> {
         true
     }
 
+    /// How far the moves have come. See [`Rule::PhaseAcquire`].
     #[inline]
-    fn phase(&self, machine: &M) -> Phase {
+    pub(crate) fn phase(&self, machine: &M) -> Phase {
         Phase(self.phase.load(order(machine, Rule::PhaseAcquire)))
     }
 
@@ -231,10 +267,12 @@ mod tests {
         let engine = engine();
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
         let roster = &space.roster;
-        (1..4).for_each(|cpu| roster.register(engine.machine(), CpuId(cpu)));
+        for cpu in 1..4 {
+            roster.register(engine.machine(), CpuId(cpu));
+        }
         let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
-        coming.here().set_presence(Presence::Switching(space.id()));
-        leaving.here().set_presence(Presence::Switching(other.id()));
+        coming.here().set_presence(Presence::Switching(space.id()).into());
+        leaving.here().set_presence(Presence::Switching(other.id()).into());
         leaving.here().hold(Held::space(&raw const space));
         assert!(roster.move_on(engine.machine(), &space));
         assert_eq!(members(&engine, roster), [1, 2]);

@@ -4,10 +4,12 @@
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
 //! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
-//! for ever (`tests/rules`; a rule without an entry there does not compile, and all but six have a
-//! program there that fails without it: two fail on the hostile machine of `crates/check`, and the
-//! other four say why no tool at hand can show them). On real machines the question is a constant
-//! `false`, and the compiler removes it.
+//! for ever (`tests/rules`; a rule without an entry there does not compile). loom runs the programs
+//! of all rules but four. For three of these, an enumeration of all executions that C++20's memory
+//! model allows shows the same of a part of the engine that is reduced by hand
+//! (`crates/check/tests/axiomatic`); for the publication of page tables, of which C++ knows
+//! nothing, the hostile machine does (`crates/check/tests/engine.rs`).
+//! On real machines the question is a constant `false`, and the compiler removes it.
 //!
 //! # The handshake
 //!
@@ -64,8 +66,8 @@
 //!   flush of the kernel's pages                  online
 //!   ───────────────────────────                  ──────
 //!   clear the entry                              set the bit
-//!   kernel's generation += 1                     full fence             (OnlineFence)
-//!   full fence             (FlushFence)          read the kernel's generation
+//!   kernel's generation += 1                     read the kernel's generation
+//!   full fence             (FlushFence)          full barrier           (OnlineSync)
 //!   read the online set    (ScanAcquire)         empty the TLB
 //!   in the set → ring      (RingOnline)
 //!   not in the set → free the page               offline
@@ -236,7 +238,7 @@ use Ordering::{AcqRel, Acquire, Release};
 rules! {
     /// After the generation is bumped, before roster and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence), [`ResumeFence`](Self::ResumeFence),
-    /// [`RegisterFence`](Self::RegisterFence) and [`OnlineFence`](Self::OnlineFence).
+    /// [`RegisterFence`](Self::RegisterFence) and [`OnlineSync`](Self::OnlineSync).
     FlushFence: Fence,
     /// After presence is written, before roster and generation are read. Pairs with
     /// [`FlushFence`](Self::FlushFence), [`MoveFence`](Self::MoveFence) and
@@ -256,9 +258,6 @@ rules! {
     /// [`FlushFence`](Self::FlushFence) and [`ExpelFence`](Self::ExpelFence), after which the
     /// number is read that is broadcast.
     RenumberFence: Fence,
-    /// A CPU that comes online: after it is in the set of those online, before it reads the
-    /// kernel's generation. Pairs with [`FlushFence`](Self::FlushFence) of a kernel flush.
-    OnlineFence: Fence,
     /// A CPU's last use of the kernel's translations comes before it leaves the set of online CPUs.
     /// Pairs with [`ScanAcquire`](Self::ScanAcquire) of a kernel flush, which neither rings nor
     /// waits for a CPU outside of the set. Without: the CPU's last accesses hit a kernel page that
@@ -303,8 +302,8 @@ rules! {
 
     /// The writer of a log entry comes after the earlier writer of the same entry. Without: the
     /// two stores of the extent may take effect in either order, and the entry then pairs the new
-    /// stamp with the old extent. No tool at hand executes two stores to one word out of order, so
-    /// no test can fail for it.
+    /// stamp with the old extent. loom executes stores to one word in one order only; the axiomatic
+    /// checker enumerates both (`log_entry` in `crates/check/tests/axiomatic`).
     StampClaim: Kind::Ordering(Acquire),
     /// An extent is written after its entry is marked as being written. Pairs with
     /// [`ExtentAcquire`](Self::ExtentAcquire): who reads the extent finds the stamp changed.
@@ -367,18 +366,19 @@ rules! {
     /// Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the number at once, with
     /// page tables older than a flush that has named another number.
     NumberAcquire: Kind::Ordering(Acquire),
-    /// A rollover that finds a number chosen comes after the fence of the CPU that chose it, and
-    /// knows that this CPU is on its way there ([`SwitchFence`](Self::SwitchFence)). With the two
-    /// that follow, so does a flush of the space that this CPU comes from, and whose number is
-    /// another's by then. Without: nobody tells the CPU, while its old root is still loaded. It
-    /// takes four CPUs to tell the difference, more than loom can explore, so no test fails for
-    /// these three.
-    ChoiceAcquire: Kind::Ordering(Acquire),
-    /// Who gives a space a number knows of all CPUs from which numbers were taken, and passes that
-    /// on. Pairs with [`GivenAwayAcquire`](Self::GivenAwayAcquire).
+    /// The CPU that gives a space another number publishes, along with the number, the presence of
+    /// each CPU that a rollover found on its way out of the space. Pairs with
+    /// [`GivenAwayAcquire`](Self::GivenAwayAcquire). Without: a flush that frees tables broadcasts
+    /// the new number, takes such a CPU to be on the space, and does not interrupt it. The CPU
+    /// walks the freed tables under the old number until it has loaded the next root.
+    ///
+    /// Four CPUs take part, more than loom can explore. The axiomatic checker shows the need
+    /// (`renumbered_space` and `pinned_space` in `crates/check/tests/axiomatic`) at two of three
+    /// stores: the number without its version, and the pin. The number with its version is stored
+    /// after [`RenumberFence`](Self::RenumberFence), which releases it.
     NumberRelease: Kind::Ordering(Release),
     /// The other end of [`NumberRelease`](Self::NumberRelease): a flush that is going to broadcast
-    /// the number.
+    /// the number. The axiomatic checker shows the need, by the same two programs.
     GivenAwayAcquire: Kind::Ordering(Acquire),
     /// Who writes in the book of tags reads what the last one wrote.
     TagLockAcquire: Kind::Ordering(Acquire),
@@ -397,9 +397,12 @@ rules! {
     /// ([`Machine::publish`]). A full barrier is not enough. Without: a walker reads the old entry
     /// again after the invalidation.
     PublishTables: Step,
-    /// A CPU that comes online loads the kernel's generation before it empties its TLB
-    /// ([`Machine::synchronize`]): no dependency orders the two. Without: the TLB is emptied first,
-    /// the CPU loads a generation whose flush it has missed, and takes itself to be current.
+    /// A CPU that comes online: after it is in the set of those online, and after it has loaded the
+    /// kernel's generation, before it empties its TLB ([`Machine::synchronize`]). Pairs with
+    /// [`FlushFence`](Self::FlushFence) of a kernel flush. Without: the flush does not find the CPU
+    /// online, and the CPU walks the old page table; or, as no dependency orders the load and the
+    /// invalidation, the TLB is emptied first, the CPU loads a generation whose flush it has
+    /// missed, and takes itself to be current.
     OnlineSync: Step,
     /// A flush rings those who are present.
     RingPresent: Step,
@@ -494,6 +497,7 @@ pub(crate) fn fence<M: Machine>(machine: &M, rule: Rule) {
 
 /// The publication of page-table writes that `rule` asks for.
 #[inline]
+#[track_caller]
 pub(crate) fn publish<M: Machine>(machine: &M, rule: Rule) {
     if !machine.breaks(rule) {
         machine.publish();

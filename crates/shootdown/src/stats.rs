@@ -101,8 +101,9 @@ stats! {
         caught_up_from_log,
         /// Times another space was loaded.
         switches,
-        /// Those of them that kept the tag's translations.
-        switches_without_flush,
+        /// Those of them in which something had to be invalidated: the tag was another space's, or
+        /// the CPU had missed a flush.
+        switches_flushed,
         /// Dead spaces that this CPU reclaimed, as the last to let go of them.
         spaces_reclaimed,
         /// Tags that were taken: from another space if they are per CPU; from the book if they are
@@ -115,6 +116,9 @@ stats! {
         broadcasts_sent,
         /// Flushes of which this CPU told nobody: no other could use the space.
         flushes_told_nobody,
+        ; derived:
+        /// Times another space was loaded, and nothing of its tag was invalidated.
+        switches_without_flush,
     }
 }
 
@@ -124,18 +128,14 @@ stats! {
     SpaceCounters,
     /// What flushes of one space did.
     ///
-    /// What its CPUs did to catch up is in *their* statistics: counting it here would have every
-    /// CPU that comes back from idle write the space's line.
+    /// Interrupts that its flushes sent are in the statistics of the CPUs that sent them, and what
+    /// CPUs did to catch up in theirs: a locked operation on a line of the space's costs some 20
+    /// cycles for each number that is counted.
     SpaceStats {
         /// Flushes of the whole space.
         flushes_full,
-        /// Flush interrupts sent.
-        interrupts_sent,
-        /// Rings for which no interrupt was sent, for one was on its way, or none was needed.
-        rings_coalesced,
-        /// CPUs not interrupted because they were lazy.
-        skipped_lazy,
-        /// CPUs not interrupted because they were elsewhere: out, on another space, or offline.
+        /// CPUs that a flush looked at in vain: out, on another space, or offline. The roster is
+        /// trimmed when these become too many.
         skipped_elsewhere,
         /// Times that the roster was cleared of those who are elsewhere.
         roster_moves,

@@ -1,36 +1,37 @@
-//! Changing what this CPU uses: to a space, to lazy and back, to nothing; and catching up.
+//! Changing what this CPU uses: to a space, to lazy and back, to nothing.
 
 #![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
 
-use crate::cpu::{Here, Loaded};
+use crate::cpu::Here;
 use crate::held::Held;
-use crate::journal::{Ceiling, Missed};
+use crate::journal::Missed;
 use crate::machine::{Entries, Machine, Tag};
 use crate::presence::{Presence, SpaceId};
 use crate::retire::{Lifetime, give_stake_back, take_stake};
 use crate::rules::Rule;
 use crate::space::Space;
-use crate::tag::slots::note_clean;
-use crate::tag::{Choice, Tagging};
+use crate::tag::Tagging;
+use crate::tag::slots::TagSlot;
 
-impl<M: Machine> Here<'_, M> {
+impl<'e, M: Machine> Here<'e, M> {
     /// Makes `space` current on this CPU, whatever was before.
     ///
-    /// Coming back to the space that is still loaded [lazily](Self::enter_lazy) costs one fence and
-    /// a look at its generation; no shared line is written. Another space is loaded, under the tag
-    /// that it still has here if it has one, and what its flushes covered meanwhile is invalidated:
-    /// range by range if the log reaches back, the whole tag if not.
+    /// To come back to the space that is still loaded [lazily](Self::enter_lazy) costs one fence
+    /// and a look at its generation; no shared line is written. Another space is loaded, under the
+    /// tag that it still has here if it has one, and what its flushes covered meanwhile is
+    /// invalidated: range by range if the log reaches back, the whole tag if not.
     ///
     /// # Safety
     ///
-    /// This CPU must be [online](Self::online).
+    /// This CPU must be [online](Self::online), and the space one of this engine's.
     ///
-    /// The space must neither move nor be dropped, and its root must stay a valid page table, until
-    /// no CPU has it loaded any more, lazily included. [`retire`](Self::retire) is how to find out:
-    /// until the space is reclaimed, it must stay; after it was retired, nobody may switch to it.
+    /// The space must neither move nor be dropped, no `&mut` to it may be made, and its root must
+    /// stay a valid page table, until no CPU has it loaded any more, lazily included.
+    /// [`retire`](Self::retire) is how to find out: until the space is reclaimed, it must stay;
+    /// after it was retired, nobody may switch to it.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
-        if core::ptr::eq(self.local().loaded.get().space, space) {
+        if self.has_loaded(space) {
             self.come_back(space);
         } else {
             // SAFETY: as our caller promises.
@@ -45,23 +46,85 @@ impl<M: Machine> Here<'_, M> {
     /// As [`switch`](Self::switch).
     #[inline(never)]
     unsafe fn switch_to(&self, space: &Space<M>) {
-        debug_assert!(self.local().online.get(), "an offline CPU is not rung");
-        let (machine, before) = (self.machine(), self.presence());
-        // From here on, flushes of the new space ring us, and those of the old one do not: its tag
-        // stays behind, and we catch up when we come back. That we walk its tables until the new
-        // root is loaded is what `held` says.
-        self.set_presence_then_fence(Presence::Switching(space.id()), Rule::SwitchFence);
-        space.roster.register(machine, self.id);
-        // Pairs with FlushFence: a flush whose generation this is not, sees us in the roster, and
-        // switching. Read before the load: translations that are cached from then on are at least
-        // as new as this generation (BumpRelease).
-        let generation = space.journal.generation(machine);
+        debug_assert!(self.local().online.get(), "an offline CPU is not notified of flushes");
+        debug_assert!(space.is_of(self.engine), "the space is another engine's");
+        let machine = self.machine();
+        let before = match M::LIFETIME {
+            Lifetime::Counted => self.presence(),
+            _ => Presence::Out,
+        };
+        // From here on, flushes of the new space interrupt us, and those of the old one do not: its
+        // tag stays behind, and we catch up when we come back. That we walk its tables until the
+        // new root is loaded is what `held` says.
+        self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
+        if let Some(slot) = self.known_slot(space)
+            && slot.is_registered_in(space.roster.phase(machine))
+        {
+            // Pairs with FlushFence: a flush whose generation this is not, sees us in the roster,
+            // and switching. Read before the load: translations that are cached from then on are
+            // at least as new as this generation (BumpRelease).
+            let generation = space.journal.generation(machine);
+            if slot.generation() == generation {
+                // SAFETY: our caller promises what `load` asks for.
+                unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) };
+                return self.finish_switch(space, slot, generation, before);
+            }
+        }
+        // SAFETY: as our caller promises.
+        unsafe { self.switch_slowly(space, before) };
+    }
 
-        // SAFETY: our caller promises what `load` asks for.
-        unsafe { self.load(space, generation) };
+    /// Loads a space in whose roster this CPU may have to register, or of which it has missed
+    /// something, or whose tag is to be chosen.
+    ///
+    /// # Safety
+    ///
+    /// As [`switch`](Self::switch).
+    #[inline(never)]
+    unsafe fn switch_slowly(&self, space: &Space<M>, before: Presence) {
+        let machine = self.machine();
+        let phase = space.roster.register(machine, self.id);
+        // As in `switch_to`.
+        let generation = space.journal.generation(machine);
+        self.leave_kernel_tag();
+        let choice = self.choose_tag(space, generation);
+        choice.slot.set_phase(phase);
+        let (slot, flushed) = (choice.slot, &self.counters().switches_flushed);
+        match choice.generation {
+            Some(seen) if seen < generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
+                flushed.add_alone(1);
+                // SAFETY: our caller promises what `load` asks for.
+                unsafe { self.load_behind(space, slot, seen, generation) };
+            }
+            None if !machine.breaks(Rule::DiscardReusedTag) => {
+                flushed.add_alone(1);
+                // SAFETY: as above.
+                unsafe { machine.load(space.root(), slot.tag(), Entries::Discard) };
+                self.counters().flushes_full.add_alone(1);
+            }
+            // SAFETY: as above.
+            _ => unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) },
+        }
+        slot.set_generation(generation);
+        self.finish_switch(space, slot, generation, before);
+    }
+
+    /// The space is loaded: says so.
+    #[inline]
+    fn finish_switch(
+        &self,
+        space: &Space<M>,
+        slot: &'e TagSlot,
+        generation: u64,
+        before: Presence,
+    ) {
+        let switches = self.counters().switches.read() + 1;
+        self.counters().switches.set(switches);
+        slot.set_last_used(switches);
+        self.set_loaded(space, slot);
         self.set_seen(generation);
         let held = self.let_go(Held::space(space), before);
-        self.set_presence(Presence::Active(space.id()));
+        self.set_presence(Presence::Active(space.id()).into());
         if held.is_marked() {
             self.settle_held(held);
         }
@@ -70,20 +133,20 @@ impl<M: Machine> Here<'_, M> {
     /// Says that this CPU goes on with the space loaded, but without touching user memory: it
     /// idles, or runs a kernel thread.
     ///
-    /// Two stores to this CPU's own line. Flushes sent from now on do not ring it, unless page
-    /// tables are freed and not held back. Does nothing if no space is loaded.
+    /// Two stores to this CPU's own line. Flushes sent from now on do not interrupt it, unless page
+    /// tables are freed and not held back. Does nothing if no space is in use.
     #[inline]
     pub fn enter_lazy(&self) {
-        if let Presence::Active(id) = self.presence() {
-            let loaded = self.local().loaded.get();
+        let active = self.presence_word();
+        if active.is_active() {
             // First, so that whoever sees the one sees the other; else it would know less.
-            self.set_seen(loaded.generation);
+            self.set_seen(self.loaded_slot().generation());
             if M::LIFETIME == Lifetime::Counted
-                && let Some(space) = loaded.space()
+                && let Some(space) = self.loaded()
             {
                 take_stake(space);
             }
-            self.set_presence(Presence::Lazy(id));
+            self.set_presence(active.active_to_lazy());
         }
     }
 
@@ -92,9 +155,10 @@ impl<M: Machine> Here<'_, M> {
     /// For a CPU that goes into a deep idle state, or that runs kernel threads for long: a space
     /// that [died](Self::retire) meanwhile is reclaimed, if this CPU is the last to let go of it.
     pub fn leave(&self) {
+        let before = self.presence();
         if self.load_kernel() {
-            let held = self.let_go(Held::NOTHING, self.presence());
-            self.set_presence(Presence::Out);
+            let held = self.let_go(Held::NOTHING, before);
+            self.set_presence(Presence::Out.into());
             if held.is_marked() {
                 self.settle_held(held);
             }
@@ -109,22 +173,24 @@ impl<M: Machine> Here<'_, M> {
 
     /// The same in the handler of the flush interrupt, which reclaims nothing.
     pub(crate) fn leave_in_handler(&self) {
+        let before = self.presence();
         if self.load_kernel() {
-            self.let_go_in_handler(self.presence());
-            self.set_presence(Presence::Out);
+            self.let_go_in_handler(before);
+            self.set_presence(Presence::Out.into());
         }
     }
 
     /// Loads the kernel's own page table, unless it is loaded. Until then, the old tables could be
     /// walked; so only then may the caller say what it holds, and where it is.
     fn load_kernel(&self) -> bool {
-        let loaded = self.local().loaded.replace(Loaded::KERNEL);
-        if loaded.space.is_null() {
-            return false;
+        if let Presence::Active(id) = self.presence() {
+            // What asks in between whether it may touch user memory must not find that it may:
+            // the space is about to be gone. Whoever flushes it finds us Switching, and waits.
+            self.set_presence(Presence::Switching(id).into());
         }
-        note_clean(self.tags(), loaded.slot, loaded.generation);
+        let Some(slot) = self.unload() else { return false };
         self.machine().load_kernel();
-        if loaded.tag == Tag::KERNEL && self.may_lack_tags() {
+        if slot.tag() == Tag::KERNEL && self.may_lack_tags() {
             self.machine().invalidate_tag(Tag::KERNEL);
         }
         true
@@ -136,92 +202,80 @@ impl<M: Machine> Here<'_, M> {
         self.machine().tagging() == Tagging::Global && self.machine().tag_count() != 0
     }
 
-    /// Comes back to the space with this id, as [`switch`](Self::switch) would, if it is loaded.
-    /// Returns whether it is.
+    /// Before another space is loaded: drops what is cached under the kernel's tag of a space that
+    /// found no tag left. Nobody notifies us of its freed tables any more.
+    fn leave_kernel_tag(&self) {
+        if self.may_lack_tags()
+            && self.loaded().is_some()
+            && self.loaded_slot().tag() == Tag::KERNEL
+        {
+            self.machine().load_kernel();
+            self.machine().invalidate_tag(Tag::KERNEL);
+        }
+    }
+
+    /// Comes back to the space with this id, as [`switch`](Self::switch) would, if it is loaded and
+    /// not [retired](Self::retire). Returns whether that is so.
     ///
-    /// For who has no claim to the space, and so may not switch to it: a kernel thread that has
-    /// borrowed it, perhaps after its [end](Self::retire). Who takes the flush interrupt meanwhile
-    /// may find that it was made to let go.
+    /// For a kernel thread that has borrowed the space and has no claim to it, so that it must not
+    /// switch to it: if the CPU took the flush interrupt meanwhile, it may have been made to leave.
     pub fn resume(&self, id: SpaceId) -> bool {
         let is_on_it =
             matches!(self.presence(), Presence::Lazy(on) | Presence::Active(on) if on == id);
-        if is_on_it && let Some(space) = self.local().loaded.get().space() {
+        // The pages of a dead space are freed without a flush.
+        if !is_on_it || self.held().is_marked() {
+            return false;
+        }
+        if let Some(space) = self.loaded() {
             self.come_back(space);
         }
-        is_on_it
+        true
     }
 
     /// Comes back to the space that is loaded, if that was only lazily.
     #[inline]
     fn come_back(&self, space: &Space<M>) {
-        if let Presence::Lazy(id) = self.presence() {
-            // Pairs with FlushFence: a flush sees us active, or we see its generation.
-            self.set_presence_then_fence(Presence::Active(id), Rule::ResumeFence);
-            if !self.machine().breaks(Rule::CatchUpOnResume) {
-                let behind = self.catch_up(space, self.ceiling_on_return());
-                self.counters().caught_up_from_log.add_alone(behind);
+        let lazy = self.presence_word();
+        if lazy.is_lazy() {
+            // Pairs with FlushFence: a flush sees us, or we see its generation. Not yet Active: an
+            // NMI in between must not find that it may touch user memory.
+            self.set_presence_then_fence(lazy.lazy_to_switching(), Rule::ResumeFence);
+            // Read before anything is invalidated: translations that are cached from then on are at
+            // least as new.
+            let generation = space.journal.generation(self.machine());
+            if generation != self.seen_of_loaded(space)
+                && !self.machine().breaks(Rule::CatchUpOnResume)
+            {
+                return self.catch_up_and_go_on(space, generation);
             }
+            self.set_presence(lazy.lazy_to_active());
             if M::LIFETIME == Lifetime::Counted {
                 give_stake_back(self.machine(), space);
             }
         }
     }
 
-    /// Loads `space` under its tag, or under one that it takes over.
-    ///
-    /// # Safety
-    ///
-    /// As [`Machine::load`].
-    #[inline]
-    unsafe fn load(&self, space: &Space<M>, generation: u64) {
-        let (machine, local, counters) = (self.machine(), self.local(), self.counters());
-        let left = local.loaded.get();
-        note_clean(self.tags(), left.slot, left.generation);
-        if left.tag == Tag::KERNEL && !left.space.is_null() && self.may_lack_tags() {
-            // Nobody tells us of its freed tables any more.
-            machine.load_kernel();
-            machine.invalidate_tag(Tag::KERNEL);
+    /// The rest of coming back to a space of which this CPU has missed something.
+    #[inline(never)]
+    fn catch_up_and_go_on(&self, space: &Space<M>, generation: u64) {
+        let ranges = self.catch_up_to(space, generation, self.ceiling_on_return());
+        self.counters().caught_up_from_log.add_alone(ranges);
+        self.set_presence(Presence::Active(space.id()).into());
+        if M::LIFETIME == Lifetime::Counted {
+            give_stake_back(self.machine(), space);
         }
-
-        counters.switches.add_alone(1);
-        let choice = self.choose_tag(space, generation, counters.switches.read());
-        let mut tag = choice.tag;
-        match choice.generation {
-            Some(seen) if seen < generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
-                // SAFETY: our caller promises what `load` asks for.
-                tag = unsafe { self.load_behind(space, choice, seen, generation) };
-            }
-            None if !machine.breaks(Rule::DiscardReusedTag) => {
-                // SAFETY: as above.
-                unsafe { machine.load(space.root(), choice.tag, Entries::Discard) };
-                counters.flushes_full.add_alone(1);
-            }
-            _ => {
-                // SAFETY: as above.
-                unsafe { machine.load(space.root(), choice.tag, Entries::Keep) };
-                counters.switches_without_flush.add_alone(1);
-            }
-        }
-        local.loaded.set(Loaded { space, tag, slot: choice.slot, generation });
     }
 
-    /// Loads `space` under a tag that is clean up to generation `seen`, and makes up for the rest.
-    /// Returns the tag that it has then.
+    /// Loads `space` under its tag, which is clean up to generation `seen`, and catches up with the
+    /// rest. The space may have another tag then.
     ///
     /// # Safety
     ///
     /// As [`Machine::load`].
-    #[inline(never)]
-    unsafe fn load_behind(
-        &self,
-        space: &Space<M>,
-        Choice { tag, slot, .. }: Choice,
-        seen: u64,
-        generation: u64,
-    ) -> Tag {
+    unsafe fn load_behind(&self, space: &Space<M>, slot: &TagSlot, seen: u64, generation: u64) {
         let (machine, counters) = (self.machine(), self.counters());
         let missed = space.journal.missed(machine, seen, generation, self.ceiling_on_return());
-        let keep = match &missed {
+        let keeps = match &missed {
             Missed::Everything => false,
             // Ranges are invalidated when the tag is loaded, and speculation may be faster than
             // that. A stale page does it no harm. A freed table does: it may hold anything by now.
@@ -229,95 +283,22 @@ impl<M: Machine> Here<'_, M> {
                 !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables)
             }
         };
-        if !keep && machine.tagging() == Tagging::Renamed {
+        if !keeps && machine.tagging() == Tagging::Renamed {
             let renamed = self.rename(space, slot);
             // SAFETY: our caller promises what `load` asks for.
-            unsafe { machine.load(space.root(), renamed, Entries::Keep) };
-            return renamed;
+            return unsafe { machine.load(space.root(), renamed, Entries::Keep) };
         }
-        let entries = if keep { Entries::Keep } else { Entries::Discard };
-        // SAFETY: as above.
-        unsafe { machine.load(space.root(), tag, entries) };
-        if !keep {
+        if !keeps {
             counters.flushes_full.add_alone(1);
-        } else if self.invalidate(space, tag, &missed) == Invalidated::Ranges {
-            counters.caught_up_from_log.add_alone(generation - seen);
+            // SAFETY: as above.
+            return unsafe { machine.load(space.root(), slot.tag(), Entries::Discard) };
         }
-        tag
-    }
-
-    /// How much is made up for page by page by a CPU that is told in the middle of its work. See
-    /// [`Machine::batch_ceiling`].
-    pub(crate) fn ceiling_at_work(&self) -> Ceiling {
-        let all = self.machine().flush_ceiling();
-        Ceiling { asked: all, reclaimed: self.machine().batch_ceiling(), all }
-    }
-
-    /// And by one that comes back to a space. See [`Machine::catch_up_ceiling`].
-    fn ceiling_on_return(&self) -> Ceiling {
-        let (all, asked) = (self.machine().flush_ceiling(), self.machine().catch_up_ceiling());
-        Ceiling { asked, reclaimed: all, all: all.max(asked) }
-    }
-
-    /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen. Returns
-    /// how many flushes that made up for range by range, which is done up to `ceiling`.
-    #[inline]
-    pub(crate) fn catch_up(&self, space: &Space<M>, ceiling: Ceiling) -> u64 {
-        // Read before anything is invalidated: what is cached from then on is at least as new.
-        let generation = space.journal.generation(self.machine());
-        if generation == self.seen_of_loaded(space) {
-            return 0;
-        }
-        self.catch_up_to(space, generation, ceiling)
-    }
-
-    #[inline(never)]
-    fn catch_up_to(&self, space: &Space<M>, generation: u64, ceiling: Ceiling) -> u64 {
-        let machine = self.machine();
-        let seen = self.seen_of_loaded(space);
-        if seen >= generation {
-            // Everyone has been told meanwhile.
-            return 0;
-        }
-        let missed = space.journal.missed(machine, seen, generation, ceiling);
-        let invalidated = self.invalidate(space, self.local().loaded.get().tag, &missed);
-        self.local().loaded.set(Loaded { generation, ..self.local().loaded.get() });
-        match invalidated {
-            Invalidated::Ranges => generation - seen,
-            Invalidated::Everything => 0,
-        }
-    }
-
-    /// Invalidates under the tag that is loaded, or gives the space another one.
-    fn invalidate(&self, space: &Space<M>, tag: Tag, missed: &Missed) -> Invalidated {
-        let (machine, counters) = (self.machine(), self.counters());
-        let Missed::Ranges(ranges) = missed else {
-            if machine.tagging() == Tagging::Renamed {
-                self.rename_loaded(space);
-            } else {
-                machine.invalidate_tag(tag);
-                counters.flushes_full.add_alone(1);
-            }
-            return Invalidated::Everything;
-        };
-        for extent in ranges.iter() {
-            machine.invalidate(tag, extent);
-            counters.pages_invalidated.add_alone(extent.page_count() as u64);
-        }
-        counters.flushes_ranged.add_alone(ranges.count() as u64);
-        Invalidated::Ranges
+        // SAFETY: as above.
+        unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) };
+        self.invalidate_missed(space, slot.tag(), &missed);
+        counters.caught_up_from_log.add_alone(generation - seen);
     }
 }
-
-/// How a CPU has caught up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Invalidated {
-    /// Range by range.
-    Ranges,
-    /// By dropping all of the tag.
-    Everything,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

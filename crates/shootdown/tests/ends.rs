@@ -86,7 +86,8 @@ impl<P: Platform> System<P> {
         } else {
             extents.add(Extent::page(0));
         }
-        let (pending, horizon) = self.cpu(cpu).here().flush_gathered(space, &extents);
+        let pending = self.cpu(cpu).here().flush_gathered(space, &extents);
+        let horizon = pending.horizon();
         (0..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
         finish(pending, Pending::poll);
         horizon
@@ -209,16 +210,17 @@ fn who_is_counted_is_counted_out() {
     assert_eq!(system.reclaimed(), [0]);
 }
 
-/// A kernel thread that borrowed the space goes on with it.
+/// Its pages were freed without a flush.
 #[test]
-fn who_comes_back_to_a_dead_space_keeps_it_until_it_lets_go() {
+fn dead_space_is_not_resumed() {
     let system = System::<Handoff>::new();
     system.go_lazy(1, 0);
-    system.retire(0);
     assert!(system.cpu(1).here().resume(system.spaces[0].id()));
-    system.reap();
-    assert_eq!(system.reclaimed(), []);
     system.cpu(1).here().enter_lazy();
+    system.retire(0);
+    assert!(!system.cpu(1).here().resume(system.spaces[0].id()));
+    assert_eq!(system.presence(1), Presence::Lazy(system.spaces[0].id()));
+    assert_eq!(system.reclaimed(), []);
     system.switch(1, 1);
     assert_eq!(system.reclaimed(), [0]);
 }
@@ -324,7 +326,8 @@ fn who_is_expelled_is_no_longer_waited_for() {
     let held_back = system.flush(0, 0, true);
     system.switch(2, 0);
     system.cpu(2).here().enter_lazy();
-    let (pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
+    let pending = system.cpu(0).here().expel(&system.spaces[0]);
+    let horizon = pending.horizon();
     assert!(horizon.cleared() >= held_back.flush());
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
@@ -341,7 +344,8 @@ fn who_expels_has_caught_up_itself() {
     system.go_lazy(0, 0);
     let held_back = system.flush(1, 0, true);
     assert!(!held_back.is_clear());
-    let (pending, horizon) = system.cpu(0).here().expel(&system.spaces[0]);
+    let pending = system.cpu(0).here().expel(&system.spaces[0]);
+    let horizon = pending.horizon();
     finish(pending, Pending::poll);
     assert!(horizon.cleared() >= held_back.flush());
     system.engine.machine().free_tables(&system.spaces[0]);
@@ -369,7 +373,7 @@ fn all_of_several_extents_are_gone() {
         machine.unmap(space, page);
         extents.add(Extent::page((page as u64) << 12));
     }
-    let (pending, _) = system.cpu(0).here().flush_gathered(space, &extents);
+    let pending = system.cpu(0).here().flush_gathered(space, &extents);
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
     system.switch(2, 0);
@@ -385,13 +389,13 @@ fn several_extents_are_one_flush() {
     system.go_lazy(2, 0);
     let mut extents = Extents::new();
     assert_eq!(
-        system.cpu(0).here().flush_gathered(&system.spaces[0], &extents).1,
+        system.cpu(0).here().flush_gathered(&system.spaces[0], &extents).horizon(),
         Horizon::UNKNOWN
     );
     for page in [0, 2] {
         extents.add(Extent::page(page << 12));
     }
-    let (pending, _) = system.cpu(0).here().flush_gathered(&system.spaces[0], &extents);
+    let pending = system.cpu(0).here().flush_gathered(&system.spaces[0], &extents);
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
     assert_eq!(system.stats().interrupts_sent, 1);
@@ -487,7 +491,7 @@ fn a_handler_that_has_let_go_does_not_touch_the_space() {
     let mut extents = Extents::new();
     extents.add(Extent::page(0).freeing_tables());
     // Who is lazy is not rung for these, and finds them when it is rung for something else.
-    let (pending, _) = engine.enter(CpuId(0)).here().flush_gathered(space(), &extents);
+    let pending = engine.enter(CpuId(0)).here().flush_gathered(space(), &extents);
     finish(pending, Pending::poll);
     let pending = engine.enter(CpuId(0)).here().flush_kernel(Extent::page(0));
 

@@ -150,7 +150,7 @@ fn on_machine(f: impl FnOnce(&Sim)) {
 unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, O> {
     type Word = SimWord;
     type CpuBits = [u64; WORDS];
-    type TagSlots = [TagSlot; 6];
+    type TagSlots = [TagSlot; 256];
     type TagWords = [SimWord; 2048];
 
     const LIFETIME: Lifetime = O::LIFETIME;

@@ -95,10 +95,7 @@ impl Change {
         machine: &M,
         here: &Here<'e, M>,
         space: &Space<M>,
-    ) -> (Pending<'e, M>, Horizon) {
-        /// Every CPU that can walk the space's tables is notified, so tables can be freed after
-        /// the flush. It does not say which flush it was, and so clears no tables of others.
-        const CLEAR: Horizon = Horizon::new(1, 1);
+    ) -> Pending<'e, M> {
         let [first, rest @ ..] = self.extents.as_slice() else {
             return here.flush_gathered(space, &self.extents);
         };
@@ -109,7 +106,7 @@ impl Change {
         for &extent in rest {
             pending.join(here.flush_for_resize(space, extent));
         }
-        (pending, CLEAR)
+        pending
     }
 }
 

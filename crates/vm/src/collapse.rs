@@ -15,8 +15,9 @@
 //!    [tolerates both sizes](shootdown::Machine::tolerates_mixed_sizes).
 //!
 //! The table is freed as are all that were unhooked: when no CPU can walk it any more. A lazy CPU
-//! that was not notified may walk it until then, and finds 512 empty entries there. (Linux keeps the entries until it has
-//! copied, interrupts lazy CPUs, too, and then keeps the table for when the page is split.)
+//! that was not notified may walk it until then, and finds 512 empty entries there. (Linux keeps
+//! the entries until it has copied, interrupts lazy CPUs, too, and then keeps the table for when
+//! the page is split.)
 //!
 //! The areas are locked for writing, one large page at a time, as in Linux. So there are no claims
 //! and no faults, and no fork that would share a page. Less would not do: faults in between would

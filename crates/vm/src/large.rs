@@ -25,8 +25,8 @@
 //! while it is flushed: one of them may hang a table there, and map a new page. A CPU that does so
 //! had no translation, and one that still has the large one does not look for another; so none
 //! holds both, but for machines on which CPUs share a TLB, or keep parts of a large page apart. (So
-//! does Linux, as far as we know.) A lazy CPU is notified by the same flush, and until it is, it may
-//! walk to that table: where a machine does not tolerate both sizes, the page would have to be
+//! does Linux, as far as we know.) A lazy CPU is notified by the same flush, and until it is, it
+//! may walk to that table: where a machine does not tolerate both sizes, the page would have to be
 //! split before it is discarded, which is not done.
 //!
 //! The marks are read when the entry is emptied, and every small page gets them. A CPU that

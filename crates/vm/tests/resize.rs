@@ -48,7 +48,7 @@ impl Engine {
 
 impl Coherence for Engine {
     type Space = &'static shootdown::Space<Machine>;
-    type Pending = (Pending<'static, Machine>, Horizon);
+    type Pending = Pending<'static, Machine>;
     type Batch = ();
     type Parked = Infallible;
 
@@ -63,12 +63,12 @@ impl Coherence for Engine {
         change.flush_by_engine(self.0.machine(), &self.0.enter(ACTIVE).here(), space)
     }
 
-    fn wait(&self, (pending, horizon): Self::Pending) -> Horizon {
+    fn wait(&self, mut pending: Self::Pending) -> Horizon {
         for cpu in pending.waiting().iter() {
             self.0.enter(cpu).interrupt_point();
         }
         pending.wait();
-        horizon
+        pending.horizon()
     }
 
     fn retire(&self, _: &Self::Space) -> Retired {

@@ -32,9 +32,12 @@ pub struct X86_64 {
     telling_costs: TellingCosts,
 }
 
-/// The tags of processors without broadcasts, and how many spaces are remembered with them. Linux's
-/// six: the programs that take turns on a CPU are few, and each is looked through at a switch.
-const SLOTS: usize = 6;
+/// How many PCIDs a CPU gives to spaces where they are its own: as many as Linux uses. The programs
+/// that take turns on a CPU are few, and a switch searches these.
+const OWN_TAGS: usize = 6;
+/// For how many spaces a CPU remembers up to which generation its TLB is clean, where all CPUs
+/// share PCIDs, and the PCID names the slot: 2 KiB for each CPU.
+const SLOTS: usize = 64;
 /// A bit for each PCID, and as many for those that are pinned.
 const TAG_WORDS: usize = cr3::PCID_COUNT / 64 * 2;
 
@@ -107,6 +110,9 @@ unsafe impl Processor for X86_64 {
         instructions::fence();
     }
 
+    /// Loads overlap by themselves, as far ahead as the CPU looks.
+    const PREFETCHES: bool = false;
+
     /// One `xchg`.
     #[inline]
     fn store_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) {
@@ -141,7 +147,11 @@ unsafe impl Processor for X86_64 {
 
     #[inline]
     fn tag_count(&self) -> usize {
-        if self.features.has_pcid() { cr3::PCID_COUNT - 1 } else { 0 }
+        match self.tagging() {
+            _ if !self.features.has_pcid() => 0,
+            Tagging::Global => cr3::PCID_COUNT - 1,
+            _ => OWN_TAGS,
+        }
     }
 
     #[inline]

@@ -127,6 +127,9 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     fn publish(&self) {
         self.0.publish();
     }
+    fn synchronize(&self) {
+        self.0.synchronize();
+    }
     fn interrupts_masked(&self) -> bool {
         self.0.interrupts_masked()
     }

@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn statements_within_statements_are_deleted_alone() {
-        let text = "fn f() {\n    if a {\n        g();\n    }\n    a.each(|b| {\n        h(b);\n    });\n}\n";
+        let text = "fn f() {\n    if a {\n        g();\n    }\n    \
+                    a.each(|b| {\n        h(b);\n    });\n}\n";
         let deletions = of(text);
         let names: Vec<_> = deletions.iter().map(|deletion| &*deletion.name).collect();
         assert_eq!(

@@ -6,7 +6,7 @@
 //! *not* include the time of a cache miss or of a locked instruction.
 //!
 //! The code is compiled as a kernel's is, so that the counts agree with `shootdown boot --paths` to
-//! 5 %:
+//! 6 %:
 //!
 //! - It does not unwind (`RUSTFLAGS=-Cpanic=abort`, which `cargo xtask bench` sets). Code that
 //!   unwinds moves a returned value once more. Without that flag, the budgets are not enforced.

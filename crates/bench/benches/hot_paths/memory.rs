@@ -1,5 +1,5 @@
-//! `memcpy` and `memset` as `core` has them on bare metal, instead of the C library's, which use the
-//! widest registers of the host: bytes up to a word's address, words, and bytes again.
+//! `memcpy` and `memset` as `core` has them on bare metal, instead of the C library's, which use
+//! the widest registers of the host: bytes up to a word's address, words, and bytes again.
 //!
 //! Each iteration counts as an instruction, so that moving or clearing a set of 64 words costs 64.
 

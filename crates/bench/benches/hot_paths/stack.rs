@@ -1,8 +1,8 @@
 //! Stack: a flush runs on a stack that is filled with a pattern, and the deepest byte that it has
 //! changed gives the depth.
 //!
-//! The depth includes the path's own frame, with the gathered extents and the `Pending`, and the red
-//! zone. It does not include space that the deepest function reserves and never writes.
+//! The depth includes the path's own frame, with the gathered extents and the `Pending`, and the
+//! red zone. It does not include space that the deepest function reserves and never writes.
 
 use std::arch::asm;
 

@@ -17,8 +17,8 @@ use crate::memory::{CheckWord, complete_accesses, fence, publish};
 use crate::sometimes::Sometimes;
 use crate::world::{World, with_world};
 
-/// The hostile machine, as the engine sees it, with a way to end spaces, and sets of CPUs of so many
-/// words.
+/// The hostile machine, as the engine sees it, with a way to end spaces, and sets of CPUs of so
+/// many words.
 #[derive(Debug)]
 pub struct Hostile<const LIFETIME: u8, const WORDS: usize> {
     cpus: Vec<Cpu<Self>>,

@@ -32,8 +32,9 @@ pub enum Op {
     Migrate(usize, usize),
     /// Takes a table out of a space, with its pages, flushes, and frees it when nobody walks it.
     UnmapTable(usize, usize),
-    /// The same, but that CPUs which are lazy on the space are left alone: the table is in quarantine
-    /// until they have forgotten the way to it, or, if that is full, until they are interrupted.
+    /// The same, but that CPUs which are lazy on the space are left alone: the table is in
+    /// quarantine until they have forgotten the way to it, or, if that is full, until they are
+    /// interrupted.
     FreeTable(usize, usize),
     /// Puts a large page where a table is, which is freed with its pages; and takes the large page
     /// away, flushes that, and gives its frame to somebody else.
@@ -300,8 +301,8 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Whether a kernel may do that: a CPU that retires a space waits for all others to be done with
-    /// it, so all that it does afterwards is to reap, and no other CPU retires it.
+    /// Whether a kernel may do that: a CPU that retires a space waits for all others to be done
+    /// with it, so all that it does afterwards is to reap, and no other CPU retires it.
     pub(super) fn check(&self) -> Result<(), BadProgram> {
         let mut retired = [false; SPACES_MAX];
         for (cpu, ops) in self.ops.iter().enumerate() {

@@ -36,9 +36,9 @@
 //! - `CoRpteT.EL1+dsb-tlbi-dsb` is published as forbidden, and **seen here**. herd7 (June 2025)
 //!   allows it. Nothing in it makes the translation later than in its twin
 //!   `CoWinvT.EL1+dsb-tlbi-dsb`, which is allowed.
-//! - `CoTRpte.inv+po` is published as allowed, and **never seen here**. herd7 (June 2025) allows it,
-//!   so here the machine is too kind: it makes no load of an entry, or of other data, early. Of what
-//!   is early it knows where it goes, and not what it reads.
+//! - `CoTRpte.inv+po` is published as allowed, and **never seen here**. herd7 (June 2025) allows
+//!   it, so here the machine is too kind: it makes no load of an entry, or of other data, early. Of
+//!   what is early it knows where it goes, and not what it reads.
 //!
 //! # What is left out
 //!

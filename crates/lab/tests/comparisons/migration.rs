@@ -144,16 +144,16 @@ fn migration_costs_no_more(writers: Writers) {
     assert!(moves <= 1.01 && all <= 1.01, "moves {moves}, all {all}");
 }
 
-/// The measure of the issue for a batch of 32 pages of one space, which `linux-7.0` answers with one
-/// full flush: invalidated page by page, the moves took 24 % longer on `xeon-2s`.
+/// The measure of the issue for a batch of 32 pages of one space, which `linux-7.0` answers with
+/// one full flush: invalidated page by page, the moves took 24 % longer on `xeon-2s`.
 #[test]
 fn migration_under_computing_threads_costs_no_more() {
     migration_costs_no_more(Writers::Compute);
 }
 
 /// How long the threads themselves take depends on how deep their CPUs idle: a CPU that is
-/// interrupted in its sleep wakes from a shallower state afterwards, so that interrupts which are in
-/// vain shorten the run.
+/// interrupted in its sleep wakes from a shallower state afterwards, so that interrupts which are
+/// in vain shorten the run.
 #[test]
 fn migration_under_sleeping_threads_costs_no_more() {
     migration_costs_no_more(Writers::Sleep);

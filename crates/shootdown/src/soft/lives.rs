@@ -275,7 +275,8 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         } else {
             extents.add(Extent::page(0));
         }
-        let (pending, horizon) = cpu.here().flush_gathered(space, &extents);
+        let pending = cpu.here().flush_gathered(space, &extents);
+        let horizon = pending.horizon();
         finish(cpu, pending, random);
         while let Some((count, _)) = life.quarantine.take_cleared(horizon) {
             report.cleared += 1;
@@ -289,7 +290,8 @@ fn replace_tables<P: Platform, const WORDS: usize>(
             if life.quarantine.hold(horizon, 1, std::vec![()]).is_ok() {
                 return;
             }
-            let (pending, horizon) = cpu.here().expel(space);
+            let pending = cpu.here().expel(space);
+            let horizon = pending.horizon();
             finish(cpu, pending, random);
             while let Some((count, _)) = life.quarantine.take_cleared(horizon) {
                 (0..count).for_each(|_| machine.free_tables(space));

@@ -29,12 +29,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::broadcast::{Broadcast, Reach, TellingCosts};
+use crate::broadcast::{Broadcast, Reach};
 use crate::cpu::{Cpu, Here};
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
 use crate::machine::{CpuId, Entries, Machine, Root, Tag, Word};
+use crate::method::TellingCosts;
 use crate::retire::Lifetime;
 use crate::rules::Rule;
 use crate::space::Space;
@@ -206,6 +207,7 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     kernel: Table<P>,
     freed_table_walks: AtomicU64,
     costs_asked: AtomicU64,
+    is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
 }
 
@@ -247,6 +249,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             kernel: Table::new(config.pages),
             freed_table_walks: AtomicU64::new(0),
             costs_asked: AtomicU64::new(0),
+            is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
         })
     }
@@ -263,6 +266,17 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
 
     fn reclaimed(&self) -> MutexGuard<'_, Vec<Reclaimed<P, WORDS>>> {
         self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on, CPUs say that the flush interrupt is not masked, so that no token can be made.
+    /// They take it at interrupt points alone, whatever they say.
+    pub fn unmask(&self) {
+        self.is_unmasked.store(true, Relaxed);
+    }
+
+    /// From here on, CPUs say that the flush interrupt is masked, as they do at first.
+    pub fn mask(&self) {
+        self.is_unmasked.store(false, Relaxed);
     }
 
     /// Maps a page to its frame. It must not be mapped already.
@@ -369,7 +383,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         P::cpu()
     }
     fn interrupts_masked(&self) -> bool {
-        true
+        !self.is_unmasked.load(Relaxed)
     }
     fn fence(&self) {
         P::fence();

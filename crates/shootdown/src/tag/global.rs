@@ -16,7 +16,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::slots::{Memory, note_tag, vacate};
+use super::slots::{named_by, vacate};
 use super::{Choice, Tagging};
 use crate::cpu::Here;
 use crate::cpu_set::{CpuSet, SharedCpuSet};
@@ -192,17 +192,34 @@ struct Found {
     emptied: bool,
 }
 
-impl<M: Machine> Here<'_, M> {
+impl<'e, M: Machine> Here<'e, M> {
     /// The tag of `space`, which is at `generation`.
     #[inline]
-    pub(crate) fn choose_global_tag(
-        &self,
-        space: &Space<M>,
-        memory: Memory,
-        generation: u64,
-        now: u64,
-    ) -> Choice {
-        // Acquires what whoever gave the space its number found: see `current_tag`.
+    pub(crate) fn choose_global_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
+        let Found { tag, emptied } = self.choose_number(space);
+        // Where there is a number for every space that runs here, each keeps its slot: the slot is
+        // named by the number, and the number is the space's on all CPUs.
+        let slot = (tag != Tag::KERNEL).then(|| named_by(self.tags(), tag)).flatten();
+        let slot = slot.unwrap_or(self.spare_slot().0);
+        let known = slot.is_of(space.id()).then(|| slot.generation());
+        slot.give_to(space.id(), tag);
+        let clean = if tag == Tag::KERNEL {
+            None
+        } else if emptied {
+            Some(generation)
+        } else {
+            // Every CPU was notified of what was broadcast. What else this CPU does not know of,
+            // it missed.
+            let clean = space.clean_everywhere();
+            Some(known.map_or(clean, |seen| seen.max(clean)))
+        };
+        Choice { slot, generation: clean }
+    }
+
+    /// The space's number, which this CPU says it is going to load.
+    #[inline]
+    fn choose_number(&self, space: &Space<M>) -> Found {
+        // Acquires what the CPU that gave the space its number found: see `current_tag`.
         let full = FullTag(space.tag.load(order(self.machine(), Rule::NumberAcquire)));
         let active = &self.cpu.active_tag;
         // Relaxed: a rollover meets the CPU in this one word by read-modify-writes (ReserveTags).
@@ -214,22 +231,9 @@ impl<M: Machine> Here<'_, M> {
             && is_current
             && active.compare_exchange(before, chosen, Relaxed, Relaxed).is_ok()
         {
-            // Everyone was told of what was broadcast. What else this CPU does not know, it missed.
-            let told = space.clean_everywhere();
-            let generation = Some(memory.generation.map_or(told, |seen| seen.max(told)));
-            return Choice { tag: full.tag(), slot: memory.slot, generation };
+            return Found { tag: full.tag(), emptied: false };
         }
-        let Found { tag, emptied } = self.choose_slowly(space);
-        let clean = if tag == Tag::KERNEL {
-            None
-        } else if emptied {
-            note_tag(self.tags(), memory.slot, space.id(), tag, now);
-            Some(generation)
-        } else {
-            let told = space.clean_everywhere();
-            Some(memory.generation.map_or(told, |seen| seen.max(told)))
-        };
-        Choice { tag, slot: memory.slot, generation: clean }
+        self.choose_slowly(space)
     }
 
     /// Relaxed: all under the lock (`TagLockAcquire`).
@@ -340,10 +344,11 @@ impl<M: Machine> Here<'_, M> {
         }
         for cpu in self.cpus_with_tags().iter() {
             let state = machine.state(cpu);
-            // Of a CPU that has just chosen, we know from here on that it is on its way; and so
-            // does whoever finds a number that we or the next ones give away (NumberRelease), for a
-            // flush of the space that had it (GivenAwayAcquire).
-            let active = state.active_tag.swap(0, order(machine, Rule::ChoiceAcquire));
+            // Of a CPU that has just chosen, a flush that finds one of the numbers given away from
+            // here on (NumberRelease, GivenAwayAcquire) must find that it is on its way. Relaxed:
+            // before we leave the lock, we give a number away, and RenumberFence acquires what this
+            // swap has read.
+            let active = state.active_tag.swap(0, Relaxed);
             // Else it has not chosen since the last rollover, and still has that one loaded.
             if active != 0 {
                 state.reserved_tag.store(active, Relaxed);
@@ -428,17 +433,22 @@ impl<M: Machine> Here<'_, M> {
     /// If it is not [pinned](Self::pin_tag).
     pub fn unpin_tag(&self, space: &Space<M>) {
         let (machine, tags) = (self.machine(), self.engine.tags());
-        tags.locked(machine, || {
+        let was_pinned = tags.locked(machine, || {
             // Relaxed: under the lock (TagLockAcquire).
             let full = FullTag(space.tag.load(Relaxed));
-            assert!(full.is_pinned(), "unpinned more often than pinned");
+            if !full.is_pinned() {
+                return false;
+            }
             let left = FullTag(full.0 - FullTag::PIN);
             space.tag.store(left.0, order(machine, Rule::NumberRelease));
             if !left.is_pinned() {
                 tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word & !bit);
             }
+            true
         });
+        // Not under the lock: a kernel that survives the panic must be able to go on.
+        assert!(was_pinned, "unpinned more often than pinned");
     }
 }
 

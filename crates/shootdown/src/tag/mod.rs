@@ -12,7 +12,7 @@ pub(crate) mod slots;
 use crate::cpu::Here;
 use crate::machine::{Machine, Tag};
 use crate::space::Space;
-use slots::{Memory, SlotIndex, remember};
+use slots::{TagSlot, find, least_recently_used};
 
 /// How tags are given to spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,31 +30,53 @@ pub enum Tagging {
 }
 
 /// The tag under which a space is to be loaded here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) tag: Tag,
-    /// Where this CPU remembers it.
-    pub(crate) slot: SlotIndex,
-    /// The generation up to which what the TLB holds under the tag is clean; `None` if it is
-    /// another space's, or unknown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice<'e> {
+    /// Where this CPU remembers the space; it has the tag.
+    pub(crate) slot: &'e TagSlot,
+    /// The generation up to which what the TLB holds under the tag is clean; `None` if that belongs
+    /// to another space, or is unknown.
     pub(crate) generation: Option<u64>,
 }
 
-impl<M: Machine> Here<'_, M> {
-    /// The tag for `space`, which is at `generation`. `now` counts this CPU's switches.
+impl<'e, M: Machine> Here<'e, M> {
+    /// Where this CPU remembers `space`, if it does, and if the space's tag cannot have changed.
     #[inline]
-    pub(crate) fn choose_tag(&self, space: &Space<M>, generation: u64, now: u64) -> Choice {
-        let memory = remember(self.tags(), space.id(), now);
+    pub(crate) fn known_slot(&self, space: &Space<M>) -> Option<&'e TagSlot> {
         match self.machine().tagging() {
-            Tagging::PerCpu => {
-                if memory.generation.is_none() {
-                    self.counters().tags_taken.add_alone(1);
-                }
-                let Memory { slot, generation } = memory;
-                Choice { tag: slot.tag(), slot, generation }
-            }
-            Tagging::Global => self.choose_global_tag(space, memory, generation, now),
-            Tagging::Renamed => self.choose_renamed_tag(space, memory, generation, now),
+            Tagging::PerCpu | Tagging::Renamed => find(self.tags(), space.id()),
+            Tagging::Global => None,
         }
+    }
+
+    /// The tag for `space`, which is at `generation`.
+    pub(crate) fn choose_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
+        match self.machine().tagging() {
+            Tagging::PerCpu => self.choose_own_tag(space),
+            Tagging::Global => self.choose_global_tag(space, generation),
+            Tagging::Renamed => self.choose_renamed_tag(space, generation),
+        }
+    }
+
+    /// The tag that `space` has on this CPU, or the one that was used least recently.
+    fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
+        if let Some(slot) = find(self.tags(), space.id()) {
+            return Choice { slot, generation: Some(slot.generation()) };
+        }
+        self.counters().tags_taken.add_alone(1);
+        Choice { slot: self.take_over_slot(space), generation: None }
+    }
+
+    /// Gives `space` the slot that was used least recently, and the tag that belongs to it where
+    /// tags are per CPU.
+    fn take_over_slot(&self, space: &Space<M>) -> &'e TagSlot {
+        let (slot, tag) = least_recently_used(self.tags()).unwrap_or(self.spare_slot());
+        slot.give_to(space.id(), tag);
+        slot
+    }
+
+    /// The slot of a space that has no tag of its own.
+    pub(crate) fn spare_slot(&self) -> (&'e TagSlot, Tag) {
+        (&self.local().spare, Tag::KERNEL)
     }
 }

@@ -7,31 +7,22 @@
 //! flushed page by page takes none. (Seed 002: `munmap` took one each time.)
 
 use super::Choice;
-use super::slots::{Memory, SlotIndex, note_tag, noted_tag, vacate};
-use crate::cpu::{Here, Loaded};
+use super::slots::{TagSlot, find, vacate};
+use crate::cpu::Here;
 use crate::machine::{Entries, Machine, Tag};
 use crate::rules::Rule;
 use crate::space::Space;
 
-impl<M: Machine> Here<'_, M> {
+impl<'e, M: Machine> Here<'e, M> {
     /// The tag that `space` still has here, or the next one, under which nothing is cached.
-    #[inline]
-    pub(crate) fn choose_renamed_tag(
-        &self,
-        space: &Space<M>,
-        memory: Memory,
-        generation: u64,
-        now: u64,
-    ) -> Choice {
-        if memory.generation.is_some() {
-            let Memory { slot, generation } = memory;
-            return Choice { tag: noted_tag(self.tags(), slot), slot, generation };
+    pub(crate) fn choose_renamed_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
+        if let Some(slot) = find(self.tags(), space.id()) {
+            return Choice { slot, generation: Some(slot.generation()) };
         }
-        let tag = self.next_tag();
-        note_tag(self.tags(), memory.slot, space.id(), tag, now);
+        let slot = self.take_over_slot(space);
+        let tag = self.rename(space, slot);
         // A machine without tags takes the kernel's, which may hold anything.
-        let generation = (tag != Tag::KERNEL).then_some(generation);
-        Choice { tag, slot: memory.slot, generation }
+        Choice { slot, generation: (tag != Tag::KERNEL).then_some(generation) }
     }
 
     /// The next tag. If they have run out, the TLB is emptied; the kernel's root is loaded then,
@@ -42,9 +33,10 @@ impl<M: Machine> Here<'_, M> {
         if count == 0 {
             return Tag::KERNEL;
         }
-        let taken = counters.tags_taken.read();
+        let taken = self.local().renamed_tags.get();
+        self.local().renamed_tags.set(taken + 1);
         counters.tags_taken.add_alone(1);
-        if taken != 0 && taken % count == 0 {
+        if taken != 0 && taken.is_multiple_of(count) {
             counters.rollovers.add_alone(1);
             counters.flushes_full.add_alone(1);
             vacate(self.tags());
@@ -61,19 +53,17 @@ impl<M: Machine> Here<'_, M> {
     /// Gives the space that is loaded the next tag, and so drops all that is cached of it.
     #[expect(unsafe_code, reason = "loads the root that is loaded")]
     pub(crate) fn rename_loaded(&self, space: &Space<M>) {
-        let (machine, local) = (self.machine(), self.local());
-        let loaded = local.loaded.get();
-        let tag = self.rename(space, loaded.slot);
+        let tag = self.rename(space, self.loaded_slot());
         let entries = if tag == Tag::KERNEL { Entries::Discard } else { Entries::Keep };
         // SAFETY: it is loaded: whoever did that promised that it is and stays a page table.
-        unsafe { machine.load(space.root(), tag, entries) };
-        local.loaded.set(Loaded { tag, ..loaded });
+        unsafe { self.machine().load(space.root(), tag, entries) };
     }
 
-    /// Gives a space that is about to be loaded, and has `slot`, the next tag.
-    pub(crate) fn rename(&self, space: &Space<M>, slot: SlotIndex) -> Tag {
+    /// Gives a space that is loaded, or about to be, and has `slot`, the next tag.
+    pub(crate) fn rename(&self, space: &Space<M>, slot: &TagSlot) -> Tag {
         let tag = self.next_tag();
-        note_tag(self.tags(), slot, space.id(), tag, self.counters().switches.read());
+        // When the tags came round, every slot was vacated.
+        slot.give_to(space.id(), tag);
         tag
     }
 }

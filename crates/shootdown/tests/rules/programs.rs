@@ -347,7 +347,7 @@ pub(crate) fn flush_own_gathered<const W: usize>(config: Config) {
     system.machine().unmap(&system.a, 0);
     let mut extents = Extents::new();
     extents.add(page_at(0));
-    finish(cpu.here().flush_gathered(&system.a, &extents).0);
+    finish(cpu.here().flush_gathered(&system.a, &extents));
     system.machine().free(&system.a, 0);
     assert_eq!(cpu.touch(0), Touch::Fault);
 }

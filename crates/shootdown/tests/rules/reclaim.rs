@@ -9,7 +9,7 @@ use shootdown::{Batch, SentBatch, Space, StaleWrites};
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
 type Spaces<'s, const W: usize> = &'s Space<Machine<W>>;
-type Sent<'s, const W: usize> = SentBatch<'s, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
+type Sent<'s, const W: usize> = SentBatch<'s, 's, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
 
 /// Takes page 0 of each of `spaces`, and sends the batch.
 fn reclaim<'s, const W: usize>(
@@ -17,7 +17,7 @@ fn reclaim<'s, const W: usize>(
     cpu: &Cpu<'s, W>,
     spaces: &[Spaces<'s, W>],
 ) -> Sent<'s, W> {
-    let mut batch = Batch::new();
+    let batch = Box::leak(Box::new(Batch::new()));
     for space in spaces {
         let in_batch = batch.space(system.machine(), space).unwrap();
         assert!(system.machine().take(space, 0));

@@ -263,8 +263,8 @@ pub(crate) fn expel_by_broadcast<const W: usize>(config: Config) {
             system.machine().unhook_tables(&system.a);
             let mut extents = shootdown::Extents::new();
             extents.add(page_at(0).freeing_tables());
-            let (mut pending, _) = cpu.here().flush_gathered(&system.a, &extents);
-            pending.join(cpu.here().expel(&system.a).0);
+            let mut pending = cpu.here().flush_gathered(&system.a, &extents);
+            pending.join(cpu.here().expel(&system.a));
             pending
         },
     );

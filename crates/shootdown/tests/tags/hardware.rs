@@ -343,7 +343,7 @@ impl<const WORDS: usize> System<WORDS> {
             true => table.tables.fetch_add(1, Relaxed) + 1,
             false => table.freed_tables.load(Relaxed),
         };
-        let pending = self.here(cpu).flush(&self.spaces[space], extent);
+        let mut pending = self.here(cpu).flush(&self.spaces[space], extent);
         self.answer_all();
         self.here(cpu);
         pending.wait();

@@ -29,7 +29,8 @@ fn tables() -> Extents {
 }
 
 fn gathered(system: &System<2>) {
-    let (mut pending, horizon) = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    let horizon = pending.horizon();
     if pending.poll() && horizon.is_clear() {
         system.free_tables(0);
     }
@@ -54,12 +55,14 @@ fn gathered_before_others_left(system: &System<2>) {
 
 fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
     system.switch(2, 0);
-    let (pending, held_back) = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    let held_back = pending.horizon();
     pending.wait();
     goes();
     let mut pages = Extents::new();
     pages.add(page());
-    let (pending, horizon) = system.here(0).flush_gathered(&system.spaces[0], &pages);
+    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &pages);
+    let horizon = pending.horizon();
     pending.wait();
     if horizon.cleared() >= held_back.flush() {
         system.free_tables(0);
@@ -67,8 +70,8 @@ fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
 }
 
 fn expelled(system: &System<2>) {
-    let (mut pending, _) = system.here(0).flush_gathered(&system.spaces[0], &tables());
-    pending.join(system.here(0).expel(&system.spaces[0]).0);
+    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    pending.join(system.here(0).expel(&system.spaces[0]));
     if pending.poll() {
         system.free_tables(0);
     }

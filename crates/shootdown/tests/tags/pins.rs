@@ -120,7 +120,7 @@ fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
         if is_gathered {
             let mut extents = Extents::new();
             extents.add(page());
-            here.flush_gathered(space, &extents).0.wait();
+            here.flush_gathered(space, &extents).wait();
         } else {
             let mut batch: Batch<_, Vec<u64>> = Batch::new();
             let in_batch = batch.space(system.machine(), &space).unwrap();

@@ -160,18 +160,20 @@ fn tables_are_not_cleared_by_what_is_not_complete() {
     pages.add(page());
 
     system.unhook_tables(0);
-    let (pending, held_back) = system.here(0).flush_gathered(space, &tables);
+    let mut pending = system.here(0).flush_gathered(space, &tables);
+    let held_back = pending.horizon();
     pending.wait();
     assert!(!held_back.is_clear());
     type Tells<'e> = fn(&'e System<2>) -> shootdown::Pending<'e, crate::hardware::Hardware<2>>;
     let tells: [Tells<'_>; 2] = [
         |system| system.here(0).flush(&system.spaces[0], Extent::whole()),
-        |system| system.here(0).expel(&system.spaces[0]).0,
+        |system| system.here(0).expel(&system.spaces[0]),
     ];
     for tell in tells {
         system.switch(1, 0);
-        let telling = tell(&system);
-        let (pending, horizon) = system.here(3).flush_gathered(space, &pages);
+        let mut telling = tell(&system);
+        let mut pending = system.here(3).flush_gathered(space, &pages);
+        let horizon = pending.horizon();
         pending.wait();
         if horizon.cleared() >= held_back.flush() {
             system.free_tables(0);

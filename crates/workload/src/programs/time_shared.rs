@@ -10,11 +10,11 @@ use crate::operation::{
 /// Processes of one thread each, the same number bound to each CPU. In each turn a process reads
 /// its working set, computes, and gives the CPU to the next one.
 ///
-/// Every process flushes [a few times](Self::FIRST_FLUSHES) before its first turn, as a process does
-/// that starts, when no other CPU has its space. No address space is ever used by two CPUs: no flush
-/// has to notify another CPU, and no translation has to be dropped at a switch for as long as there
-/// are tags for all processes. Working sets are at different addresses, so that those of several
-/// processes fit into a TLB that has room for them.
+/// Every process flushes [a few times](Self::FIRST_FLUSHES) before its first turn, as a process
+/// does that starts, when no other CPU has its space. No address space is ever used by two CPUs: no
+/// flush has to notify another CPU, and no translation has to be dropped at a switch for as long as
+/// there are tags for all processes. Working sets are at different addresses, so that those of
+/// several processes fit into a TLB that has room for them.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeShared {
     /// Number of CPUs.

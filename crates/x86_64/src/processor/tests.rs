@@ -44,7 +44,7 @@ fn tags_are_as_the_table_says() {
         (processor.tagging(), processor.tag_count(), processor.broadcast())
     };
     assert_eq!(tags(0, 0), (Tagging::PerCpu, 0, None));
-    assert_eq!(tags(1, 0), (Tagging::PerCpu, 4095, None));
+    assert_eq!(tags(1, 0), (Tagging::PerCpu, 6, None));
     let broadcast =
         Broadcast { reach: Reach::Everyone, pages_per_operation: 8, operation_ceiling: 5 };
     assert_eq!(tags(1, 1), (Tagging::Global, 4095, Some(broadcast)));

@@ -12,7 +12,8 @@ pub(super) enum Freed {
     Table(usize),
 }
 
-/// As many as one operation takes away, or two: nothing is allocated that a run given up would lose.
+/// As many as one operation takes away, or two: nothing is allocated that a run given up would
+/// lose.
 const FREED_MAX: usize = 4;
 
 /// A few of them.

@@ -79,7 +79,8 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
     /// Has all CPUs forget the way to what is in quarantine, and to these tables, and frees all.
     pub(super) fn expel(&self, space: usize, tables: Bag) {
         let KernelSpace { space: own, quarantine, .. } = &self.spaces[space];
-        let (pending, horizon) = self.pinned(|here| here.expel(own));
+        let mut pending = self.pinned(|here| here.expel(own));
+        let horizon = pending.horizon();
         pending.wait();
         if tables.into_iter().next().is_some() {
             with_world(|world| world.reach(Sometimes::Expelled));

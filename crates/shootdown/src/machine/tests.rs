@@ -1,0 +1,116 @@
+//! A machine of which a test counts what is asked, and tests of the defaults.
+
+use super::*;
+use crate::tag::slots::TagSlot;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What says nothing of what it need not say; with room for a book of tags.
+pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
+    state: Cpu<Self>,
+    fences: AtomicU64,
+    pub(crate) publications: AtomicU64,
+    /// Of all of a tag.
+    pub(crate) invalidations: AtomicU64,
+    pub(crate) tagging: Tagging,
+    pub(crate) interrupts_masked: bool,
+    tag_count: usize,
+}
+
+impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
+    pub(crate) fn with_tags(tag_count: usize) -> Self {
+        Self {
+            state: Cpu::new(),
+            fences: AtomicU64::new(0),
+            publications: AtomicU64::new(0),
+            invalidations: AtomicU64::new(0),
+            tagging: Tagging::PerCpu,
+            interrupts_masked: true,
+            tag_count,
+        }
+    }
+}
+
+// SAFETY: nobody uses a translation on it.
+unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
+    type Word = AtomicU64;
+    type CpuBits = [u64; 2];
+    type TagSlots = [TagSlot; 0];
+    type TagWords = [AtomicU64; TAG_WORDS];
+
+    fn state(&self, _: CpuId) -> &Cpu<Self> {
+        &self.state
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(0)
+    }
+    fn interrupts_masked(&self) -> bool {
+        self.interrupts_masked
+    }
+    fn fence(&self) {
+        self.fences.fetch_add(1, Ordering::Relaxed);
+    }
+    fn publish(&self) {
+        self.publications.fetch_add(1, Ordering::Relaxed);
+    }
+    fn tagging(&self) -> Tagging {
+        self.tagging
+    }
+    fn tag_count(&self) -> usize {
+        self.tag_count
+    }
+    unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
+    fn load_kernel(&self) {}
+    fn invalidate(&self, _: Tag, _: Extent) {}
+    fn invalidate_tag(&self, _: Tag) {
+        self.invalidations.fetch_add(1, Ordering::Relaxed);
+    }
+    fn invalidate_kernel(&self, _: Extent) {}
+    fn invalidate_all(&self) {}
+    fn ring(&self, _: &CpuSet<Self>) {}
+    fn reclaim(&self, _: NonNull<Space<Self>>) {}
+    /// Takes the interrupt, where it is not masked.
+    fn relax(&self, _: &CpuSet<Self>) {
+        let bell = &self.state.bell;
+        let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
+        while let Some(round) = next {
+            bell.end_round(self, round);
+            next = bell.leave(self);
+        }
+    }
+}
+
+fn plain() -> Plain {
+    Plain::with_tags(0)
+}
+
+#[test]
+fn what_is_not_said_is_as_documented() {
+    let machine = plain();
+    assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
+    assert_eq!(machine.batch_ceiling(), 17);
+    assert_eq!(machine.cpu_limit(), 128);
+    assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
+    assert_eq!(machine.broadcast(), None);
+    assert_eq!(machine.complete_broadcasts(), 0);
+    assert_eq!(machine.telling_costs(), TellingCosts::default());
+    assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
+}
+
+#[test]
+fn combined_operations_are_both_of_their_parts() {
+    let (machine, word) = (plain(), AtomicU64::new(1));
+    assert_eq!(machine.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
+    assert_eq!(machine.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);
+    assert_eq!(word.load(Ordering::Relaxed), 7);
+    machine.store_then_fence(&word, 9, Ordering::Relaxed);
+    assert_eq!(word.load(Ordering::Relaxed), 9);
+    assert_eq!(machine.fences.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn who_cannot_broadcast_must_not_be_asked_to() {
+    let machine = plain();
+    let panics = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+    assert!(panics(&|| machine.issue_broadcast(&CpuSet::new(), Tag(1), Extent::whole())));
+    assert!(panics(&|| machine.issue_kernel_broadcast(Extent::whole())));
+}

@@ -1,0 +1,244 @@
+//! No safe call breaks what the engine promises: each test here is a use that did, or that would.
+
+#![expect(unsafe_code, reason = "switches to spaces, and retires them")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+use shootdown::soft::{Config, Host, Soft, Touch};
+use shootdown::{
+    CpuId, Extent, Extents, PageSize, Presence, Quarantine, Reach, Root, Shootdown, Space,
+};
+
+type Machine = Soft<Host>;
+
+const PAGE: Extent = Extent::page(0);
+
+fn online(config: Config) -> Shootdown<Machine> {
+    let engine = Soft::engine(config);
+    (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+    engine
+}
+
+fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
+    // SAFETY: every test's spaces outlive what its CPUs do.
+    unsafe { engine.enter(CpuId(cpu)).here().switch(space) };
+}
+
+fn panics(f: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(f)).is_err()
+}
+
+/// Spaces that take turns on one CPU, each flushed at first, alone. Returns how often a tag was
+/// dropped once no space was flushed any more.
+fn drops_of_time_shared_spaces(config: Config, spaces: u64) -> u64 {
+    let engine = online(Config { cpus: 1, tables: spaces as usize, ..config });
+    let spaces: Vec<_> = (0..spaces).map(|root| engine.space(Root(root))).collect();
+    for space in &spaces {
+        switch(&engine, 0, space);
+        for _ in 0..20 {
+            engine.enter(CpuId(0)).here().flush(space, PAGE).wait();
+        }
+    }
+    let before = engine.machine().total_stats().flushes_full;
+    for _ in 0..20 {
+        spaces.iter().for_each(|space| switch(&engine, 0, space));
+    }
+    let drops = engine.machine().total_stats().flushes_full - before;
+    engine.enter(CpuId(0)).here().leave();
+    drops
+}
+
+#[test]
+fn time_shared_spaces_keep_global_tags() {
+    let config = Config { tags: 60, ..Config::default().with_broadcasts(60) };
+    for spaces in [2, 6, 7, 20] {
+        assert_eq!(drops_of_time_shared_spaces(config, spaces), 0, "{spaces} spaces");
+    }
+    let targets = Config { broadcast: Some(Reach::Targets), ..config };
+    assert_eq!(drops_of_time_shared_spaces(targets, 6), 0);
+}
+
+/// The slot is another space's, but nothing was missed.
+#[test]
+fn flush_alone_leaves_no_gap() {
+    let engine = online(Config { cpus: 2, ..Config::default().with_broadcasts(15) });
+    let space = engine.space(Root(0));
+    switch(&engine, 0, &space);
+    engine.enter(CpuId(0)).here().flush(&space, PAGE).wait();
+    let before = engine.cpu(CpuId(1)).stats().flushes_full;
+    switch(&engine, 1, &space);
+    assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before);
+    // Now two CPUs have run it: a flush that finds one of them away is a gap.
+    engine.enter(CpuId(1)).here().leave();
+    engine.enter(CpuId(0)).here().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
+    switch(&engine, 1, &space);
+    assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before + 1);
+}
+
+#[test]
+fn offline_cpu_completes_its_broadcasts_itself() {
+    let engine = Machine::engine(Config { cpus: 3, ..Config::default() }.with_broadcasts(15));
+    let space = engine.space(Root(0));
+    engine.machine().map(&space, 0);
+    let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+    one.here().online();
+    switch_on(&one, &space);
+    assert_eq!(one.touch(0), Touch::Ok);
+    engine.machine().unmap(&space, 0);
+    // CPU 0 is not online, and nobody could ring it.
+    let mut pending = zero.here().flush(&space, PAGE);
+    let _ = one.here();
+    assert!(pending.poll());
+    engine.machine().free(&space, 0);
+    assert_eq!(one.touch(0), Touch::Fault);
+}
+
+fn switch_on(cpu: &shootdown::soft::OnCpu<'_, Host>, space: &Space<Machine>) {
+    // SAFETY: as in `switch`.
+    unsafe { cpu.here().switch(space) };
+}
+
+/// The thread may be moved at any moment, and complete the broadcasts of another CPU.
+#[test]
+fn unmasked_wait_has_the_issuer_complete_its_broadcast() {
+    let engine = online(Config { cpus: 3, ..Config::default() }.with_broadcasts(15));
+    let space = engine.space(Root(0));
+    engine.machine().map(&space, 0);
+    let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
+    switch_on(&one, &space);
+    assert_eq!(one.touch(0), Touch::Ok);
+    engine.machine().unmap(&space, 0);
+    let mut pending = zero.here().flush(&space, PAGE);
+    engine.machine().unmask();
+    assert!(!pending.poll(), "nobody has completed it");
+    assert_eq!(one.touch(0), Touch::Ok);
+    engine.machine().mask();
+    zero.interrupt_point();
+    assert!(pending.poll());
+    engine.machine().free(&space, 0);
+    assert_eq!(one.touch(0), Touch::Fault);
+    one.here().leave();
+}
+
+#[test]
+fn online_twice_keeps_a_ring() {
+    let engine = online(Config::default());
+    let space = engine.space(Root(0));
+    switch(&engine, 1, &space);
+    let mut pending = engine.enter(CpuId(0)).here().flush(&space, PAGE);
+    assert!(!pending.poll());
+    let one = engine.enter(CpuId(1));
+    one.here().online();
+    one.interrupt_point();
+    assert!(pending.poll());
+}
+
+#[test]
+fn retired_space_is_not_resumed() {
+    let engine = online(Config::default());
+    let space = engine.space(Root(0));
+    engine.machine().map(&space, 0);
+    let one = engine.enter(CpuId(1));
+    switch_on(&one, &space);
+    one.here().enter_lazy();
+    // SAFETY: CPU 1 is lazy on it, and the space stays.
+    drop(unsafe { engine.enter(CpuId(0)).here().retire(NonNull::from(&space)) });
+    assert!(!one.here().resume(space.id()));
+    assert_eq!(engine.cpu(CpuId(1)).presence(engine.machine()), Presence::Lazy(space.id()));
+    one.here().leave();
+}
+
+#[test]
+fn horizon_of_another_space_is_refused() {
+    let engine = online(Config::default());
+    let [a, b] = [0, 1].map(|root| engine.space(Root(root)));
+    let horizon = |space| {
+        let mut extents = Extents::new();
+        extents.add(PAGE.freeing_tables());
+        engine.enter(CpuId(0)).here().flush_gathered(space, &extents).horizon()
+    };
+    let mut quarantine: Quarantine<Vec<u8>> = Quarantine::new(9);
+    quarantine.hold(horizon(&a), 1, vec![1]).unwrap();
+    assert!(panics(|| _ = quarantine.take_cleared(horizon(&b))));
+    assert_eq!(quarantine.take_cleared(horizon(&a)), Some((1, vec![1])));
+}
+
+#[test]
+fn space_of_another_engine_is_refused() {
+    let (engine, other) = (online(Config::default()), online(Config::default()));
+    let space = other.space(Root(0));
+    let zero = engine.enter(CpuId(0));
+    assert!(panics(|| zero.here().flush(&space, PAGE).wait()));
+    assert!(panics(|| _ = zero.here().expel(&space)));
+}
+
+#[test]
+fn empty_range_flushes_nothing() {
+    let engine = online(Config::default());
+    let space = engine.space(Root(0));
+    switch(&engine, 1, &space);
+    let zero = engine.enter(CpuId(0));
+    let empty = Extent::range(0x3000..0x3000, PageSize::SIZE_4K);
+    let mut extents = Extents::new();
+    extents.add(empty);
+    assert!(extents.is_empty());
+    for mut pending in [
+        zero.here().flush(&space, empty),
+        zero.here().flush_for_resize(&space, empty),
+        zero.here().flush_gathered(&space, &extents),
+        zero.here().flush_kernel(empty),
+    ] {
+        assert!(pending.poll());
+    }
+    assert_eq!(engine.machine().total_stats().interrupts_sent, 0);
+    assert_eq!(space.stats(engine.machine()).flushes_ranged, 0);
+    engine.enter(CpuId(1)).here().leave();
+}
+
+/// An NMI may ask at every instant: while a CPU switches, comes back, and leaves, the answer is no.
+#[test]
+fn nmi_may_touch_user_only_while_active() {
+    let engine = online(Config::default());
+    let [a, b] = [0, 1].map(|root| engine.space(Root(root)));
+    let one = engine.enter(CpuId(1));
+    let may_touch = |space: &Space<Machine>| {
+        let _ = one.here();
+        engine.nmi_may_touch_user(space.id())
+    };
+    assert!(!may_touch(&a));
+    switch_on(&one, &a);
+    assert!(may_touch(&a) && !may_touch(&b));
+    one.here().enter_lazy();
+    assert!(!may_touch(&a));
+    switch_on(&one, &a);
+    assert!(may_touch(&a));
+    switch_on(&one, &b);
+    assert!(!may_touch(&a) && may_touch(&b));
+    one.here().leave();
+    assert!(!may_touch(&b));
+}
+
+/// More tags than slots: two spaces may share a slot, and then take turns in it.
+#[test]
+fn spaces_that_share_a_slot_stay_correct() {
+    let engine = online(Config { cpus: 2, tables: 8, ..Config::default().with_broadcasts(20) });
+    let spaces: Vec<_> = (0..8).map(|root| engine.space(Root(root))).collect();
+    let one = engine.enter(CpuId(1));
+    for space in &spaces {
+        engine.machine().map(space, 0);
+        switch_on(&one, space);
+        assert_eq!(one.touch(0), Touch::Ok);
+    }
+    one.here().leave();
+    for space in &spaces {
+        engine.machine().unmap(space, 0);
+        engine.enter(CpuId(0)).here().flush(space, PAGE).wait();
+        engine.machine().free(space, 0);
+    }
+    for space in spaces.iter().rev().chain(&spaces) {
+        switch_on(&one, space);
+        assert_eq!(one.touch(0), Touch::Fault);
+    }
+    one.here().leave();
+}
