@@ -39,6 +39,9 @@
 //! or three CPUs; a dozen steps more are ten times the states. States are compared by hashes of 64
 //! bits. `docs/checking.md` has the parts of the engine that no program uses.
 //!
+//! For the rules that order what neither this machine nor loom reorders, [`axiomatic`] enumerates
+//! the executions of small programs under C++20's memory model, without the machine.
+//!
 //! # Reading it
 //!
 //! [`Profile`] is what architectures allow; [`World`] what a run is in the middle of, with its
@@ -75,6 +78,7 @@ mod drawing;
 mod design;
 mod campaign;
 
+pub mod axiomatic;
 pub mod engine;
 pub mod zoo;
 

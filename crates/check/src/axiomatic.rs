@@ -1,0 +1,41 @@
+//! The memory model of C++20 by its axioms: all executions of a small program, reorderings that no
+//! interleaving shows included.
+//!
+//! A [`Program`] is data: threads of loads, stores, read-modify-writes and fences, whose orderings
+//! can be those of the engine's own [rules](shootdown::Rule). [`enumerate`] builds every candidate
+//! execution, which is a source for each load and an order of modification for each location, and
+//! keeps those that satisfy the axioms of RC11: Lahav, Vafeiadis, Kang, Hur and Dreyer, "Repairing
+//! Sequential Consistency in C/C++11", PLDI 2017, section 4.
+//!
+//! - *Coherence*: `hb; eco?` is irreflexive.
+//! - *Atomicity*: no store comes between a read-modify-write and its source.
+//! - *SC*: `psc_base ∪ psc_F` is acyclic.
+//! - *No thin air*: `sb ∪ rf` is acyclic.
+//!
+//! One definition is that of C++20, which is weaker (P0982): a release sequence consists of its
+//! head and read-modify-writes, without the later stores of the head's own thread.
+//!
+//! All axioms are inherited by prefixes of an execution. So an execution grows step by step, a load
+//! takes its value from a store that is there already (no thin air), and what violates an axiom
+//! is dropped at once.
+//!
+//! # Limits
+//!
+//! The checker knows no page tables, TLBs or interrupts, and no loops: a thread [stops] where a
+//! loaded value is not one that it goes on with. Values are constants. A program has at most 64
+//! events, initial values included. A program that stands for a part of the engine is that part
+//! reduced by hand: the checker takes orderings from the engine, and not the sequence of accesses.
+//!
+//! [stops]: Step::only_if
+
+mod relation;
+mod program;
+mod execution;
+mod axioms;
+mod enumerate;
+
+pub use enumerate::{Enumeration, enumerate};
+pub use execution::Execution;
+pub use program::{
+    Access, Name, Program, Site, Step, Thread, add, compare_exchange, fence, load, store, swap,
+};
