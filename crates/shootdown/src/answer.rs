@@ -57,7 +57,7 @@ impl<M: Machine> Here<'_, M> {
         }
         self.do_round(round);
         if self.cpu.bell.hang_up(self.machine()) {
-            // Nobody else will: whoever rang found the bell attended.
+            // No other CPU does: those that rang found the bell attended.
             let mut cpus = CpuSet::new();
             cpus.insert(self.id);
             self.counters().interrupts_sent.add_alone(1);
