@@ -10,9 +10,9 @@ use shootdown::{Extent, Horizon, PageSize};
 
 use crate::areas::Vacated;
 use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, Later, UnmapLock};
-use crate::flights::Flight;
+use crate::deferred::in_flight::Flight;
 use crate::format::{EMPTY, Format, Leaf, Marks};
-use crate::large::{pages_of, reaches_beyond};
+use crate::ops::large::{pages_of, reaches_beyond};
 use crate::platform::{Frame, Platform, Work};
 use crate::space::{AddressSpace, Mappings, Vm};
 use crate::table::Slot;

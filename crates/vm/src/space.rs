@@ -12,14 +12,14 @@ use shootdown::{Quarantine, Root};
 use crate::area::{Area, Protection};
 use crate::areas::Areas;
 use crate::coherence::{Change, Coherence, Later};
-use crate::first_read::FirstReads;
-use crate::flights::Flights;
+use crate::deferred::in_flight::Flights;
+use crate::deferred::tables::{HELD_TABLES_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
+use crate::deferred::unmaps::{Parked, ParkedRanges};
 use crate::format::Format;
 use crate::format::x86_64::X86_64;
-use crate::held::{HELD_TABLES_MAX, HeldTables, QUARANTINED_MAX, Quarantined};
-use crate::pages::Pages;
-use crate::parked::{Parked, ParkedRanges};
+use crate::ops::zero_page::FirstReads;
 use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
+use crate::reclaim::rmap::Pages;
 use crate::table::PageTables;
 
 /// What all spaces of a system have in common: the platform, the way to keep TLBs coherent, and

@@ -21,13 +21,13 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::PAGE_BYTES;
 use crate::coherence::{Coherence, Taking};
+use crate::deferred::in_flight::Flight;
 use crate::error::BadRange;
 use crate::file::File;
-use crate::flights::Flight;
 use crate::format::{Format, Leaf, Marks};
-use crate::large::pages_of;
-use crate::pages::{Owner, Pages};
+use crate::ops::large::pages_of;
 use crate::platform::{EntryAt, Frame, Platform, Work};
+use crate::reclaim::rmap::{Owner, Pages};
 use crate::reclaim::{RECLAIM_PAGES, tell};
 use crate::space::{AddressSpace, count};
 use crate::table::{Found, Slot};

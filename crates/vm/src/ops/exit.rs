@@ -2,7 +2,7 @@
 
 use crate::coherence::{Coherence, Retired};
 use crate::format::{Format, Leaf, Marks};
-use crate::large::pages_of;
+use crate::ops::large::pages_of;
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
 use crate::table::PageTables;

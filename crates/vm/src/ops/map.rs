@@ -11,7 +11,7 @@ use crate::error::{BadRange, MapError};
 use crate::file::File;
 use crate::format::Format;
 use crate::gather::Gather;
-use crate::large::reaches_beyond;
+use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
 

@@ -13,7 +13,7 @@ use crate::coherence::{Cause, Coherence, EmptyTables, UnmapLock};
 use crate::error::RangeError;
 use crate::format::Format;
 use crate::gather::{Gather, Sent};
-use crate::large::reaches_beyond;
+use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, WriteGuard};
 use crate::table::PageTables;

@@ -22,6 +22,9 @@
 //!
 //! [settled]: shootdown::Here::settle
 
+mod migrate;
+pub(crate) mod rmap;
+
 use alloc::sync::Weak;
 use alloc::vec::Vec;
 use core::mem;
@@ -32,11 +35,11 @@ use shootdown::StaleWrites;
 use crate::PAGE_BYTES;
 use crate::area::Protection;
 use crate::coherence::{Coherence, Taking};
+use crate::deferred::in_flight::Flight;
 use crate::file::File;
-use crate::flights::Flight;
 use crate::format::{EMPTY, Format, Leaf, Marks};
-use crate::pages::{Age, Owner, Page, Pages, Place, State};
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
+use crate::reclaim::rmap::{Age, Owner, Page, Pages, Place, State};
 use crate::space::Vm;
 
 /// So many pages are looked at, taken and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)

@@ -38,7 +38,7 @@ use crate::coherence::{Cause, Coherence};
 use crate::error::BadRange;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::gather::Gather;
-use crate::large::pages_of;
+use crate::ops::large::pages_of;
 use crate::platform::{EntryAt, Frame, OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, count};
 use crate::table::Slot;

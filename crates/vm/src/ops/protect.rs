@@ -7,7 +7,7 @@ use crate::coherence::{Cause, Coherence};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
-use crate::large::reaches_beyond;
+use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, WriteGuard};
 use crate::table::{Found, Slot};

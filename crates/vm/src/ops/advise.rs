@@ -8,7 +8,7 @@ use crate::coherence::{Cause, Coherence};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
-use crate::large::reaches_beyond;
+use crate::ops::large::reaches_beyond;
 use crate::platform::{Frame, Platform, Work};
 use crate::space::AddressSpace;
 use crate::table::{Found, Slot};

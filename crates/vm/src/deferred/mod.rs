@@ -1,0 +1,6 @@
+//! Work that is not complete when its operation changes the page tables: flushes in flight, unmaps
+//! whose flush CPUs come to by themselves, and page tables that a CPU may still walk.
+
+pub(crate) mod in_flight;
+pub(crate) mod tables;
+pub(crate) mod unmaps;
