@@ -114,21 +114,25 @@ mod platform;
 mod coherence;
 mod teller;
 mod error;
+mod file;
 mod area;
 mod areas;
 mod format;
 mod table;
-mod file;
-mod gather;
-mod space;
-mod ops;
+mod system;
 mod deferred;
+mod mappings;
 mod reclaim;
+mod vm;
+mod space;
+mod gather;
+mod ops;
 
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Later, Retired, Taking,
-    UnmapLock,
+    Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
+    ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault, Retired,
+    Scheduling, UnmapLock, ZeroPage,
 };
 pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
@@ -141,8 +145,10 @@ pub use format::{EMPTY, Format, Leaf, Marks};
 pub use ops::{Advice, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
-pub use space::{AddressSpace, Stats, Vm};
+pub use space::{AddressSpace, Stats};
+pub use system::System;
 pub use teller::Teller;
+pub use vm::Vm;
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;

@@ -9,8 +9,8 @@
 //!
 //! # Why nobody is missed
 //!
-//! A flight [begins](Flights::begin) before its call changes the first entry, and
-//! [ends](Flights::end) after its flush is done. Who reads an entry that the call has changed reads
+//! A flight [begins](InFlight::begin) before its call changes the first entry, and
+//! [ends](InFlight::end) after its flush is done. Who reads an entry that the call has changed reads
 //! it with acquire, from a write with release, and looks here after that: it finds the flight
 //! listed, with its range, or it finds it ended, and synchronises with the end, after which no CPU
 //! uses the old translation. A flight that is listed but whose range is not yet written has changed
@@ -27,10 +27,10 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 const SLOTS: usize = 64;
 
 /// The flights of one space.
-pub(crate) struct Flights {
+pub(crate) struct InFlight {
     /// A bit for each slot that is taken.
     taken: AtomicU64,
-    /// Flights beyond those that have a slot. They could be anywhere.
+    /// InFlight beyond those that have a slot. They could be anywhere.
     unlisted: AtomicU64,
     slots: [Slot; SLOTS],
 }
@@ -43,12 +43,12 @@ struct Slot {
 }
 
 /// One flight. Forgotten, it never ends, which costs flushes, but is safe.
-#[must_use = "it goes on until `Flights::end`"]
+#[must_use = "it goes on until `InFlight::end`"]
 pub(crate) struct Flight {
     slot: Option<usize>,
 }
 
-impl Flights {
+impl InFlight {
     pub(crate) fn new() -> Self {
         Self {
             taken: AtomicU64::new(0),
@@ -118,28 +118,28 @@ mod tests {
 
     #[test]
     fn a_flight_is_seen_by_others_until_it_ends() {
-        let flights = Flights::new();
-        let flight = flights.begin(&(0x1000..0x3000));
-        assert_eq!(flights.overlapping(&(0x2000..0x9000), None), Some(0x3000));
-        assert_eq!(flights.overlapping(&(0x2000..0x9000), Some(&flight)), None);
-        assert_eq!(flights.overlapping(&(0x3000..0x9000), None), None);
-        flights.end(flight);
-        assert_eq!(flights.overlapping(&(0x2000..0x9000), None), None);
+        let in_flight = InFlight::new();
+        let flight = in_flight.begin(&(0x1000..0x3000));
+        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), Some(0x3000));
+        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), Some(&flight)), None);
+        assert_eq!(in_flight.overlapping(&(0x3000..0x9000), None), None);
+        in_flight.end(flight);
+        assert_eq!(in_flight.overlapping(&(0x2000..0x9000), None), None);
     }
 
     #[test]
     fn flights_beyond_the_slots_could_be_anywhere() {
-        let flights = Flights::new();
-        let mut all: Vec<_> = (0..65).map(|n| flights.begin(&(n..n + 1))).collect();
+        let in_flight = InFlight::new();
+        let mut all: Vec<_> = (0..65).map(|n| in_flight.begin(&(n..n + 1))).collect();
         let last = all.pop().expect("65 of them");
-        assert_eq!(flights.overlapping(&(1000..1001), None), Some(u64::MAX));
-        assert_eq!(flights.overlapping(&(1000..1001), Some(&last)), None);
-        assert_eq!(flights.overlapping(&(7..8), Some(&last)), Some(8));
-        flights.end(last);
-        assert_eq!(flights.overlapping(&(1000..1001), None), None);
-        flights.end(all.swap_remove(7));
-        assert_eq!(flights.overlapping(&(7..8), None), None);
-        all.push(flights.begin(&(70..71)));
-        assert_eq!(flights.overlapping(&(70..71), None), Some(71));
+        assert_eq!(in_flight.overlapping(&(1000..1001), None), Some(u64::MAX));
+        assert_eq!(in_flight.overlapping(&(1000..1001), Some(&last)), None);
+        assert_eq!(in_flight.overlapping(&(7..8), Some(&last)), Some(8));
+        in_flight.end(last);
+        assert_eq!(in_flight.overlapping(&(1000..1001), None), None);
+        in_flight.end(all.swap_remove(7));
+        assert_eq!(in_flight.overlapping(&(7..8), None), None);
+        all.push(in_flight.begin(&(70..71)));
+        assert_eq!(in_flight.overlapping(&(70..71), None), Some(71));
     }
 }

@@ -4,13 +4,13 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::areas::Areas;
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::Cause;
 use crate::error::RangeError;
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
-use crate::ops::large::reaches_beyond;
 use crate::platform::{Frame, Platform, Work};
 use crate::space::AddressSpace;
+use crate::system::System;
 use crate::table::{Found, Slot};
 
 /// What user space says of some pages.
@@ -30,7 +30,7 @@ pub enum Advice {
     PageOut,
 }
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Takes advice about the pages in `range`.
     ///
     /// The lock is held for reading: faults, and other advice, go on. Page tables stay. Where a
@@ -43,7 +43,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     pub fn advise(&self, range: Range<u64>, advice: Advice) -> Result<(), RangeError> {
         self.vm.platform.work(Work::Areas, 1);
         let (areas, split) = self.read_areas_split(&range, |large| match advice {
-            Advice::DontNeed => reaches_beyond::<F>(large, &range),
+            Advice::DontNeed => large.reaches_beyond::<S::Format>(&range),
             Advice::Free => true,
             // Nothing in it can be taken: who gave up part of it has split it.
             Advice::PageOut => false,
@@ -71,33 +71,33 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     }
 
     /// The frames of what is mapped in `range`.
-    fn frames(&self, areas: &Areas<P>, range: &Range<u64>) -> Vec<Frame> {
+    fn frames(&self, areas: &Areas<S::Platform>, range: &Range<u64>) -> Vec<Frame> {
         let mut frames = Vec::new();
         for area in areas.overlapping(range) {
             let part = area.range.start.max(range.start)..area.range.end.min(range.end);
             let entries = self.mappings.tables.entries(&self.vm.platform, part);
-            frames.extend(entries.filter_map(|found| Some(found.leaf::<F>()?.frame)));
+            frames.extend(entries.filter_map(|found| Some(found.leaf::<S::Format>()?.frame)));
         }
         frames
     }
 
     /// Takes the marks from entries. A CPU that has cached one as marked would not mark it again,
     /// so this is flushed as if the entry was taken away.
-    fn unmark(&self, range: &Range<u64>, gather: &mut Gather<'_, P, C, F>) {
+    fn unmark(&self, range: &Range<u64>, gather: &mut Gather<'_, S>) {
         let platform = &self.vm.platform;
         for found in self.mappings.tables.entries(platform, range.clone()) {
             let Found { address, slot: Slot { at, .. }, mut entry } = found;
             // Nobody has written the page of zeros. A claimed page is being written, and is marked
             // then.
-            while let Some(leaf) = F::as_leaf(entry)
+            while let Some(leaf) = S::Format::as_leaf(entry)
                 && leaf.frame != self.vm.zero_page
                 && !leaf.marks.is_empty()
             {
-                let unmarked = F::leaf(Leaf { marks: Marks::empty(), ..leaf });
+                let unmarked = S::Format::leaf(Leaf { marks: Marks::empty(), ..leaf });
                 // It may be discardable from before, and until the flush, a CPU may write to it
                 // that remembers the mark, and leaves no other.
-                if let Some(pages) = &self.vm.pages {
-                    pages.mark_needed(leaf.frame);
+                if let Some(rmap) = &self.vm.rmap {
+                    rmap.mark_needed(leaf.frame);
                 }
                 match platform.compare_exchange(at, entry, unmarked) {
                     Ok(_) => {

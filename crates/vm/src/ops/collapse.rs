@@ -33,21 +33,22 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use crate::area::Protection;
 use crate::areas::Areas;
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::Cause;
 use crate::error::BadRange;
 use crate::format::{EMPTY, Format, Leaf, Marks};
 use crate::gather::Gather;
-use crate::ops::large::pages_of;
 use crate::platform::{EntryAt, Frame, OutOfMemory, Platform, Work};
 use crate::space::{AddressSpace, count};
-use crate::table::Slot;
-use crate::{LARGE_PAGE_BYTES, PAGE_BYTES, Protection};
+use crate::system::System;
+use crate::table::{Slot, pages_of};
+use crate::{LARGE_PAGE_BYTES, PAGE_BYTES};
 
 /// At which level of the tables large pages are made.
 const LEVEL: usize = 1;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Makes large pages of the small ones in `range`: of each [`LARGE_PAGE_BYTES`], at a multiple
     /// of that, that lie in one anonymous private area. Returns how many.
     ///
@@ -62,7 +63,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// If areas cannot be there.
     pub fn collapse(&self, range: Range<u64>) -> Result<usize, BadRange> {
-        const { assert!(F::INDEX_BITS == 9 && F::LEAF_LEVEL_MAX >= LEVEL, "2 MiB can be a page") };
+        const {
+            assert!(
+                S::Format::INDEX_BITS == 9 && S::Format::LEAF_LEVEL_MAX >= LEVEL,
+                "2 MiB can be a page"
+            )
+        };
         self.mappings.areas.read().check(&range)?;
         let (mut rest, mut collapsed) = (range, 0);
         loop {
@@ -99,7 +105,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         gather.table(block.start..block.start + PAGE_BYTES, table);
         gather.resize();
         gather.send().wait();
-        for ((address, page), small) in pages_of::<F>(block.start, large, LEVEL).zip(small) {
+        for ((address, page), small) in pages_of::<S::Format>(block.start, large, LEVEL).zip(small)
+        {
             match small {
                 Some(small) => {
                     platform.copy_page(small, page);
@@ -122,7 +129,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     fn is_collapsible(&self, block: &Range<u64>) -> bool {
         let mut has_page = false;
         for found in self.mappings.tables.entries(&self.vm.platform, block.clone()) {
-            let Some(leaf) = found.leaf::<F>() else { return false };
+            let Some(leaf) = found.leaf::<S::Format>() else { return false };
             if leaf.frame != self.vm.zero_page {
                 if !self.is_ours_alone(leaf.frame, found.address) {
                     return false;
@@ -137,9 +144,9 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// first, and a fork of this space needs the lock.
     fn is_ours_alone(&self, page: Frame, address: u64) -> bool {
         let is_alone = || self.vm.platform.user_count(page) == 1;
-        match &self.vm.pages {
+        match &self.vm.rmap {
             // Reclaim may just have taken it, and its frame be another page's, or nobody's.
-            Some(pages) => pages.is_mapped_at(page, &self.mappings, address, is_alone),
+            Some(rmap) => rmap.is_mapped_at(page, &self.mappings, address, is_alone),
             None => is_alone(),
         }
     }
@@ -149,16 +156,16 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         &self,
         block: &Range<u64>,
         table: Frame,
-        gather: &mut Gather<'_, P, C, F>,
+        gather: &mut Gather<'_, S>,
     ) -> Vec<Option<Frame>> {
         let take = |(index, address)| {
             let entry = self.vm.platform.swap(EntryAt { table, index }, EMPTY);
-            let leaf = F::as_leaf(entry)?;
+            let leaf = S::Format::as_leaf(entry)?;
             gather.take_leaf(address, leaf, 0);
             if leaf.frame == self.vm.zero_page {
                 return None;
             }
-            self.strike_out(leaf.frame, address);
+            self.remove_mapping(leaf.frame, address);
             Some(leaf.frame)
         };
         (0..).zip(block.clone().step_by(PAGE_BYTES as usize)).map(take).collect()

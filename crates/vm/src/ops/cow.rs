@@ -23,13 +23,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::PAGE_BYTES;
 use crate::area::Protection;
-use crate::coherence::{Cause, Coherence, FirstRead};
+use crate::coherence::{Cause, ZeroPage};
 use crate::format::{Format, Leaf, Marks};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, FrameUse, OutOfMemory, Platform};
 use crate::space::AddressSpace;
+use crate::system::System;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Makes the page at `page`, for which `at` held `entry`, ours alone and writable, if nobody
     /// else changes the entry.
     pub(crate) fn make_private(
@@ -42,14 +43,14 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let platform = &self.vm.platform;
         // Before the claim: who clears it, and finds no page, must know that a flush is to come.
         let mut gather = Gather::begin(self, page..page + PAGE_BYTES, Cause::CopyOnWrite);
-        let claim = F::claim(self.claims.fetch_add(1, Relaxed));
+        let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
         if platform.compare_exchange(at, entry, claim).is_err() {
             gather.cancel();
             return Ok(());
         }
         let writable = |frame| {
             let protection = leaf.protection | Protection::WRITE;
-            F::leaf(Leaf { frame, protection, marks: Marks::ACCESSED | Marks::DIRTY })
+            S::Format::leaf(Leaf { frame, protection, marks: Marks::ACCESSED | Marks::DIRTY })
         };
         if leaf.frame != self.vm.zero_page && platform.user_count(leaf.frame) == 1 {
             // Nobody else has it, and nobody can come to: a fork needs the lock. More is allowed
@@ -64,8 +65,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 return Err(error);
             }
         };
-        if C::FIRST_READ == FirstRead::Guessed && leaf.frame == self.vm.zero_page {
-            self.first_reads.was_written();
+        if self.vm.policy.zero_page == ZeroPage::Predicted && leaf.frame == self.vm.zero_page {
+            self.zero_page_predictor.was_written();
         }
         gather.page(page, leaf, 0);
         let sent = gather.send();
@@ -78,7 +79,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         sent.wait();
         self.note(own, None, page);
         if platform.compare_exchange(at, claim, writable(own)).is_err() {
-            self.strike_out(own, page);
+            self.remove_mapping(own, page);
             platform.release(own);
         }
         Ok(())
@@ -88,7 +89,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// and releases it in place of who discarded it.
     fn put_back(
         &self,
-        mut gather: Gather<'_, P, C, F>,
+        mut gather: Gather<'_, S>,
         page: u64,
         at: EntryAt,
         claim: u64,

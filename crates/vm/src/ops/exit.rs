@@ -1,15 +1,15 @@
 //! The end of a space.
 
-use crate::coherence::{Coherence, Retired};
-use crate::format::{Format, Leaf, Marks};
-use crate::ops::large::pages_of;
+use crate::coherence::{Lifetimes, Retired};
+use crate::format::{Leaf, Marks};
 use crate::platform::{Platform, Work};
 use crate::space::AddressSpace;
-use crate::table::PageTables;
+use crate::system::System;
+use crate::table::{PageTables, pages_of};
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Takes the space down: its pages are free afterwards, and its tables are when no CPU can walk
-    /// them any more; see [`Vm::bury`](crate::Vm::bury).
+    /// them any more; see [`Vm::free_dead_tables`](crate::Vm::free_dead_tables).
     ///
     /// Nobody may be using the space any more, nor be about to: no thread of it is left but the
     /// caller's, which runs in the kernel, and no other call is on its way. Calls that come later
@@ -26,8 +26,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         for area in areas.iter() {
             let mut page_count = 0;
             for found in self.mappings.tables.entries(platform, area.range.clone()) {
-                let Some(leaf) = found.leaf::<F>() else { continue };
-                for (address, frame) in pages_of::<F>(found.address, leaf.frame, found.slot.level) {
+                let Some(leaf) = found.leaf::<S::Format>() else { continue };
+                for (address, frame) in
+                    pages_of::<S::Format>(found.address, leaf.frame, found.slot.level)
+                {
                     self.leave_page(address, Leaf { frame, ..leaf });
                     page_count += 1;
                 }
@@ -36,7 +38,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 platform.work(Work::UnmapPage, page_count);
             }
         }
-        let ranges = areas.with_tables(PageTables::<F>::last_table_bytes());
+        let ranges = areas.with_tables(PageTables::<S::Format>::last_table_bytes());
         let mut tables = self.take_quarantined();
         let quarantined = tables.len();
         self.mappings
@@ -49,7 +51,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if self.vm.coherence.retire(self.coherent()) == Retired::Free {
             self.vm.free_dead(self.root());
         }
-        self.vm.bury();
+        self.vm.free_dead_tables();
         self.vm.held.count_dead(self.root());
         self.vm.bound_held();
         self.vm.close_all(areas.into_areas());
@@ -59,11 +61,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// strikes it out, in one.
     fn leave_page(&self, address: u64, leaf: Leaf) {
         if leaf.marks.contains(Marks::DIRTY)
-            && let Some(pages) = &self.vm.pages
+            && let Some(rmap) = &self.vm.rmap
         {
-            pages.mark_dirty(leaf.frame);
+            rmap.mark_dirty(leaf.frame);
         }
-        if self.strike_out(leaf.frame, address) {
+        if self.remove_mapping(leaf.frame, address) {
             self.vm.release(leaf.frame);
         }
     }

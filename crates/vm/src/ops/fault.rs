@@ -4,15 +4,17 @@ use alloc::sync::Arc;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Backing, Protection, Sharing};
-use crate::coherence::{Change, Coherence, FirstRead};
+use crate::coherence::{Batching, Change, Flush, Refault, ZeroPage};
 use crate::error::FaultError;
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
+use crate::mappings::Mappings;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, Mappings};
+use crate::space::AddressSpace;
+use crate::system::System;
 use crate::table::Slot;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Sees to it that an access at `address`, which the MMU has refused, can be tried again.
     ///
     /// It may be refused again, and is to be brought here again then, if another CPU was at the
@@ -30,12 +32,12 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         if !area.protection.contains(access.needs()) {
             return Err(FaultError::NotPermitted);
         }
-        let Slot { at, level } = self.mappings.tables.make(&self.vm, page)?;
+        let Slot { at, level } = self.vm.make_entry(&self.mappings.tables, page)?;
         let entry = self.vm.platform.load(at);
         if entry == EMPTY && level == 0 {
             return Ok(self.install(area, page, access, at)?);
         }
-        let Some(leaf) = F::as_leaf_at(entry, level) else {
+        let Some(leaf) = S::Format::as_leaf_at(entry, level) else {
             // Claimed by a fault on another CPU, which waits for a flush before it lets anyone
             // write. To try again is to wait for it, with interrupts on. Or a large page that
             // another call has just discarded: next time, the way does not end there.
@@ -51,25 +53,25 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         // Whoever changes the protection of an area changes its entries, so that this is not
         // reached; but nothing would be wrong with it.
         let allowed = Leaf { protection: leaf.protection | first_protection(area, access), ..leaf };
-        let _ = self.vm.platform.compare_exchange(at, entry, F::leaf_at(allowed, level));
+        let _ = self.vm.platform.compare_exchange(at, entry, S::Format::leaf_at(allowed, level));
         Ok(())
     }
 
     /// The first access to a page.
     fn install(
         &self,
-        area: &Area<P>,
+        area: &Area<S::Platform>,
         page: u64,
         access: Access,
         at: EntryAt,
     ) -> Result<(), OutOfMemory> {
-        let access = match C::FIRST_READ {
-            FirstRead::ZeroPage => access,
-            FirstRead::Guessed => self.first_reads.expected(area, access),
+        let access = match self.vm.policy.zero_page {
+            ZeroPage::Shared => access,
+            ZeroPage::Predicted => self.zero_page_predictor.expected(area, access),
         };
         self.read_ahead(area, page);
         let frame = self.first_frame(area, page, access)?;
-        if self.vm.pages.is_some() && shown(area, page, access).is_none() {
+        if self.vm.rmap.is_some() && shown(area, page, access).is_none() {
             self.settle(page);
         }
         self.put_first(area, page, frame, access, at);
@@ -80,7 +82,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Maps `frame`, which is counted once for it, where nothing was, as far as `access` needs it.
     pub(crate) fn put_first(
         &self,
-        area: &Area<P>,
+        area: &Area<S::Platform>,
         page: u64,
         frame: Frame,
         access: Access,
@@ -98,31 +100,35 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             },
         };
         // No flush: nobody remembers that there was nothing.
-        if self.vm.platform.compare_exchange(at, EMPTY, F::leaf(leaf)).is_err() {
+        if self.vm.platform.compare_exchange(at, EMPTY, S::Format::leaf(leaf)).is_err() {
             // Another CPU was faster. What it has put there may do; if not, we come back.
-            self.strike_out(frame, page);
+            self.remove_mapping(frame, page);
             self.vm.release(frame);
         }
     }
 
     /// Has every CPU forget the page that reclaim may just have taken from `page`: another one is
     /// about to be mapped there, and what one CPU writes to that, another must not look for in the
-    /// old one. (The designs that flush as Linux does are spared this: as far as we know, Linux
-    /// does nothing of the kind.)
+    /// old one. [`Refault::Unflushed`] leaves that out.
     fn settle(&self, page: u64) {
-        if C::EXTRA_FLUSHES.are_as_linux() {
+        if self.vm.policy.refault == Refault::Unflushed {
             return;
         }
-        let Mappings { flights, coherent, .. } = &*self.mappings;
-        let is_settled = flights.overlapping(&(page..page + PAGE_BYTES), None).is_none()
-            && !self.vm.coherence.is_held_back(coherent);
+        let Mappings { in_flight, coherent, .. } = &*self.mappings;
+        let is_settled = in_flight.overlapping(&(page..page + PAGE_BYTES), None).is_none()
+            && !self.vm.coherence.is_batched(coherent);
         if !is_settled {
-            self.vm.coherence.wait(self.flush(&Change::taken(page)));
+            self.vm.coherence.wait(self.flush(&Change::reclaimed(page)));
         }
     }
 
     /// The page to map, counted once for the entry.
-    fn first_frame(&self, area: &Area<P>, page: u64, access: Access) -> Result<Frame, OutOfMemory> {
+    fn first_frame(
+        &self,
+        area: &Area<S::Platform>,
+        page: u64,
+        access: Access,
+    ) -> Result<Frame, OutOfMemory> {
         let platform = &self.vm.platform;
         match &area.backing {
             Backing::Anonymous if access == Access::Write => {

@@ -8,16 +8,22 @@ use core::cell::Cell;
 
 use crate::PAGE_BYTES;
 use crate::area::{Access, Area, Backing};
-use crate::coherence::Coherence;
 use crate::format::{EMPTY, Format};
 use crate::platform::{EntryAt, Platform, Work};
 use crate::space::{AddressSpace, count};
+use crate::system::System;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Maps what is in memory around `page`, whose entry is `at` and was read first: in the same
     /// window, of the same area, in the same page table. Nothing is read in, so nothing can fail.
-    pub(crate) fn map_around(&self, area: &Area<P>, page: u64, access: Access, at: EntryAt) {
-        let window_bytes = self.vm.fault_around_bytes.min(F::span(1));
+    pub(crate) fn map_around(
+        &self,
+        area: &Area<S::Platform>,
+        page: u64,
+        access: Access,
+        at: EntryAt,
+    ) {
+        let window_bytes = self.vm.fault_around_bytes.min(S::Format::span(1));
         let Backing::File { file, first_page } = &area.backing else { return };
         if access == Access::Write || window_bytes <= PAGE_BYTES {
             return;
@@ -29,7 +35,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
         let place = |number_there| {
             let address = start + (number_there - number(start)) * PAGE_BYTES;
-            (address, EntryAt { index: F::index(address, 0), ..at })
+            (address, EntryAt { index: S::Format::index(address, 0), ..at })
         };
         let platform = &self.vm.platform;
         let looked_at = Cell::new(0);

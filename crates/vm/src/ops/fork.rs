@@ -4,14 +4,15 @@ use alloc::sync::Arc;
 
 use crate::area::{Area, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::{Cause, ExtraFlushes};
 use crate::format::{Format, Leaf};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
-use crate::space::AddressSpace;
-use crate::table::{Found, LastTable, Slot};
+use crate::space::{AddressSpace, LastTable};
+use crate::system::System;
+use crate::table::{Found, Slot};
 
-impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// A copy of this space.
     ///
     /// Private pages are shared, and not writable in either of the two; the first write copies
@@ -44,7 +45,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
             *mappings.areas.get_mut() = areas.duplicate();
         }
         let copied = self.copy_entries(&areas, &child, &mut gather);
-        if C::EXTRA_FLUSHES.are_as_linux() {
+        if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_FORK) {
             gather.flush_also(Extra::Everything);
         }
         // If it failed, too: entries have lost permissions, and the next fork, which finds them
@@ -59,9 +60,9 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
 
     fn copy_entries(
         &self,
-        areas: &Areas<P>,
+        areas: &Areas<S::Platform>,
         child: &Self,
-        gather: &mut Gather<'_, P, C, F>,
+        gather: &mut Gather<'_, S>,
     ) -> Result<(), OutOfMemory> {
         let mut target = LastTable::default();
         for area in areas.iter().filter(|area| area.sharing == Sharing::Private) {
@@ -72,10 +73,10 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
 
     fn copy_area(
         &self,
-        area: &Area<P>,
+        area: &Area<S::Platform>,
         child: &Self,
         target: &mut LastTable,
-        gather: &mut Gather<'_, P, C, F>,
+        gather: &mut Gather<'_, S>,
     ) -> Result<(), OutOfMemory> {
         let platform = &self.vm.platform;
         for found in self.mappings.tables.entries(platform, area.range.clone()) {
@@ -87,7 +88,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
                 // The copy finds it where reclaim has put it.
                 continue;
             }
-            platform.swap(to, F::leaf(leaf));
+            platform.swap(to, S::Format::leaf(leaf));
             platform.work(Work::ForkEntry, 1);
         }
         Ok(())
@@ -99,15 +100,15 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         address: u64,
         at: EntryAt,
         mut entry: u64,
-        gather: &mut Gather<'_, P, C, F>,
+        gather: &mut Gather<'_, S>,
     ) -> Option<Leaf> {
         loop {
-            let leaf = F::as_leaf(entry)?;
+            let leaf = S::Format::as_leaf(entry)?;
             if !leaf.protection.contains(Protection::WRITE) {
                 return Some(leaf);
             }
             let protected = Leaf { protection: leaf.protection - Protection::WRITE, ..leaf };
-            match self.vm.platform.compare_exchange(at, entry, F::leaf(protected)) {
+            match self.vm.platform.compare_exchange(at, entry, S::Format::leaf(protected)) {
                 Ok(_) => {
                     gather.take_page(address, 0);
                     return Some(protected);

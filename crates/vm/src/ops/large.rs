@@ -48,14 +48,15 @@ use lock_api::RwLockWriteGuard;
 
 use crate::PAGE_BYTES;
 use crate::areas::Areas;
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::Cause;
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
-use crate::space::{AddressSpace, ReadGuard, count};
+use crate::space::{AddressSpace, count};
+use crate::system::{ReadGuard, System};
 use crate::table::Found;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Splits the large pages that overlap `range` and of which `choose` says so, until there are
     /// none: one of a higher level is first split into large ones. Costs nothing where no page is
     /// large. The areas must be locked for writing.
@@ -63,7 +64,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If it fails, nobody who looks at pages can tell that anything was changed.
     pub(crate) fn split_large(
         &self,
-        areas: &Areas<P>,
+        areas: &Areas<S::Platform>,
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
     ) -> Result<(), OutOfMemory> {
@@ -82,7 +83,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         &self,
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
-    ) -> (ReadGuard<'_, P>, Result<(), OutOfMemory>) {
+    ) -> (ReadGuard<'_, S>, Result<(), OutOfMemory>) {
         let areas = self.mappings.areas.read();
         if areas.check(range).is_err() || self.choose_large(&areas, range, &choose).is_empty() {
             return (areas, Ok(()));
@@ -95,7 +96,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn choose_large(
         &self,
-        areas: &Areas<P>,
+        areas: &Areas<S::Platform>,
         range: &Range<u64>,
         choose: impl Fn(&Found) -> bool,
     ) -> Vec<Found> {
@@ -112,7 +113,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Splits large pages, with one flush for all of them. Fails before the first is touched.
     fn split(&self, large: &[Found]) -> Result<(), OutOfMemory> {
         let [first, .., last] = [&large[0], &large[large.len() - 1]];
-        let requested = first.address..last.range::<F>().end;
+        let requested = first.address..last.range::<S::Format>().end;
         let split = self.allocate_tables(large.len())?;
         let (platform, tables) = (&self.vm.platform, &self.mappings.tables);
         let mut gather = Gather::begin(self, requested, Cause::Split);
@@ -121,7 +122,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             let leaf = tables.take_large(platform, found);
             let leaf = leaf.expect("we hold the lock for writing, and have just found it");
             gather.take_leaf(found.address, leaf, level);
-            fill::<F>(platform, table, leaf, level - 1);
+            fill::<S::Format>(platform, table, leaf, level - 1);
         }
         gather.send().wait();
         for (found, &table) in large.iter().zip(&split) {
@@ -156,21 +157,4 @@ fn fill<F: Format>(platform: &impl Platform, table: Frame, leaf: Leaf, level: us
         let at = EntryAt { table, index: index as usize };
         platform.swap(at, F::leaf_at(Leaf { frame, ..leaf }, level));
     }
-}
-
-/// Whether a large page is cut by an end of `range`.
-pub(crate) fn reaches_beyond<F: Format>(large: &Found, range: &Range<u64>) -> bool {
-    let pages = large.range::<F>();
-    pages.start < range.start || range.end < pages.end
-}
-
-/// Each small page of what an entry at `level` maps from `address` on: its address, and its frame,
-/// the first of which is `frame`.
-pub(crate) fn pages_of<F: Format>(
-    address: u64,
-    frame: Frame,
-    level: usize,
-) -> impl Iterator<Item = (u64, Frame)> {
-    let count = F::span(level) / PAGE_BYTES;
-    (0..count).map(move |n| (address + n * PAGE_BYTES, Frame(frame.0 + n)))
 }

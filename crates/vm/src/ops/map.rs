@@ -6,14 +6,14 @@ use core::ops::Range;
 use crate::PAGE_BYTES;
 use crate::area::{Area, Backing, Protection, Sharing};
 use crate::areas::Areas;
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::Cause;
 use crate::error::{BadRange, MapError};
 use crate::file::File;
-use crate::format::Format;
 use crate::gather::Gather;
-use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
 use crate::space::AddressSpace;
+use crate::system::System;
+use crate::table::Found;
 
 /// Where to map.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Place {
     Fixed(Range<u64>),
 }
 
-impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Makes an area, and returns its address. Pages come at the first access.
     ///
     /// What is not backed by a file and shared all the same is shared with the spaces that inherit
@@ -42,7 +42,7 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
         place: Place,
         protection: Protection,
         sharing: Sharing,
-        backing: Backing<P>,
+        backing: Backing<S::Platform>,
     ) -> Result<u64, MapError> {
         let backing = match (backing, sharing) {
             (Backing::Anonymous, Sharing::Shared) => {
@@ -67,9 +67,13 @@ impl<P: Platform + Clone, C: Coherence + Clone, F: Format> AddressSpace<P, C, F>
     }
 }
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Room that no CPU has an old translation for.
-    fn find_room(&self, areas: &mut Areas<P>, length: u64) -> Result<Range<u64>, MapError> {
+    fn find_room(
+        &self,
+        areas: &mut Areas<S::Platform>,
+        length: u64,
+    ) -> Result<Range<u64>, MapError> {
         if length == 0 || !length.is_multiple_of(PAGE_BYTES) {
             return Err(BadRange.into());
         }
@@ -94,10 +98,10 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Fails, with nothing changed, if there is no memory to split a large page.
     pub(crate) fn replace(
         &self,
-        areas: &mut Areas<P>,
+        areas: &mut Areas<S::Platform>,
         range: &Range<u64>,
     ) -> Result<(), OutOfMemory> {
-        let is_cut = |large: &_| reaches_beyond::<F>(large, range);
+        let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(range);
         self.split_large(areas, range, is_cut)?;
         let removed = areas.remove(range);
         if removed.is_empty() && self.mappings.unsettled(range).is_none() {

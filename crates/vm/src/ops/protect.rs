@@ -3,16 +3,16 @@
 use core::ops::Range;
 
 use crate::area::{Area, Protection, Sharing};
-use crate::coherence::{Cause, Coherence};
+use crate::coherence::{Cause, ExtraFlushes};
 use crate::error::RangeError;
 use crate::format::{Format, Leaf};
 use crate::gather::Gather;
-use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, WriteGuard};
+use crate::space::AddressSpace;
+use crate::system::{System, WriteGuard};
 use crate::table::{Found, Slot};
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Changes the protection of all that is mapped in `range`.
     ///
     /// CPUs are told of permissions that are lost. Of those that are gained they need not know: a
@@ -49,7 +49,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         Ok(self.protect_locked(areas, range, protection)?)
     }
 
-    fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, P>, RangeError> {
+    fn areas_for_change(&self, range: &Range<u64>) -> Result<WriteGuard<'_, S>, RangeError> {
         self.vm.platform.work(Work::Areas, 1);
         let areas = self.mappings.areas.write();
         areas.check(range)?;
@@ -58,11 +58,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn protect_locked(
         &self,
-        mut areas: WriteGuard<'_, P>,
+        mut areas: WriteGuard<'_, S>,
         range: Range<u64>,
         protection: Protection,
     ) -> Result<(), OutOfMemory> {
-        let is_cut = |large: &_| reaches_beyond::<F>(large, &range);
+        let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(&range);
         self.split_large(&areas, &range, is_cut)?;
         let protection = protection.as_enforced();
         let mut gather = Gather::begin(self, range.clone(), Cause::Protect);
@@ -75,20 +75,21 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         Ok(())
     }
 
-    fn protect_entries(&self, area: &Area<P>, gather: &mut Gather<'_, P, C, F>) {
+    fn protect_entries(&self, area: &Area<S::Platform>, gather: &mut Gather<'_, S>) {
         let platform = &self.vm.platform;
+        let flushes_gains = self.vm.policy.extra_flushes.contains(ExtraFlushes::PERMISSION_GAINS);
         for found in self.mappings.tables.entries(platform, area.range.clone()) {
             let Found { address, slot: Slot { at, level }, mut entry } = found;
             // Claims are taken and returned under the lock, which we hold for writing.
-            while let Some(old) = F::as_leaf_at(entry, level) {
+            while let Some(old) = S::Format::as_leaf_at(entry, level) {
                 let new = Leaf { protection: self.allowed(area, old), ..old };
                 if new == old {
                     break;
                 }
-                match platform.compare_exchange(at, entry, F::leaf_at(new, level)) {
+                match platform.compare_exchange(at, entry, S::Format::leaf_at(new, level)) {
                     Ok(_) => {
                         let gains = new.protection.contains(old.protection);
-                        if !gains || C::EXTRA_FLUSHES.are_as_linux() && was_usable(old) {
+                        if !gains || flushes_gains && was_usable(old) {
                             gather.take_page(address, level);
                         }
                         break;
@@ -104,7 +105,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     ///
     /// A page that was writable is. Others cannot come to share it, or cease to, as we look: only
     /// a fork of this space could, and it needs the lock.
-    fn allowed(&self, area: &Area<P>, leaf: Leaf) -> Protection {
+    fn allowed(&self, area: &Area<S::Platform>, leaf: Leaf) -> Protection {
         let is_ours = area.sharing == Sharing::Shared
             || !area.protection.contains(Protection::WRITE)
             || leaf.protection.contains(Protection::WRITE)

@@ -9,20 +9,19 @@ use alloc::vec::Vec;
 
 use crate::PAGE_BYTES;
 use crate::area::{Area, Backing};
-use crate::coherence::Coherence;
-use crate::format::Format;
 use crate::platform::{Frame, FrameUse, Platform};
 use crate::space::{AddressSpace, count};
+use crate::system::System;
 
 /// So many pages are listed together. (Linux: `PAGEVEC_SIZE`, 14 until 4.15, 15 until 6.8.) Pages
 /// that are not listed yet can't be reclaimed, so that there should not be many on every CPU.
 const LISTED_TOGETHER: usize = 14;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Reads in the window of the file in which `page` is, as far as the area reaches, if `page` is
     /// not in memory. What others have read in stays as it is. If memory runs short, the rest is
     /// left out: the fault asks for its own page after that.
-    pub(crate) fn read_ahead(&self, area: &Area<P>, page: u64) {
+    pub(crate) fn read_ahead(&self, area: &Area<S::Platform>, page: u64) {
         let Backing::File { file, first_page } = &area.backing else { return };
         let window_pages = self.vm.read_ahead_pages;
         let number = |address| first_page + (address - area.range.start) / PAGE_BYTES;
@@ -36,8 +35,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let mut unlisted = Vec::with_capacity(LISTED_TOGETHER);
         for number in window.max(*first_page)..end {
             let Ok(frame) = file.page(number, || self.vm.allocate(FrameUse::Page)) else { break };
-            if let Some(pages) = &self.vm.pages
-                && pages.note_unmapped(frame, file, number)
+            if let Some(rmap) = &self.vm.rmap
+                && rmap.note_unmapped(frame, file, number)
             {
                 unlisted.push(frame);
                 count(&self.counters.read_ahead, usize::from(number != asked_for));
@@ -51,8 +50,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     }
 
     fn list(&self, unlisted: &mut Vec<Frame>) {
-        if let Some(pages) = &self.vm.pages {
-            pages.list(unlisted.drain(..).map(|page| (page, self.vm.platform.node_of(page))));
+        if let Some(rmap) = &self.vm.rmap {
+            rmap.list(unlisted.drain(..).map(|page| (page, self.vm.platform.node_of(page))));
         }
     }
 }

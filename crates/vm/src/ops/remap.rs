@@ -24,15 +24,16 @@ use core::ops::Range;
 
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
-use crate::coherence::{Cause, Coherence, EmptyTables, ExtraFlushes};
+use crate::coherence::{Cause, EmptyTables, ExtraFlushes};
 use crate::error::RemapError;
 use crate::format::{EMPTY, Format};
 use crate::gather::{Extra, Gather};
 use crate::platform::{EntryAt, OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, WriteGuard};
-use crate::table::{Found, LastTable};
+use crate::space::{AddressSpace, LastTable};
+use crate::system::{System, WriteGuard};
+use crate::table::Found;
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Moves what is mapped in `from` to the beginning of `to`, whatever is there now, or, where
     /// both begin at the same address, grows or shrinks it in place.
     ///
@@ -67,7 +68,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn resize(
         &self,
-        mut areas: WriteGuard<'_, P>,
+        mut areas: WriteGuard<'_, S>,
         from: &Range<u64>,
         end: u64,
     ) -> Result<(), RemapError> {
@@ -87,7 +88,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     fn move_areas(
         &self,
-        mut areas: WriteGuard<'_, P>,
+        mut areas: WriteGuard<'_, S>,
         from: &Range<u64>,
         to: &Range<u64>,
     ) -> Result<(), RemapError> {
@@ -108,7 +109,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
             areas.insert(moved(area, &kept, to));
         }
         let mut moving = &mut moving[..];
-        if C::EXTRA_FLUSHES.are_as_linux() {
+        if self.vm.policy.extra_flushes.contains(ExtraFlushes::TABLE_PER_MOVE) {
             for piece in moving.chunk_by_mut(Moving::has_tables_of) {
                 let mut gather = Gather::begin(self, from.clone(), Cause::Move);
                 gather.flush_also(Extra::IdleCpus);
@@ -120,7 +121,7 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         let mut gather = Gather::begin(self, from.clone(), Cause::Move);
         self.take_out(moving, &mut gather);
-        if C::EXTRA_FLUSHES == ExtraFlushes::SpacePerUnmap {
+        if self.vm.policy.extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
             gather.flush_also(Extra::SpaceIfAny);
         }
         gather.clear(&(kept.end..from.end));
@@ -132,21 +133,21 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         Ok(())
     }
 
-    fn take_out(&self, moving: &mut [Moving], gather: &mut Gather<'_, P, C, F>) {
+    fn take_out(&self, moving: &mut [Moving], gather: &mut Gather<'_, S>) {
         for page in moving {
             // What it holds now: the MMU may have marked it.
             page.entry = self.vm.platform.swap(page.from, EMPTY);
-            if let Some(leaf) = F::as_leaf(page.entry) {
+            if let Some(leaf) = S::Format::as_leaf(page.entry) {
                 gather.take_leaf(page.address, leaf, 0);
                 // Its count is ours until it is put in.
-                self.strike_out(leaf.frame, page.address);
+                self.remove_mapping(leaf.frame, page.address);
             }
         }
     }
 
     fn put_in(&self, moving: &[Moving]) {
         for page in moving {
-            if let Some(leaf) = F::as_leaf(page.entry) {
+            if let Some(leaf) = S::Format::as_leaf(page.entry) {
                 self.note(leaf.frame, None, page.to_address);
             }
             self.vm.platform.swap(page.to, page.entry);
@@ -169,8 +170,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     /// Takes tables away that were made for areas that do not come. Those that an area needs that
     /// is there already may stay.
-    fn take_back_tables(&self, areas: &mut Areas<P>, range: &Range<u64>) {
-        if C::EMPTY_TABLES == EmptyTables::Kept {
+    fn take_back_tables(&self, areas: &mut Areas<S::Platform>, range: &Range<u64>) {
+        if self.vm.policy.empty_tables == EmptyTables::Kept {
             return areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, range));
         }
         let mut gather = Gather::begin(self, range.clone(), Cause::Move);

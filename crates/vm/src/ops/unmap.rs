@@ -9,16 +9,15 @@ use lock_api::RwLockWriteGuard;
 
 use crate::area::Area;
 use crate::areas::{Areas, Vacated};
-use crate::coherence::{Cause, Coherence, EmptyTables, UnmapLock};
+use crate::coherence::{Cause, EmptyTables, UnmapLock};
 use crate::error::RangeError;
-use crate::format::Format;
 use crate::gather::{Gather, Sent};
-use crate::ops::large::reaches_beyond;
 use crate::platform::{OutOfMemory, Platform, Work};
-use crate::space::{AddressSpace, WriteGuard};
-use crate::table::PageTables;
+use crate::space::AddressSpace;
+use crate::system::{System, WriteGuard};
+use crate::table::{Found, PageTables};
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Removes what is mapped in `range`; parts of it may not be.
     ///
     /// # Errors
@@ -35,19 +34,19 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// The same for a good range, by who holds the lock.
     pub(crate) fn unmap_locked(
         &self,
-        mut areas: WriteGuard<'_, P>,
+        mut areas: WriteGuard<'_, S>,
         range: Range<u64>,
     ) -> Result<(), OutOfMemory> {
-        let is_cut = |large: &_| reaches_beyond::<F>(large, &range);
+        let is_cut = |large: &Found| large.reaches_beyond::<S::Format>(&range);
         self.split_large(&areas, &range, is_cut)?;
         let removed = areas.remove(&range);
-        if removed.is_empty() && self.mappings.flights.overlapping(&range, None).is_none() {
+        if removed.is_empty() && self.mappings.in_flight.overlapping(&range, None).is_none() {
             return Ok(());
         }
         let empty = self.empty_tables(&mut areas, &removed);
         // Begun while the lock is held for writing: who next looks for room knows of it.
         let gather = Gather::begin(self, range, Cause::Unmap);
-        if C::UNMAP_LOCK == UnmapLock::Exclusive {
+        if self.vm.policy.unmap_lock == UnmapLock::Exclusive {
             remove(gather, &removed, &empty).wait();
             drop(areas);
         } else {
@@ -56,22 +55,26 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         }
         // A file of which this was the last area goes only now.
         self.vm.close_all(removed);
-        self.vm.free_parked();
+        self.vm.free_completed();
         Ok(())
     }
 
     /// Where page tables are to be unhooked, now that `removed` is gone.
-    pub(crate) fn empty_tables(&self, areas: &mut Areas<P>, removed: &[Area<P>]) -> Vec<Vacated> {
+    pub(crate) fn empty_tables(
+        &self,
+        areas: &mut Areas<S::Platform>,
+        removed: &[Area<S::Platform>],
+    ) -> Vec<Vacated> {
         let [first, ..] = removed else { return Vec::new() };
         let range = first.range.start..removed[removed.len() - 1].range.end;
-        match C::EMPTY_TABLES {
+        match self.vm.policy.empty_tables {
             EmptyTables::Freed => {
                 vec![Vacated { gap: areas.gap_around(&range), ranges: vec![range] }]
             }
             EmptyTables::Kept => {
                 areas.vacate(self.mappings.tables.last_tables(&self.vm.platform, &range));
                 if self.mappings.tables.are_many() {
-                    areas.take_vacated(PageTables::<F>::last_table_bytes())
+                    areas.take_vacated(PageTables::<S::Format>::last_table_bytes())
                 } else {
                     Vec::new()
                 }
@@ -99,16 +102,16 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 /// may be mapped again, and get new tables. A CPU that has cached the way to the old one faults
 /// there, finds that nothing is wrong, and tries again, until the flush reaches it (or at once: on
 /// x86 a fault drops what is cached of the way to its address).
-fn remove<'s, P: Platform, C: Coherence, F: Format>(
-    mut gather: Gather<'s, P, C, F>,
-    removed: &[Area<P>],
+fn remove<'s, S: System>(
+    mut gather: Gather<'s, S>,
+    removed: &[Area<S::Platform>],
     empty: &[Vacated],
-) -> Sent<'s, P, C, F> {
+) -> Sent<'s, S> {
     for area in removed {
         gather.clear_area(&area.range, &area.range);
     }
     for tables in empty {
         gather.unhook(tables);
     }
-    gather.send_for_later()
+    gather.send_later()
 }

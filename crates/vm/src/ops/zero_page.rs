@@ -23,13 +23,13 @@ const GUESSES: u64 = 16;
 
 /// What a space has learned.
 #[derive(Debug, Default)]
-pub(crate) struct FirstReads {
+pub(crate) struct ZeroPagePredictor {
     /// How many first reads are still to be taken for writes. A hint: no other access depends on
     /// what is read here.
     guesses: AtomicU64,
 }
 
-impl FirstReads {
+impl ZeroPagePredictor {
     /// A page that had been read first was written.
     pub(crate) fn was_written(&self) {
         self.guesses.store(GUESSES, Relaxed);

@@ -19,32 +19,33 @@ use core::mem;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::PAGE_BYTES;
-use crate::coherence::{Coherence, Taking};
-use crate::deferred::in_flight::Flight;
+use shootdown::BatchIsFull;
+
+use crate::coherence::Batching;
 use crate::error::BadRange;
 use crate::file::File;
 use crate::format::{Format, Leaf, Marks};
-use crate::ops::large::pages_of;
+use crate::mappings::Announced;
 use crate::platform::{EntryAt, Frame, Platform, Work};
-use crate::reclaim::rmap::{Owner, Pages};
-use crate::reclaim::{RECLAIM_PAGES, tell};
+use crate::reclaim::RECLAIM_PAGES;
+use crate::reclaim::rmap::{Owner, Rmap};
 use crate::space::{AddressSpace, count};
-use crate::table::{Found, Slot};
+use crate::system::{Batch, System};
+use crate::table::{Found, Slot, pages_of};
 
 /// A page on its way to another node.
-struct Moving<P: Platform> {
+struct Moving<S: System> {
     address: u64,
     at: EntryAt,
     /// What the entry holds meanwhile, and what it held.
     claim: u64,
     leaf: Leaf,
     new: Frame,
-    file: Option<(Arc<File<P>>, u64)>,
-    flight: Option<Flight>,
+    file: Option<(Arc<File<S::Platform>>, u64)>,
+    flush: Announced,
 }
 
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
+impl<S: System> AddressSpace<S> {
     /// Moves the pages that are mapped in `range`, and in no other space, to the memory of a node,
     /// as far as there is room. Returns how many have moved.
     ///
@@ -58,13 +59,13 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// If areas cannot be there.
     pub fn migrate(&self, range: Range<u64>, node: usize) -> Result<usize, BadRange> {
         self.vm.platform.work(Work::Areas, 1);
-        let Some(pages) = &self.vm.pages else {
+        let Some(rmap) = &self.vm.rmap else {
             return self.mappings.areas.read().check(&range).map(|()| 0);
         };
         let is_elsewhere = |large: &Found| self.is_large_elsewhere(large, node);
         let (areas, _) = self.read_areas_split(&range, is_elsewhere);
         areas.check(&range)?;
-        let mut batch = C::Batch::default();
+        let mut batch = Batch::<S>::default();
         let mut moving = Vec::new();
         let mut moved = 0;
         let parts: Vec<Range<u64>> = areas
@@ -74,21 +75,21 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         'parts: for part in parts {
             for found in self.mappings.tables.entries(&self.vm.platform, part) {
                 let Found { address, slot: Slot { at, level }, entry } = found;
-                let leaf = if level == 0 { F::as_leaf(entry) } else { None };
+                let leaf = if level == 0 { S::Format::as_leaf(entry) } else { None };
                 let Some(leaf) = leaf.filter(|leaf| self.is_elsewhere(leaf.frame, node)) else {
                     continue;
                 };
                 let Ok(new) = self.vm.platform.allocate_on(node) else { break 'parts };
-                match self.claim(pages, &mut batch, address, (at, leaf), new) {
+                match self.claim(rmap, &mut batch, address, (at, leaf), new) {
                     Some(page) => moving.push(page),
                     None => self.vm.platform.release(new),
                 }
                 if moving.len() == RECLAIM_PAGES {
-                    moved += self.arrive(pages, mem::take(&mut batch), mem::take(&mut moving));
+                    moved += self.arrive(rmap, mem::take(&mut batch), mem::take(&mut moving));
                 }
             }
         }
-        Ok(moved + self.arrive(pages, batch, moving))
+        Ok(moved + self.arrive(rmap, batch, moving))
     }
 
     fn is_elsewhere(&self, page: Frame, node: usize) -> bool {
@@ -97,8 +98,8 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     /// Whether any part of a large page is.
     fn is_large_elsewhere(&self, large: &Found, node: usize) -> bool {
-        large.leaf::<F>().is_some_and(|leaf| {
-            pages_of::<F>(large.address, leaf.frame, large.slot.level)
+        large.leaf::<S::Format>().is_some_and(|leaf| {
+            pages_of::<S::Format>(large.address, leaf.frame, large.slot.level)
                 .any(|(_, page)| self.is_elsewhere(page, node))
         })
     }
@@ -106,15 +107,15 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
     /// Claims a page that only this space maps, so that it can be moved to `new`.
     fn claim(
         &self,
-        pages: &Pages<P, C, F>,
-        batch: &mut C::Batch,
+        rmap: &Rmap<S>,
+        batch: &mut Batch<S>,
         address: u64,
         (at, leaf): (EntryAt, Leaf),
         new: Frame,
-    ) -> Option<Moving<P>> {
+    ) -> Option<Moving<S>> {
         let platform = &self.vm.platform;
-        let file = pages.with(leaf.frame, |record| {
-            if record.places.len() != 1 {
+        let file = rmap.with(leaf.frame, |record| {
+            if record.mappings.len() != 1 {
                 return None;
             }
             match &record.owner {
@@ -122,32 +123,28 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
                 Owner::File(file, number) => Some(Some((file.upgrade()?, *number))),
             }
         })??;
-        // Before the entry changes: who finds it so must find this, too.
-        let flight = match C::TAKING {
-            Taking::FlushedAtOnce => {
-                Some(self.mappings.flights.begin(&(address..address + PAGE_BYTES)))
-            }
-            Taking::Batched => {
-                if self.vm.coherence.hold_back(batch, &self.mappings.coherent).is_err() {
-                    self.vm.coherence.flush_batch(mem::take(batch));
-                    self.vm.coherence.hold_back(batch, &self.mappings.coherent).ok()?;
-                }
-                None
+        let (coherence, reclaim_flush) = (&self.vm.coherence, self.vm.policy.reclaim_flush);
+        let announce =
+            |batch: &mut Batch<S>| self.mappings.announce(coherence, batch, address, reclaim_flush);
+        let flush = match announce(batch) {
+            Ok(flush) => flush,
+            Err(BatchIsFull) => {
+                coherence.flush_batch(mem::take(batch));
+                announce(batch).ok()?
             }
         };
-        let claim = F::claim(self.claims.fetch_add(1, Relaxed));
+        let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
         let mut entry = platform.load(at);
         loop {
-            let Some(held) = F::as_leaf(entry).filter(|held| held.frame == leaf.frame) else {
-                if let Some(flight) = flight {
-                    self.mappings.flights.end(flight);
-                }
+            let Some(held) = S::Format::as_leaf(entry).filter(|held| held.frame == leaf.frame)
+            else {
+                self.mappings.end(flush);
                 return None;
             };
             match platform.compare_exchange(at, entry, claim) {
                 Ok(_) => {
-                    tell(&self.vm.coherence, batch, &self.mappings.coherent, address, held);
-                    return Some(Moving { address, at, claim, leaf: held, new, file, flight });
+                    self.mappings.unmapped(coherence, batch, address, held);
+                    return Some(Moving { address, at, claim, leaf: held, new, file, flush });
                 }
                 // The MMU has marked it, or reclaim or another call was here.
                 Err(found) => entry = found,
@@ -157,19 +154,17 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
 
     /// Puts claimed pages where they are to be, when no CPU remembers where they were. Returns how
     /// many have moved.
-    fn arrive(&self, pages: &Pages<P, C, F>, batch: C::Batch, moving: Vec<Moving<P>>) -> usize {
+    fn arrive(&self, rmap: &Rmap<S>, batch: Batch<S>, moving: Vec<Moving<S>>) -> usize {
         self.vm.coherence.flush_batch(batch);
-        let moved = moving.into_iter().filter_map(|page| self.put_at_new(pages, page)).count();
+        let moved = moving.into_iter().filter_map(|page| self.put_at_new(rmap, page)).count();
         count(&self.counters.migrated, moved);
         moved
     }
 
     /// `None` if the page stays.
-    fn put_at_new(&self, pages: &Pages<P, C, F>, page: Moving<P>) -> Option<()> {
-        let Moving { address, at, claim, leaf, new, file, flight } = page;
-        if let Some(flight) = flight {
-            self.mappings.flights.end(flight);
-        }
+    fn put_at_new(&self, rmap: &Rmap<S>, page: Moving<S>) -> Option<()> {
+        let Moving { address, at, claim, leaf, new, file, flush } = page;
+        self.mappings.end(flush);
         let platform = &self.vm.platform;
         let old = leaf.frame;
         let copy = || platform.copy_page(old, new);
@@ -186,15 +181,15 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         let (stays, goes) = if is_ours { (new, old) } else { (old, new) };
         if is_ours {
             self.note(new, file.as_ref().map(|(file, number)| (file, *number)), address);
-            pages.take_over(old, new);
-            self.strike_out(old, address);
-            pages.forget_if(old, |_| true);
+            rmap.take_over(old, new);
+            self.remove_mapping(old, address);
+            rmap.forget_if(old, |_| true);
         }
         platform.release(goes);
-        let entry = F::leaf(Leaf { frame: stays, ..leaf });
+        let entry = S::Format::leaf(Leaf { frame: stays, ..leaf });
         if platform.compare_exchange(at, claim, entry).is_err() {
             // Somebody has discarded it meanwhile, and left its end to us: no CPU has found it.
-            self.leave(pages, stays, address, leaf.marks);
+            self.leave(rmap, stays, address, leaf.marks);
         }
         if let Some((file, _)) = file {
             // Who dropped it meanwhile has left its end to us.
@@ -203,11 +198,11 @@ impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
         is_ours.then_some(())
     }
 
-    fn leave(&self, pages: &Pages<P, C, F>, page: Frame, address: u64, marks: Marks) {
+    fn leave(&self, rmap: &Rmap<S>, page: Frame, address: u64, marks: Marks) {
         if marks.contains(Marks::DIRTY) {
-            pages.mark_dirty(page);
+            rmap.mark_dirty(page);
         }
-        self.strike_out(page, address);
+        self.remove_mapping(page, address);
         self.vm.platform.release(page);
     }
 }

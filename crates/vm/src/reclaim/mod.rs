@@ -30,17 +30,14 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::AddAssign;
 
-use shootdown::StaleWrites;
-
-use crate::PAGE_BYTES;
-use crate::area::Protection;
-use crate::coherence::{Coherence, Taking};
-use crate::deferred::in_flight::Flight;
+use crate::coherence::Batching;
 use crate::file::File;
 use crate::format::{EMPTY, Format, Leaf, Marks};
+use crate::mappings::Announced;
 use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform, Work};
-use crate::reclaim::rmap::{Age, Owner, Page, Pages, Place, State};
-use crate::space::Vm;
+use crate::reclaim::rmap::{Age, Mapping, Owner, Page, Rmap, State};
+use crate::system::{Batch, System};
+use crate::vm::Vm;
 
 /// So many pages are looked at, taken and flushed together. (Linux: `SWAP_CLUSTER_MAX`.)
 pub const RECLAIM_PAGES: usize = 32;
@@ -87,10 +84,10 @@ enum Verdict {
 }
 
 /// A page on its way out.
-struct TakenPage<P: Platform> {
+struct TakenPage<S: System> {
     page: Frame,
     /// The file that it is of, and which of its pages.
-    file: Option<(Weak<File<P>>, u64)>,
+    file: Option<(Weak<File<S::Platform>>, u64)>,
     /// How many entries held it.
     count: usize,
     /// One of them said so.
@@ -98,8 +95,8 @@ struct TakenPage<P: Platform> {
 }
 
 /// What came of trying to take one entry.
-enum Step<P: Platform, C: Coherence, F> {
-    Taken(Place<P, C, F>, Leaf, Option<Flight>),
+enum Step<S: System> {
+    Taken(Mapping<S>, Leaf, Announced),
     /// Somebody else is at it.
     Busy,
     /// It has been written, and is needed again.
@@ -109,7 +106,7 @@ enum Step<P: Platform, C: Coherence, F> {
     Done,
 }
 
-impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
+impl<S: System> Vm<S> {
     /// Frees up to `target` pages of a node, or some more; less, if pages are in use, or changed
     /// hands meanwhile. For the kernel's reclaim thread, one for each node, which goes on until
     /// enough is free or nothing more was freed; and called by whoever finds no frame.
@@ -117,16 +114,16 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     /// Does nothing without [`with_reclaim`](Self::with_reclaim).
     pub fn reclaim(&self, node: usize, target: usize) -> Reclaimed {
         let mut total = Reclaimed::default();
-        let Some(pages) = &self.pages else { return total };
-        self.get_over_parked();
-        let mut left = ROUNDS * pages.listed(node);
+        let Some(rmap) = &self.rmap else { return total };
+        self.complete_deferred();
+        let mut left = ROUNDS * rmap.listed(node);
         while total.freed < target && left > 0 {
-            let oldest = pages.take_oldest(node, RECLAIM_PAGES.min(left));
+            let oldest = rmap.take_oldest(node, RECLAIM_PAGES.min(left));
             if oldest.is_empty() {
                 break;
             }
             left -= oldest.len();
-            total += self.reclaim_pages(pages, node, oldest, Recent::Kept);
+            total += self.reclaim_pages(rmap, node, oldest, Recent::Kept);
         }
         total
     }
@@ -140,12 +137,12 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         purpose: FrameUse,
         error: OutOfMemory,
     ) -> Result<Frame, OutOfMemory> {
-        let Some(pages) = &self.pages else { return Err(error) };
+        let Some(rmap) = &self.rmap else { return Err(error) };
         for _ in 0..ATTEMPTS {
-            let freed_before = pages.freed();
+            let freed_before = rmap.freed();
             let reclaim = |node| self.reclaim(node, RECLAIM_PAGES).freed;
-            let is_freed = (0..pages.node_count()).any(|node| reclaim(node) > 0);
-            if !is_freed && !self.wait_for_others(pages, freed_before) {
+            let is_freed = (0..rmap.node_count()).any(|node| reclaim(node) > 0);
+            if !is_freed && !self.wait_for_others(rmap, freed_before) {
                 return Err(error);
             }
             if let Ok(frame) = self.platform.allocate(purpose) {
@@ -157,25 +154,25 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
 
     /// Waits until others, who are about to reclaim pages, have freed one, or are done. Returns
     /// whether there was anything to wait for.
-    fn wait_for_others(&self, pages: &Pages<P, C, F>, freed_before: u64) -> bool {
+    fn wait_for_others(&self, rmap: &Rmap<S>, freed_before: u64) -> bool {
         let mut has_waited = false;
-        while pages.are_away() && pages.freed() == freed_before {
+        while rmap.are_away() && rmap.freed() == freed_before {
             self.platform.wait_for_memory();
             has_waited = true;
         }
-        has_waited || pages.freed() != freed_before
+        has_waited || rmap.freed() != freed_before
     }
 
     /// Takes pages, whether or not they were used of late, if they are pages that can be taken.
     pub(crate) fn page_out(&self, frames: &[Frame]) -> Reclaimed {
         let mut total = Reclaimed::default();
-        let Some(pages) = &self.pages else { return total };
+        let Some(rmap) = &self.rmap else { return total };
         for chunk in frames.chunks(RECLAIM_PAGES) {
-            pages.go_away(chunk.len());
+            rmap.go_away(chunk.len());
             let chosen = chunk.iter().copied();
             // What is kept is on a list already.
-            let reclaimed = self.reclaim_chosen(pages, chosen, Recent::Taken, |_, _| {});
-            pages.come_back(chunk.len());
+            let reclaimed = self.reclaim_chosen(rmap, chosen, Recent::Taken, |_, _| {});
+            rmap.come_back(chunk.len());
             total += reclaimed;
         }
         total
@@ -183,39 +180,39 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
 
     fn reclaim_pages(
         &self,
-        pages: &Pages<P, C, F>,
+        rmap: &Rmap<S>,
         node: usize,
         oldest: Vec<Frame>,
         recent: Recent,
     ) -> Reclaimed {
         let (mut kept, count) = (Vec::new(), oldest.len());
         let reclaimed =
-            self.reclaim_chosen(pages, oldest, recent, |page, age| kept.push((page, age)));
-        pages.put_back(node, kept);
-        pages.come_back(count);
+            self.reclaim_chosen(rmap, oldest, recent, |page, age| kept.push((page, age)));
+        rmap.put_back(node, kept);
+        rmap.come_back(count);
         reclaimed
     }
 
     fn reclaim_chosen(
         &self,
-        pages: &Pages<P, C, F>,
+        rmap: &Rmap<S>,
         chosen: impl IntoIterator<Item = Frame>,
         recent: Recent,
         mut keep: impl FnMut(Frame, Age),
     ) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
-        let mut batch = C::Batch::default();
+        let mut batch = Batch::<S>::default();
         let mut taken = Vec::new();
         for page in chosen {
             reclaimed.looked_at += 1;
-            let verdict = pages.with(page, |record| self.judge(page, record, recent));
+            let verdict = rmap.with(page, |record| self.judge(page, record, recent));
             match verdict {
                 None => {}
                 Some(Verdict::Drop) => {
-                    pages.forget_if(page, Page::is_orphan);
+                    rmap.forget_if(page, Page::is_orphan);
                 }
                 Some(Verdict::Keep(age)) => keep(page, age),
-                Some(Verdict::Take) => match self.take_everywhere(pages, page, &mut batch) {
+                Some(Verdict::Take) => match self.take_everywhere(rmap, page, &mut batch) {
                     Some(page) => taken.push(page),
                     None => keep(page, Age::Active),
                 },
@@ -223,13 +220,13 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         }
         self.coherence.flush_batch(batch);
         for taken in taken {
-            self.finish(pages, taken, &mut reclaimed, &mut keep);
+            self.finish(rmap, taken, &mut reclaimed, &mut keep);
         }
         reclaimed
     }
 
     /// What is to be done with a page; takes the marks of having been used away.
-    fn judge(&self, page: Frame, record: &mut Page<P, C, F>, recent: Recent) -> Verdict {
+    fn judge(&self, page: Frame, record: &mut Page<S>, recent: Recent) -> Verdict {
         let can_go = match &record.owner {
             Owner::Anonymous => record.state.contains(State::DISCARDABLE),
             Owner::File(file, _) => {
@@ -243,7 +240,8 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         if recent == Recent::Taken {
             return Verdict::Take;
         }
-        let used = record.places.iter().filter(|place| self.take_accessed(page, place)).count();
+        let used =
+            record.mappings.iter().filter(|mapping| self.take_accessed(page, mapping)).count();
         let was_used = record.state.contains(State::REFERENCED);
         record.state.set(State::REFERENCED, used > 0);
         match used {
@@ -254,14 +252,14 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
     }
 
     /// Whether a page was used through an entry since this was last asked.
-    fn take_accessed(&self, page: Frame, place: &Place<P, C, F>) -> bool {
-        let Some((at, mut entry)) = self.entry_of(page, place) else { return false };
-        while let Some(leaf) = F::as_leaf(entry).filter(|leaf| leaf.frame == page) {
+    fn take_accessed(&self, page: Frame, mapping: &Mapping<S>) -> bool {
+        let Some((at, mut entry)) = self.entry_of(page, mapping) else { return false };
+        while let Some(leaf) = S::Format::as_leaf(entry).filter(|leaf| leaf.frame == page) {
             if !leaf.marks.contains(Marks::ACCESSED) {
                 return false;
             }
             let unmarked = Leaf { marks: leaf.marks - Marks::ACCESSED, ..leaf };
-            match self.platform.compare_exchange(at, entry, F::leaf(unmarked)) {
+            match self.platform.compare_exchange(at, entry, S::Format::leaf(unmarked)) {
                 Ok(_) => return true,
                 Err(found) => entry = found,
             }
@@ -269,36 +267,34 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         false
     }
 
-    /// The entry at a place, if it holds the page.
-    fn entry_of(&self, page: Frame, place: &Place<P, C, F>) -> Option<(EntryAt, u64)> {
-        let at = place.space.tables.find(&self.platform, place.address)?;
+    /// The entry at a mapping, if it holds the page.
+    fn entry_of(&self, page: Frame, mapping: &Mapping<S>) -> Option<(EntryAt, u64)> {
+        let at = mapping.space.tables.find(&self.platform, mapping.address)?;
         let entry = self.platform.load(at);
-        F::as_leaf(entry).is_some_and(|leaf| leaf.frame == page).then_some((at, entry))
+        S::Format::as_leaf(entry).is_some_and(|leaf| leaf.frame == page).then_some((at, entry))
     }
 
     /// Takes a page from every space that maps it. `None` if it is needed after all.
     fn take_everywhere(
         &self,
-        pages: &Pages<P, C, F>,
+        rmap: &Rmap<S>,
         page: Frame,
-        batch: &mut C::Batch,
-    ) -> Option<TakenPage<P>> {
-        let file = pages.with(page, |record| match &record.owner {
+        batch: &mut Batch<S>,
+    ) -> Option<TakenPage<S>> {
+        let file = rmap.with(page, |record| match &record.owner {
             Owner::Anonymous => None,
             Owner::File(file, number) => Some((Weak::clone(file), *number)),
         })?;
         let mut taken = TakenPage { page, file, count: 0, was_written: false };
         let mut busy = 0;
         loop {
-            let step = pages.with(page, |record| self.take_one(page, record, busy, batch));
+            let step = rmap.with(page, |record| self.take_one(page, record, busy, batch));
             // Without a record: its file was closed meanwhile, and what is left are our counts.
             match step.unwrap_or(Step::Done) {
-                Step::Taken(place, leaf, flight) => {
-                    let Place { space, address } = place;
-                    tell(&self.coherence, batch, &space.coherent, address, leaf);
-                    if let Some(flight) = flight {
-                        space.flights.end(flight);
-                    }
+                Step::Taken(mapping, leaf, flush) => {
+                    let Mapping { space, address } = mapping;
+                    space.unmapped(&self.coherence, batch, address, leaf);
+                    space.end(flush);
                     taken.was_written |= leaf.marks.contains(Marks::DIRTY);
                     taken.count += 1;
                 }
@@ -310,56 +306,45 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
         }
     }
 
-    /// Clears the entry at the place after so many that are busy, and strikes it out.
+    /// Clears the entry at the mapping after so many that are busy, and strikes it out.
     fn take_one(
         &self,
         page: Frame,
-        record: &mut Page<P, C, F>,
+        record: &mut Page<S>,
         busy: usize,
-        batch: &mut C::Batch,
-    ) -> Step<P, C, F> {
-        let Some(place) = record.places.get(busy) else { return Step::Done };
-        let Some((at, mut entry)) = self.entry_of(page, place) else { return Step::Busy };
+        batch: &mut Batch<S>,
+    ) -> Step<S> {
+        let Some(mapping) = record.mappings.get(busy) else { return Step::Done };
+        let Some((at, mut entry)) = self.entry_of(page, mapping) else { return Step::Busy };
         let is_anonymous = matches!(record.owner, Owner::Anonymous);
-        // Before the entry is cleared: who finds it so must find this, too.
-        let flight = match C::TAKING {
-            Taking::FlushedAtOnce => {
-                Some(place.space.flights.begin(&(place.address..place.address + PAGE_BYTES)))
-            }
-            Taking::Batched => {
-                if self.coherence.hold_back(batch, &place.space.coherent).is_err() {
-                    return Step::BatchIsFull;
-                }
-                None
-            }
+        let Mapping { space, address } = mapping;
+        let reclaim_flush = self.policy.reclaim_flush;
+        let Ok(flush) = space.announce(&self.coherence, batch, *address, reclaim_flush) else {
+            return Step::BatchIsFull;
         };
-        let not_taken = |flight: Option<Flight>, step| {
-            if let Some(flight) = flight {
-                place.space.flights.end(flight);
-            }
-            step
-        };
-        loop {
-            let Some(leaf) = F::as_leaf(entry).filter(|leaf| leaf.frame == page) else {
-                return not_taken(flight, Step::Busy);
+        let not_taken = loop {
+            let Some(leaf) = S::Format::as_leaf(entry).filter(|leaf| leaf.frame == page) else {
+                break Step::Busy;
             };
-            if is_anonymous && (leaf.marks.contains(Marks::DIRTY) || record.places.len() > 1) {
+            if is_anonymous && (leaf.marks.contains(Marks::DIRTY) || record.mappings.len() > 1) {
                 record.state.remove(State::DISCARDABLE);
-                return not_taken(flight, Step::Needed);
+                break Step::Needed;
             }
             match self.platform.compare_exchange(at, entry, EMPTY) {
-                Ok(_) => return Step::Taken(record.places.swap_remove(busy), leaf, flight),
-                // The MMU has marked it, or somebody else has taken it.
+                Ok(_) => return Step::Taken(record.mappings.swap_remove(busy), leaf, flush),
+                // The MMU has marked it, or another call has taken it.
                 Err(found) => entry = found,
             }
-        }
+        };
+        space.end(flush);
+        not_taken
     }
 
     /// Does with a page, which no CPU uses any more, what is to be done with it.
     fn finish(
         &self,
-        pages: &Pages<P, C, F>,
-        TakenPage { page, file, count, was_written }: TakenPage<P>,
+        rmap: &Rmap<S>,
+        TakenPage { page, file, count, was_written }: TakenPage<S>,
         reclaimed: &mut Reclaimed,
         keep: &mut impl FnMut(Frame, Age),
     ) {
@@ -373,56 +358,37 @@ impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
                 return;
             }
             // Discarded: its last count was the entry's.
-            pages.forget_if(page, |_| true);
+            rmap.forget_if(page, |_| true);
             (0..count).for_each(|_| self.platform.release(page));
-            pages.count_freed();
+            rmap.count_freed();
             reclaimed.freed += 1;
             return;
         };
         if was_written {
             // Not before the flush: another reclaim of the same page would write it out while it
             // is still written to, and leave nothing to do for us.
-            pages.mark_dirty(page);
+            rmap.mark_dirty(page);
         }
         let file = file.upgrade();
         if let Some(file) = &file
-            && pages.with(page, Page::take_dirty) == Some(true)
+            && rmap.with(page, Page::take_dirty) == Some(true)
         {
             file.write_out(number, page);
             reclaimed.written += 1;
         }
         (0..count).for_each(|_| self.platform.release(page));
         let Some(file) = file else { return };
-        let is_free = pages.forget_if(page, |record| {
+        let is_free = rmap.forget_if(page, |record| {
             !record.state.contains(State::DIRTY) && file.take_unused(number, page)
         });
         if is_free {
             self.platform.release(page);
-            pages.count_freed();
+            rmap.count_freed();
             reclaimed.freed += 1;
         } else {
             keep(page, Age::Inactive);
         }
         // Who dropped it meanwhile has left its end to us.
         self.close(file);
-    }
-}
-
-/// Tells the coherence of a page whose entry, in a space of the batch, held `leaf`.
-pub(crate) fn tell<C: Coherence>(
-    coherence: &C,
-    batch: &mut C::Batch,
-    space: &C::Space,
-    address: u64,
-    leaf: Leaf,
-) {
-    // Else no CPU could have found it.
-    if !leaf.protection.is_empty() {
-        let stale_writes = if leaf.protection.contains(Protection::WRITE) {
-            StaleWrites::Possible
-        } else {
-            StaleWrites::Impossible
-        };
-        coherence.taken(batch, space, address, stale_writes);
     }
 }

@@ -27,55 +27,51 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 use lock_api::Mutex;
 
-use crate::area::{Area, Backing};
-use crate::coherence::Coherence;
 use crate::file::File;
-use crate::format::Format;
-use crate::platform::{Frame, Platform};
-use crate::space::{AddressSpace, Mappings, Vm};
+use crate::mappings::Mappings;
+use crate::platform::Frame;
+use crate::system::{SpinMutex, System};
 
 /// Records are locked so many apart, by frame: as many as there are CPUs on most machines.
 const SHARDS: u64 = 64;
 
 /// All records, and the lists of pages by age.
-pub(crate) struct Pages<P: Platform, C: Coherence, F> {
-    shards: Vec<Shard<P, C, F>>,
+pub(crate) struct Rmap<S: System> {
+    shards: Vec<Shard<S>>,
     /// For each node.
-    lists: Vec<Mutex<P::SpinLock, Lists>>,
+    lists: Vec<SpinMutex<S, Lists>>,
     /// How many pages somebody is about to reclaim: they are on no list, or soon not there.
     away: AtomicUsize,
     /// How many have become free so.
     freed: AtomicU64,
 }
 
-type Shard<P, C, F> = Mutex<<P as Platform>::SpinLock, BTreeMap<Frame, Page<P, C, F>>>;
+type Shard<S> = SpinMutex<S, BTreeMap<Frame, Page<S>>>;
 
 /// What is known of a page.
-pub(crate) struct Page<P: Platform, C: Coherence, F> {
-    pub(crate) owner: Owner<P>,
-    pub(crate) places: Vec<Place<P, C, F>>,
+pub(crate) struct Page<S: System> {
+    pub(crate) owner: Owner<S>,
+    pub(crate) mappings: Vec<Mapping<S>>,
     pub(crate) state: State,
 }
 
 /// Where a page's contents come from, and go to.
-pub(crate) enum Owner<P: Platform> {
+pub(crate) enum Owner<S: System> {
     /// Nowhere.
     Anonymous,
     /// This page of a file; which goes without its records, if nobody [closes](crate::Vm::close)
     /// it.
-    File(Weak<File<P>>, u64),
+    File(Weak<File<S::Platform>>, u64),
 }
 
 /// Where a page is mapped.
-pub(crate) struct Place<P: Platform, C: Coherence, F> {
-    pub(crate) space: Arc<Mappings<P, C, F>>,
+pub(crate) struct Mapping<S: System> {
+    pub(crate) space: Arc<Mappings<S>>,
     pub(crate) address: u64,
 }
 
@@ -107,7 +103,7 @@ struct Lists {
     active: VecDeque<Frame>,
 }
 
-impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
+impl<S: System> Rmap<S> {
     pub(crate) fn new(node_count: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
@@ -122,11 +118,7 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     }
 
     /// Calls `f` with a page's record, if it has one.
-    pub(crate) fn with<R>(
-        &self,
-        page: Frame,
-        f: impl FnOnce(&mut Page<P, C, F>) -> R,
-    ) -> Option<R> {
+    pub(crate) fn with<R>(&self, page: Frame, f: impl FnOnce(&mut Page<S>) -> R) -> Option<R> {
         self.shard(page).lock().get_mut(&page).map(f)
     }
 
@@ -134,12 +126,12 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     pub(crate) fn note(
         &self,
         page: Frame,
-        file: Option<(&Arc<File<P>>, u64)>,
-        space: &Arc<Mappings<P, C, F>>,
+        file: Option<(&Arc<File<S::Platform>>, u64)>,
+        space: &Arc<Mappings<S>>,
         address: u64,
         node: usize,
     ) {
-        let place = Place { space: Arc::clone(space), address };
+        let place = Mapping { space: Arc::clone(space), address };
         if self.note_as(page, file, Some(place)) {
             self.list([(page, node)]);
         }
@@ -147,19 +139,24 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
 
     /// Notes a file's page that was read in, and that nobody has mapped yet: for the caller, who
     /// counts it. Returns whether it is to be [listed](Self::list).
-    pub(crate) fn note_unmapped(&self, page: Frame, file: &Arc<File<P>>, number: u64) -> bool {
+    pub(crate) fn note_unmapped(
+        &self,
+        page: Frame,
+        file: &Arc<File<S::Platform>>,
+        number: u64,
+    ) -> bool {
         self.note_as(page, Some((file, number)), None)
     }
 
     fn note_as(
         &self,
         page: Frame,
-        file: Option<(&Arc<File<P>>, u64)>,
-        place: Option<Place<P, C, F>>,
+        file: Option<(&Arc<File<S::Platform>>, u64)>,
+        place: Option<Mapping<S>>,
     ) -> bool {
         let mut records = self.shard(page).lock();
         let record = records.entry(page).or_insert_with(Page::new);
-        if record.places.is_empty() && record.is_orphan() {
+        if record.mappings.is_empty() && record.is_orphan() {
             // The frame was a file's that was dropped, and is another page's now.
             *record = Page { state: record.state & State::LISTED, ..Page::new() };
         }
@@ -170,7 +167,7 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
             record.state &= State::LISTED;
             record.state.set(State::STORED, file.is_stored());
         }
-        record.places.extend(place);
+        record.mappings.extend(place);
         file.is_some_and(|(file, _)| file.is_stored()) && record.list()
     }
 
@@ -192,17 +189,17 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     pub(crate) fn note_inherited(
         &self,
         page: Frame,
-        [parent, child]: [&Arc<Mappings<P, C, F>>; 2],
+        [parent, child]: [&Arc<Mappings<S>>; 2],
         address: u64,
         share: impl FnOnce(),
     ) -> bool {
         let mut records = self.shard(page).lock();
         let Some(record) = records.get_mut(&page) else { return false };
-        if !record.places.iter().any(|place| place.is(parent, address)) {
+        if !record.mappings.iter().any(|place| place.is(parent, address)) {
             return false;
         }
         share();
-        record.places.push(Place { space: Arc::clone(child), address });
+        record.mappings.push(Mapping { space: Arc::clone(child), address });
         true
     }
 
@@ -211,31 +208,31 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     pub(crate) fn is_mapped_at(
         &self,
         page: Frame,
-        space: &Arc<Mappings<P, C, F>>,
+        space: &Arc<Mappings<S>>,
         address: u64,
         is_so: impl FnOnce() -> bool,
     ) -> bool {
-        let is_there = |record: &mut Page<P, C, F>| {
-            record.places.iter().any(|place| place.is(space, address)) && is_so()
+        let is_there = |record: &mut Page<S>| {
+            record.mappings.iter().any(|place| place.is(space, address)) && is_so()
         };
         self.with(page, is_there) == Some(true)
     }
 
     /// Strikes out a place whose entry was cleared, or not written after all. Returns whether it
     /// was noted.
-    pub(crate) fn strike_out(
+    pub(crate) fn remove_mapping(
         &self,
         page: Frame,
-        space: &Arc<Mappings<P, C, F>>,
+        space: &Arc<Mappings<S>>,
         address: u64,
     ) -> bool {
         let mut records = self.shard(page).lock();
         let Some(record) = records.get_mut(&page) else { return false };
-        let place = record.places.iter().position(|place| place.is(space, address));
+        let place = record.mappings.iter().position(|place| place.is(space, address));
         if let Some(index) = place {
-            record.places.swap_remove(index);
+            record.mappings.swap_remove(index);
         }
-        if record.places.is_empty() && matches!(record.owner, Owner::Anonymous) {
+        if record.mappings.is_empty() && matches!(record.owner, Owner::Anonymous) {
             records.remove(&page);
         }
         place.is_some()
@@ -251,12 +248,12 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     pub(crate) fn mark_discardable(
         &self,
         page: Frame,
-        space: &Arc<Mappings<P, C, F>>,
+        space: &Arc<Mappings<S>>,
         address: u64,
         node: usize,
     ) {
         let is_new_on_list = self.with(page, |record| {
-            let is_there = record.places.iter().any(|place| place.is(space, address));
+            let is_there = record.mappings.iter().any(|place| place.is(space, address));
             if is_there {
                 record.state.insert(State::DISCARDABLE);
             }
@@ -284,10 +281,10 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
     }
 
     /// Forgets a page, if nobody has mapped it, and `take` says that nobody is about to.
-    pub(crate) fn forget_if(&self, page: Frame, take: impl FnOnce(&Page<P, C, F>) -> bool) -> bool {
+    pub(crate) fn forget_if(&self, page: Frame, take: impl FnOnce(&Page<S>) -> bool) -> bool {
         let mut records = self.shard(page).lock();
         let is_taken =
-            records.get(&page).is_some_and(|record| record.places.is_empty() && take(record));
+            records.get(&page).is_some_and(|record| record.mappings.is_empty() && take(record));
         if is_taken {
             records.remove(&page);
         }
@@ -357,7 +354,7 @@ impl<P: Platform, C: Coherence, F: Format> Pages<P, C, F> {
         lists.inactive.len() + lists.active.len()
     }
 
-    fn shard(&self, page: Frame) -> &Shard<P, C, F> {
+    fn shard(&self, page: Frame) -> &Shard<S> {
         &self.shards[(page.0 % SHARDS) as usize]
     }
 }
@@ -369,9 +366,9 @@ pub(crate) enum Age {
     Active,
 }
 
-impl<P: Platform, C: Coherence, F> Page<P, C, F> {
+impl<S: System> Page<S> {
     const fn new() -> Self {
-        Self { owner: Owner::Anonymous, places: Vec::new(), state: State::empty() }
+        Self { owner: Owner::Anonymous, mappings: Vec::new(), state: State::empty() }
     }
 
     /// Whether its file is gone, with all that was in it.
@@ -394,69 +391,14 @@ impl<P: Platform, C: Coherence, F> Page<P, C, F> {
     }
 }
 
-impl<P: Platform> Owner<P> {
-    fn is(&self, file: &Arc<File<P>>) -> bool {
+impl<S: System> Owner<S> {
+    fn is(&self, file: &Arc<File<S::Platform>>) -> bool {
         matches!(self, Self::File(owner, _) if core::ptr::eq(owner.as_ptr(), Arc::as_ptr(file)))
     }
 }
 
-impl<P: Platform, C: Coherence, F> Place<P, C, F> {
-    fn is(&self, space: &Arc<Mappings<P, C, F>>, address: u64) -> bool {
+impl<S: System> Mapping<S> {
+    fn is(&self, space: &Arc<Mappings<S>>, address: u64) -> bool {
         self.address == address && Arc::ptr_eq(&self.space, space)
-    }
-}
-
-impl<P: Platform, C: Coherence, F: Format> AddressSpace<P, C, F> {
-    /// Notes that a page, of a file perhaps, is about to be mapped.
-    pub(crate) fn note(&self, page: Frame, file: Option<(&Arc<File<P>>, u64)>, address: u64) {
-        if let Some(pages) = self.pages_for(page) {
-            pages.note(page, file, &self.mappings, address, self.vm.platform.node_of(page));
-        }
-    }
-
-    /// Notes that a page is about to be mapped at the same address in a copy of this space, and
-    /// counts it once more, unless reclaim has just taken it.
-    pub(crate) fn note_inherited(&self, page: Frame, child: &Self, address: u64) -> bool {
-        let share = || self.vm.share(page);
-        if let Some(pages) = self.pages_for(page) {
-            return pages.note_inherited(page, [&self.mappings, &child.mappings], address, share);
-        }
-        share();
-        true
-    }
-
-    /// Strikes out a place whose entry was cleared, or not written after all. Returns `false` if
-    /// reclaim was faster, and has cleared the entry, too.
-    pub(crate) fn strike_out(&self, page: Frame, address: u64) -> bool {
-        self.pages_for(page).is_none_or(|pages| pages.strike_out(page, &self.mappings, address))
-    }
-
-    /// The records, if this page has one.
-    fn pages_for(&self, page: Frame) -> Option<&Pages<P, C, F>> {
-        self.vm.pages.as_deref().filter(|_| page != self.vm.zero_page)
-    }
-}
-
-impl<P: Platform, C: Coherence, F: Format> Vm<P, C, F> {
-    /// Drops a file, and with it, if nobody else has it, its pages and what is known of them.
-    ///
-    /// A file that is dropped otherwise goes, too; what is known of its pages stays then until
-    /// reclaim comes to them.
-    pub fn close(&self, file: Arc<File<P>>) {
-        let Some(pages) = &self.pages else { return };
-        let Some(file) = Arc::into_inner(file) else { return };
-        for (_, page) in file.into_pages() {
-            pages.forget(page);
-            self.platform.release(page);
-        }
-    }
-
-    /// Drops areas that were removed, and files that only they had.
-    pub(crate) fn close_all(&self, areas: impl IntoIterator<Item = Area<P>>) {
-        for area in areas {
-            if let Backing::File { file, .. } = area.backing {
-                self.close(file);
-            }
-        }
     }
 }

@@ -31,10 +31,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::Root;
 
-use crate::coherence::Coherence;
+use crate::PAGE_BYTES;
 use crate::format::{EMPTY, Format, Leaf};
-use crate::platform::{EntryAt, Frame, FrameUse, OutOfMemory, Platform};
-use crate::space::Vm;
+use crate::platform::{EntryAt, Frame, OutOfMemory, Platform};
 use entries::Entries;
 use unhook::{State, Unhooking};
 
@@ -90,19 +89,20 @@ impl<F: Format> PageTables<F> {
 
     /// The entry for the page of `address`, below tables that are made where there are none; or the
     /// large leaf in the way.
-    pub(crate) fn make<P: Platform, C: Coherence>(
+    pub(crate) fn make(
         &self,
-        vm: &Vm<P, C, F>,
+        platform: &impl Platform,
         address: u64,
+        new_table: impl Fn() -> Result<Frame, OutOfMemory>,
     ) -> Result<Slot, OutOfMemory> {
         let mut table = self.root;
         for level in (1..F::LEVELS).rev() {
             let at = EntryAt { table, index: F::index(address, level) };
-            let entry = vm.platform.load(at);
+            let entry = platform.load(at);
             table = match F::as_table(entry) {
                 Some(next) => next,
                 None if F::as_large_leaf(entry, level).is_some() => return Ok(Slot { at, level }),
-                None => self.hang_new_table(vm, at)?,
+                None => self.hang_new_table(platform, at, new_table()?),
             };
         }
         Ok(Slot { at: EntryAt { table, index: F::index(address, 0) }, level: 0 })
@@ -263,21 +263,16 @@ impl<F: Format> PageTables<F> {
     }
 
     /// Hangs a new table into an entry that was empty, or finds what another CPU hung there.
-    fn hang_new_table<P: Platform, C: Coherence>(
-        &self,
-        vm: &Vm<P, C, F>,
-        at: EntryAt,
-    ) -> Result<Frame, OutOfMemory> {
-        let new = vm.allocate(FrameUse::Table)?;
-        match vm.platform.compare_exchange(at, EMPTY, F::table(new)) {
+    fn hang_new_table(&self, platform: &impl Platform, at: EntryAt, new: Frame) -> Frame {
+        match platform.compare_exchange(at, EMPTY, F::table(new)) {
             Ok(_) => {
                 self.count.fetch_add(1, Relaxed);
-                Ok(new)
+                new
             }
             Err(found) => {
-                vm.platform.free_table(new);
+                platform.free_table(new);
                 let table = F::as_table(found);
-                Ok(table.expect("a large leaf comes only from who holds the lock for writing"))
+                table.expect("a large leaf comes only from who holds the lock for writing")
             }
         }
     }
@@ -311,6 +306,12 @@ impl Found {
     pub(crate) fn range<F: Format>(&self) -> Range<u64> {
         self.address..self.address + F::span(self.slot.level)
     }
+
+    /// Whether an end of `range` cuts it.
+    pub(crate) fn reaches_beyond<F: Format>(&self, range: &Range<u64>) -> bool {
+        let pages = self.range::<F>();
+        pages.start < range.start || range.end < pages.end
+    }
 }
 
 impl End {
@@ -324,32 +325,15 @@ impl End {
     }
 }
 
-/// The table that an entry was last made in: the next one most likely goes there, too.
-#[derive(Default)]
-pub(crate) struct LastTable {
-    number_and_table: Option<(u64, Frame)>,
-}
-
-impl LastTable {
-    /// As [`PageTables::make`], always for the same `tables`, where no large leaf may be.
-    pub(crate) fn make<P: Platform, C: Coherence, F: Format>(
-        &mut self,
-        tables: &PageTables<F>,
-        vm: &Vm<P, C, F>,
-        address: u64,
-    ) -> Result<EntryAt, OutOfMemory> {
-        let number = address / F::span(1);
-        let table = match self.number_and_table {
-            Some((last, table)) if last == number => table,
-            _ => {
-                let Slot { at, level } = tables.make(vm, address)?;
-                debug_assert_eq!(level, 0, "a large leaf is in the way");
-                at.table
-            }
-        };
-        self.number_and_table = Some((number, table));
-        Ok(EntryAt { table, index: F::index(address, 0) })
-    }
+/// The address and the frame of each small page that an entry at `level` maps from `address` on;
+/// `frame` is the first.
+pub(crate) fn pages_of<F: Format>(
+    address: u64,
+    frame: Frame,
+    level: usize,
+) -> impl Iterator<Item = (u64, Frame)> {
+    let count = F::span(level) / PAGE_BYTES;
+    (0..count).map(move |n| (address + n * PAGE_BYTES, Frame(frame.0 + n)))
 }
 
 /// The first multiple of `span` above `address`.
