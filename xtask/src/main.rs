@@ -234,7 +234,7 @@ fn bench() -> Result<(), Failure> {
 /// are, a path above its budget is a failure.
 fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
-    let counted = cargo("bench --quiet -p shootdown-bench --bench hot_paths")
+    let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
         // As in a kernel; a profile's `panic` is not for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
