@@ -5,13 +5,13 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use shootdown_program::StepError;
+use shootdown_program::operation::{
+    ByAddress, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission,
+};
 use shootdown_vm::{
     Access, Advice, Backing, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection,
     RemapError, Sharing,
-};
-use shootdown_workload::StepError;
-use shootdown_workload::operation::{
-    ByAddress, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission,
 };
 
 use crate::kernel::arch::{Arch, Architecture};

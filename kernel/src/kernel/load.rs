@@ -6,7 +6,7 @@
 
 use core::str::{self, FromStr};
 
-use shootdown_workload::Refusals;
+use shootdown_program::Refusals;
 
 use crate::kernel::trials::storms;
 

@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
+use shootdown_program::operation::{AreaId, Mapping, Operation};
+use shootdown_program::step::{Step, StepError};
 use shootdown_vm::{Access, Advice, Backing, FaultError, PAGE_BYTES, Place, Sharing};
-use shootdown_workload::operation::{AreaId, Mapping, Operation};
-use shootdown_workload::step::{Step, StepError};
 
 use crate::kernel::by_address;
 use crate::kernel::contents::{self, Holds, Known};

@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use shootdown_program::StepError;
+use shootdown_program::operation::AreaId;
 use shootdown_vm::{AddressSpace, PAGE_BYTES};
-use shootdown_workload::StepError;
-use shootdown_workload::operation::AreaId;
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;

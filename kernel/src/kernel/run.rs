@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use shootdown_program::stream::{Stream, StreamError};
 use shootdown_vm::Coherence as _;
-use shootdown_workload::stream::{Stream, StreamError};
 
 use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt};
 use crate::kernel::coherence::Engine;

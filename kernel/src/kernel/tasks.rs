@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use lock_api::RawRwLock;
-use shootdown_workload::StepError;
-use shootdown_workload::operation::{LockId, ProgramId};
+use shootdown_program::StepError;
+use shootdown_program::operation::{LockId, ProgramId};
 
 use crate::kernel::scheduler::{self, ThreadId, Waits};
 use crate::kernel::sync::SleepingLock;

@@ -4,10 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use shootdown_program::operation::{FileId, LockId, Operation, ProgramId, Refusals};
+use shootdown_program::step::{Step, StepError};
+use shootdown_program::stream::Stream;
 use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
-use shootdown_workload::operation::{FileId, LockId, Operation, ProgramId, Refusals};
-use shootdown_workload::step::{Step, StepError};
-use shootdown_workload::stream::Stream;
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
