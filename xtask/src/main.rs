@@ -117,7 +117,7 @@ fn stress(seconds: u64) -> Result<(), Failure> {
 /// Reads damaged recordings and imports damaged texts, for so long. Not in release, where
 /// arithmetic that overflows is not seen.
 fn fuzz(seconds: u64, seed: u64) -> Result<(), Failure> {
-    cargo("run --quiet -p shootdown-workload --example fuzz_recordings -- --seconds")
+    cargo("run --quiet -p shootdown-recording --example fuzz -- --seconds")
         .arg(seconds.to_string())
         .arg("--seed")
         .arg(seed.to_string())
@@ -163,17 +163,13 @@ fn test() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The engine, the memory manager and the language of workloads build where there is no operating
-/// system.
+/// The engine, the memory manager and the language of workloads build without an operating system.
 fn bare_targets() -> Result<(), Failure> {
     setup::BARE_TARGETS.iter().try_for_each(|target| {
-        cargo("build --quiet --release -p shootdown -p shootdown-vm --target").arg(target).run()?;
-        cargo("build --quiet --release -p shootdown-workload --no-default-features --target")
+        cargo("build --quiet --release -p shootdown -p shootdown-vm -p shootdown-program --target")
             .arg(target)
             .run()?;
-        println!(
-            "shootdown, shootdown-vm and the language of shootdown-workload build for {target}"
-        );
+        println!("shootdown, shootdown-vm and shootdown-program build for {target}");
         Ok(())
     })?;
     setup::emulators::ARCHITECTURES.iter().try_for_each(|(arch, target, ..)| {
@@ -234,7 +230,7 @@ fn bench() -> Result<(), Failure> {
 /// are, a path above its budget is a failure.
 fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
-    let counted = cargo("bench --quiet -p shootdown-bench --bench hot_paths")
+    let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
         // As in a kernel; a profile's `panic` is not for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
@@ -312,7 +308,7 @@ fn counts_in_book(book: &str, path: &str) -> Option<[f64; 2]> {
 /// How fast the simulator, replays and the checker are on this host. Nothing fails: hosts differ.
 fn throughput() -> Result<(), Failure> {
     cargo("bench -p shootdown-sim --bench throughput").run()?;
-    cargo("bench -p shootdown-workload --bench recordings").run()?;
+    cargo("bench -p shootdown-run --bench recordings").run()?;
     cargo("bench -p shootdown-check --bench states").run()
 }
 
@@ -380,7 +376,7 @@ fn soak(minutes: u64) -> Result<(), Failure> {
     let seed = seed_of_now();
     fuzz(minutes * 60, seed)?;
     // About 2000 programs a minute.
-    cargo("test --release -p shootdown-workload --test contents memory_holds")
+    cargo("test --release -p shootdown-run --test contents memory_holds")
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;

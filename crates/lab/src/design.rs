@@ -11,11 +11,12 @@ use shootdown_designs::{
     Arc, Arm64, Engine, ExitFlush, Latr, Linux70, Linux412, Linux414, LinuxPolicy, Naive, Riscv,
     UnmapBatched,
 };
+use shootdown_program::Workload;
+use shootdown_recording::Reader;
+use shootdown_run::replay::{ReplayError, Survey, replay};
+use shootdown_run::{Limits, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::Coherence;
-use shootdown_workload::recording::Reader;
-use shootdown_workload::replay::{ReplayError, Survey, replay};
-use shootdown_workload::{Limits, Outcome, RunError, Workload, run};
 
 /// A way to keep TLBs coherent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,7 +140,7 @@ impl Design {
     ///
     /// # Errors
     ///
-    /// As [`shootdown_workload::run`].
+    /// As [`shootdown_run::run`].
     pub fn run(
         self,
         machine: Machine,
@@ -153,7 +154,7 @@ impl Design {
     ///
     /// # Errors
     ///
-    /// As [`shootdown_workload::replay::replay`].
+    /// As [`shootdown_run::replay::replay`].
     pub fn replay(
         self,
         machine: Machine,

@@ -5,8 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use shootdown_recording::ReadError;
 use shootdown_sim::machine::MachineError;
-use shootdown_workload::recording::ReadError;
 
 use crate::boot::BootFailure;
 use crate::check::CheckFailure;

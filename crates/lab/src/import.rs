@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use shootdown_workload::recording;
-use shootdown_workload::recording::import::{ImportError, Imported, Options, Program};
+use shootdown_recording as recording;
+use shootdown_recording::import::{ImportError, Imported, Options, Program};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -264,9 +264,9 @@ mod tests {
     use std::path::Path;
 
     use clap::Parser;
-    use shootdown_workload::recording::Reader;
+    use shootdown_recording::Reader;
 
-    const TEXT: &str = include_str!("../../workload/tests/import/kernel.txt");
+    const TEXT: &str = include_str!("../../recording/tests/import/kernel.txt");
 
     #[derive(Parser)]
     struct Line {

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::programs::{ContextSwitches, ExitStorm, MadviseMigrate, PthreadMmap};
+use shootdown_run::{Limits, Outcome as Found};
 use shootdown_sim::Machine;
-use shootdown_workload::programs::{ContextSwitches, ExitStorm, MadviseMigrate, PthreadMmap};
-use shootdown_workload::{Limits, Outcome as Found, Workload};
 
 use crate::experiment::{Conditions, Experiment, Outcome, Scale};
 
@@ -179,7 +180,7 @@ fn exit_storm(machine: &Machine, scale: Scale, seed: u64) -> Result<ExitStorm, S
 
 #[cfg(test)]
 mod tests {
-    use shootdown_workload::programs::MprotectThreaded;
+    use shootdown_run::programs::MprotectThreaded;
 
     use super::*;
     use crate::experiment::EXPERIMENTS;

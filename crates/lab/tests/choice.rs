@@ -4,9 +4,10 @@
 use std::rc::Rc;
 
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::Limits;
+use shootdown_run::programs::{Beside, Crowd, Kind, Loop, Tasks};
 use shootdown_sim::{Machine, Time};
-use shootdown_workload::programs::{Beside, Crowd, Kind, Loop, Tasks};
-use shootdown_workload::{Limits, Workload};
 
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };

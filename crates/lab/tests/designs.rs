@@ -6,14 +6,13 @@ use shootdown::Rule;
 use shootdown_designs::engine::{Counting, Ours, Policy, Shooting};
 use shootdown_designs::{Engine, LinuxPolicy};
 use shootdown_lab::Design;
-use shootdown_sim::{Machine, Time, Wrong};
-use shootdown_workload::operation::{
+use shootdown_program::Workload;
+use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::programs::{
-    ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched,
-};
-use shootdown_workload::{Limits, Outcome, Workload};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::{Machine, Time, Wrong};
 
 fn machine(name: &str, cpus: usize) -> Machine {
     let text = match name {
@@ -244,7 +243,7 @@ fn the_bug_that_seed_000_had_is_found() {
 fn caught<P: Policy + 'static>(rule: Rule, workload: Rc<dyn Workload>) -> shootdown_sim::Violation {
     let machine = machine("skylake", 4);
     let design = |sim| Engine::<1, P>::with_broken_rule(sim, Some(rule));
-    let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(&workload), design);
+    let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
     let first = first.unwrap_or_else(|| panic!("{rule:?} is broken, and nobody notices"));
@@ -384,7 +383,7 @@ fn every_lifetime_of_the_engine_is_sound() {
     fn interrupts<P: Policy + 'static>(workload: &Rc<dyn Workload>) -> u64 {
         let machine = machine("xeon-2s", 13);
         let design = Engine::<1, P>::new;
-        let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(workload), design);
+        let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(workload), design);
         let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
         assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
         outcome.counts.interrupts_sent

@@ -4,14 +4,13 @@
 use std::rc::Rc;
 
 use shootdown_lab::Design;
-use shootdown_sim::{Machine, Time};
-use shootdown_workload::operation::{
+use shootdown_program::Workload;
+use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::programs::{
-    ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched,
-};
-use shootdown_workload::{Limits, Outcome, Workload};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::{Machine, Time};
 
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };

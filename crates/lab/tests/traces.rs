@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use shootdown_lab::Design;
+use shootdown_recording::Reader;
+use shootdown_run::replay::{Survey, Threads};
+use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
-use shootdown_workload::recording::Reader;
-use shootdown_workload::replay::{Survey, Threads};
-use shootdown_workload::{Limits, Outcome};
 
 /// How far `linux-7.0` may be off what the kernel did.
 const FIDELITY: f64 = 0.10;

@@ -103,7 +103,7 @@
 //!
 //! 1. Implement [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives, how a root is
 //!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it. (For
-//!    x86-64, `AArch64` and `LoongArch64`, what is the processor's is done: see `shootdown-bare`.)
+//!    x86-64, `AArch64` and `LoongArch64`, what is the processor's is done: see `shootdown-hw`.)
 //! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
 //!    [`Here::answer`]. Before the CPU stops: [`Here::offline`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when

@@ -1,7 +1,7 @@
 //! What the kernel is to do, in a file that has no name: nothing is left behind, however this ends.
 //!
 //! A line `shootdown-load N` with the number of all bytes, lines of `name=value`, an empty line,
-//! and what those are about: as `kernel/src/load.rs` reads it.
+//! and what those are about: as `kernel/src/kernel/load.rs` reads it.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -1,4 +1,4 @@
-//! How many instructions the engine's hot paths take on bare metal: see `kernel/src/paths.rs`.
+//! Instruction counts of the engine's hot paths on bare metal: see `kernel/src/kernel/paths.rs`.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What the kernel found when it had faults put in: see `kernel/src/trials`.
+//! What the kernel found when it had faults put in: see `kernel/src/kernel/trials`.
 
 use std::fmt::Write as _;
 

@@ -28,15 +28,16 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde_json::Value;
 use shootdown_lab::Design;
-use shootdown_sim::machine::{Machine, Tagging};
-use shootdown_workload::programs::{
+use shootdown_program::Workload;
+use shootdown_program::stream::{Encoded, encode};
+use shootdown_recording::Reader;
+use shootdown_run::programs::{
     Beside, Crowd, ExitStorm, Kind, Loop, MadviseMigrate, MprotectThreaded, SortCompute, Tasks,
     TcmallocLargeHeap,
 };
-use shootdown_workload::recording::Reader;
-use shootdown_workload::replay::{Survey, Threads};
-use shootdown_workload::stream::{Encoded, encode};
-use shootdown_workload::{Limits, Outcome, Workload};
+use shootdown_run::replay::{Survey, Threads};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::machine::{Machine, Tagging};
 
 use crate::boot::console::Line;
 use crate::boot::printed::Printed;

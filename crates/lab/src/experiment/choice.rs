@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use rayon::prelude::*;
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::Limits;
+use shootdown_run::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
 use shootdown_sim::{Machine, Time};
-use shootdown_workload::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
-use shootdown_workload::{Limits, Workload};
 
 use super::Scale;
 use crate::error::Failure;

@@ -1,7 +1,7 @@
 //! The events that are recorded, and what their bytes say.
 
-use shootdown_workload::recording::raw::{During, RawEvent, RawKind, Tid};
-use shootdown_workload::recording::record::{Call, FaultCode, FlushReason, Left};
+use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
+use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
 
 use super::error::RecordError;
 use super::layout::{Field, Layout};

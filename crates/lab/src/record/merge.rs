@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 
-use shootdown_workload::recording::raw::{During, RawEvent, RawKind, Tid};
+use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
 
 use super::decode::Decoder;
 use super::page::{Cursor, PageFormat, Step};

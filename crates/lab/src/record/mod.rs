@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::HumanBytes;
 use rustix::process::geteuid;
-use shootdown_workload::recording::raw::Tid;
-use shootdown_workload::recording::{Ended, Startup};
+use shootdown_recording::raw::Tid;
+use shootdown_recording::{Ended, Startup};
 
 use crate::error::shown;
 use crate::output::{Existing, Output};

@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use shootdown_workload::recording::Ended;
+use shootdown_recording::Ended;
 
 use super::decode::{Decoder, Scope};
 use super::error::RecordError;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use shootdown_workload::recording::raw::{CallSite, Function};
+use shootdown_recording::raw::{CallSite, Function};
 
 /// The functions that flush TLBs on other CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]

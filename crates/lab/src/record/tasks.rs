@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use shootdown_workload::recording::assemble::{StartTask, TaskKind};
-use shootdown_workload::recording::raw::Tid;
+use shootdown_recording::assemble::{StartTask, TaskKind};
+use shootdown_recording::raw::Tid;
 
 use super::error::RecordError;
 

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufWriter};
 
-use shootdown_workload::recording::raw::RawKind;
-use shootdown_workload::recording::{Assembler, Ended, Header, Source, Startup, Writer};
+use shootdown_recording::raw::RawKind;
+use shootdown_recording::{Assembler, Ended, Header, Source, Startup, Writer};
 use tempfile::NamedTempFile;
 
 use super::decode::Decoder;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
 use shootdown_lab::Design;
+use shootdown_recording::Reader;
+use shootdown_run::replay::{ReplayError, Survey, Threads};
+use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
-use shootdown_workload::recording::Reader;
-use shootdown_workload::replay::{ReplayError, Survey, Threads};
-use shootdown_workload::{Limits, Outcome};
 
 use super::Schedule;
 use super::verdict::{DesignRow, Fidelity, Kernel, Recording, Verdict};

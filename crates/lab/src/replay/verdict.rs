@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use shootdown_lab::Design;
+use shootdown_run::Outcome;
+use shootdown_run::replay::KernelCounts;
 use shootdown_sim::{Counts, FlushWaits};
-use shootdown_workload::Outcome;
-use shootdown_workload::replay::KernelCounts;
 
 use super::Schedule;
 use crate::render::{duration, grouped, significant};

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use shootdown_workload::programs::{LatMmap, LatPagefault, LatProc, LatProt, Ls};
-use shootdown_workload::programs::{PagesRead, ProcessKind};
+use shootdown_run::programs::{LatMmap, LatPagefault, LatProc, LatProt, Ls};
+use shootdown_run::programs::{PagesRead, ProcessKind};
 
 use super::Measured;
 use crate::experiment::Scale;

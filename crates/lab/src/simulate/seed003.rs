@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use shootdown_workload::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
+use shootdown_run::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
 
 use super::Measured;
 use crate::experiment::Scale;

@@ -14,9 +14,9 @@
 
 use std::rc::Rc;
 
+use shootdown_run::programs::MappedReaders;
+use shootdown_run::{Limits, Memory, Outcome as Found};
 use shootdown_sim::Machine;
-use shootdown_workload::programs::MappedReaders;
-use shootdown_workload::{Limits, Memory, Outcome as Found};
 
 use super::Measured;
 use crate::experiment::{Experiment, Scale};

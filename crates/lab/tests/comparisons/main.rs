@@ -7,8 +7,9 @@ mod time_shared;
 use std::rc::Rc;
 
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
-use shootdown_workload::{Limits, Outcome, Workload};
 
 fn machine(name: &str, cpus: usize) -> Machine {
     let text = match name {

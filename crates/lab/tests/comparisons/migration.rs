@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::programs::PageMigration;
+use shootdown_run::{Limits, Memory, Outcome};
 use shootdown_sim::Time;
-use shootdown_workload::programs::PageMigration;
-use shootdown_workload::{Limits, Memory, Outcome, Workload};
 
 use super::{machine, run};
 

@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use shootdown_lab::Design;
+use shootdown_program::Workload;
+use shootdown_run::programs::TimeShared;
+use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Time;
-use shootdown_workload::programs::TimeShared;
-use shootdown_workload::{Limits, Outcome, Workload};
 
 use super::{machine, run};
 

@@ -1,0 +1,475 @@
+//! A recording by its own schedule: every step on its recorded CPU, and none before the one that
+//! was recorded before it.
+//!
+//! One simulated thread holds each CPU, and does what the recording says that the CPU did. Steps
+//! *begin* in their recorded order, on different CPUs at the same time if they take long. When a
+//! step begins:
+//!
+//! - where a thread of the program computed before it, when it has computed for as long as it did
+//!   when it was recorded, and its CPU is done with the step before;
+//! - where the CPU was idle, or another program's, as long after the step that was recorded before
+//!   it, on whichever CPU, as it did when it was recorded: it was waiting for that, or for
+//!   something that is not in the recording.
+//!
+//! So what a design makes slower delays all that comes after on the same CPU, and what waits for
+//! it elsewhere; and what was idle time stays idle time.
+
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use std::io::Read;
+use std::rc::Rc;
+
+use shootdown_sim::{
+    Affinity, Kernel, Machine, Meanwhile, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time,
+};
+use shootdown_vm::Coherence;
+
+use crate::contents::Contents;
+use crate::process::{Memory, Process, Vm};
+use crate::world::{Outcome, RunError};
+use shootdown_program::operation::ProgramId;
+use shootdown_program::step::StepError;
+use shootdown_recording::record::{Owner, SpaceId, TaskId};
+use shootdown_recording::{ReadError, Reader};
+
+use super::steps::{Action, Step, Steps};
+use super::survey::{PROGRESS_RECORDS, Survey};
+
+/// Why a replay came to nothing.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The recording cannot be read.
+    Read(ReadError),
+    /// The simulation came to nothing.
+    Run(RunError),
+    /// The machine has fewer CPUs than the recording.
+    TooFewCpus {
+        /// How many the recording needs.
+        recorded: usize,
+        /// How many the machine has.
+        machine: usize,
+    },
+}
+
+/// Replays a recording, of which `survey` was made, by its own schedule, on a machine under the
+/// design that `design` makes. `progress` is told now and then how many records were replayed.
+///
+/// # Errors
+///
+/// If the recording cannot be read, does not fit the machine, or the host has no room.
+pub fn replay<C: Coherence + 'static, R: Read + 'static>(
+    machine: Machine,
+    frames: usize,
+    reader: Reader<R>,
+    survey: &Survey,
+    progress: impl Fn(u64) + 'static,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Result<Outcome, ReplayError> {
+    let cpus = survey.header.cpus as usize;
+    if machine.cpu_count() < cpus {
+        let machine = machine.cpu_count();
+        return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
+    }
+    let host = |error: std::io::Error| ReplayError::Run(RunError::Host(error.to_string()));
+    let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
+    let design = design(Rc::clone(&sim));
+    let vm = Vm::new(Rc::clone(&sim), Memory::Enough, Contents::Unchecked, design);
+    let vm = vm.map_err(step_error)?;
+    let replay = Rc::new(Replay {
+        vm,
+        cursor: RefCell::new(Cursor {
+            steps: Steps::new(reader, survey),
+            next: None,
+            told: 0,
+            progress: Box::new(progress),
+        }),
+        spaces: RefCell::default(),
+        dead: RefCell::default(),
+        tasks: RefCell::default(),
+        on_cpus: RefCell::new(vec![None; cpus]),
+        holders: RefCell::default(),
+        before: Cell::default(),
+        under_way: Cell::new(0),
+        failure: RefCell::default(),
+        sim: Rc::clone(&sim),
+    });
+    sim.install(replay.clone());
+    let end = replay.start(cpus).map(|()| sim.run_until(Time::END));
+    // The replay holds the machine, and the machine the replay.
+    sim.uninstall();
+    replay.outcome(end.map_err(host)?)
+}
+
+/// Everything that a replay consists of.
+struct Replay<C: Coherence + 'static, R> {
+    sim: Rc<Sim>,
+    vm: Vm<C>,
+    cursor: RefCell<Cursor<R>>,
+    /// By their numbers in the recording.
+    spaces: RefCell<Vec<Option<Rc<Process<C>>>>>,
+    /// Those that were destroyed.
+    dead: RefCell<Vec<Rc<Process<C>>>>,
+    /// By their numbers, too: which space each runs in.
+    tasks: RefCell<Vec<Option<InSpace>>>,
+    /// The space that each CPU's task runs in.
+    on_cpus: RefCell<Vec<Option<SpaceId>>>,
+    /// The thread that holds each CPU.
+    holders: RefCell<Vec<ThreadId>>,
+    /// When the last step was recorded, and when it began now.
+    before: Cell<(u64, Time)>,
+    /// How many steps have begun and are not done.
+    under_way: Cell<usize>,
+    failure: RefCell<Option<ReplayError>>,
+}
+
+/// Where the replay is in the recording.
+struct Cursor<R> {
+    steps: Steps<R>,
+    /// The step that begins next, whoever's it is.
+    next: Option<Step>,
+    /// How often `progress` was called.
+    told: u64,
+    progress: Box<dyn Fn(u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InSpace {
+    owner: Owner,
+    space: SpaceId,
+}
+
+/// A CPU, between two steps.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Which task runs on it; `None` for the kernel's.
+    running: Option<InSpace>,
+    /// When it was done with its last step.
+    done_at: Time,
+    /// How long it had been interrupted, all in all, by then.
+    interrupted: Time,
+}
+
+impl Held {
+    fn meanwhile(&self) -> Meanwhile {
+        match self.running {
+            Some(_) => Meanwhile::Computes,
+            None => Meanwhile::Idles,
+        }
+    }
+
+    /// Whether the program runs on it, whose times are known.
+    fn is_recorded(&self) -> bool {
+        self.running.is_some_and(|running| running.owner == Owner::Recorded)
+    }
+}
+
+impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
+    fn start(self: &Rc<Self>, cpus: usize) -> std::io::Result<()> {
+        self.advance();
+        for cpu in 0..cpus {
+            let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
+            let replay = Rc::clone(self);
+            let holder = self.sim.spawn(spec, move || replay.hold(cpu))?;
+            self.holders.borrow_mut().push(holder);
+        }
+        Ok(())
+    }
+
+    /// All that a CPU does, from beginning to end.
+    fn hold(self: Rc<Self>, cpu: usize) {
+        self.sim.hold_cpu();
+        let mut held = Held { running: None, done_at: self.sim.now(), interrupted: Time::ZERO };
+        while !self.is_over() {
+            let Some(turn) = self.turn_of(cpu) else {
+                self.sim.wait_on_cpu(held.meanwhile(), None);
+                continue;
+            };
+            self.wait_for_time(&turn, &held);
+            let Some(step) = self.cursor.borrow_mut().next.take() else { break };
+            self.before.set((step.at_ns, self.sim.now()));
+            self.under_way.set(self.under_way.get() + 1);
+            self.advance();
+            if let Err(error) = self.perform(&step, &mut held) {
+                self.fail(step_error(error));
+            }
+            held.done_at = self.sim.now();
+            held.interrupted = self.interrupted();
+            self.under_way.set(self.under_way.get() - 1);
+            if self.is_over() {
+                // Whoever still waits has nothing to wait for.
+                self.wake_all();
+            }
+        }
+    }
+
+    /// Whether every step was begun and is done. Until then no CPU leaves the place where the
+    /// recording has it, for the steps under way may concern it.
+    fn is_over(&self) -> bool {
+        self.under_way.get() == 0 && self.cursor.borrow().next.is_none()
+    }
+
+    /// The next step, as far as one must know it to wait for it, if it is this CPU's.
+    fn turn_of(&self, cpu: usize) -> Option<Turn> {
+        let cursor = self.cursor.borrow();
+        let step = cursor.next.as_ref().filter(|step| step.cpu == cpu)?;
+        Some(Turn { at_ns: step.at_ns, computed_ns: step.computed_ns })
+    }
+
+    fn wait_for_time(&self, turn: &Turn, held: &Held) {
+        if held.is_recorded() {
+            let stolen = self.interrupted() - held.interrupted;
+            let due = held.done_at + Time::from_ns(turn.computed_ns) + stolen;
+            // Interrupts that come now are added by themselves.
+            return self.sim.spend(due.saturating_sub(self.sim.now()));
+        }
+        let (at_ns, began_at) = self.before.get();
+        let due = began_at + Time::from_ns(turn.at_ns - at_ns);
+        if due > self.sim.now() {
+            self.sim.wait_on_cpu(held.meanwhile(), Some(due));
+        }
+    }
+
+    /// How long this CPU has been interrupted, all in all.
+    fn interrupted(&self) -> Time {
+        self.sim.counts_of(self.sim.cpu()).interrupted
+    }
+
+    /// Reads the next step, and has its CPU look at it.
+    fn advance(&self) {
+        let (next, read) = {
+            let mut cursor = self.cursor.borrow_mut();
+            (cursor.steps.next_step(), cursor.steps.records_read())
+        };
+        let next = match next {
+            Ok(next) if self.failure.borrow().is_none() => next,
+            Ok(_) => None,
+            Err(error) => {
+                self.fail(ReplayError::Read(error));
+                None
+            }
+        };
+        let turn = next.as_ref().map(|step| step.cpu);
+        let mut cursor = self.cursor.borrow_mut();
+        cursor.next = next;
+        if read / PROGRESS_RECORDS > cursor.told {
+            cursor.told = read / PROGRESS_RECORDS;
+            (cursor.progress)(read);
+        }
+        drop(cursor);
+        let holder = turn.and_then(|cpu| self.holders.borrow().get(cpu).copied());
+        if let Some(holder) = holder {
+            self.sim.go_on(holder);
+        }
+    }
+
+    fn wake_all(&self) {
+        for &holder in &*self.holders.borrow() {
+            self.sim.go_on(holder);
+        }
+    }
+
+    fn perform(&self, step: &Step, held: &mut Held) -> Result<(), StepError> {
+        match &step.action {
+            Action::Meet { task, owner, space } => self.meet(*task, *owner, *space)?,
+            Action::Switch { next, .. } => self.switch(*next, held)?,
+            Action::Memory(operation) => {
+                let process = held.running.and_then(|running| self.process(running.space));
+                if let Some(process) = process {
+                    self.vm.perform_by_address(&process, operation.clone())?;
+                }
+            }
+            Action::Spawn { task, space } => self.spawn(*task, *space, held)?,
+            Action::Exec { space } => self.exec(step.task, *space, held)?,
+            Action::Exit => self.exit(held),
+            // When whom it woke ran, the recording says.
+            Action::Wake { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn meet(&self, task: TaskId, owner: Owner, space: SpaceId) -> Result<(), StepError> {
+        let at = InSpace { owner, space };
+        // Of other programs' spaces, most are never seen again.
+        if owner == Owner::Recorded {
+            let process = self.process_for(space)?;
+            self.let_run(task, &process, at);
+        } else {
+            *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
+        }
+        Ok(())
+    }
+
+    fn process_for(&self, space: SpaceId) -> Result<Rc<Process<C>>, StepError> {
+        match self.process(space) {
+            Some(process) => Ok(process),
+            None => Ok(self.add(space, self.vm.process()?)),
+        }
+    }
+
+    fn switch(&self, next: TaskId, held: &mut Held) -> Result<(), StepError> {
+        let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
+        self.run(running, held);
+        let process = running.map(|running| self.process_for(running.space)).transpose()?;
+        self.sim.switch_space(process.as_ref().map(|process| process.number.get()));
+        if let Some(process) = process {
+            self.vm.return_to_user(&process);
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, task: TaskId, space: SpaceId, held: &Held) -> Result<(), StepError> {
+        let Some(running) = held.running else { return Ok(()) };
+        let Some(parent) = self.process(running.space) else { return Ok(()) };
+        self.vm.enter_kernel();
+        let process = match self.process(space) {
+            Some(process) => process,
+            None => self.add(space, self.vm.fork(&parent)?),
+        };
+        self.let_run(task, &process, InSpace { owner: Owner::Recorded, space });
+        self.vm.return_to_user(&parent);
+        Ok(())
+    }
+
+    fn exec(&self, task: TaskId, space: SpaceId, held: &mut Held) -> Result<(), StepError> {
+        let Some(running) = held.running.filter(|_| self.process(space).is_none()) else {
+            return Ok(());
+        };
+        self.vm.enter_kernel();
+        let old = self.process(running.space);
+        let fresh = self.add(space, self.vm.process()?);
+        let running = InSpace { space, ..running };
+        self.run(Some(running), held);
+        self.let_run(task, &fresh, running);
+        self.sim.set_space(Some(fresh.number.get()));
+        if let Some(old) = old {
+            self.leave(&old);
+        }
+        self.vm.return_to_user(&fresh);
+        Ok(())
+    }
+
+    fn exit(&self, held: &mut Held) {
+        let Some(running) = held.running else { return };
+        self.run(None, held);
+        self.sim.set_space(None);
+        if let Some(process) = self.process(running.space) {
+            self.leave(&process);
+        }
+    }
+
+    /// This CPU goes on with a task, or with none.
+    fn run(&self, running: Option<InSpace>, held: &mut Held) {
+        held.running = running;
+        self.on_cpus.borrow_mut()[self.sim.cpu()] = running.map(|running| running.space);
+    }
+
+    /// A task uses the process no more; after the last one its memory is taken down. If another CPU
+    /// is still said to run the process, something is missing in the recording, and it stays.
+    fn leave(&self, process: &Process<C>) {
+        process.threads.set(process.threads.get().saturating_sub(1));
+        let runs_there = |space: &Option<SpaceId>| {
+            space.is_some_and(|space| u64::from(space.0) == process.number.get())
+        };
+        if process.threads.get() == 0 && !self.on_cpus.borrow().iter().any(runs_there) {
+            self.vm.destroy(process);
+            // CPUs may remember it for as long as there are any; nobody else may find it.
+            let number = process.number.get() as u32;
+            let dead = slot(&mut self.spaces.borrow_mut(), number).take();
+            self.dead.borrow_mut().extend(dead);
+        }
+    }
+
+    fn add(&self, space: SpaceId, process: Process<C>) -> Rc<Process<C>> {
+        let process = Rc::new(process);
+        process.number.set(u64::from(space.0));
+        *slot(&mut self.spaces.borrow_mut(), space.0) = Some(Rc::clone(&process));
+        process
+    }
+
+    fn let_run(&self, task: TaskId, process: &Process<C>, at: InSpace) {
+        process.threads.set(process.threads.get() + 1);
+        *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
+    }
+
+    fn process(&self, space: SpaceId) -> Option<Rc<Process<C>>> {
+        self.spaces.borrow().get(space.0 as usize).cloned().flatten()
+    }
+
+    fn fail(&self, error: ReplayError) {
+        self.failure.borrow_mut().get_or_insert(error);
+    }
+
+    fn outcome(&self, end: RunEnd) -> Result<Outcome, ReplayError> {
+        if let Some(failure) = self.failure.borrow_mut().take() {
+            return Err(failure);
+        }
+        match end {
+            RunEnd::Done => Ok(Outcome::of(&self.vm)),
+            RunEnd::TimeUp => Err(ReplayError::Run(RunError::TimeUp)),
+            RunEnd::Deadlock(threads) => Err(ReplayError::Run(RunError::Deadlock(threads))),
+        }
+    }
+}
+
+/// When a step was recorded, and after how much computing.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    at_ns: u64,
+    computed_ns: u64,
+}
+
+impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
+    fn online(&self) {
+        self.vm.design().online();
+    }
+    fn switch(&self, space: u64) {
+        if let Some(process) = self.process(SpaceId(space as u32)) {
+            self.vm.switch(&process);
+        }
+    }
+    fn enter_lazy(&self) {
+        self.vm.design().enter_lazy();
+    }
+    fn leave(&self) {
+        self.vm.design().leave();
+    }
+    fn after_switch(&self, to: SwitchedTo) {
+        self.vm.bury(to);
+    }
+    fn tick_interval(&self) -> Option<Time> {
+        C::TICK_NS.map(Time::from_ns)
+    }
+    fn tick(&self) {
+        self.vm.design().tick();
+    }
+    fn flush_interrupt(&self) {
+        self.vm.design().interrupt();
+    }
+}
+
+fn slot<T>(all: &mut Vec<Option<T>>, number: u32) -> &mut Option<T> {
+    let number = number as usize;
+    if all.len() <= number {
+        all.resize_with(number + 1, || None);
+    }
+    &mut all[number]
+}
+
+const fn step_error(error: StepError) -> ReplayError {
+    ReplayError::Run(RunError::Step { program: ProgramId(0), error })
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::Run(error) => error.fmt(f),
+            Self::TooFewCpus { recorded, machine } => {
+                write!(f, "{recorded} CPUs were recorded, and the machine has {machine}",)
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReplayError {}
