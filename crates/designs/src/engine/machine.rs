@@ -16,13 +16,9 @@ use shootdown::{
     Root, Rule, Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts, Word,
 };
 
-use crate::broadcast::Told;
-use crate::machine;
-use crate::mmu::TagEntries;
-use crate::sim::Sim;
-use crate::telling::{self, Tell};
-use crate::time::Time;
-use crate::word::{SimWord, with_running};
+use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running};
+
+use super::telling::{self, Tell};
 
 /// What an embedder of the engine decides when it is compiled.
 pub trait EngineOptions: Sync + 'static {

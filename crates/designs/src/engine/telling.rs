@@ -3,8 +3,7 @@
 
 use shootdown::{Broadcast, Reach, TellingCosts};
 
-use crate::machine::Machine;
-use crate::time::Time;
+use shootdown_sim::{Machine, Time, machine};
 
 /// Which of the two ways to tell other CPUs are open to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ fn interrupt_costs(machine: &Machine) -> TellingCosts {
     let cost = &machine.interrupt;
     let virtualization = machine.virtualization.as_ref();
     let extra =
-        |of: fn(&crate::machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
+        |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
     let send = cost.send + extra(|cost| cost.send_exit);
     let deliver = cost.deliver_socket + extra(|cost| cost.inject);
     let taken = cost.entry + cost.acknowledge + extra(|cost| cost.acknowledge_exit);

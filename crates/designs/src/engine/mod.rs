@@ -2,6 +2,9 @@
 
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
+mod machine;
+mod telling;
+
 use core::cell::RefCell;
 use core::convert::Infallible;
 use core::ptr::NonNull;
@@ -13,7 +16,9 @@ use shootdown::{
     Shootdown, Space, StaleWrites,
 };
 use shootdown_sim::machine::Tagging;
-use shootdown_sim::{EngineOptions, Sim, SimMachine, Tell};
+use shootdown_sim::Sim;
+pub use machine::{EngineOptions, SimMachine};
+pub use telling::Tell;
 use shootdown_vm::{
     Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, Teller, UnmapLock,
 };
