@@ -131,8 +131,8 @@ mod ops;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
     Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
-    ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault, Retired,
-    Scheduling, UnmapLock, ZeroPage,
+    ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
+    Retired, Scheduling, UnmapLock, ZeroPage,
 };
 pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};

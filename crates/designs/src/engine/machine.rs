@@ -20,22 +20,41 @@ use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running}
 
 use super::telling::{self, Tell};
 
-/// What an embedder of the engine decides when it is compiled.
-pub trait EngineOptions: Sync + 'static {
+/// How long spaces live, as a type: an embedder of the engine decides it when the engine is compiled.
+pub trait SpaceLifetime: Sync + 'static {
     /// See [`Machine::LIFETIME`].
-    const LIFETIME: Lifetime = Lifetime::Handoff;
-    /// How other CPUs are told.
-    const TELL: Tell = Tell::Chosen;
+    const LIFETIME: Lifetime;
+}
+
+macro_rules! lifetimes {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name;
+
+        impl SpaceLifetime for $name {
+            const LIFETIME: Lifetime = Lifetime::$name;
+        }
+    )*};
+}
+
+lifetimes! {
+    /// The last CPU that is lazy on a dead space frees it.
+    Handoff
+    /// The exit of a space interrupts the CPUs that are lazy on it.
+    Shoot
+    /// A CPU that goes lazy on a space counts itself there.
+    Counted
 }
 
 /// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
 /// simulation that runs on this thread of the host.
-pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
+pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     cpus: Vec<Cpu<Self>>,
     /// For each CPU, the roots of dead spaces that it let go of last.
     dead: Vec<Mutex<Vec<Root>>>,
     dead_count: AtomicUsize,
-    options: PhantomData<fn() -> O>,
+    lifetime: PhantomData<fn() -> L>,
     tagging: Tagging,
     traps_stale_writes: bool,
     tolerates_mixed_sizes: bool,
@@ -47,7 +66,7 @@ pub struct SimMachine<const WORDS: usize, O: EngineOptions> {
     flush_costs: FlushCosts,
 }
 
-impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
+impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
     /// The engine on the machine of `sim`. `broken` is a rule that it shall break, for tests that
     /// expect it to be caught.
     ///
@@ -55,7 +74,7 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
     ///
     /// If there are more than `64 * WORDS` CPUs.
     #[must_use]
-    pub fn engine(sim: &Sim, broken: Option<Rule>) -> Shootdown<Self> {
+    pub fn engine(sim: &Sim, tell: Tell, broken: Option<Rule>) -> Shootdown<Self> {
         let cpus = sim.machine().cpu_count();
         assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
         let machine = sim.machine();
@@ -68,14 +87,14 @@ impl<const WORDS: usize, O: EngineOptions> SimMachine<WORDS, O> {
             cpus: (0..cpus).map(|_| Cpu::new()).collect(),
             dead: (0..cpus).map(|_| Mutex::default()).collect(),
             dead_count: AtomicUsize::new(0),
-            options: PhantomData,
+            lifetime: PhantomData,
             tagging,
             traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
             tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
             tags: machine.tlb.tags,
             flush_ceiling: machine.tlb.flush_ceiling,
-            broadcast: telling::broadcast(machine, O::TELL),
-            telling_costs: telling::costs(machine, O::TELL),
+            broadcast: telling::broadcast(machine, tell),
+            telling_costs: telling::costs(machine, tell),
             broken,
             flush_costs: flush_costs(&machine.tlb),
         })
@@ -143,13 +162,13 @@ fn on_machine(f: impl FnOnce(&Sim)) {
 // levels; what was broadcast is gone when its issuer has waited, and a remote fence when it
 // returns; interrupts arrive after finite time; `breaks` is only ever true in tests that expect the
 // oracle to notice.
-unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, O> {
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
     type Word = SimWord;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 256];
     type TagWords = [SimWord; 2048];
 
-    const LIFETIME: Lifetime = O::LIFETIME;
+    const LIFETIME: Lifetime = L::LIFETIME;
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
         &self.cpus[cpu.index()]
@@ -277,7 +296,7 @@ unsafe impl<const WORDS: usize, O: EngineOptions> Machine for SimMachine<WORDS, 
     }
 }
 
-impl<const WORDS: usize, O: EngineOptions> fmt::Debug for SimMachine<WORDS, O> {
+impl<const WORDS: usize, L: SpaceLifetime> fmt::Debug for SimMachine<WORDS, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimMachine").field("cpus", &self.cpus.len()).finish_non_exhaustive()
     }

@@ -11,118 +11,103 @@ use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+pub use machine::{Counted, Handoff, Shoot, SimMachine, SpaceLifetime};
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, Lifetime, Pending, Presence, Root, Rule,
-    Shootdown, Space, StaleWrites,
+    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, Pending, Presence, Root, Rule, Shootdown,
+    Space, StaleWrites,
 };
-use shootdown_sim::machine::Tagging;
 use shootdown_sim::Sim;
-pub use machine::{EngineOptions, SimMachine};
-pub use telling::Tell;
+use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
-    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, Teller, UnmapLock,
+    Batching, Change, Defer, EmptyTables, ErasedCoherence, Flush, Lifetimes, Policy, ReclaimFlush,
+    Retired, Scheduling, Teller, UnmapLock, ZeroPage,
 };
 
-/// The design, with room for `64 * WORDS` CPUs.
+use crate::design::{Design, Purpose};
+use crate::linux;
+pub use telling::Tell;
+
+impl Design {
+    /// The engine of this repository.
+    pub const SHOOTDOWN: Self =
+        Self::new("shootdown", Purpose::General, |sim| sized(sim, Tell::Chosen, POLICY));
+    /// The engine, with the policy of Linux 7.0.
+    pub const SHOOTDOWN_ALONE: Self = Self::new("shootdown-alone", Purpose::General, |sim| {
+        sized(sim, Tell::Chosen, linux::POLICY)
+    });
+    /// The engine, which notifies other CPUs by interrupts alone.
+    pub const SHOOTDOWN_INTERRUPTS: Self =
+        Self::new("shootdown-interrupts", Purpose::OtherHardware, |sim| {
+            sized(sim, Tell::Interrupts, POLICY)
+        });
+    /// The engine, which notifies other CPUs by broadcasts where the machine has them.
+    pub const SHOOTDOWN_BROADCASTS: Self =
+        Self::new("shootdown-broadcasts", Purpose::OtherHardware, |sim| {
+            sized(sim, Tell::Broadcasts, POLICY)
+        });
+}
+
+/// The engine, as a kernel would be built for the number of CPUs of the machine.
+fn sized(sim: Rc<Sim>, tell: Tell, policy: Policy) -> ErasedCoherence {
+    match sim.machine().cpu_count() {
+        ..=64 => Engine::<1>::telling(sim, tell).with_policy(policy).into(),
+        65..=256 => Engine::<4>::telling(sim, tell).with_policy(policy).into(),
+        _ => Engine::<64>::telling(sim, tell).with_policy(policy).into(),
+    }
+}
+
+/// The design, with room for `64 * WORDS` CPUs. Spaces live as `L` says.
 #[derive(Debug)]
-pub struct Engine<const WORDS: usize, P: Policy = Ours> {
+pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     sim: Rc<Sim>,
+    policy: Policy,
     /// For each CPU.
     tellers: Vec<Teller>,
-    /// Spaces that were retired and may still be held, by their roots: whoever made them may drop
-    /// them meanwhile.
-    retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, P>>>>>,
-    /// For ever: a `Pending` borrows it.
-    engine: &'static Shootdown<SimMachine<WORDS, P>>,
+    /// Spaces that were retired and may still be held, by their roots. The memory manager may drop
+    /// them before their roots are handed out.
+    retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, L>>>>>,
+    /// Never freed: a `Pending` borrows it.
+    engine: &'static Shootdown<SimMachine<WORDS, L>>,
 }
 
-/// What the memory manager does with locks, page tables and pages of zeros: not the engine's doing,
-/// but made possible by it, so that it can be told apart.
-pub trait Policy: EngineOptions {
-    /// See [`Coherence::UNMAP_LOCK`].
-    const UNMAP_LOCK: UnmapLock;
-    /// See [`Coherence::EMPTY_TABLES`].
-    const EMPTY_TABLES: EmptyTables;
-    /// See [`Coherence::FIRST_READ`].
-    const FIRST_READ: FirstRead;
-    /// See [`Coherence::EXTRA_FLUSHES`].
-    const EXTRA_FLUSHES: ExtraFlushes;
-}
+/// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables stay,
+/// and a page that is likely to be written is not shared at its first read.
+pub const POLICY: Policy = Policy {
+    empty_tables: EmptyTables::Kept,
+    zero_page: ZeroPage::Predicted,
+    reclaim_flush: ReclaimFlush::Batched,
+    ..Policy::new(UnmapLock::Released)
+};
 
-/// Locks are let go of before the wait, empty page tables kept, and pages that are likely to be
-/// written not shared at the first read.
-#[derive(Debug)]
-pub struct Ours;
-
-/// The same, and who exits interrupts those who are lazy on the space, instead of leaving it to
-/// the last of them to free it.
-#[derive(Debug)]
-pub struct Shooting;
-
-/// The same, and who goes lazy on a space counts itself there.
-#[derive(Debug)]
-pub struct Counting;
-
-/// The same, and other CPUs are told by interrupts, whatever else the machine has.
-#[derive(Debug)]
-pub struct Interrupting;
-
-/// The same, and other CPUs are told by broadcasts, where the machine has them.
-#[derive(Debug)]
-pub struct Broadcasting;
-
-/// As under Linux 7.0.
-#[derive(Debug)]
-pub struct LinuxPolicy;
-
-impl EngineOptions for Ours {}
-impl EngineOptions for LinuxPolicy {}
-impl EngineOptions for Shooting {
-    const LIFETIME: Lifetime = Lifetime::Shoot;
-}
-impl EngineOptions for Counting {
-    const LIFETIME: Lifetime = Lifetime::Counted;
-}
-impl EngineOptions for Interrupting {
-    const TELL: Tell = Tell::Interrupts;
-}
-impl EngineOptions for Broadcasting {
-    const TELL: Tell = Tell::Broadcasts;
-}
-
-macro_rules! ours {
-    ($($policy:ident),*) => {$(
-        impl Policy for $policy {
-            const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
-            const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
-            const FIRST_READ: FirstRead = FirstRead::Guessed;
-            const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
-        }
-    )*};
-}
-
-ours!(Ours, Shooting, Counting, Interrupting, Broadcasting);
-
-impl Policy for LinuxPolicy {
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
-    const EMPTY_TABLES: EmptyTables = EmptyTables::Freed;
-    const FIRST_READ: FirstRead = FirstRead::ZeroPage;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
-}
-
-impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
-    /// On this machine.
+impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
+    /// The engine on this machine, with [`POLICY`].
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
-        Self::with_broken_rule(sim, None)
+        Self::on(sim, Tell::Chosen, None)
+    }
+
+    /// An engine that notifies other CPUs in one of the ways that the machine has.
+    #[must_use]
+    pub fn telling(sim: Rc<Sim>, tell: Tell) -> Self {
+        Self::on(sim, tell, None)
     }
 
     /// An engine that breaks a rule, for tests that expect the oracle to notice.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
-        let engine = Box::leak(Box::new(SimMachine::engine(&sim, broken)));
+        Self::on(sim, Tell::Chosen, broken)
+    }
+
+    /// The same engine with another policy.
+    #[must_use]
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    fn on(sim: Rc<Sim>, tell: Tell, broken: Option<Rule>) -> Self {
+        let engine = Box::leak(Box::new(SimMachine::engine(&sim, tell, broken)));
         let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
-        Self { sim, tellers, retired: RefCell::default(), engine }
+        Self { sim, policy: POLICY, tellers, retired: RefCell::default(), engine }
     }
 
     fn teller(&self) -> &Teller {
@@ -143,7 +128,7 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     }
 
     /// Calls `f` with the token of this CPU.
-    fn here<R>(&self, f: impl FnOnce(Here<'static, SimMachine<WORDS, P>>) -> R) -> R {
+    fn here<R>(&self, f: impl FnOnce(Here<'static, SimMachine<WORDS, L>>) -> R) -> R {
         self.sim.mask();
         // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks them,
         // and the handler does not interrupt it.
@@ -164,20 +149,12 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     }
 }
 
-impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
-    type Space = Rc<Space<SimMachine<WORDS, P>>>;
-    type Pending = Pending<'static, SimMachine<WORDS, P>>;
-    type Batch = Batch<Self::Space, Vec<()>>;
-    type Parked = Infallible;
+impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
+    type Space = Rc<Space<SimMachine<WORDS, L>>>;
+    type Pending = Pending<'static, SimMachine<WORDS, L>>;
 
-    const UNMAP_LOCK: UnmapLock = P::UNMAP_LOCK;
-    const EMPTY_TABLES: EmptyTables = P::EMPTY_TABLES;
-    const FIRST_READ: FirstRead = P::FIRST_READ;
-    const EXTRA_FLUSHES: ExtraFlushes = P::EXTRA_FLUSHES;
-    const TAKING: Taking = Taking::Batched;
-
-    fn online(&self) {
-        self.here(|here| here.online());
+    fn policy(&self) -> Policy {
+        self.policy
     }
 
     fn space(&self, root: Root) -> Self::Space {
@@ -198,17 +175,20 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         self.masked(|| pending.wait());
         pending.horizon()
     }
+}
 
-    fn expel(&self, space: &Self::Space) -> Horizon {
-        let pending = self.here(|here| here.expel(space));
-        self.wait(pending)
-    }
+impl<const WORDS: usize, L: SpaceLifetime> Defer for Engine<WORDS, L> {
+    type Deferred = Infallible;
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
+impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
+    type Batch = Batch<Self::Space, Vec<()>>;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
         batch.space(self.engine.machine(), space).map(drop)
     }
 
-    fn taken(
+    fn unmapped(
         &self,
         batch: &mut Self::Batch,
         space: &Self::Space,
@@ -230,10 +210,12 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         self.masked(|| drop(sent));
     }
 
-    fn is_held_back(&self, space: &Self::Space) -> bool {
+    fn is_batched(&self, space: &Self::Space) -> bool {
         space.is_held_back(self.engine.machine())
     }
+}
 
+impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
     fn retire(&self, space: &Self::Space) -> Retired {
         self.retired.borrow_mut().insert(space.root().0, Rc::clone(space));
         let retiring = self.here(|here| {
@@ -260,6 +242,17 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     fn reap(&self) {
         let reaping = self.here(|here| here.reap());
         self.masked(|| reaping.wait());
+    }
+
+    fn flush_walkers(&self, space: &Self::Space) -> Horizon {
+        let pending = self.here(|here| here.expel(space));
+        self.wait(pending)
+    }
+}
+
+impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
+    fn online(&self) {
+        self.here(|here| here.online());
     }
 
     unsafe fn switch(&self, space: &Self::Space) {
@@ -296,7 +289,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         self.here(|here| here.enter_lazy());
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.here(|here| here.leave());
     }
 

@@ -72,8 +72,7 @@ pub(crate) fn costs(machine: &Machine, tell: Tell) -> TellingCosts {
 fn interrupt_costs(machine: &Machine) -> TellingCosts {
     let cost = &machine.interrupt;
     let virtualization = machine.virtualization.as_ref();
-    let extra =
-        |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
+    let extra = |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
     let send = cost.send + extra(|cost| cost.send_exit);
     let deliver = cost.deliver_socket + extra(|cost| cost.inject);
     let taken = cost.entry + cost.acknowledge + extra(|cost| cost.acknowledge_exit);

@@ -7,6 +7,8 @@ use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 
 use super::{Change, Coherence, Later, Policy, Retired};
 
+/// A coherence of any type.
+pub type ErasedCoherence = Box<dyn DynCoherence>;
 /// A batch of any coherence. `None` stands for an empty one.
 pub type ErasedBatch = Option<Box<dyn Any>>;
 
@@ -221,5 +223,11 @@ impl<C: Coherence + 'static> DynCoherence for C {
     }
     fn tick(&self) {
         self.tick();
+    }
+}
+
+impl<C: Coherence + 'static> From<C> for ErasedCoherence {
+    fn from(coherence: C) -> Self {
+        Box::new(coherence)
     }
 }

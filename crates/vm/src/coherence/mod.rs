@@ -8,7 +8,7 @@ mod erased;
 mod policy;
 
 pub use change::{Cause, Change, Freed};
-pub use erased::{DynCoherence, ErasedBatch};
+pub use erased::{DynCoherence, ErasedBatch, ErasedCoherence};
 pub use policy::{EmptyTables, ExtraFlushes, Policy, ReclaimFlush, Refault, UnmapLock, ZeroPage};
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};

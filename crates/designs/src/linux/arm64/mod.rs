@@ -43,7 +43,7 @@ use std::rc::Rc;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, TagEntries, Told};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
+use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
@@ -51,8 +51,18 @@ use super::batch::TlbFlushBatched;
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, UnmapBatch};
+use crate::design::{Design, Purpose};
 
 mod batch;
+
+impl Design {
+    /// Linux on arm64.
+    pub const ARM64: Self =
+        Self::new("arm64", Purpose::OtherHardware, |sim| Arm64::stock(sim).into());
+    /// Linux on arm64 with seed 003.
+    pub const ARM64_SKIP: Self =
+        Self::new("arm64-skip", Purpose::OtherHardware, |sim| Arm64::skip(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -282,15 +292,13 @@ impl Arm64 {
     }
 }
 
-impl Coherence for Arm64 {
+impl Flush for Arm64 {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = UnmapBatch;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
-    const TAKING: Taking = Taking::Batched;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        super::POLICY
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -312,13 +320,21 @@ impl Coherence for Arm64 {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.hold_back(&space.tlb_flush_batched);
+impl Defer for Arm64 {
+    type Deferred = Infallible;
+}
+
+impl Batching for Arm64 {
+    type Batch = UnmapBatch;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.add_space(&space.tlb_flush_batched);
         Ok(())
     }
 
-    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
+    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
         self.try_to_unmap(batch, space, address);
     }
 
@@ -327,10 +343,12 @@ impl Coherence for Arm64 {
         batch.finish();
     }
 
-    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_held_back()
+    fn is_batched(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_batched()
     }
+}
 
+impl Lifetimes for Arm64 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         self.flush_mm(space, None, Freed::Tables);
         put(&**space)
@@ -339,7 +357,9 @@ impl Coherence for Arm64 {
     fn take_dead(&self) -> Option<Root> {
         self.mms.take_free(self.sim.cpu())
     }
+}
 
+impl Scheduling for Arm64 {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(space);
     }
@@ -357,7 +377,7 @@ impl Coherence for Arm64 {
         self.mms.borrow(cpu);
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         // The TLB is lost without its help.
     }
 

@@ -21,12 +21,25 @@ use std::rc::Rc;
 
 use shootdown::{Horizon, Root};
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
+use shootdown_vm::{
+    Change, Defer, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling,
+};
 
-use super::{Calls, CpuMask, FlushInfo, INIT_MM};
+use super::batch::TlbFlushBatched;
+use super::{Calls, CpuMask, FlushInfo, INIT_MM, LinuxRule, NO_MM};
+use crate::design::{Design, Purpose};
 
 pub mod batched;
 pub mod latr;
+
+impl Design {
+    /// Linux before seed 000.
+    pub const LINUX_4_12: Self =
+        Self::new("linux-4.12", Purpose::General, |sim| Linux412::new(sim).into());
+    /// Linux before seed 004: pages that reclaim unmaps are flushed one by one.
+    pub const UNMAP_4_2: Self =
+        Self::new("unmap-4.2", Purpose::Reclaim, |sim| Linux412::new(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -35,6 +48,8 @@ pub struct Linux412 {
     cpus: Vec<TlbState>,
     calls: Calls,
     last_ctx_id: Cell<u64>,
+    reclaim_flush: ReclaimFlush,
+    broken: Option<LinuxRule>,
 }
 
 /// A space (`mm_struct`).
@@ -43,6 +58,8 @@ pub struct Mm {
     ctx_id: u64,
     root: u64,
     cpumask: Rc<CpuMask>,
+    /// A word that only Linux 4.13 has, and only batches use.
+    tlb_flush_batched: Rc<TlbFlushBatched>,
 }
 
 /// A CPU's private state (`cpu_tlbstate`).
@@ -63,6 +80,8 @@ impl Linux412 {
             cpus: (0..cpus).map(|_| TlbState::default()).collect(),
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
+            reclaim_flush: ReclaimFlush::PerPage,
+            broken: None,
             sim,
         }
     }
@@ -106,6 +125,14 @@ impl Linux412 {
         info
     }
 
+    fn flush_tlb_mm_range(&self, space: &Mm, change: &Change) {
+        let info = self.flush_locally(space, change);
+        let targets = space.cpumask.others(self.sim.cpu());
+        if !targets.is_empty() {
+            self.calls.call(&self.sim, &targets, &info, || {});
+        }
+    }
+
     /// `flush_tlb_func_common`: what a CPU does that is told.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
@@ -120,33 +147,40 @@ impl Linux412 {
     }
 }
 
-impl Coherence for Linux412 {
+impl Flush for Linux412 {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        Policy { reclaim_flush: self.reclaim_flush, ..super::UNBATCHED }
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
         let cpumask = Rc::new(CpuMask::new(self.cpus.len()));
-        Rc::new(Mm { ctx_id: self.last_ctx_id.get(), root: root.0 >> 12, cpumask })
+        Rc::new(Mm {
+            ctx_id: self.last_ctx_id.get(),
+            root: root.0 >> 12,
+            cpumask,
+            tlb_flush_batched: TlbFlushBatched::new(),
+        })
     }
 
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
-        let info = self.flush_locally(space, change);
-        let targets = space.cpumask.others(self.sim.cpu());
-        if !targets.is_empty() {
-            self.calls.call(&self.sim, &targets, &info, || {});
-        }
+        let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
     }
 
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
+impl Defer for Linux412 {
+    type Deferred = Infallible;
+}
+
+impl Lifetimes for Linux412 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         // An exiting thread has become lazy on its own space, and the flush has all of them leave.
         // One that executes another program is elsewhere by now.
@@ -158,7 +192,9 @@ impl Coherence for Linux412 {
         self.flush(space, &Change::whole(Freed::Tables));
         Retired::Free
     }
+}
 
+impl Scheduling for Linux412 {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(Some(space));
     }
@@ -170,11 +206,14 @@ impl Coherence for Linux412 {
         }
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.switch_mm(None);
     }
 
     fn interrupt(&self) {
-        self.calls.serve(&self.sim, |info| self.flush_func(info));
+        self.calls.serve(&self.sim, |info| match info.mm {
+            NO_MM => self.percpu_flush_tlb_batch_pages(),
+            _ => self.flush_func(info),
+        });
     }
 }

@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
+use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::batch::TlbFlushBatched;
 use super::lifetime::{ExitFlush, Lifetime, Uncounted};
@@ -28,19 +28,26 @@ use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, OwnLine, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
+use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
 
 mod batch;
 pub mod invlpgb;
 
+impl Design {
+    /// Linux today, except that lazy CPUs are not counted.
+    pub const LINUX_7_0: Self =
+        Self::new("linux-7.0", Purpose::General, |sim| Linux70::new(sim).into());
+}
+
 /// The design.
 #[derive(Debug)]
-pub struct Linux70<L = Uncounted> {
+pub struct Linux70 {
     sim: Rc<Sim>,
     cpus: Vec<TlbState>,
     calls: Calls,
     last_ctx_id: Cell<u64>,
-    lifetime: L,
+    lifetime: Box<dyn Lifetime>,
     /// Where INVLPGB is used.
     global: Option<GlobalAsids>,
     broken: Option<LinuxRule>,
@@ -99,12 +106,10 @@ impl Linux70 {
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::with_lifetime(sim, Uncounted)
     }
-}
 
-impl<L: Lifetime> Linux70<L> {
     /// On this machine, with another way to keep spaces that CPUs are lazy on.
     #[must_use]
-    pub fn with_lifetime(sim: Rc<Sim>, lifetime: L) -> Self {
+    pub fn with_lifetime(sim: Rc<Sim>, lifetime: impl Lifetime + 'static) -> Self {
         let cpus = sim.machine().cpu_count();
         let cpu = |_| TlbState {
             loaded_mm: OwnLine(SimWord::with(INIT_MM)),
@@ -122,7 +127,7 @@ impl<L: Lifetime> Linux70<L> {
             cpus: (0..cpus).map(cpu).collect(),
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
-            lifetime,
+            lifetime: Box::new(lifetime),
             global: None,
             broken: None,
             sim,
@@ -344,15 +349,13 @@ impl<L: Lifetime> Linux70<L> {
     }
 }
 
-impl<L: Lifetime> Coherence for Linux70<L> {
+impl Flush for Linux70 {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = UnmapBatch;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
-    const TAKING: Taking = Taking::Batched;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        super::POLICY
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -376,13 +379,21 @@ impl<L: Lifetime> Coherence for Linux70<L> {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.hold_back(&space.tlb_flush_batched);
+impl Defer for Linux70 {
+    type Deferred = Infallible;
+}
+
+impl Batching for Linux70 {
+    type Batch = UnmapBatch;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.add_space(&space.tlb_flush_batched);
         Ok(())
     }
 
-    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
+    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
         self.try_to_unmap(batch, space, address);
     }
 
@@ -391,10 +402,12 @@ impl<L: Lifetime> Coherence for Linux70<L> {
         batch.finish();
     }
 
-    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_held_back()
+    fn is_batched(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_batched()
     }
+}
 
+impl Lifetimes for Linux70 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         // An exiting thread is lazy on its own space by now, and one that executes another program
         // is elsewhere; freed tables have all lazy CPUs, and so perhaps this one, switch to
@@ -418,7 +431,9 @@ impl<L: Lifetime> Coherence for Linux70<L> {
         self.free_global_asid(root);
         Some(root)
     }
+}
 
+impl Scheduling for Linux70 {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(Some(space));
         self.lifetime.enter_user(self);
@@ -433,7 +448,7 @@ impl<L: Lifetime> Coherence for Linux70<L> {
         }
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.unlazy_mm();
     }
 
