@@ -1,32 +1,37 @@
-//! The house style, as far as a machine can see it.
+//! The part of the house style that a program can check.
+
+mod crates;
+mod modules;
+mod source;
+mod style;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::command::{Command, Failure};
 
-/// The guide for who embeds the engine, whose excerpts are of this kernel.
+/// The guide for embedders. Each of its excerpts is a copy of lines of the file that it names.
 const GUIDE: &str = "docs/embedding.md";
-const COLUMNS_MAX: usize = 100;
-const FILE_LINES_MAX: usize = 600;
-const FUNCTION_LINES_MAX: usize = 70;
-const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// Checks every Rust file that git knows or would take.
+/// Checks every Rust file that git tracks or would add.
 pub(crate) fn check() -> Result<(), Failure> {
     let list = "ls-files --cached --others --exclude-standard -- *.rs";
-    let files = Command::new("git").args(list).output()?;
-    let mut findings = Vec::new();
-    let mut count = 0;
-    for file in files.lines().map(PathBuf::from) {
-        // Deleted, and not yet committed as such.
+    let listed = Command::new("git").args(list).output()?;
+    let mut files = Vec::new();
+    for file in listed.lines().map(PathBuf::from) {
+        // A file that is deleted but not yet committed as deleted is not there.
         let Ok(text) = fs::read_to_string(crate::root().join(&file)) else { continue };
-        count += 1;
-        check_file(&file, &text, &mut findings);
+        files.push((file, text));
+    }
+    let mut findings = Vec::new();
+    for (file, text) in &files {
+        style::check_file(file, text, &mut findings);
+        check_module_file(file, &files, &mut findings);
     }
     check_excerpts(&mut findings);
+    crates::check(&files, &mut findings);
     if findings.is_empty() {
-        println!("{count} files are tidy");
+        println!("{} files are tidy", files.len());
         return Ok(());
     }
     for finding in &findings {
@@ -34,11 +39,34 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
     Err(Failure::new(
         format!("{} findings", findings.len()),
-        "mend them; the rules: xtask/src/tidy.rs",
+        "fix them; the rules are in xtask/src/tidy",
     ))
 }
 
-/// What the guide shows is in the file that it named last.
+/// Crates whose module files are still in both styles.
+const MODULE_FILES_MIXED: &[&str] = &[
+    "crates/designs",
+    "crates/lab",
+    "crates/shootdown",
+    "crates/vm",
+    "crates/workload",
+    "crates/x86_64",
+];
+
+/// A module with child modules is in `name/mod.rs`, not in `name.rs` beside `name/`.
+fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Vec<String>) {
+    let folder = file.with_extension("");
+    let has_folder = || files.iter().any(|(other, _)| other.starts_with(&folder));
+    if !MODULE_FILES_MIXED.iter().any(|of| file.starts_with(of)) && has_folder() {
+        findings.push(format!(
+            "{}:1: move it to {}/mod.rs, where its child modules are",
+            file.display(),
+            folder.display(),
+        ));
+    }
+}
+
+/// Each excerpt in the guide occurs in the file that the guide named last before it.
 fn check_excerpts(findings: &mut Vec<String>) {
     let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
     let mut before = String::new();
@@ -50,175 +78,7 @@ fn check_excerpts(findings: &mut Vec<String>) {
         let source = fs::read_to_string(crate::root().join(named)).unwrap_or_default();
         if !source.contains(excerpt) {
             let first = excerpt.lines().next().unwrap_or_default().trim();
-            findings.push(format!("{GUIDE}: `{first}` … is not what `{named}` says"));
-        }
-    }
-}
-
-fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
-    let place = |line: usize| format!("{}:{line}", file.display());
-    let lines = text.lines().count();
-    if lines > FILE_LINES_MAX {
-        findings.push(format!("{}: {lines} lines; one idea each", place(1)));
-    }
-    if !text.starts_with("//!") && !text.starts_with("#!") {
-        findings.push(format!("{}: says not what it is for", place(1)));
-    }
-    let has_rules = has_rules(file);
-    if has_rules {
-        check_relaxed(file, text, findings);
-    }
-    let mut function: Option<(usize, usize)> = None;
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.chars().count() > COLUMNS_MAX {
-            findings.push(format!("{}: longer than {COLUMNS_MAX} columns", place(number)));
-        }
-        // Split, so that this file does not find itself.
-        for mark in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("dbg", "!(")] {
-            if line.contains(mark) {
-                findings.push(format!("{}: `{mark}` is for a note, not for main", place(number)));
-            }
-        }
-        let code = line.split("//").next().unwrap_or_default();
-        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
-        let is_bare = words.any(|word| ORDERINGS.contains(&word)) || code.contains(".fence()");
-        if has_rules && is_bare {
-            findings.push(format!("{}: orders, and names no rule of rules.rs", place(number)));
-        }
-        let indent = line.len() - line.trim_start().len();
-        if is_function(line.trim_start()) {
-            function = Some((number, indent));
-        } else if let Some((start, of)) = function
-            && line.trim_end() == format!("{:of$}}}", "")
-        {
-            if number - start > FUNCTION_LINES_MAX {
-                findings.push(format!(
-                    "{}: {} lines in one function",
-                    place(start),
-                    number - start
-                ));
-            }
-            function = None;
-        }
-    }
-}
-
-/// Each relaxed access to a word of the engine says why no ordering is needed: `Relaxed: <reason>`
-/// in a comment on the same line, or above it in the same paragraph. In the doc comment of a
-/// function, the reason is that of the whole function. Unit tests are exempt, and counters, whose
-/// module says why.
-fn check_relaxed(file: &Path, text: &str, findings: &mut Vec<String>) {
-    if file.ends_with("stats.rs") {
-        return;
-    }
-    let (mut of_paragraph, mut of_item, mut of_function) = (false, false, None);
-    let lines = text.lines().take_while(|line| !line.starts_with("#[cfg("));
-    for (number, line) in (1..).zip(lines) {
-        let (code, comment) = line.split_once("//").unwrap_or((line, ""));
-        let (indent, code) = (line.len() - line.trim_start().len(), code.trim_start());
-        if line.trim().is_empty() {
-            (of_paragraph, of_item) = (false, false);
-        }
-        if comment.split_once("Relaxed: ").is_some_and(|(_, reason)| !reason.is_empty()) {
-            let is_doc = comment.starts_with('/');
-            (of_paragraph, of_item) = (of_paragraph || !is_doc, of_item || is_doc);
-        }
-        if is_function(code) && std::mem::take(&mut of_item) {
-            of_function = Some(indent);
-        }
-        let has_reason = of_paragraph || of_function.is_some();
-        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
-        if words.any(|word| word == "Relaxed") && !code.starts_with("use ") && !has_reason {
-            let place = format!("{}:{number}", file.display());
-            findings.push(format!("{place}: relaxed, without a `// Relaxed: <reason>`"));
-        }
-        if of_function.is_some_and(|of| line.trim_end() == format!("{:of$}}}", "")) {
-            of_function = None;
-        }
-    }
-}
-
-/// Whether this is a part of the engine whose fences, and whose orderings beyond relaxed, are all
-/// rules with names: so that there is a test that breaks each.
-fn has_rules(file: &Path) -> bool {
-    let is_exempt = |file: &Path| {
-        // The list itself, what a kernel implements, and the machine for tests.
-        file == Path::new("rules.rs")
-            || file == Path::new("machine.rs")
-            || file.starts_with("machine")
-            || file.starts_with("soft")
-    };
-    file.strip_prefix("crates/shootdown/src").is_ok_and(|file| !is_exempt(file))
-}
-
-/// Whether a line begins a function. rustfmt has seen to the rest.
-fn is_function(line: &str) -> bool {
-    let mut words = line.split_whitespace();
-    let signature = words.find(|word| {
-        !matches!(*word, "pub" | "const" | "unsafe" | "async" | "extern")
-            && !word.starts_with("pub(")
-    });
-    signature == Some("fn") && line.ends_with(['{', '('])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_orders_without_a_rule_is_found_in_the_engine() {
-        let findings = |file: &str, line: &str| {
-            let mut findings = Vec::new();
-            check_file(Path::new(file), &format!("//! A file.\n{line}\n"), &mut findings);
-            findings.len()
-        };
-        let engine = "crates/shootdown/src/tag/global.rs";
-        for bare in
-            ["let tag = self.tag.load(Ordering::Acquire);", "use x::{Release};", "m.fence();"]
-        {
-            assert_eq!(findings(engine, bare), 1, "{bare}");
-            assert_eq!(findings("crates/shootdown/src/machine.rs", bare), 0);
-            assert_eq!(findings("crates/sim/src/lib.rs", bare), 0);
-        }
-        for fine in [
-            "order(machine, Rule::NumberAcquire)",
-            "fence(machine, Rule::FlushFence);",
-            "self.tag.load(Relaxed) // Relaxed: Acquire is not needed",
-        ] {
-            assert_eq!(findings(engine, fine), 0, "{fine}");
-        }
-    }
-
-    #[test]
-    fn relaxed_access_without_reason_is_found() {
-        let findings = |file: &str, text: &str| {
-            let mut findings = Vec::new();
-            check_file(Path::new(file), &format!("//! A file.\n{text}\n"), &mut findings);
-            findings.len()
-        };
-        let engine = "crates/shootdown/src/bell.rs";
-        let access = "    self.rung.load(Relaxed);";
-        for (unreasoned, count) in [
-            (access.to_owned(), 1),
-            (format!("{access}\n{access}"), 2),
-            (format!("    // Relaxed: only a hint.\n\n{access}"), 1),
-            (format!("    // It is relaxed.\n{access}"), 1),
-            (format!("    // Relaxed: \n{access}"), 1),
-            (format!("/// Relaxed: under the lock.\nfn f() {{\n}}\nfn g() {{\n{access}\n}}"), 1),
-            (format!("/// Relaxed: of f.\nfn f() {{\n}}\n\nfn g() {{\n{access}\n}}"), 1),
-        ] {
-            assert_eq!(findings(engine, &unreasoned), count, "{unreasoned}");
-            assert_eq!(findings("crates/shootdown/src/stats.rs", &unreasoned), 0);
-            assert_eq!(findings("crates/shootdown/src/machine.rs", &unreasoned), 0);
-        }
-        for fine in [
-            format!("{access} // Relaxed: only a hint."),
-            format!("    // Relaxed: only a hint.\n    let x = 1;\n{access}\n{access}"),
-            format!("/// Relaxed: under the lock.\nfn f() {{\n    let x = 1;\n\n{access}\n}}"),
-            "use core::sync::atomic::Ordering::Relaxed;".to_owned(),
-            format!("#[cfg(test)]\nmod tests {{\n{access}\n}}"),
-        ] {
-            assert_eq!(findings(engine, &fine), 0, "{fine}");
+            findings.push(format!("{GUIDE}: `{first}` … is not in `{named}`"));
         }
     }
 }
