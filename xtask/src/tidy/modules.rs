@@ -1,9 +1,9 @@
 //! The modules of a crate, and the cycles among them.
 //!
 //! Module A uses module B if a path in A that begins with `crate`, `super` or `self` leads into B:
-//! in a `use`, an expression or a macro. A path through a re-export leads to the module that defines
-//! it. Three things are not uses: a re-export; a path in test code; and a path that begins with the
-//! name of A's own child, because a folder and its `mod.rs` are one part.
+//! in a `use`, an expression or a macro. A path through a re-export leads to the module that has
+//! the item. Three things are not uses: a re-export; a path in test code; and a path that begins
+//! with the name of A's own child, because a folder and its `mod.rs` are one part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
