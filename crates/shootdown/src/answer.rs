@@ -3,7 +3,7 @@
 use crate::bell::Round;
 use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
-use crate::journal::{Ceiling, LOG_ENTRIES, Missed};
+use crate::flush_log::{Ceiling, LOG_ENTRIES, Missed};
 use crate::machine::Machine;
 use crate::presence::Presence;
 use crate::rules::Rule;

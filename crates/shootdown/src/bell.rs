@@ -9,7 +9,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::line::OwnLine;
+use crate::cache_padded::OwnLine;
 use crate::machine::{Machine, Word};
 use crate::rules::{Rule, order};
 

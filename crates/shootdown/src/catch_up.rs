@@ -4,7 +4,7 @@
 //! few ranges, and the log still has all of them, it invalidates these; else the whole tag.
 
 use crate::cpu::Here;
-use crate::journal::{Ceiling, Missed};
+use crate::flush_log::{Ceiling, Missed};
 use crate::machine::{Machine, Tag};
 use crate::space::Space;
 use crate::tag::Tagging;

@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Bell;
 use crate::engine::Shootdown;
-use crate::held::Held;
+use crate::hazard::Held;
 use crate::machine::{CpuId, Machine, Word};
 use crate::method::Teller;
 use crate::presence::{Presence, PresenceWord};

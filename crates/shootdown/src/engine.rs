@@ -5,10 +5,10 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::cache_padded::OwnLine;
 use crate::cpu::{Cpu, Here};
 use crate::cpu_set::SharedCpuSet;
-use crate::journal::Journal;
-use crate::line::OwnLine;
+use crate::flush_log::Journal;
 use crate::machine::{CpuId, Machine, Root, Word};
 use crate::presence::{Presence, SpaceId};
 use crate::space::Space;

@@ -10,7 +10,7 @@ use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extents::Extents;
-use crate::journal::Origin;
+use crate::flush_log::Origin;
 use crate::machine::Machine;
 use crate::notify::{Flush, WalkerPolicy};
 use crate::pending::Pending;
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(after.flushes_told_nobody - before.flushes_told_nobody, 3);
         assert_eq!(after.flushes_full, before.flushes_full);
         let everything = space.journal.missed(engine.machine(), 2, 3, here.ceiling_at_work());
-        assert_eq!(everything, crate::journal::Missed::Everything);
+        assert_eq!(everything, crate::flush_log::Missed::Everything);
         // More than are worth it.
         here.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);

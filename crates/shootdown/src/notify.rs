@@ -7,12 +7,12 @@
 use crate::bell::Rung;
 use crate::cpu::Here;
 use crate::cpu_set::{CpuSet, cpus_of_word};
+use crate::cpumask::Roster;
 use crate::extent::Extent;
-use crate::journal::Origin;
+use crate::flush_log::Origin;
 use crate::machine::{CpuId, Machine, Tag};
 use crate::pending::Pending;
 use crate::presence::PresenceWord;
-use crate::roster::Roster;
 use crate::rules::Rule;
 use crate::space::Space;
 

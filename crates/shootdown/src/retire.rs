@@ -22,7 +22,7 @@ use core::ptr::NonNull;
 use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
-use crate::held::Held;
+use crate::hazard::Held;
 use crate::machine::{Machine, Word};
 use crate::pending::Pending;
 use crate::presence::Presence;

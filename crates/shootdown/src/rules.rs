@@ -91,7 +91,7 @@
 //!
 //! # The roster
 //!
-//! Moving a roster to a fresh set (why it moves is told in `roster.rs`) is a handshake between the
+//! Moving a roster to a fresh set (why it moves is told in `cpumask.rs`) is a handshake between the
 //! flush that moves it and CPUs that register:
 //!
 //! ```text

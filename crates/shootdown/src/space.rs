@@ -3,12 +3,12 @@
 use core::fmt;
 use core::marker::PhantomPinned;
 
+use crate::cpumask::Roster;
 use crate::engine::Shootdown;
-use crate::journal::Journal;
+use crate::flush_log::Journal;
 use crate::machine::{Machine, Root, Word};
 use crate::presence::SpaceId;
 use crate::retire::ALIVE;
-use crate::roster::Roster;
 use crate::stats::{Counter, SpaceCounters, SpaceStats};
 
 /// One address space: its root, how often it was flushed, and who may be using it.

@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
 
 use crate::cpu::Here;
-use crate::held::Held;
-use crate::journal::Missed;
+use crate::flush_log::Missed;
+use crate::hazard::Held;
 use crate::machine::{Entries, Machine, Tag};
 use crate::presence::{Presence, SpaceId};
 use crate::retire::{Lifetime, give_stake_back, take_stake};

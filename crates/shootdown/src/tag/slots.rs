@@ -8,10 +8,10 @@
 
 use core::cell::Cell;
 
+use crate::cpumask::Phase;
 use crate::machine::Tag;
 use crate::machine::sealed::Sealed;
 use crate::presence::SpaceId;
-use crate::roster::Phase;
 
 /// One space that the CPU remembers.
 #[derive(Debug)]

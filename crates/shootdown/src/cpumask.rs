@@ -218,7 +218,7 @@ impl<M: Machine> fmt::Debug for Roster<M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::held::Held;
+    use crate::hazard::Held;
     use crate::machine::Root;
     use crate::presence::Presence;
     use crate::soft::{Config, Host, Soft};
