@@ -25,7 +25,7 @@ mod processor;
 
 pub use kernel::Kernel;
 pub use machine::Bare;
-pub use processor::{Processor, Targets};
+pub use processor::Processor;
 
 #[doc(no_inline)]
 pub use shootdown::Machine;

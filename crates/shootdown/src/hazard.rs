@@ -1,99 +1,113 @@
-//! *Held*: whose page tables a CPU can walk; its hazard pointer.
+//! *Hazard pointers*: for each CPU, the space whose page tables the CPU can walk.
 //!
-//! Presence says what a CPU uses, and so whom a flush must tell. That is not the same as what it
-//! has loaded: a CPU on its way from one space to another has said so, and still walks the old
-//! tables until the new root is loaded. The second word names the space whose root is loaded, from
-//! when it is until another one is. It says who must be waited for before page tables are freed,
-//! and it is where a CPU finds that a space died under it: see [`retire`](crate::Here::retire).
+//! Presence names the space that a CPU uses, and so decides whether a flush must notify the CPU.
+//! That is not the same as the space that the CPU has loaded: a CPU that switches from one space to
+//! another has published so, and still walks the old tables until the new root is loaded. The
+//! hazard pointer names the space whose root is loaded, from when it is loaded until another one
+//! is. Before page tables are freed, the kernel waits for the CPUs whose hazard pointer names the
+//! space. By its hazard pointer, a CPU also finds out that a space has died: see
+//! [`retire`](crate::Here::retire).
 //!
 //! (Lutomirski proposed such a word for Linux, `rq->lazy_mm`, in 2022; it was not merged.)
 
-use crate::machine::Machine;
-use crate::space::Space;
+use core::ptr::NonNull;
 
-/// What a CPU holds: the address of a space, which is a multiple of 64, and two flags.
+/// A hazard pointer: the address of a space, which is a multiple of 64, and two flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held(pub(crate) u64);
+pub(crate) struct Hazard(pub(crate) u64);
 
-impl Held {
+impl Hazard {
     /// The kernel's own page table.
     pub(crate) const NOTHING: Self = Self(0);
 
-    /// The space is dead, and who lets go of it has to say so: it may be the last.
-    const OWING: u64 = 1;
-    /// The CPU has let go of it, was the last, and could not reclaim it, for it was in its
-    /// interrupt handler: whoever takes this word to another value must do so.
-    const BEQUEATHED: u64 = 2;
+    /// The space is dead, and the CPU that drops this hazard pointer must drop a reference to the
+    /// space: it may be the last.
+    const MARKED: u64 = 1;
+    /// The CPU has loaded another root, and has dropped the last reference to the space. It could
+    /// not reclaim the space, because it was in its interrupt handler. The CPU that replaces this
+    /// hazard pointer must do so.
+    const ORPHANED: u64 = 2;
 
-    /// A space that is alive, for all that is known.
+    /// The hazard pointer of a CPU that has loaded `space`, which is not known to be dead.
     #[inline]
-    pub(crate) fn space<M: Machine>(space: *const Space<M>) -> Self {
+    pub(crate) fn space<S>(space: *const S) -> Self {
         Self(space.expose_provenance() as u64)
     }
 
     #[inline]
-    pub(crate) const fn owing(self) -> Self {
-        Self(self.0 | Self::OWING)
+    pub(crate) const fn marked(self) -> Self {
+        Self(self.0 | Self::MARKED)
     }
 
     #[inline]
-    pub(crate) const fn bequeathed(self) -> Self {
-        Self(self.0 | Self::BEQUEATHED)
+    pub(crate) const fn unmarked(self) -> Self {
+        Self(self.0 & !Self::MARKED)
     }
 
     #[inline]
-    pub(crate) const fn is_owing(self) -> bool {
-        self.0 & Self::OWING != 0
+    pub(crate) const fn orphaned(self) -> Self {
+        Self(self.0 | Self::ORPHANED)
     }
 
-    #[inline]
-    pub(crate) const fn is_bequeathed(self) -> bool {
-        self.0 & Self::BEQUEATHED != 0
-    }
-
-    /// Whether there is something to do for who lets go.
     #[inline]
     pub(crate) const fn is_marked(self) -> bool {
-        self.0 & (Self::OWING | Self::BEQUEATHED) != 0
+        self.0 & Self::MARKED != 0
     }
 
-    /// Whether it is this space, dead or alive.
     #[inline]
-    pub(crate) fn is<M: Machine>(self, space: *const Space<M>) -> bool {
-        self.0 & !(Self::OWING | Self::BEQUEATHED) == Self::space(space).0
+    pub(crate) const fn is_orphaned(self) -> bool {
+        self.0 & Self::ORPHANED != 0
     }
 
-    /// The space.
+    /// Whether the CPU that replaces this hazard pointer has something to do for a dead space.
     #[inline]
-    pub(crate) fn pointer<M: Machine>(self) -> *const Space<M> {
-        let address = self.0 & !(Self::OWING | Self::BEQUEATHED);
-        core::ptr::with_exposed_provenance(address as usize)
+    pub(crate) const fn is_dead(self) -> bool {
+        self.0 & (Self::MARKED | Self::ORPHANED) != 0
+    }
+
+    /// Whether this names `space`, dead or alive.
+    #[inline]
+    pub(crate) fn is<S>(self, space: *const S) -> bool {
+        self.address() == space.expose_provenance() as u64
+    }
+
+    /// The space, which must be an `S`; `None` for the kernel's own page table.
+    #[inline]
+    pub(crate) fn pointer<S>(self) -> Option<NonNull<S>> {
+        NonNull::new(core::ptr::with_exposed_provenance_mut(self.address() as usize))
+    }
+
+    #[inline]
+    const fn address(self) -> u64 {
+        self.0 & !(Self::MARKED | Self::ORPHANED)
     }
 }
 
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use super::*;
-    use crate::machine::Root;
+    use crate::ids::Root;
     use crate::soft::{Config, Host, Soft};
+    use crate::space::Space;
 
     #[test]
-    fn whatever_becomes_of_it_it_is_the_same_space() {
+    fn flags_do_not_change_the_space() {
         let engine = Soft::<Host>::engine(Config::default());
         let spaces = [0, 1].map(|root| engine.space(Root(root)));
-        let space = Held::space(&raw const spaces[0]);
-        let all = [space, space.owing(), space.bequeathed(), space.owing().bequeathed()];
-        for held in all {
-            assert_eq!(held.pointer(), &raw const spaces[0]);
-            assert!(held.is(&raw const spaces[0]) && !held.is(&raw const spaces[1]));
-            // To say it again changes nothing.
-            assert!(held.is_owing() == (held.owing() == held));
-            assert!(held.is_bequeathed() == (held.bequeathed() == held));
+        let space = Hazard::space(&raw const spaces[0]);
+        let all = [space, space.marked(), space.orphaned(), space.marked().orphaned()];
+        for hazard in all {
+            assert_eq!(hazard.pointer(), Some(core::ptr::NonNull::from(&spaces[0])));
+            assert!(hazard.is(&raw const spaces[0]) && !hazard.is(&raw const spaces[1]));
+            // A flag is set once.
+            assert!(hazard.is_marked() == (hazard.marked() == hazard));
+            assert!(hazard.is_orphaned() == (hazard.orphaned() == hazard));
+            assert!(hazard.is_marked() == (hazard.unmarked() != hazard));
         }
-        assert_eq!(all.map(Held::is_owing), [false, true, false, true]);
-        assert_eq!(all.map(Held::is_bequeathed), [false, false, true, true]);
-        assert_eq!(all.map(Held::is_marked), [false, true, true, true]);
-        assert!(Held::NOTHING.pointer::<Soft<Host>>().is_null());
-        assert!(!Held::NOTHING.is_marked() && !Held::NOTHING.is(&raw const spaces[0]));
+        assert_eq!(all.map(Hazard::is_marked), [false, true, false, true]);
+        assert_eq!(all.map(Hazard::is_orphaned), [false, false, true, true]);
+        assert_eq!(all.map(Hazard::is_dead), [false, true, true, true]);
+        assert_eq!(Hazard::NOTHING.pointer::<Space<Soft<Host>>>(), None);
+        assert!(!Hazard::NOTHING.is_dead() && !Hazard::NOTHING.is(&raw const spaces[0]));
     }
 }

@@ -22,7 +22,7 @@
 //!   │ generation      1042 │◄── 3. compare ─────│ tag slots  (space, 1040) …   │
 //!   │ log   1041: 0x7000+1 │                    │ presence   Active(space)     │◄── 2. read
 //!   │       1042: 0x9000+4 │                    │ bell       rung; round 6     │◄── 4. ring
-//!   │ roster    {0, 3, 17} │                    └──────────────────────────────┘
+//!   │ cpumask  {0, 3, 17}  │                    └──────────────────────────────┘
 //!   └──────────────────────┘                                    │ 5. answer
 //!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
 //! ```
@@ -129,13 +129,13 @@
 //! [may touch user memory](Shootdown::nmi_may_touch_user). Nor are secondary TLBs (IOMMUs) that
 //! must be notified by commands of their own; those that observe broadcasts are covered if their
 //! space is [pinned](Here::pin_tag). A flush that finds many CPUs present takes its time with the
-//! interrupt masked: a cache miss for each CPU in the roster.
+//! interrupt masked: a cache miss for each CPU in the cpumask.
 //!
 //! # Reading it
 //!
 //! In this order: [`machine`](Machine) is the contract; [`extent`](Extent) what a flush covers;
 //! `journal` the generation and its log; [`presence`](Presence), and `held`, what a CPU can walk;
-//! `bell` the doorbell; `roster` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
+//! `bell` the doorbell; `cpumask` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
 //! these make up, with their [tags](Tagging); then the main path, [`switch`](Here::switch),
 //! `catch_up`, `notify`, [`flush`](Here::flush), [`broadcast`](Broadcast) and the choice of a
 //! `method`, [`pending`](Pending),
@@ -157,10 +157,12 @@
 #[cfg(any(test, feature = "soft"))]
 extern crate std;
 
-// In reading order.
-mod costs;
-mod machine;
+// In reading order, which is the order of dependency.
+pub mod rules;
+mod memory;
+mod ids;
 mod cache_padded;
+mod costs;
 mod extent;
 mod extents;
 mod cpu_set;
@@ -168,47 +170,50 @@ mod flush_log;
 mod presence;
 mod hazard;
 mod bell;
+mod phase;
 mod cpumask;
-mod space;
-mod tag;
-mod cpu;
-mod engine;
-mod switch;
-mod catch_up;
+mod stats;
 mod method;
+mod broadcaster;
+mod machine;
+mod space;
+mod cpu;
+mod tag;
+mod engine;
+mod here;
+mod quarantine;
+mod pending;
+mod broadcast;
+mod catch_up;
+mod switch;
 mod notify;
 mod flush;
-mod broadcast;
-mod pending;
 mod answer;
-mod quarantine;
 mod gather;
 mod reclaim;
 mod retire;
-mod stats;
 
-pub mod rules;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-pub use broadcast::{Broadcast, Reach};
-pub use costs::FlushCosts;
-pub use cpu::{Cpu, Here};
+pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
+pub use costs::{FlushCosts, NotifyCosts};
+pub use cpu::Cpu;
 pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;
 pub use extent::{Extent, PageSize};
 pub use extents::Extents;
 pub use gather::{Flushed, Gather, Sent};
-pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
-pub use method::TellingCosts;
+pub use here::Here;
+pub use ids::{CpuId, Root, SpaceId, Tag};
+pub use machine::{Entries, Lifetime, Machine, Tagging};
+pub use memory::{Memory, TagWords, Word};
 pub use pending::Pending;
-pub use presence::{Presence, SpaceId};
+pub use presence::Presence;
 pub use quarantine::{Horizon, Quarantine};
 pub use reclaim::{BATCH_SPACES, Batch, BatchIsFull, InBatch, SentBatch, StaleWrites};
-pub use retire::{Lifetime, Reaping, Retiring};
+pub use retire::{Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;
 pub use stats::{CpuStats, SpaceStats};
-pub use tag::Tagging;
-pub use tag::global::TagWords;
 pub use tag::slots::{TagSlot, TagSlots};

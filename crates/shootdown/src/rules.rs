@@ -2,7 +2,7 @@
 //! left out, by name, in one place. (What is ordered more than it must be says so where it is.)
 //!
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
-//! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
+//! of its pair. A test's memory can break a rule (`Memory::breaks`), and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
 //! for ever (`tests/rules`; a rule without an entry there does not compile). loom runs the programs
 //! of all rules but four. For three of these, an enumeration of all executions that C++20's memory
@@ -22,7 +22,7 @@
 //!   write page table
 //!   generation += 1        (BumpRelease)       presence := Switching / Active
 //!   full fence             (FlushFence)        full fence      (SwitchFence, ResumeFence)
-//!   read roster                                read roster; register if missing (RegisterFence)
+//!   read cpumask                                read cpumask; register if missing (RegisterFence)
 //!   log, if others are there; read presence
 //!                                              read generation (GenerationAcquire)
 //! ```
@@ -32,7 +32,7 @@
 //! values, and the CPU goes on with the old translation. The fence comes *after* the bump: with
 //! tags, a CPU keeps translations across switches, and a bump that is still on its way when
 //! presence is read lets a returning CPU find its tag "current". And the switching side fences
-//! also when it is in the roster already (Linux took the barrier to be implied by setting a bit,
+//! also when it is in the cpumask already (Linux took the barrier to be implied by setting a bit,
 //! and skipped both when the bit was set: fixed by 83b0177a6c48).
 //!
 //! # The bell
@@ -89,9 +89,9 @@
 //!   stamp := n                  (StampRelease)   stamp is still n?
 //! ```
 //!
-//! # The roster
+//! # The cpumask
 //!
-//! Moving a roster to a fresh set (why it moves is told in `cpumask.rs`) is a handshake between the
+//! Moving a cpumask to a fresh set (why it moves is told in `cpumask.rs`) is a handshake between the
 //! flush that moves it and CPUs that register:
 //!
 //! ```text
@@ -185,7 +185,7 @@
 //!   retire                                       let go (switch, leave)
 //!   ──────                                       ──────────────────────
 //!   stakes: ALIVE since the beginning            load another root
-//!   for all in the roster:       (MarkHolders)   held: swap for the next (HeldRelease)
+//!   for all in the cpumask:       (MarkHolders)   held: swap for the next (HeldRelease)
 //!     held: space → space, owing (HeldAcquire)   it was owing?           (LookForDebt)
 //!   stakes += marked − ALIVE   (SettleRelease)     stakes −= 1         (PayRelease)
 //!   0 → reclaim                (SettleAcquire)     0 → reclaim         (PayAcquire)
@@ -199,8 +199,6 @@
 //! ```
 
 use core::sync::atomic::Ordering;
-
-use crate::machine::Machine;
 
 /// What kind of thing a [`Rule`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,21 +234,21 @@ use Kind::{Fence, Step};
 use Ordering::{AcqRel, Acquire, Release};
 
 rules! {
-    /// After the generation is bumped, before roster and presence are read. Pairs with
+    /// After the generation is bumped, before cpumask and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence), [`ResumeFence`](Self::ResumeFence),
     /// [`RegisterFence`](Self::RegisterFence) and [`OnlineSync`](Self::OnlineSync).
     FlushFence: Fence,
-    /// After presence is written, before roster and generation are read. Pairs with
+    /// After presence is written, before cpumask and generation are read. Pairs with
     /// [`FlushFence`](Self::FlushFence), [`MoveFence`](Self::MoveFence) and
     /// [`ExpelFence`](Self::ExpelFence).
     SwitchFence: Fence,
     /// On the way back from lazy: after presence is written, before the generation is read. Pairs
     /// with [`FlushFence`](Self::FlushFence).
     ResumeFence: Fence,
-    /// After a CPU has put itself into the roster, before it reads phase and generation. Pairs
+    /// After a CPU has put itself into the cpumask, before it reads phase and generation. Pairs
     /// with [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
     RegisterFence: Fence,
-    /// Who has tables forgotten that were held back: after the generation is read, before roster
+    /// Who has tables forgotten that were held back: after the generation is read, before cpumask
     /// and presence are. Pairs with [`SwitchFence`](Self::SwitchFence).
     ExpelFence: Fence,
     /// A space may have got another number: after that is written, before the version that lets
@@ -316,10 +314,10 @@ rules! {
     /// The other end of [`StampRelease`](Self::StampRelease).
     StampAcquire: Kind::Ordering(Acquire),
 
-    /// After the roster is moving, before the old set and presence are read. Pairs with
+    /// After the cpumask is moving, before the old set and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence) and [`RegisterFence`](Self::RegisterFence).
     MoveFence: Fence,
-    /// The new set holds all who are present before the roster says so. Pairs with
+    /// The new set holds all who are present before the cpumask says so. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire).
     MoveRelease: Kind::Ordering(Release),
     /// The other end of [`MoveRelease`](Self::MoveRelease).
@@ -394,11 +392,11 @@ rules! {
     HeldBackAcquire: Kind::Ordering(Acquire),
 
     /// A flush publishes this CPU's page-table writes before it invalidates, here or by broadcast
-    /// ([`Machine::publish`]). A full barrier is not enough. Without: a walker reads the old entry
+    /// ([`Machine::publish`](crate::Machine::publish)). A full barrier is not enough. Without: a walker reads the old entry
     /// again after the invalidation.
     PublishTables: Step,
     /// A CPU that comes online: after it is in the set of those online, and after it has loaded the
-    /// kernel's generation, before it empties its TLB ([`Machine::synchronize`]). Pairs with
+    /// kernel's generation, before it empties its TLB ([`Machine::synchronize`](crate::Machine::synchronize)). Pairs with
     /// [`FlushFence`](Self::FlushFence) of a kernel flush. Without: the flush does not find the CPU
     /// online, and the CPU walks the old page table; or, as no dependency orders the load and the
     /// invalidation, the TLB is emptied first, the CPU loads a generation whose flush it has
@@ -434,13 +432,13 @@ rules! {
     DiscardReusedTag: Step,
     /// A CPU that missed the freeing of tables discards its tag before it loads the root.
     DiscardFreedTables: Step,
-    /// A CPU that has registered looks whether the roster has moved meanwhile.
+    /// A CPU that has registered looks whether the cpumask has moved meanwhile.
     RecheckPhase: Step,
-    /// A roster on the move takes along who is present.
+    /// A cpumask on the move takes along who is present.
     KeepPresent: Step,
     /// It also takes along who has said that it is elsewhere, and still holds the space.
     KeepHolders: Step,
-    /// A reader of the roster looks whether it has moved meanwhile.
+    /// A reader of the cpumask looks whether it has moved meanwhile.
     RecheckScan: Step,
     /// Where there is no room to hold tables back, CPUs that could walk them are rung after all.
     ExpelWalkers: Step,
@@ -472,52 +470,4 @@ rules! {
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.
     RingOnline: Step,
-}
-
-/// The ordering that `rule` asks for, or relaxed where this machine breaks it.
-///
-/// # Panics
-///
-/// If the rule is not about an ordering.
-#[inline]
-#[track_caller]
-pub(crate) fn order<M: Machine>(machine: &M, rule: Rule) -> Ordering {
-    let Kind::Ordering(ordering) = rule.kind() else { unreachable!("{rule:?} is no ordering") };
-    if machine.breaks(rule) { Ordering::Relaxed } else { ordering }
-}
-
-/// The full barrier that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn fence<M: Machine>(machine: &M, rule: Rule) {
-    if !machine.breaks(rule) {
-        machine.fence();
-    }
-}
-
-/// The publication of page-table writes that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn publish<M: Machine>(machine: &M, rule: Rule) {
-    if !machine.breaks(rule) {
-        machine.publish();
-    }
-}
-
-/// A store ordered by `ordering`, and then the full barrier that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn store_then_fence<M: Machine>(
-    machine: &M,
-    word: &M::Word,
-    value: u64,
-    ordering: Rule,
-    rule: Rule,
-) {
-    use crate::machine::Word as _;
-    if machine.breaks(rule) {
-        word.store(value, order(machine, ordering));
-    } else {
-        machine.store_then_fence(word, value, order(machine, ordering));
-    }
 }
