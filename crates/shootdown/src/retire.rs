@@ -28,7 +28,7 @@ use crate::memory::{Word, order};
 use crate::pending::Pending;
 use crate::presence::Presence;
 use crate::rules::Rule;
-use crate::space::{ALIVE, Space};
+use crate::space::{ALIVE, Space, drop_ref};
 
 impl<'e, M: Machine> Here<'e, M> {
     /// Ends a space. It is [reclaimed](Machine::reclaim) when no CPU can walk its page tables any
@@ -181,40 +181,6 @@ impl<'e, M: Machine> Here<'e, M> {
             self.set_hazard(Hazard::NOTHING);
         }
     }
-}
-
-/// For [`Lifetime::Counted`]: a CPU goes lazy on the space.
-///
-/// Relaxed: its users still have their stake, so that nobody can be the last before
-/// they give it up, which comes after this.
-#[inline]
-pub(crate) fn take_lazy_ref<M: Machine>(space: &Space<M>) {
-    space.refs.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-}
-
-/// For [`Lifetime::Counted`]: it has come back.
-#[inline]
-pub(crate) fn drop_lazy_ref<M: Machine>(machine: &M, space: &Space<M>) {
-    let was_last = drop_ref(machine, NonNull::from(space));
-    debug_assert!(!was_last, "nobody comes back to a dead space that is counted");
-}
-
-/// Gives up one stake in a space. Returns whether it was the last one: then it is the caller's.
-///
-/// See [`Rule::PayRelease`].
-#[inline]
-fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
-    // SAFETY: the space is there as long as anyone has a stake in it, and this one is ours. The
-    // reference that the call is made by does not outlive the operation, and points to a word that
-    // may change at any time, as `Arc` has it.
-    let refs = unsafe { &(*space.as_ptr()).refs };
-    // Minus one.
-    let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
-    if was_last {
-        // All others' are behind us.
-        refs.load(order(machine, Rule::PayAcquire));
-    }
-    was_last
 }
 
 /// A space that is being retired. Done at once, unless its [`Lifetime`] is [`Shoot`].

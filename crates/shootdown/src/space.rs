@@ -1,13 +1,18 @@
 //! An address space, as the engine sees it.
 
+#![expect(unsafe_code, reason = "a dead space is a pointer: it may be freed at any moment")]
+
 use core::fmt;
 use core::marker::PhantomPinned;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cpumask::CpuMask;
 use crate::flush_log::FlushLog;
 use crate::ids::{Root, SpaceId};
 use crate::machine::Machine;
-use crate::memory::Word;
+use crate::memory::{Word, order};
+use crate::rules::Rule;
 use crate::stats::{Counter, SpaceCounters, SpaceStats};
 
 /// The reference that the users of a space hold together while it is alive: more than the number of
@@ -102,6 +107,43 @@ impl<M: Machine> fmt::Debug for Space<M> {
             .field("root", &self.root)
             .finish_non_exhaustive()
     }
+}
+
+/// With [`Lifetime::Counted`](crate::Lifetime::Counted): a CPU goes lazy on the space, and takes a
+/// reference.
+///
+/// Relaxed: the users of the space still hold theirs, so that no reference can be the last before
+/// they drop it, which comes after this.
+#[inline]
+pub(crate) fn take_lazy_ref<M: Machine>(space: &Space<M>) {
+    space.refs.fetch_add(1, Relaxed);
+}
+
+/// With [`Lifetime::Counted`](crate::Lifetime::Counted): the CPU comes back, and drops its
+/// reference.
+#[inline]
+pub(crate) fn drop_lazy_ref<M: Machine>(machine: &M, space: &Space<M>) {
+    let was_last = drop_ref(machine, NonNull::from(space));
+    debug_assert!(!was_last, "no CPU comes back to a dead space that is counted");
+}
+
+/// Drops one reference to a space. Returns whether it was the last one: then the space is the
+/// caller's.
+///
+/// See [`Rule::PayRelease`].
+#[inline]
+pub(crate) fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
+    // SAFETY: the space is there as long as there is a reference to it, and this one is ours. The
+    // Rust reference that the call is made by does not outlive the operation, and points to a word
+    // that may change at any time, as in `Arc`.
+    let refs = unsafe { &(*space.as_ptr()).refs };
+    // Minus one.
+    let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
+    if was_last {
+        // Acquires all others, which were dropped before.
+        refs.load(order(machine, Rule::PayAcquire));
+    }
+    was_last
 }
 
 #[cfg(all(test, feature = "soft"))]

@@ -8,9 +8,8 @@ use crate::here::Here;
 use crate::ids::{SpaceId, Tag};
 use crate::machine::{Entries, Lifetime, Machine, Tagging};
 use crate::presence::Presence;
-use crate::retire::{drop_lazy_ref, take_lazy_ref};
 use crate::rules::Rule;
-use crate::space::Space;
+use crate::space::{Space, drop_lazy_ref, take_lazy_ref};
 use crate::tag::slots::TagSlot;
 
 impl<'e, M: Machine> Here<'e, M> {
