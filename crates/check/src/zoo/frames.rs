@@ -6,8 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead, uses_foreign};
 use crate::hardware::Keeps;
-use crate::memory::fence;
 use crate::profile::Profile;
+use crate::world::fence;
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {

@@ -6,9 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, nothing, uses_dead, uses_foreign};
 use crate::hardware::{Entry, Keeps};
-use crate::memory::{fence, publish};
 use crate::profile::Profile;
-use crate::world::{World, with_world};
+use crate::world::{World, fence, publish, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {

@@ -17,12 +17,10 @@ use shootdown::Word;
 
 use crate::explore::Scene;
 use crate::hardware::{Entry, Keeps, Wrong};
-use crate::machine::{PageTables, Upper};
-use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
-use crate::run::{Outcome, Setting, run};
-use crate::system::System;
-use crate::world::{World, with_world};
+use crate::world::{
+    CheckWord, Outcome, PageTables, Setting, System, Upper, World, fence, run, with_world,
+};
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,9 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, interrupts_for_nothing, uses_dead, walks_freed};
 use crate::hardware::Entry;
-use crate::memory::fence;
 use crate::profile::Profile;
 use crate::telling::{Told, Use};
-use crate::world::with_world;
+use crate::world::{fence, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {

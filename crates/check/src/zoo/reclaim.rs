@@ -6,9 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead};
 use crate::hardware::{Entry, Wrong};
-use crate::memory::fence;
 use crate::profile::Profile;
-use crate::world::with_world;
+use crate::world::{fence, with_world};
 
 const USER: usize = 0;
 

@@ -6,10 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead, walks_freed};
 use crate::hardware::Entry;
-use crate::machine::Upper;
-use crate::memory::fence;
 use crate::profile::Profile;
-use crate::world::with_world;
+use crate::world::{Upper, fence, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
