@@ -12,10 +12,8 @@ use shootdown::{
 
 use super::{Config, Tags};
 use crate::hardware::{Keeps, PAGES, SLOTS};
-use crate::machine::Upper;
-use crate::memory::{CheckWord, complete_accesses, fence, publish};
 use crate::sometimes::Sometimes;
-use crate::world::{World, with_world};
+use crate::world::{CheckWord, Upper, World, complete_accesses, fence, publish, with_world};
 
 /// The hostile machine, as the engine sees it, with a way to end spaces, and sets of CPUs of so
 /// many words.
@@ -43,13 +41,10 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for Hostile<LIFETIME, W
 impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
     pub(super) fn new(world: &World, config: Config) -> Self {
         let cpu = |number| {
-            let first = world.memory.borrow().word_count();
-            let cpu = Cpu::new();
-            world.memory.borrow_mut().name_from(first, |place| {
+            world.with_names(Cpu::new, |place| {
                 let name = CPU_WORDS.get(place).unwrap_or(&"another word");
                 format!("{name} of CPU {number}")
-            });
-            cpu
+            })
         };
         let cpus = (0..config.cpus).map(cpu).collect();
         let freed = vec![Cell::new(0); config.cpus];
@@ -168,7 +163,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
         with_world(|world| world.drop_tag(None));
     }
     fn traps_stale_writes(&self) -> bool {
-        with_world(|world| world.hardware.borrow().profile().traps_stale_writes)
+        with_world(|world| world.profile().traps_stale_writes)
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {
