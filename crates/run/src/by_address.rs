@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use shootdown_vm::{
-    Coherence, FaultError, File, PAGE_BYTES, Place, Platform as _, Protection, RemapError, Sharing,
+    FaultError, File, PAGE_BYTES, Place, Platform as _, Protection, RemapError, Sharing,
 };
 
 use crate::checked::Backed;
@@ -18,11 +18,11 @@ use shootdown_program::step::StepError;
 /// Files without a name are numbered from here on.
 pub(crate) const FRESH: u64 = 1 << 32;
 
-impl<C: Coherence> Vm<C> {
+impl Vm {
     /// Does what can be done of an operation. The calling thread is in user mode.
     pub(crate) fn perform_by_address(
         &self,
-        process: &Process<C>,
+        process: &Process,
         operation: ByAddress,
     ) -> Result<(), StepError> {
         if let ByAddress::Fault { page, access, entry } = operation {
@@ -38,7 +38,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// Returns the pages that must be there at once.
-    fn change(&self, process: &Process<C>, operation: ByAddress) -> Result<Range<u64>, StepError> {
+    fn change(&self, process: &Process, operation: ByAddress) -> Result<Range<u64>, StepError> {
         let space = process.space();
         // What is no range of user addresses is nothing that can be changed, here as there.
         match operation {
@@ -89,7 +89,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// As if the contents had been moved: the pages fault in again.
-    fn move_what_is_there(&self, process: &Process<C>, from: &Range<u64>, to: &Range<u64>) {
+    fn move_what_is_there(&self, process: &Process, from: &Range<u64>, to: &Range<u64>) {
         let _ = self.unmap(process, addresses(from));
         let place = Place::Fixed(addresses(to));
         let _ = self.map(process, place, Permission::ReadWrite, Backed::anonymous());
@@ -97,7 +97,7 @@ impl<C: Coherence> Vm<C> {
 
     fn use_page(
         &self,
-        process: &Process<C>,
+        process: &Process,
         page: u64,
         access: Access,
         entry: Entry,
@@ -115,7 +115,7 @@ impl<C: Coherence> Vm<C> {
 
     fn use_address(
         &self,
-        process: &Process<C>,
+        process: &Process,
         address: u64,
         access: Access,
     ) -> Result<(), StepError> {

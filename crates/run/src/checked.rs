@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Touch};
 use shootdown_vm::{
-    Advice, Backing, Coherence, File, Format as _, MapError, OutOfMemory, PAGE_BYTES, Place,
-    Protection, RangeError, RemapError, Sharing, X86_64,
+    Advice, Backing, File, Format as _, MapError, OutOfMemory, PAGE_BYTES, Place, Protection,
+    RangeError, RemapError, Sharing, X86_64,
 };
 
 use crate::by_address::FRESH;
@@ -38,10 +38,10 @@ impl Backed {
 }
 
 /// Changes.
-impl<C: Coherence> Vm<C> {
+impl Vm {
     pub(crate) fn map(
         &self,
-        process: &Process<C>,
+        process: &Process,
         place: Place,
         permission: Permission,
         backed: Backed,
@@ -51,7 +51,7 @@ impl<C: Coherence> Vm<C> {
 
     pub(crate) fn map_as(
         &self,
-        process: &Process<C>,
+        process: &Process,
         place: Place,
         protection: Protection,
         Backed { sharing, backing, shown }: Backed,
@@ -78,30 +78,26 @@ impl<C: Coherence> Vm<C> {
         mapped
     }
 
-    pub(crate) fn unmap(&self, process: &Process<C>, range: Range<u64>) -> Result<(), RangeError> {
+    pub(crate) fn unmap(&self, process: &Process, range: Range<u64>) -> Result<(), RangeError> {
         let under_way = self.begin(process, Change::Unmap(pages(&range)));
         let unmapped = process.space().unmap(range);
         self.end(under_way, &unmapped);
         unmapped
     }
 
-    pub(crate) fn discard(
-        &self,
-        process: &Process<C>,
-        range: Range<u64>,
-    ) -> Result<(), RangeError> {
+    pub(crate) fn discard(&self, process: &Process, range: Range<u64>) -> Result<(), RangeError> {
         let change = Change::Discard(pages(&range));
         self.advise(process, range, Advice::DontNeed, change)
     }
 
-    pub(crate) fn offer(&self, process: &Process<C>, range: Range<u64>) -> Result<(), RangeError> {
+    pub(crate) fn offer(&self, process: &Process, range: Range<u64>) -> Result<(), RangeError> {
         let change = Change::Offer(pages(&range));
         self.advise(process, range, Advice::Free, change)
     }
 
     fn advise(
         &self,
-        process: &Process<C>,
+        process: &Process,
         range: Range<u64>,
         advice: Advice,
         change: Change,
@@ -118,7 +114,7 @@ impl<C: Coherence> Vm<C> {
 
     pub(crate) fn remap(
         &self,
-        process: &Process<C>,
+        process: &Process,
         from: Range<u64>,
         to: Range<u64>,
     ) -> Result<(), RemapError> {
@@ -138,8 +134,8 @@ impl<C: Coherence> Vm<C> {
 
     pub(crate) fn fork_space(
         &self,
-        process: &Process<C>,
-    ) -> Result<(Space<C>, Option<MemoryId>), OutOfMemory> {
+        process: &Process,
+    ) -> Result<(Space, Option<MemoryId>), OutOfMemory> {
         let under_way = self.begin(process, Change::Fork);
         let forked = process.space().fork();
         let (Some(contents), Some(fork)) = (&self.contents, under_way) else {
@@ -154,7 +150,7 @@ impl<C: Coherence> Vm<C> {
         }
     }
 
-    fn begin(&self, process: &Process<C>, change: Change) -> Option<UnderWay> {
+    fn begin(&self, process: &Process, change: Change) -> Option<UnderWay> {
         let (contents, memory) = self.contents.as_ref().zip(process.memory)?;
         Some(contents.borrow_mut().begin(memory, change))
     }
@@ -174,7 +170,7 @@ impl<C: Coherence> Vm<C> {
 }
 
 /// Accesses.
-impl<C: Coherence> Vm<C> {
+impl Vm {
     /// What the machine, and what the memory manager, is asked for.
     pub(crate) fn next_touch(&self, access: Access) -> (Touch, shootdown_vm::Access) {
         match access {
@@ -189,7 +185,7 @@ impl<C: Coherence> Vm<C> {
     /// One try of an access, after so many `faults`.
     pub(crate) fn touch_checked(
         &self,
-        process: &Process<C>,
+        process: &Process,
         address: u64,
         touch: Touch,
         faults: u32,
@@ -215,7 +211,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// The access, which had faulted, is given up.
-    pub(crate) fn give_up(&self, process: &Process<C>, address: u64, touch: Touch) {
+    pub(crate) fn give_up(&self, process: &Process, address: u64, touch: Touch) {
         if let Some((contents, memory)) = self.contents.as_ref().zip(process.memory)
             && matches!(touch, Touch::Write(_))
         {
@@ -225,9 +221,9 @@ impl<C: Coherence> Vm<C> {
 }
 
 /// What is left.
-impl<C: Coherence> Vm<C> {
+impl Vm {
     /// Looks at all that a process has, which runs no more.
-    pub(crate) fn check_at_end(&self, process: &Process<C>) {
+    pub(crate) fn check_at_end(&self, process: &Process) {
         let Some((contents, memory)) = self.contents.as_ref().zip(process.memory) else { return };
         let pages = self.pages_of(process.space());
         contents.borrow_mut().end_process(memory, &pages);
@@ -266,7 +262,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// The pages in the tables of a space, with what they hold.
-    fn pages_of(&self, space: &Space<C>) -> BTreeMap<u64, u64> {
+    fn pages_of(&self, space: &Space) -> BTreeMap<u64, u64> {
         let held = |entry| X86_64::as_leaf(entry).map(|leaf| leaf.frame.0);
         let pages = self.sim().pages_below(space.root().0 / PAGE_BYTES, held);
         let content = |(address, frame)| (address / PAGE_BYTES, self.sim().page_content(frame));

@@ -7,15 +7,15 @@
 mod by_address;
 mod checked;
 mod contents;
+mod instrumented;
 mod platform;
 mod process;
 pub mod programs;
 pub mod replay;
-mod watched;
 mod world;
 
 pub use contents::{Contents, FoundBy, WrongContent};
+pub use instrumented::{Instrumented, Unmaps};
 pub use platform::{SimPlatform, Traffic};
 pub use process::Memory;
-pub use watched::{Unmaps, Watched};
 pub use world::{Limits, Outcome, RunError, run};

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use shootdown_sim::{PageFault, Sim, SwitchedTo, Time};
 use shootdown_vm::{
-    AddressSpace, BadRange, Coherence, FaultError, File, HeldStats, OutOfMemory, PAGE_BYTES, Place,
-    Sharing, Stats,
+    AddressSpace, BadRange, ErasedCoherence, FaultError, File, HeldStats, OutOfMemory, PAGE_BYTES,
+    Place, Scheduling, Sharing, Stats, System, X86_64,
 };
 
 use crate::checked::Backed;
 use crate::contents::{Contents, MemoryId, Model, Shown};
+use crate::instrumented::Instrumented;
 use crate::platform::SimPlatform;
-use crate::watched::Watched;
 use shootdown_program::operation::{Access, AreaId, FileId, Mapping, Operation, Refusals};
 use shootdown_program::step::{FAULTS_MAX, Step, StepError};
 
@@ -39,13 +39,22 @@ pub enum Memory {
     ReclaimedReadAhead,
 }
 
-pub(crate) type Design<C> = Rc<Watched<C>>;
-pub(crate) type Space<C> = AddressSpace<SimPlatform, Design<C>>;
+/// The one system of all simulations: the design is erased.
+#[derive(Debug)]
+pub(crate) struct Simulated;
+
+impl System for Simulated {
+    type Platform = SimPlatform;
+    type Coherence = Instrumented;
+    type Format = X86_64;
+}
+
+pub(crate) type Space = AddressSpace<Simulated>;
 
 /// The memory manager of a simulated machine, under one design.
-pub(crate) struct Vm<C: Coherence> {
+pub(crate) struct Vm {
     sim: Rc<Sim>,
-    vm: shootdown_vm::Vm<SimPlatform, Design<C>>,
+    vm: shootdown_vm::Vm<Simulated>,
     memory: Memory,
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
     /// What is written next: each write is another value.
@@ -59,26 +68,26 @@ pub(crate) struct Vm<C: Coherence> {
 }
 
 /// A process.
-pub(crate) struct Process<C: Coherence> {
+pub(crate) struct Process {
     /// The number under which the scheduler knows its space.
     pub(crate) number: Cell<u64>,
     pub(crate) threads: Cell<u32>,
     /// The number under which the model knows its memory.
     pub(crate) memory: Option<MemoryId>,
-    space: Space<C>,
+    space: Space,
     /// Where its areas begin.
     areas: RefCell<HashMap<AreaId, u64>>,
 }
 
-impl<C: Coherence> Vm<C> {
+impl Vm {
     pub(crate) fn new(
         sim: Rc<Sim>,
         memory: Memory,
         contents: Contents,
-        design: C,
+        design: ErasedCoherence,
     ) -> Result<Self, StepError> {
         let platform = SimPlatform::new(Rc::clone(&sim));
-        let design = Rc::new(Watched::new(Rc::clone(&sim), design));
+        let design = Instrumented::new(Rc::clone(&sim), design);
         let vm = shootdown_vm::Vm::new(platform, design)?;
         Ok(Self {
             vm: match memory {
@@ -99,7 +108,7 @@ impl<C: Coherence> Vm<C> {
         })
     }
 
-    pub(crate) fn design(&self) -> &Watched<C> {
+    pub(crate) fn design(&self) -> &Instrumented {
         self.vm.coherence()
     }
 
@@ -128,25 +137,25 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// A process without memory.
-    pub(crate) fn process(&self) -> Result<Process<C>, StepError> {
+    pub(crate) fn process(&self) -> Result<Process, StepError> {
         let space = self.space()?;
         let memory = self.contents.as_ref().map(|contents| contents.borrow_mut().process());
         Ok(Process::new(space, memory, HashMap::new()))
     }
 
     /// A space without memory.
-    pub(crate) fn space(&self) -> Result<Space<C>, OutOfMemory> {
+    pub(crate) fn space(&self) -> Result<Space, OutOfMemory> {
         AddressSpace::new(&self.vm)
     }
 
     /// A copy of a process, without its threads.
-    pub(crate) fn fork(&self, process: &Process<C>) -> Result<Process<C>, StepError> {
+    pub(crate) fn fork(&self, process: &Process) -> Result<Process, StepError> {
         let (space, memory) = self.fork_space(process)?;
         Ok(Process::new(space, memory, process.areas.borrow().clone()))
     }
 
     /// Takes down the memory of a process that has no thread any more.
-    pub(crate) fn destroy(&self, process: &Process<C>) {
+    pub(crate) fn destroy(&self, process: &Process) {
         self.check_at_end(process);
         process.space.exit();
         let mut ended = self.ended.get();
@@ -158,7 +167,7 @@ impl<C: Coherence> Vm<C> {
     /// better to do, or there are many.
     pub(crate) fn bury(&self, next: SwitchedTo) {
         if next == SwitchedTo::Nothing || self.vm.holds_many() {
-            self.vm.bury();
+            self.vm.free_dead_tables();
         }
     }
 
@@ -168,7 +177,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// Makes a process's space current on this CPU.
-    pub(crate) fn switch(&self, process: &Process<C>) {
+    pub(crate) fn switch(&self, process: &Process) {
         // SAFETY: processes are kept in place until the machine is gone, and `destroy` retires the
         // space before its page tables are freed.
         #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
@@ -180,7 +189,7 @@ impl<C: Coherence> Vm<C> {
     /// Does what concerns memory.
     pub(crate) fn perform(
         &self,
-        process: &Process<C>,
+        process: &Process,
         operation: Operation,
         refusals: Refusals,
     ) -> Result<Step, StepError> {
@@ -192,7 +201,7 @@ impl<C: Coherence> Vm<C> {
 
     fn try_to_perform(
         &self,
-        process: &Process<C>,
+        process: &Process,
         operation: Operation,
         refusals: Refusals,
     ) -> Result<Step, StepError> {
@@ -254,7 +263,7 @@ impl<C: Coherence> Vm<C> {
     /// Moves pages, in which everything stays as it is. A node that is not there has no room.
     pub(crate) fn migrate(
         &self,
-        process: &Process<C>,
+        process: &Process,
         range: Range<u64>,
         node: usize,
     ) -> Result<(), BadRange> {
@@ -266,7 +275,7 @@ impl<C: Coherence> Vm<C> {
 
     /// A write that is refused. Nobody is told of anything: the kernel finds that the area does not
     /// allow it, and the thread goes on in its handler, which returns by a system call.
-    fn segfault(&self, process: &Process<C>, address: u64) -> Result<(), StepError> {
+    fn segfault(&self, process: &Process, address: u64) -> Result<(), StepError> {
         match self.touch(process, address, Access::Write) {
             Err(StepError::Fault(FaultError::NotPermitted)) => {
                 self.enter_kernel();
@@ -286,7 +295,7 @@ impl<C: Coherence> Vm<C> {
 
     pub(crate) fn touch(
         &self,
-        process: &Process<C>,
+        process: &Process,
         address: u64,
         access: Access,
     ) -> Result<(), StepError> {
@@ -309,7 +318,7 @@ impl<C: Coherence> Vm<C> {
     }
 
     /// The calling thread goes on in user mode.
-    pub(crate) fn return_to_user(&self, process: &Process<C>) {
+    pub(crate) fn return_to_user(&self, process: &Process) {
         // SAFETY: as in `switch`.
         #[expect(unsafe_code, reason = "as for `switch`")]
         unsafe {
@@ -348,13 +357,13 @@ impl<C: Coherence> Vm<C> {
     }
 }
 
-impl<C: Coherence> Process<C> {
-    const fn new(space: Space<C>, memory: Option<MemoryId>, areas: HashMap<AreaId, u64>) -> Self {
+impl Process {
+    const fn new(space: Space, memory: Option<MemoryId>, areas: HashMap<AreaId, u64>) -> Self {
         let (number, threads) = (Cell::new(0), Cell::new(0));
         Self { number, threads, memory, space, areas: RefCell::new(areas) }
     }
 
-    pub(crate) const fn space(&self) -> &Space<C> {
+    pub(crate) const fn space(&self) -> &Space {
         &self.space
     }
 

@@ -11,12 +11,12 @@ use shootdown_sim::{
     Affinity, Counts, FlushWaits, Kernel, Machine, RunEnd, Sim, SleepingLock, SwitchedTo, ThreadId,
     ThreadSpec, Time, Violation,
 };
-use shootdown_vm::{Coherence, HeldStats, Stats};
+use shootdown_vm::{ErasedCoherence, Flush, HeldStats, Scheduling, Stats};
 
 use crate::contents::{Contents, WrongContent};
+use crate::instrumented::Unmaps;
 use crate::platform::Traffic;
 use crate::process::{Memory, Process, Vm};
-use crate::watched::Unmaps;
 use shootdown_program::operation::{LockId, Operation, ProgramId, Refusals, Workload};
 use shootdown_program::step::{Step, StepError};
 
@@ -94,7 +94,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Of all that happened.
-    pub(crate) fn of<C: Coherence>(vm: &Vm<C>) -> Self {
+    pub(crate) fn of(vm: &Vm) -> Self {
         let sim = vm.sim();
         let contents = vm.contents.as_ref().map(|contents| contents.borrow());
         Self {
@@ -155,15 +155,24 @@ impl core::error::Error for RunError {}
 /// # Errors
 ///
 /// If the workload is not sound, or the host has no room.
-pub fn run<C: Coherence + 'static>(
+pub fn run<D: Into<ErasedCoherence>>(
     machine: Machine,
     limits: Limits,
     workload: Rc<dyn Workload>,
-    design: impl FnOnce(Rc<Sim>) -> C,
+    design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, RunError> {
     let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
     let sim = Rc::new(sim.map_err(|error| RunError::Host(error.to_string()))?);
-    let design = design(Rc::clone(&sim));
+    let design = design(Rc::clone(&sim)).into();
+    run_on(sim, limits, workload, design)
+}
+
+fn run_on(
+    sim: Rc<Sim>,
+    limits: Limits,
+    workload: Rc<dyn Workload>,
+    design: ErasedCoherence,
+) -> Result<Outcome, RunError> {
     let vm = Vm::new(Rc::clone(&sim), limits.memory, limits.contents, design);
     let vm = vm.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let world = Rc::new(World {
@@ -189,13 +198,13 @@ pub fn run<C: Coherence + 'static>(
 }
 
 /// Everything that a run consists of.
-struct World<C: Coherence + 'static> {
+struct World {
     sim: Rc<Sim>,
-    vm: Vm<C>,
+    vm: Vm,
     workload: Rc<dyn Workload>,
     refusals: Refusals,
     /// By the number under which the scheduler knows their spaces.
-    processes: RefCell<Vec<Rc<Process<C>>>>,
+    processes: RefCell<Vec<Rc<Process>>>,
     tasks: RefCell<HashMap<ProgramId, Task>>,
     locks: RefCell<HashMap<LockId, Rc<UserLock>>>,
     measure: Cell<Measure>,
@@ -234,7 +243,7 @@ struct Measure {
     iterations: u64,
 }
 
-impl<C: Coherence + 'static> World<C> {
+impl World {
     fn start(self: &Rc<Self>) -> Result<(), RunError> {
         for start in self.workload.processes() {
             let affinity = start.cpu.map_or(Affinity::Any, Affinity::Cpu);
@@ -255,7 +264,7 @@ impl<C: Coherence + 'static> World<C> {
         Ok(())
     }
 
-    fn add(&self, process: Process<C>) -> Rc<Process<C>> {
+    fn add(&self, process: Process) -> Rc<Process> {
         let mut processes = self.processes.borrow_mut();
         process.number.set(processes.len() as u64);
         processes.push(Rc::new(process));
@@ -264,7 +273,7 @@ impl<C: Coherence + 'static> World<C> {
 
     fn start_thread(
         self: &Rc<Self>,
-        process: &Rc<Process<C>>,
+        process: &Rc<Process>,
         program: ProgramId,
         affinity: Affinity,
     ) -> Result<(), RunError> {
@@ -281,7 +290,7 @@ impl<C: Coherence + 'static> World<C> {
     }
 
     /// A thread, from beginning to end.
-    fn thread(self: Rc<Self>, mut process: Rc<Process<C>>, program: ProgramId) {
+    fn thread(self: Rc<Self>, mut process: Rc<Process>, program: ProgramId) {
         self.vm.return_to_user(&process);
         for operation in self.workload.steps(program) {
             if let Err(error) = self.perform(&mut process, program, operation) {
@@ -320,7 +329,7 @@ impl<C: Coherence + 'static> World<C> {
     }
 
     /// The calling thread uses the process no more; the last one destroys its space.
-    fn leave(&self, process: &Process<C>) {
+    fn leave(&self, process: &Process) {
         self.sim.set_space(None);
         process.threads.set(process.threads.get() - 1);
         if process.threads.get() == 0 {
@@ -330,7 +339,7 @@ impl<C: Coherence + 'static> World<C> {
 
     fn perform(
         self: &Rc<Self>,
-        process: &mut Rc<Process<C>>,
+        process: &mut Rc<Process>,
         program: ProgramId,
         operation: Operation,
     ) -> Result<(), RunError> {
@@ -381,7 +390,7 @@ impl<C: Coherence + 'static> World<C> {
     }
 
     /// Computes, and gives the CPU up at the end of each timeslice.
-    fn compute(&self, process: &Process<C>, mut left: Time) {
+    fn compute(&self, process: &Process, mut left: Time) {
         loop {
             left = self.sim.spend_in_slice(left);
             if left == Time::ZERO {
@@ -487,7 +496,7 @@ impl<C: Coherence + 'static> World<C> {
     }
 }
 
-impl<C: Coherence + 'static> Kernel for World<C> {
+impl Kernel for World {
     fn online(&self) {
         self.vm.design().online();
     }
@@ -499,7 +508,7 @@ impl<C: Coherence + 'static> Kernel for World<C> {
         self.vm.design().enter_lazy();
     }
     fn leave(&self) {
-        self.vm.design().leave();
+        self.vm.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
         self.vm.bury(to);
@@ -508,7 +517,7 @@ impl<C: Coherence + 'static> Kernel for World<C> {
         self.vm.design().interrupt();
     }
     fn tick_interval(&self) -> Option<Time> {
-        C::TICK_NS.map(Time::from_ns)
+        self.vm.design().policy().tick_ns.map(Time::from_ns)
     }
     fn tick(&self) {
         self.vm.design().tick();

@@ -22,7 +22,7 @@ use std::rc::Rc;
 use shootdown_sim::{
     Affinity, Kernel, Machine, Meanwhile, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time,
 };
-use shootdown_vm::Coherence;
+use shootdown_vm::{ErasedCoherence, Flush, Scheduling};
 
 use crate::contents::Contents;
 use crate::process::{Memory, Process, Vm};
@@ -58,32 +58,46 @@ pub enum ReplayError {
 /// # Errors
 ///
 /// If the recording cannot be read, does not fit the machine, or the host has no room.
-pub fn replay<C: Coherence + 'static, R: Read + 'static>(
+pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
-    reader: Reader<R>,
+    reader: Reader<impl Read + 'static>,
     survey: &Survey,
     progress: impl Fn(u64) + 'static,
-    design: impl FnOnce(Rc<Sim>) -> C,
+    design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, ReplayError> {
     let cpus = survey.header.cpus as usize;
     if machine.cpu_count() < cpus {
         let machine = machine.cpu_count();
         return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
     }
-    let host = |error: std::io::Error| ReplayError::Run(RunError::Host(error.to_string()));
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
-    let design = design(Rc::clone(&sim));
+    let design = design(Rc::clone(&sim)).into();
+    let mut steps = Steps::new(reader, survey);
+    let next_step = Box::new(move || (steps.next_step(), steps.records_read()));
+    replay_on(sim, cpus, next_step, Box::new(progress), design)
+}
+
+/// Reads a step, and how many records were read.
+type NextStep = Box<dyn FnMut() -> (Result<Option<Step>, ReadError>, u64)>;
+
+fn host(error: std::io::Error) -> ReplayError {
+    ReplayError::Run(RunError::Host(error.to_string()))
+}
+
+/// Compiled once, for recordings of any kind under any design.
+fn replay_on(
+    sim: Rc<Sim>,
+    cpus: usize,
+    next_step: NextStep,
+    progress: Box<dyn Fn(u64)>,
+    design: ErasedCoherence,
+) -> Result<Outcome, ReplayError> {
     let vm = Vm::new(Rc::clone(&sim), Memory::Enough, Contents::Unchecked, design);
     let vm = vm.map_err(step_error)?;
     let replay = Rc::new(Replay {
         vm,
-        cursor: RefCell::new(Cursor {
-            steps: Steps::new(reader, survey),
-            next: None,
-            told: 0,
-            progress: Box::new(progress),
-        }),
+        cursor: RefCell::new(Cursor { next_step, next: None, told: 0, progress }),
         spaces: RefCell::default(),
         dead: RefCell::default(),
         tasks: RefCell::default(),
@@ -102,14 +116,14 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
 }
 
 /// Everything that a replay consists of.
-struct Replay<C: Coherence + 'static, R> {
+struct Replay {
     sim: Rc<Sim>,
-    vm: Vm<C>,
-    cursor: RefCell<Cursor<R>>,
+    vm: Vm,
+    cursor: RefCell<Cursor>,
     /// By their numbers in the recording.
-    spaces: RefCell<Vec<Option<Rc<Process<C>>>>>,
+    spaces: RefCell<Vec<Option<Rc<Process>>>>,
     /// Those that were destroyed.
-    dead: RefCell<Vec<Rc<Process<C>>>>,
+    dead: RefCell<Vec<Rc<Process>>>,
     /// By their numbers, too: which space each runs in.
     tasks: RefCell<Vec<Option<InSpace>>>,
     /// The space that each CPU's task runs in.
@@ -124,8 +138,8 @@ struct Replay<C: Coherence + 'static, R> {
 }
 
 /// Where the replay is in the recording.
-struct Cursor<R> {
-    steps: Steps<R>,
+struct Cursor {
+    next_step: NextStep,
     /// The step that begins next, whoever's it is.
     next: Option<Step>,
     /// How often `progress` was called.
@@ -164,7 +178,7 @@ impl Held {
     }
 }
 
-impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
+impl Replay {
     fn start(self: &Rc<Self>, cpus: usize) -> std::io::Result<()> {
         self.advance();
         for cpu in 0..cpus {
@@ -237,10 +251,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// Reads the next step, and has its CPU look at it.
     fn advance(&self) {
-        let (next, read) = {
-            let mut cursor = self.cursor.borrow_mut();
-            (cursor.steps.next_step(), cursor.steps.records_read())
-        };
+        let (next, read) = (self.cursor.borrow_mut().next_step)();
         let next = match next {
             Ok(next) if self.failure.borrow().is_none() => next,
             Ok(_) => None,
@@ -300,7 +311,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         Ok(())
     }
 
-    fn process_for(&self, space: SpaceId) -> Result<Rc<Process<C>>, StepError> {
+    fn process_for(&self, space: SpaceId) -> Result<Rc<Process>, StepError> {
         match self.process(space) {
             Some(process) => Ok(process),
             None => Ok(self.add(space, self.vm.process()?)),
@@ -366,7 +377,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// A task uses the process no more; after the last one its memory is taken down. If another CPU
     /// is still said to run the process, something is missing in the recording, and it stays.
-    fn leave(&self, process: &Process<C>) {
+    fn leave(&self, process: &Process) {
         process.threads.set(process.threads.get().saturating_sub(1));
         let runs_there = |space: &Option<SpaceId>| {
             space.is_some_and(|space| u64::from(space.0) == process.number.get())
@@ -380,19 +391,19 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         }
     }
 
-    fn add(&self, space: SpaceId, process: Process<C>) -> Rc<Process<C>> {
+    fn add(&self, space: SpaceId, process: Process) -> Rc<Process> {
         let process = Rc::new(process);
         process.number.set(u64::from(space.0));
         *slot(&mut self.spaces.borrow_mut(), space.0) = Some(Rc::clone(&process));
         process
     }
 
-    fn let_run(&self, task: TaskId, process: &Process<C>, at: InSpace) {
+    fn let_run(&self, task: TaskId, process: &Process, at: InSpace) {
         process.threads.set(process.threads.get() + 1);
         *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
     }
 
-    fn process(&self, space: SpaceId) -> Option<Rc<Process<C>>> {
+    fn process(&self, space: SpaceId) -> Option<Rc<Process>> {
         self.spaces.borrow().get(space.0 as usize).cloned().flatten()
     }
 
@@ -419,7 +430,7 @@ struct Turn {
     computed_ns: u64,
 }
 
-impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
+impl Kernel for Replay {
     fn online(&self) {
         self.vm.design().online();
     }
@@ -432,13 +443,13 @@ impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
         self.vm.design().enter_lazy();
     }
     fn leave(&self) {
-        self.vm.design().leave();
+        self.vm.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
         self.vm.bury(to);
     }
     fn tick_interval(&self) -> Option<Time> {
-        C::TICK_NS.map(Time::from_ns)
+        self.vm.design().policy().tick_ns.map(Time::from_ns)
     }
     fn tick(&self) {
         self.vm.design().tick();
