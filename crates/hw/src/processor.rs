@@ -8,8 +8,9 @@ use shootdown::{
     Broadcaster, Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlots, TagWords, Tagging,
 };
 
-/// A processor's translation caches; its barriers are its [`Memory`]. Each method is what the method of the same name
-/// of [`Machine`](shootdown::Machine) is, with what the kernel knows as an argument.
+/// A processor's translation caches; its barriers are its [`Memory`]. Each method does what the
+/// method of the same name of [`Machine`](shootdown::Machine) does. What the kernel knows is an
+/// argument.
 ///
 /// # Safety
 ///

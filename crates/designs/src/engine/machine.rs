@@ -157,8 +157,8 @@ fn on_machine(f: impl FnOnce(&Sim)) {
     with_running(f);
 }
 
-// SAFETY: accesses happen one after the other, and `fence` costs what it would cost to make that so.
-// `breaks` is only ever true in tests that expect the oracle to notice.
+// SAFETY: accesses happen one after the other, and `fence` costs what it would cost to make that
+// so. `breaks` is only ever true in tests that expect the oracle to notice.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L> {
     type Word = SimWord;
 
@@ -184,8 +184,8 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L
 }
 
 // SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; the TLB of
-// the simulation forgets at once what it is told to forget, INVLPG including what is cached of upper
-// levels; interrupts arrive after finite time.
+// the simulation drops at once what it is asked to drop, and INVLPG also drops what is cached of
+// upper levels; interrupts arrive after finite time.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 256];
