@@ -165,7 +165,7 @@ impl Vm {
 
     /// Frees the page tables of dead spaces that this CPU was the last to hold: when it has nothing
     /// better to do, or there are many.
-    pub(crate) fn bury(&self, next: SwitchedTo) {
+    pub(crate) fn free_dead_tables(&self, next: SwitchedTo) {
         if next == SwitchedTo::Nothing || self.vm.holds_many() {
             self.vm.free_dead_tables();
         }

@@ -511,7 +511,7 @@ impl Kernel for World {
         self.vm.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
-        self.vm.bury(to);
+        self.vm.free_dead_tables(to);
     }
     fn flush_interrupt(&self) {
         self.vm.design().interrupt();

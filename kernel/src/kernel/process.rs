@@ -18,9 +18,9 @@ use crate::kernel::sync::Mutex;
 type Tables = <Arch as Architecture>::Format;
 
 /// The memory manager on this machine.
-pub(crate) type Vm = shootdown_vm::Vm<ThisMachine, Engine, Tables>;
+pub(crate) type Vm = shootdown_vm::Vm<(ThisMachine, Engine, Tables)>;
 /// The memory of a process.
-pub(crate) type Space = AddressSpace<ThisMachine, Engine, Tables>;
+pub(crate) type Space = AddressSpace<(ThisMachine, Engine, Tables)>;
 
 /// A process.
 pub(crate) struct Process {

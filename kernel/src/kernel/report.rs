@@ -7,7 +7,7 @@
 
 use core::fmt::{self, Display as _, Write as _};
 
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Lifetimes as _;
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
@@ -24,7 +24,7 @@ pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
     let now = (Arch::now_ns(), Totals::of_all(cpus));
     // What other CPUs could still walk.
     Engine.reap();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     println!("{}", object(|members| outcome(world, measure, &now, members)));
     for cpu in 0..cpus {
         println!("{}", object(|members| of_cpu(cpu, members)));

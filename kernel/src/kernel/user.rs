@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use shootdown_program::step::{FAULTS_MAX, StepError};
-use shootdown_vm::{Access, Coherence as _, FaultError, PAGE_BYTES};
+use shootdown_vm::{Access, FaultError, PAGE_BYTES, Scheduling as _};
 
 use crate::kernel::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::kernel::coherence::Engine;

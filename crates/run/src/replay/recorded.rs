@@ -446,7 +446,7 @@ impl Kernel for Replay {
         self.vm.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
-        self.vm.bury(to);
+        self.vm.free_dead_tables(to);
     }
     fn tick_interval(&self) -> Option<Time> {
         self.vm.design().policy().tick_ns.map(Time::from_ns)
