@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::boot::Boot;
-use crate::check::Check;
-use crate::import::Import;
-use crate::record::{Helper, Record};
-use crate::replay::Replay;
-use crate::report::Report;
+use crate::commands::boot::Boot;
+use crate::commands::check::Check;
+use crate::commands::import::Import;
+use crate::commands::record::{Helper, Record};
+use crate::commands::replay::Replay;
+use crate::commands::report::Report;
 
 /// What `shootdown` alone says.
 pub(crate) const WELCOME: &str = "\

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use shootdown_sim::machine::MachineError;
 use shootdown_workload::recording::ReadError;
 
-use crate::boot::BootFailure;
-use crate::check::CheckFailure;
-use crate::import::ImportFailure;
-use crate::record::RecordError;
+use crate::commands::boot::BootFailure;
+use crate::commands::check::CheckFailure;
+use crate::commands::import::ImportFailure;
+use crate::commands::record::RecordError;
 
 /// Why the command ended without doing what it was asked to.
 #[derive(Debug)]

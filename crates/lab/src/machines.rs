@@ -6,8 +6,8 @@ use std::path::Path;
 
 use shootdown_sim::machine::{Idle, Machine, Number, Refill, StaleWrites, Tagging};
 
+use crate::commands::reproduce::text::{Align, Table};
 use crate::error::Failure;
-use crate::render::text::{Align, Table};
 
 /// The files of `machines/`, so that the command works wherever it is.
 const EMBEDDED: [(&str, &str); 12] = [

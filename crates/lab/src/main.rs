@@ -1,20 +1,13 @@
 //! The `shootdown` command: what published changes to TLB shootdowns did, what the simulator says
 //! that they do, what this engine would do on the same machine, and whether it is right.
 
-mod boot;
-mod check;
 mod cli;
+mod commands;
 mod error;
-mod experiment;
-mod import;
 mod machines;
 mod output;
-mod record;
 mod render;
-mod replay;
-mod report;
-mod reproduce;
-mod simulate;
+mod studies;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -22,6 +15,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::{Cli, Command};
+use commands::{boot, check, import, record, replay, report, reproduce};
 use error::Failure;
 
 fn main() -> ExitCode {

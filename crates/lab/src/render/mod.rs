@@ -1,14 +1,10 @@
 //! Results as text, JSON, CSV and a page with plots; and how numbers are written in all of them.
 
-pub(crate) mod csv;
 pub(crate) mod curves;
-pub(crate) mod html;
-pub(crate) mod json;
 pub(crate) mod page;
 pub(crate) mod plot;
-pub(crate) mod text;
 
-use crate::experiment::{Outcome, Row};
+use crate::studies::{Outcome, Row};
 
 /// What the models of Linux leave out, where it is what matters.
 pub(crate) const UNCOUNTED: &str = "Of the models of Linux only linux-counted counts the CPUs that \

@@ -39,7 +39,7 @@ pub(crate) enum Width {
 impl Of {
     /// As a design's name says.
     pub(crate) fn design(name: &str) -> Self {
-        if name == crate::experiment::SHOOTDOWN { Self::Ours } else { Self::Design }
+        if name == crate::studies::SHOOTDOWN { Self::Ours } else { Self::Design }
     }
 
     pub(super) const fn colour(self) -> RGBColor {

@@ -1,0 +1,159 @@
+//! Tracing, from before the command begins until after it ended.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use shootdown_workload::recording::Ended;
+
+use super::decode::{Decoder, Scope};
+use super::error::RecordError;
+use super::page::PageFormat;
+use super::rings::{DrainError, Drained, Rings};
+use super::signals::{Signals, Wish};
+use super::spool::{Spool, Spooled};
+use super::stopped_child::Held;
+use super::tracefs::{Instance, Tracefs};
+use super::user::User;
+use crate::output::Output;
+
+/// How long buffers may stay as they are that are not full enough to be worth it.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Two instances that trace, and where their events go.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    command: Instance,
+    system: Instance,
+    rings: Rings,
+    spool: Spool,
+    output: &'a Output,
+}
+
+/// What was traced.
+#[derive(Debug)]
+pub(super) struct Captured {
+    pub(super) pages: Spooled,
+    pub(super) format: PageFormat,
+    /// How many of the command's tasks still live.
+    pub(super) left: usize,
+}
+
+impl<'a> Session<'a> {
+    /// Makes the instances, which do not trace yet, and a spool beside `output`.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses, or there is no room for them.
+    pub(super) fn new(
+        tracefs: &Tracefs,
+        decoder: &Decoder,
+        buffer_kib: u32,
+        output: &'a Output,
+    ) -> Result<Self, RecordError> {
+        let command = Instance::new(tracefs, Scope::Command, decoder, buffer_kib)?;
+        let system = Instance::new(tracefs, Scope::System, decoder, buffer_kib)?;
+        let rings = Rings::open([&command, &system])?;
+        let spool = Spool::new(output.directory(), rings.cpus());
+        let spool = spool.map_err(|error| output.unwritable(error))?;
+        Ok(Self { command, system, rings, spool, output })
+    }
+
+    /// Begins to trace: the task `pid` and its descendants, and what the system does.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses.
+    pub(super) fn start(&self, pid: u32) -> Result<(), RecordError> {
+        self.command.follow(pid)?;
+        self.command.start()?;
+        self.system.start()
+    }
+
+    /// How many CPUs a recording of this machine has.
+    pub(super) fn cpus(&self) -> u32 {
+        self.rings.cpus().max().map_or(1, |cpu| cpu.saturating_add(1))
+    }
+
+    /// Keeps the buffers from overflowing until the command ended, or the user wants no more.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses, or the disk is full.
+    pub(super) fn run(&mut self, held: &mut Held, user: &mut User) -> Result<Ended, RecordError> {
+        let mut wish = Wish::GoOn;
+        loop {
+            let drained = self.drain()?;
+            user.progress.recording(self.rings.counts, self.spool.bytes());
+            if let Some(status) = held.ended()? {
+                return Ok(ended(status));
+            }
+            let before = std::mem::replace(&mut wish, user.signals.wish());
+            match wish {
+                Wish::EndNow => return Ok(Ended::Interrupted),
+                Wish::End if before == Wish::GoOn => {
+                    user.progress
+                        .say("waiting for the command to end; Ctrl-C again stops recording it");
+                }
+                Wish::End | Wish::GoOn => {}
+            }
+            if drained == Drained::Empty {
+                self.wait(held, &user.signals)?;
+            }
+        }
+    }
+
+    /// Stops tracing, and takes what is left in the buffers.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub(super) fn end(mut self) -> Result<Captured, RecordError> {
+        self.command.stop()?;
+        self.system.stop()?;
+        while self.drain()? == Drained::MaybeMore {}
+        let mut stream = 0;
+        for instance in [&self.command, &self.system] {
+            for cpu in instance.cpus()? {
+                self.spool.set_lost(stream, instance.lost(cpu)?);
+                stream += 1;
+            }
+        }
+        let left = self.command.followed()?;
+        let pages = self.spool.finish().map_err(|error| self.output.unwritable(error))?;
+        Ok(Captured { pages, format: self.rings.format(), left })
+    }
+
+    fn drain(&mut self) -> Result<Drained, RecordError> {
+        self.rings.drain(&mut self.spool).map_err(|error| match error {
+            DrainError::Buffer(error) => RecordError::system("the kernel's buffers")(error),
+            DrainError::Spool(error) => self.output.unwritable(error).into(),
+        })
+    }
+
+    /// Until a buffer is worth emptying, the command ends or the user wants something.
+    fn wait(&self, held: &Held, signals: &Signals) -> Result<(), RecordError> {
+        let ended = held.ended_fd();
+        let mut fds: Vec<_> = self.rings.fds().collect();
+        fds.push(ended.as_fd());
+        let signals = signals.fds();
+        fds.extend(signals.iter().map(|signal| signal.as_fd()));
+        let mut fds: Vec<_> =
+            fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(PATIENCE.subsec_nanos()) };
+        match poll(&mut fds, Some(&patience)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(RecordError::system("waiting for events")(io::Error::from(error))),
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> Ended {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (None, signal) => Ended::Signalled(signal.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,37 @@
+//! The parts' tests.
+
+use super::*;
+use crate::studies::example;
+
+#[test]
+fn text_from_elsewhere_is_escaped() {
+    let part = results(&example::results());
+    assert!(part.contains("&lt;switch&gt; &amp; idle"));
+    assert!(!part.contains("<switch>"));
+}
+
+#[test]
+fn every_row_is_shown_with_a_plot() {
+    let part = results(&example::results());
+    assert_eq!(part.matches("<svg ").count(), 4 + 1, "one of bars each, and one of curves");
+    let bars = |row: &Row| plot(row).matches("<text ").count() / 2;
+    assert_eq!(example::rows().iter().map(bars).collect::<Vec<_>>(), [5, 5, 5, 3]);
+    for colour in ["#8A8F98", "#3B7DB3", "#2F9B62"] {
+        assert!(part.contains(colour), "{colour}");
+    }
+    assert!(part.contains("<b class=\"bad\">2</b>"));
+}
+
+#[test]
+fn the_table_of_designs_is_as_reviewed() {
+    insta::assert_snapshot!(designs(&example::results().rows[2]));
+}
+
+#[test]
+fn what_was_fitted_is_said_with_what_it_was_fitted_to() {
+    let results = example::results();
+    assert!(super::results(&results).contains("seed 000 before: 21.6 us"));
+    assert!(provenance(&results).contains("kernel.context_switch_ns = 600"));
+    let plain = machines::find("emerald-rapids-kvm").expect("an embedded machine");
+    assert!(provenance_of(&plain).contains("None was fitted"));
+}
