@@ -1,13 +1,34 @@
-//! Where a recording goes, and that nothing half-written ever has its name.
+//! Standard output, and files that never have their name while they are incomplete.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::error::shown;
+use crate::error::{UserError, shown};
+
+/// Writes to standard output; a reader that closes it does not cause a panic.
+pub(crate) fn print(text: &str) -> Result<(), StdoutError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(StdoutError)
+}
+
+/// Standard output could not be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: {0}")]
+pub(crate) struct StdoutError(io::Error);
+
+impl UserError for StdoutError {
+    fn remedy(&self) -> String {
+        "another place for the output".to_owned()
+    }
+
+    fn is_broken_pipe(&self) -> bool {
+        self.0.kind() == io::ErrorKind::BrokenPipe
+    }
+}
 
 /// What to do about a file of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,23 +37,27 @@ pub(crate) enum Existing {
     Replace,
 }
 
-/// A file that will be.
+/// A file that will be written.
 #[derive(Debug)]
 pub(crate) struct Output {
     path: PathBuf,
     existing: Existing,
 }
 
-/// Why there is no such file.
-#[derive(Debug)]
+/// Why the file was not written.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
     /// It would replace a file.
+    #[error("{} exists", shown(.path))]
     Exists { path: PathBuf },
-    /// It would replace what it is made of.
+    /// It would replace a file that it is made of.
+    #[error("{} is the input as well", shown(.path))]
     IsInput { path: PathBuf },
     /// It would replace something else than a file, such as a device.
+    #[error("{} exists, and is no file", shown(.path))]
     NoFile { path: PathBuf },
     /// It could not be written.
+    #[error("{}: {error}", shown(.path))]
     Unwritable { path: PathBuf, error: io::Error },
 }
 
@@ -90,13 +115,28 @@ impl Output {
         OutputError::Unwritable { path: self.path.clone(), error }
     }
 
-    /// A file beside it, which is removed unless it is [`kept`](Output::keep).
+    /// Creates a file beside it, for its owner alone, which is removed unless it is
+    /// [`kept`](Output::keep).
     ///
     /// # Errors
     ///
-    /// If none can be made there.
+    /// If no file can be created there.
     pub(crate) fn create(&self) -> Result<NamedTempFile, OutputError> {
         NamedTempFile::new_in(self.directory()).map_err(|error| self.unwritable(error))
+    }
+
+    /// Writes the whole file, which others may read.
+    ///
+    /// # Errors
+    ///
+    /// If that fails, and then there is no such file.
+    pub(crate) fn write(&self, text: &str) -> Result<(), OutputError> {
+        let mut file = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(self.directory())
+            .map_err(|error| self.unwritable(error))?;
+        file.write_all(text.as_bytes()).map_err(|error| self.unwritable(error))?;
+        self.keep(file).map(drop)
     }
 
     /// Gives `file` its name, and, under `sudo`, to the user who asked for it; and says how many
@@ -134,19 +174,8 @@ fn invoker() -> Option<(u32, u32)> {
     Some((number("SUDO_UID")?, number("SUDO_GID")?))
 }
 
-impl OutputError {
-    /// What happened, in one line.
-    pub(crate) fn cause(&self) -> String {
-        match self {
-            Self::Exists { path } => format!("{} exists", shown(path)),
-            Self::IsInput { path } => format!("{} is the input as well", shown(path)),
-            Self::NoFile { path } => format!("{} exists, and is no file", shown(path)),
-            Self::Unwritable { path, error } => format!("{}: {error}", shown(path)),
-        }
-    }
-
-    /// What to do, in one line.
-    pub(crate) fn remedy(&self) -> String {
+impl UserError for OutputError {
+    fn remedy(&self) -> String {
         let remedy = match self {
             Self::Exists { .. } => "--output ANOTHER-FILE, or --force to replace it",
             Self::IsInput { .. } | Self::NoFile { .. } => "--output ANOTHER-FILE",
@@ -161,10 +190,105 @@ impl OutputError {
     }
 }
 
+/// A page or a drawing that an option other than `--output` asked for was not written.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub(crate) struct PageError {
+    error: OutputError,
+    option: &'static str,
+}
+
+impl UserError for PageError {
+    fn remedy(&self) -> String {
+        format!("another path for {}", self.option)
+    }
+}
+
+/// A page or a drawing that will be written, in place of an older one, because of an option.
+#[derive(Debug)]
+pub(crate) struct Page {
+    output: Output,
+    option: &'static str,
+}
+
+impl Page {
+    /// Finds out whether it can be written, before time is spent on its contents, and whether it
+    /// would replace one of `inputs`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written, or would.
+    pub(crate) fn new(
+        path: &Path,
+        option: &'static str,
+        inputs: &[PathBuf],
+    ) -> Result<Self, PageError> {
+        let checked = || {
+            let output = Output::new(path, Existing::Replace)?;
+            // An input that cannot be read is reported when it is read.
+            for input in inputs.iter().filter_map(|input| fs::metadata(input).ok()) {
+                output.spare(&input)?;
+            }
+            output.create()?;
+            Ok(output)
+        };
+        let output = checked().map_err(|error| PageError { error, option })?;
+        Ok(Self { output, option })
+    }
+
+    /// Writes the whole of it, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// If that fails.
+    pub(crate) fn write(&self, text: &str) -> Result<(), PageError> {
+        let Self { output, option } = self;
+        output.write(text).map_err(|error| PageError { error, option })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.output.path()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_reader_that_left_is_no_failure() {
+        assert!(StdoutError(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
+        assert!(!StdoutError(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+    }
+
+    #[test]
+    fn a_page_does_not_replace_its_input_by_any_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (input, link) = (folder.path().join("a.shootdown"), folder.path().join("link"));
+        fs::write(&input, "a recording").expect("a file");
+        fs::hard_link(&input, &link).expect("a link");
+        for path in [&input, &link] {
+            let error = Page::new(path, "--output", std::slice::from_ref(&input)).unwrap_err();
+            assert!(error.to_string().ends_with("is the input as well"), "{error}");
+        }
+        assert!(Page::new(&folder.path().join("b.html"), "--output", &[input]).is_ok());
+    }
+
+    #[test]
+    fn a_page_is_whole_or_not_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("report.html");
+        let page = Page::new(&path, "--output", &[]).expect("a folder that can be written to");
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+        fs::write(&path, "an older page").expect("a file");
+        page.write("a page").expect("a page in place of the older");
+        assert_eq!(fs::read_to_string(&path).expect("the page"), "a page");
+        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
+        for bad in [&folder.path().join("no").join("report.html"), folder.path()] {
+            assert!(Page::new(bad, "--output", &[]).is_err());
+        }
+    }
 
     #[test]
     fn a_link_is_replaced_and_what_it_points_at_stays() {

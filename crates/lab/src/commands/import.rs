@@ -8,14 +8,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::HumanBytes;
 use shootdown_workload::recording;
 use shootdown_workload::recording::import::{ImportError, Imported, Options, Program};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::error::shown;
-use crate::output::{Existing, Output, OutputError};
+use crate::error::{Failure, UserError, shown};
+use crate::output::{Existing, Output, OutputError, print};
+use crate::progress;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown import trace.txt --command sort --output sort.shootdown
+  shootdown import perf.txt --source perf --pid 4711 --output node.shootdown
+
+For where `shootdown record` cannot run. To be traced, on all CPUs and with the clock `mono`:
+sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
+page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. What is missing is not replayed.";
 
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]
@@ -60,28 +71,60 @@ enum Tool {
 
 /// A recording that was made of a text.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+struct Kept {
     imported: Imported,
     input: PathBuf,
     output: PathBuf,
     bytes: u64,
 }
 
-/// Why there is no recording, or not a whole one.
-#[derive(Debug)]
-pub(crate) enum ImportFailure {
+/// There is no recording, or not a whole one.
+#[derive(Debug, thiserror::Error)]
+enum ImportFailure {
     /// The text could not be opened.
+    #[error("{}: {error}", shown(.path))]
     NoInput { path: PathBuf, error: io::Error },
     /// The text was refused.
+    #[error("{}: {error}", shown(.path))]
     Refused { path: PathBuf, error: ImportError },
     /// The recording could not be written.
-    Output(OutputError),
-    /// The kernel does not let us hear signals.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The kernel does not deliver signals to us.
+    #[error("signals: {0}")]
     Signals(io::Error),
-    /// Someone asked us to stop.
+    /// The user asked us to stop.
+    #[error("interrupted, and nothing was imported")]
     Interrupted,
     /// The recording was kept, but the text lacks events.
+    #[error("{}", .0.loss())]
     Incomplete(Box<Kept>),
+}
+
+impl UserError for ImportFailure {
+    /// The status that a shell has for a command that Ctrl-C ended.
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            Self::NoInput { .. } => {
+                "the file of `trace-cmd report > FILE` or `perf script --ns > FILE`".to_owned()
+            }
+            Self::Refused { error, .. } => error.remedy().to_owned(),
+            Self::Output(error) => error.remedy(),
+            Self::Signals(_) => "again, with fewer programs running".to_owned(),
+            Self::Interrupted => "the same again".to_owned(),
+            Self::Incomplete(_) => {
+                "trace again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
+                    .to_owned()
+            }
+        }
+    }
 }
 
 /// Makes a recording of a text. Ctrl-C, or a request to end, ends that, and leaves nothing.
@@ -89,7 +132,7 @@ pub(crate) enum ImportFailure {
 /// # Errors
 ///
 /// Each of [`ImportFailure`]. There is no recording then, but after [`ImportFailure::Incomplete`].
-pub(crate) fn import(options: &Import) -> Result<Kept, ImportFailure> {
+fn import(options: &Import) -> Result<Kept, ImportFailure> {
     let Import { input, output, .. } = options;
     let existing = if options.force { Existing::Replace } else { Existing::Keep };
     let output = Output::new(output, existing)?;
@@ -98,7 +141,8 @@ pub(crate) fn import(options: &Import) -> Result<Kept, ImportFailure> {
     let metadata = text.metadata().map_err(no_input)?;
     output.spare(&metadata)?;
     let stop = Stop::listen()?;
-    let progress = progress(metadata.len());
+    let template = "importing: {bytes} of {total_bytes}, {elapsed}";
+    let progress = progress::bar(Some(metadata.len()), template);
     let text = Stoppable { text: progress.wrap_read(text), stop: &stop };
     let imported =
         recording::import::import(BufReader::new(text), &options.what(), output.create()?);
@@ -120,6 +164,10 @@ pub(crate) fn import(options: &Import) -> Result<Kept, ImportFailure> {
 }
 
 impl Import {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        Ok(print(&import(self)?.to_string())?)
+    }
+
     fn what(&self) -> Options {
         let source = match self.source {
             Tool::Auto => None,
@@ -132,17 +180,6 @@ impl Import {
         };
         Options { source, program }
     }
-}
-
-/// A line on standard error, if that is a terminal: a text is read twice.
-fn progress(bytes: u64) -> ProgressBar {
-    let line = ProgressBar::new(bytes);
-    if let Ok(style) =
-        ProgressStyle::with_template("importing: {bytes} of {total_bytes}, {elapsed}")
-    {
-        line.set_style(style);
-    }
-    line
 }
 
 /// Whether someone wants no recording any more.
@@ -188,49 +225,14 @@ impl<T: Seek> Seek for Stoppable<'_, T> {
     }
 }
 
-impl ImportFailure {
-    /// With which status the command ends: as a shell has it if it was interrupted.
-    pub(crate) const fn exit_status(&self) -> u8 {
-        match self {
-            Self::Interrupted => 130,
-            _ => 1,
-        }
-    }
-
-    /// What happened, in one line.
-    pub(crate) fn cause(&self) -> String {
-        match self {
-            Self::NoInput { path, error } => format!("{}: {error}", shown(path)),
-            Self::Refused { path, error } => format!("{}: {error}", shown(path)),
-            Self::Output(error) => error.cause(),
-            Self::Signals(error) => format!("signals: {error}"),
-            Self::Interrupted => "interrupted, and nothing was imported".to_owned(),
-            Self::Incomplete(kept) => {
-                let Kept { imported, output, .. } = &**kept;
-                let lost = match imported.lost {
-                    0 => "events".to_owned(),
-                    lost => format!("{lost} events"),
-                };
-                format!("{lost} were lost: {} was kept, but lacks them", shown(output))
-            }
-        }
-    }
-
-    /// What to do, in one line.
-    pub(crate) fn remedy(&self) -> String {
-        match self {
-            Self::NoInput { .. } => {
-                "the file of `trace-cmd report > FILE` or `perf script --ns > FILE`".to_owned()
-            }
-            Self::Refused { error, .. } => error.remedy().to_owned(),
-            Self::Output(error) => error.remedy(),
-            Self::Signals(_) => "again, with fewer programs running".to_owned(),
-            Self::Interrupted => "the same again".to_owned(),
-            Self::Incomplete(_) => {
-                "trace again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
-                    .to_owned()
-            }
-        }
+impl Kept {
+    /// What the text lacks.
+    fn loss(&self) -> String {
+        let events = match self.imported.lost {
+            0 => "events".to_owned(),
+            lost => format!("{lost} events"),
+        };
+        format!("{events} were lost: {} was kept, but lacks them", shown(&self.output))
     }
 }
 
@@ -247,12 +249,6 @@ impl fmt::Display for Kept {
             HumanBytes(self.bytes),
         )?;
         writeln!(f, "try:   shootdown replay {output}")
-    }
-}
-
-impl From<OutputError> for ImportFailure {
-    fn from(error: OutputError) -> Self {
-        Self::Output(error)
     }
 }
 
@@ -326,7 +322,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (output, result) = import_in(directory.path(), "\x1b[2J\n", &["--pid", "1"]);
         let failure = result.expect_err("no event");
-        assert!(failure.cause().ends_with("trace.txt: there is no event in the text"));
+        assert!(failure.to_string().ends_with("trace.txt: there is no event in the text"));
         assert!(!output.exists());
         assert_eq!(files(directory.path()), 1);
     }
@@ -339,7 +335,7 @@ mod tests {
             let more = ["--command", "mapper", "--force"];
             let (output, result) = import_in(directory.path(), &text, &more);
             let failure = result.expect_err("events were lost");
-            assert!(failure.cause().starts_with(cause), "{failure:?}");
+            assert!(failure.to_string().starts_with(cause), "{failure:?}");
             assert!(output.exists());
         }
     }
@@ -364,7 +360,7 @@ mod tests {
         };
         let failure = import(&path("none\x07"), &path("x"));
         assert!(matches!(failure, ImportFailure::NoInput { .. }));
-        assert!(failure.cause().contains("none\\u{7}: "), "{failure:?}");
+        assert!(failure.to_string().contains("none\\u{7}: "), "{failure:?}");
         fs::write(path("t"), TEXT).expect("a text");
         let failure = import(&path("t"), &path("missing/x"));
         assert!(matches!(failure, ImportFailure::Output(OutputError::Unwritable { .. })));

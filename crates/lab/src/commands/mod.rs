@@ -3,6 +3,7 @@
 pub(crate) mod boot;
 pub(crate) mod check;
 pub(crate) mod import;
+pub(crate) mod machines;
 pub(crate) mod record;
 pub(crate) mod replay;
 pub(crate) mod report;

@@ -8,39 +8,40 @@
 use std::rc::Rc;
 
 use rayon::prelude::*;
+use serde::Serialize;
 use shootdown_lab::Design;
-use shootdown_sim::{Machine, Time};
+use shootdown_sim::Time;
 use shootdown_workload::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
-use shootdown_workload::{Limits, Workload};
+use shootdown_workload::{Limits, Outcome, Workload};
 
-use super::Scale;
-use crate::error::Failure;
-use crate::machines;
+use super::experiment::Scale;
+use crate::error::{Failure, SimulationError};
+use crate::machines::Embedded;
+use crate::render::displayed;
 
 /// All workloads on all machines.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Choice {
     pub(crate) cells: Vec<Cell>,
 }
 
 /// One workload on one machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) machine: &'static str,
     pub(crate) workload: String,
-    /// The engine with interrupts alone.
-    pub(crate) interrupts: Told,
-    /// The engine with broadcasts alone.
-    pub(crate) broadcasts: Told,
-    /// The engine.
-    pub(crate) chosen: Told,
-    /// What kernels do there.
-    pub(crate) peers: Vec<(&'static str, Told)>,
+    /// By how much the choice took longer than the better of the two ways, in percent.
+    pub(crate) percent_worse: f64,
+    /// The engine with interrupts alone, with broadcasts alone, and choosing; then the designs of
+    /// kernels.
+    designs: Vec<Cost>,
 }
 
-/// What it took under one design.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Told {
+/// The costs of a workload under one design.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Cost {
+    #[serde(serialize_with = "displayed")]
+    pub(crate) design: Design,
     pub(crate) time_us: f64,
     pub(crate) interrupts_sent: u64,
     /// Operations, or CPUs that firmware was asked to reach.
@@ -49,70 +50,87 @@ pub(crate) struct Told {
 }
 
 /// The machines that have both ways, with the designs of kernels that know of them.
-const MACHINES: [(&str, &[Design]); 4] = [
-    ("ampere-emag-32", &[Design::Arm64, Design::Arm64Skip]),
-    ("arm64-2s", &[Design::Arm64, Design::Arm64Skip]),
-    ("amd-invlpgb", &[Design::LinuxInvlpgb]),
-    ("riscv-64", &[Design::Riscv]),
+const MACHINES: [(Embedded, &[Design]); 4] = [
+    (Embedded::AMPERE_EMAG_32, &[Design::Arm64, Design::Arm64Skip]),
+    (Embedded::ARM64_2S, &[Design::Arm64, Design::Arm64Skip]),
+    (Embedded::AMD_INVLPGB, &[Design::LinuxInvlpgb]),
+    (Embedded::RISCV_64, &[Design::Riscv]),
 ];
 
 const OURS: [Design; 3] =
     [Design::ShootdownInterrupts, Design::ShootdownBroadcasts, Design::Shootdown];
 
 impl Cell {
-    /// By how much the choice took longer than the better of the two ways, in percent.
-    pub(crate) fn percent_worse(&self) -> f64 {
-        let better = self.interrupts.time_us.min(self.broadcasts.time_us);
-        100.0 * (self.chosen.time_us / better - 1.0)
+    pub(super) fn new(machine: &'static str, workload: String, designs: Vec<Cost>) -> Self {
+        let better = designs[0].time_us.min(designs[1].time_us);
+        let percent_worse = 100.0 * (designs[2].time_us / better - 1.0);
+        Self { machine, workload, percent_worse, designs }
     }
 
-    /// All designs with what it took under them, ours first.
-    pub(crate) fn designs(&self) -> impl Iterator<Item = (&'static str, Told)> {
-        let names = OURS.into_iter().map(Design::name);
-        let ours = names.zip([self.interrupts, self.broadcasts, self.chosen]);
-        ours.chain(self.peers.iter().copied())
+    /// The engine with interrupts alone, with broadcasts alone, and choosing.
+    pub(crate) fn ours(&self) -> &[Cost] {
+        &self.designs[..OURS.len()]
+    }
+
+    /// The engine, choosing.
+    pub(crate) fn chosen(&self) -> &Cost {
+        &self.designs[OURS.len() - 1]
+    }
+
+    /// The designs of kernels.
+    pub(crate) fn peers(&self) -> &[Cost] {
+        &self.designs[OURS.len()..]
+    }
+
+    /// Whether the choice is too much worse.
+    pub(crate) fn is_bad(&self) -> bool {
+        self.percent_worse > Choice::PERCENT_MAX
+    }
+
+    /// Dead translations that were used, under any design.
+    pub(crate) fn violations(&self) -> u64 {
+        self.designs.iter().map(|cost| cost.violations).sum()
     }
 }
 
 impl Choice {
-    /// More than this is too much.
+    /// The largest acceptable [`Cell::percent_worse`].
     pub(crate) const PERCENT_MAX: f64 = 5.0;
 
-    /// How many simulations it takes.
-    pub(crate) fn runs(scale: Scale) -> usize {
-        runs(1, scale).len()
+    /// The number of simulations.
+    pub(crate) fn runs() -> usize {
+        runs().len()
     }
 
     /// Simulates all; `done` is called after each simulation.
     pub(crate) fn of(seed: u64, scale: Scale, done: impl Fn() + Sync) -> Result<Self, Failure> {
         let simulate = |run: &Run| {
-            let told = run.simulate(seed, scale)?;
+            let cost = run.simulate(seed, scale)?;
             done();
-            Ok(told)
+            Ok(cost)
         };
-        let all = runs(seed, scale);
-        let found: Result<Vec<_>, Failure> = all.par_iter().map(simulate).collect();
-        let found: Vec<_> = all.iter().zip(found?).collect();
-        let of_a_cell = |one: &(&Run, Told), other: &(&Run, Told)| one.0.is_beside(other.0);
-        Ok(Self { cells: found.chunk_by(of_a_cell).map(cell).collect() })
-    }
-
-    /// Those in which the choice is too much worse.
-    pub(crate) fn worse(&self) -> impl Iterator<Item = &Cell> {
-        self.cells.iter().filter(|cell| cell.percent_worse() > Self::PERCENT_MAX)
+        let runs = runs();
+        let costs: Result<Vec<_>, Failure> = runs.par_iter().map(simulate).collect();
+        let costs: Vec<_> = runs.iter().zip(costs?).collect();
+        let cells = costs.chunk_by(|(one, _), (other, _)| one.is_beside(other));
+        let cell = |costs: &[(&Run, Cost)]| {
+            let (run, _) = costs[0];
+            let workload = workloads(1, Scale::Full)[run.index].name();
+            Cell::new(run.machine.name, workload, costs.iter().map(|(_, cost)| *cost).collect())
+        };
+        Ok(Self { cells: cells.map(cell).collect() })
     }
 
     /// Dead translations that were used, under this engine.
     pub(crate) fn violations(&self) -> u64 {
-        let ours = |cell: &Cell| [cell.interrupts, cell.broadcasts, cell.chosen];
-        self.cells.iter().flat_map(ours).map(|told| told.violations).sum()
+        self.cells.iter().flat_map(Cell::ours).map(|cost| cost.violations).sum()
     }
 }
 
 /// One simulation.
 struct Run {
-    machine: &'static str,
-    /// In the order of [`workloads`].
+    machine: Embedded,
+    /// The place in [`workloads`].
     index: usize,
     design: Design,
 }
@@ -122,74 +140,41 @@ impl Run {
         (self.machine, self.index) == (other.machine, other.index)
     }
 
-    /// Where many compete, who collides with whom is chance: so it is the sum over several seeds.
-    fn simulate(&self, seed: u64, scale: Scale) -> Result<Told, Failure> {
-        let machine = machines::find(self.machine)?;
-        let seeds = if scale == Scale::Quick { 1 } else { 2 };
-        let mut sum = Told::default();
-        for seed in seed..seed + seeds {
+    /// Returns the sum over several seeds: where many threads compete, collisions are chance.
+    fn simulate(&self, seed: u64, scale: Scale) -> Result<Cost, Failure> {
+        let machine = self.machine.machine()?;
+        let design = self.design;
+        let mut sum =
+            Cost { design, time_us: 0.0, interrupts_sent: 0, broadcasts: 0, violations: 0 };
+        for seed in seed..seed + if scale == Scale::Quick { 1 } else { 2 } {
             let workload = workloads(seed, scale).swap_remove(self.index);
-            sum = sum.and(self.simulate_one(&machine, workload)?);
+            let name = workload.name();
+            let limits = Limits { time: Time::from_ms(60_000), ..Limits::DEFAULT };
+            let outcome = design.run(machine.clone(), limits, workload);
+            let Outcome { time, counts, violations, .. } =
+                outcome.map_err(|error| SimulationError {
+                    workload: name,
+                    design: design.to_string(),
+                    cause: error.to_string(),
+                })?;
+            sum.time_us += time.us();
+            sum.interrupts_sent += counts.interrupts_sent;
+            sum.broadcasts += counts.broadcasts + counts.remote_fences;
+            sum.violations += violations;
         }
         Ok(sum)
     }
-
-    fn simulate_one(&self, machine: &Machine, workload: Rc<dyn Workload>) -> Result<Told, Failure> {
-        let name = workload.name();
-        let limits = Limits { time: Time::from_ms(60_000), ..Limits::default() };
-        let found = self.design.run(machine.clone(), limits, workload);
-        let found = found.map_err(|error| Failure::Simulation {
-            workload: name,
-            design: self.design.name().to_owned(),
-            cause: error.to_string(),
-        })?;
-        let counts = &found.counts;
-        Ok(Told {
-            time_us: found.time.us(),
-            interrupts_sent: counts.interrupts_sent,
-            broadcasts: counts.broadcasts + counts.remote_fences,
-            violations: found.violations,
-        })
-    }
 }
 
-impl Told {
-    fn and(self, other: Self) -> Self {
-        Self {
-            time_us: self.time_us + other.time_us,
-            interrupts_sent: self.interrupts_sent + other.interrupts_sent,
-            broadcasts: self.broadcasts + other.broadcasts,
-            violations: self.violations + other.violations,
-        }
-    }
-}
-
-fn runs(seed: u64, scale: Scale) -> Vec<Run> {
-    let count = workloads(seed, scale).len();
-    let on = |(machine, peers): (&'static str, &'static [Design])| {
+/// The runs of each cell are neighbours, in the order of [`Cell::designs`].
+fn runs() -> Vec<Run> {
+    let count = workloads(1, Scale::Quick).len();
+    let on = |(machine, peers): (Embedded, &'static [Design])| {
         let designs = move || OURS.into_iter().chain(peers.iter().copied());
         let of = move |index| designs().map(move |design| Run { machine, index, design });
         (0..count).flat_map(of)
     };
     MACHINES.into_iter().flat_map(on).collect()
-}
-
-/// Of the runs of one workload on one machine, in the order of [`runs`].
-fn cell(found: &[(&Run, Told)]) -> Cell {
-    let told = |design| {
-        let of_it = found.iter().find(|(run, _)| run.design == design);
-        of_it.map_or_else(Told::default, |&(_, told)| told)
-    };
-    let Run { machine, index, .. } = found[0].0;
-    let [interrupts, broadcasts, chosen] = OURS.map(told);
-    Cell {
-        machine,
-        workload: workloads(1, Scale::Full)[*index].name(),
-        interrupts,
-        broadcasts,
-        chosen,
-        peers: found[OURS.len()..].iter().map(|(run, told)| (run.design.name(), *told)).collect(),
-    }
 }
 
 /// Between 2 and 32 threads that flush. The names and their order do not depend on the scale.
@@ -233,33 +218,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_design_has_run_on_every_machine_that_has_both_ways() {
-        let all = runs(1, Scale::Quick);
-        assert_eq!(all.len(), Choice::runs(Scale::Full));
-        for name in machines::with_cpus(1) {
-            let machine = machines::find(name).expect("an embedded machine");
+    fn every_machine_that_has_both_ways_is_simulated() {
+        let all = runs();
+        for embedded in Embedded::ALL {
+            let machine = embedded.machine().expect("an embedded machine");
             let has_both = machine.broadcast.is_some() || machine.remote_fence.is_some();
-            let runs = all.iter().filter(|run| run.machine == machine.name);
+            let runs = all.iter().filter(|run| run.machine == *embedded);
             let count = runs.filter(|run| run.design == Design::Shootdown).count();
             let wanted = if has_both { workloads(1, Scale::Full).len() } else { 0 };
-            assert_eq!(count, wanted, "{}", machine.name);
+            assert_eq!(count, wanted, "{}", embedded.name);
         }
     }
 
     #[test]
     fn worse_is_worse_than_the_better_way() {
-        let told = |time_us| Told { time_us, ..Told::default() };
-        let cell = |chosen| Cell {
-            machine: "",
-            workload: String::new(),
-            interrupts: told(200.0),
-            broadcasts: told(100.0),
-            chosen: told(chosen),
-            peers: vec![],
+        let cost = |(design, time_us)| Cost {
+            design,
+            time_us,
+            interrupts_sent: 0,
+            broadcasts: 0,
+            violations: 0,
         };
-        let choice = Choice { cells: [90.0, 104.0, 106.0, 200.0].map(cell).to_vec() };
-        assert_eq!(choice.worse().count(), 2);
-        assert!((choice.cells[3].percent_worse() - 100.0).abs() < 1e-9);
-        assert!(choice.cells[0].percent_worse() < 0.0);
+        let cell = |chosen| {
+            let times = OURS.into_iter().zip([200.0, 100.0, chosen]);
+            Cell::new("", String::new(), times.map(cost).collect())
+        };
+        let cells = [90.0, 104.0, 106.0, 200.0].map(cell);
+        assert_eq!(cells.iter().filter(|cell| cell.is_bad()).count(), 2);
+        assert!((cells[3].percent_worse - 100.0).abs() < 1e-9);
+        assert!(cells[0].percent_worse < 0.0);
     }
 }

@@ -1,42 +1,50 @@
-//! One experiment with more and fewer CPUs: who grows with the machine, and who does not.
+//! One experiment with more and fewer CPUs: which designs grow with the machine.
 
 use rayon::prelude::*;
+use serde::Serialize;
 use shootdown_lab::Design;
 
-use super::{Conditions, Experiment, Scale, run};
-use crate::error::Failure;
+use super::experiment::{Experiment, Scale};
+use super::simulate::{Conditions, simulate};
+use crate::error::SimulationError;
+use crate::render::displayed;
 
 /// The rate of an experiment by the number of CPUs, under all designs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Scaling {
     pub(crate) workload: &'static str,
     /// The machine that was resized.
     pub(crate) machine: String,
-    /// How many CPUs it has by itself.
+    /// The number of CPUs before that.
+    #[serde(skip)]
     pub(crate) machine_cpus: usize,
-    /// Of all rates.
+    /// The unit of all rates.
     pub(crate) unit: &'static str,
     pub(crate) curves: Vec<Curve>,
 }
 
 /// The rates under one design.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Curve {
-    pub(crate) design: &'static str,
+    #[serde(serialize_with = "displayed")]
+    pub(crate) design: Design,
     /// By CPUs, the fewest first.
     pub(crate) points: Vec<Point>,
+    /// The rate per CPU in percent of that with the fewest CPUs, where it is least: 100 is linear.
+    pub(crate) linear_percent: f64,
     /// Dead translations that were used, with any number of CPUs.
     pub(crate) violations: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Point {
     pub(crate) cpus: usize,
+    #[serde(rename = "value")]
     pub(crate) rate: f64,
 }
 
 impl Scaling {
-    /// How many simulations it takes.
+    /// The number of simulations.
     pub(crate) fn runs(conditions: &Conditions) -> usize {
         sizes(conditions).len() * Design::ALL.len()
     }
@@ -47,45 +55,41 @@ impl Scaling {
         experiment: &Experiment,
         conditions: &Conditions,
         done: impl Fn() + Sync,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, SimulationError> {
         let sizes = sizes(conditions);
-        let simulate = |(design, cpus): (&'static str, usize)| {
+        let point = |&(cpus, design): &(usize, Design)| {
             let resized = conditions.machine.with_cpus(cpus);
-            let machine = resized.map_err(|error| Failure::Simulation {
+            let machine = resized.map_err(|error| SimulationError {
                 workload: experiment.workload.to_owned(),
-                design: design.to_owned(),
+                design: design.to_string(),
                 cause: error.to_string(),
             })?;
-            let outcome = run(experiment, design, &Conditions { machine, ..conditions.clone() })?;
+            let conditions = Conditions { machine, ..conditions.clone() };
+            let measurement = simulate(experiment, design, &conditions)?;
             done();
-            Ok((Point { cpus, rate: outcome.value }, outcome.violations))
+            Ok((Point { cpus, rate: measurement.value }, measurement.violations))
         };
         // The largest first: they take the longest.
-        let by_size = |&cpus: &usize| Design::ALL.map(|design| (design.name(), cpus));
+        let by_size = |&cpus: &usize| Design::ALL.map(|design| (cpus, design));
         let runs: Vec<_> = sizes.iter().rev().flat_map(by_size).collect();
-        let found: Result<Vec<_>, Failure> = runs.into_par_iter().map(simulate).collect();
-        let found = found?;
+        let points: Result<Vec<_>, SimulationError> = runs.par_iter().map(point).collect();
+        let points = points?;
         let curve = |(index, design): (usize, Design)| {
-            let own = found.iter().skip(index).step_by(Design::ALL.len());
-            Curve {
-                design: design.name(),
-                points: own.clone().rev().map(|(point, _)| *point).collect(),
-                violations: own.map(|(_, violations)| violations).sum(),
-            }
+            let own = points.iter().skip(index).step_by(Design::ALL.len());
+            let violations = own.clone().map(|(_, violations)| violations).sum();
+            Curve::new(design, own.rev().map(|(point, _)| *point).collect(), violations)
         };
-        let curves = Design::ALL.into_iter().enumerate().map(curve).collect();
         let Conditions { machine, .. } = conditions;
         Ok(Self {
             workload: experiment.workload,
             machine: machine.name.clone(),
             machine_cpus: machine.cpu_count(),
             unit: experiment.unit,
-            curves,
+            curves: Design::ALL.into_iter().enumerate().map(curve).collect(),
         })
     }
 
-    /// The numbers of CPUs to speak of where not all can be spoken of: the fewest, those of the
-    /// machine itself, and the most.
+    /// The numbers of CPUs that tables have: the fewest, the machine's own, and the most.
     pub(crate) fn main_sizes(&self) -> Vec<usize> {
         let points = self.curves.first().map_or(&[][..], |curve| &curve.points);
         let ends = [points.first(), points.last()].into_iter().flatten();
@@ -97,21 +101,20 @@ impl Scaling {
 }
 
 impl Curve {
+    pub(super) fn new(design: Design, points: Vec<Point>, violations: u64) -> Self {
+        let per_cpu = |point: &Point| point.rate / point.cpus as f64;
+        let percent = |point| 100.0 * per_cpu(point) / per_cpu(&points[0]);
+        let linear_percent = points.iter().map(percent).fold(100.0, f64::min);
+        Self { design, points, linear_percent, violations }
+    }
+
     /// The rate with so many CPUs.
     pub(crate) fn rate(&self, cpus: usize) -> Option<f64> {
         self.points.iter().find(|point| point.cpus == cpus).map(|point| point.rate)
     }
-
-    /// The rate per CPU in percent of that with the fewest CPUs, where it is least: 100 is linear.
-    pub(crate) fn linear_percent(&self) -> f64 {
-        let per_cpu = |point: &Point| point.rate / point.cpus as f64;
-        let Some(first) = self.points.first() else { return 100.0 };
-        let percent = |point| 100.0 * per_cpu(point) / per_cpu(first);
-        self.points.iter().map(percent).fold(100.0, f64::min)
-    }
 }
 
-/// By twos, from a pair on, and that of the machine itself.
+/// The powers of two, from a pair of CPUs on, and the number of the machine itself.
 fn sizes(conditions: &Conditions) -> Vec<usize> {
     let own = conditions.machine.cpu_count();
     let mut sizes: Vec<usize> = match conditions.scale {
@@ -126,36 +129,34 @@ fn sizes(conditions: &Conditions) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{EXPERIMENTS, SCALED, example};
+    use super::super::{CONTEXT_SWITCHES, Runs, tests as example};
     use super::*;
-    use crate::studies::measure::Runs;
 
     #[test]
     fn linear_is_as_much_per_cpu_everywhere_as_with_the_fewest() {
         let scaling = example::results().scaling.expect("an example");
-        let percent: Vec<_> = scaling.curves.iter().map(Curve::linear_percent).collect();
+        let percent: Vec<_> = scaling.curves.iter().map(|curve| curve.linear_percent).collect();
         assert!(percent[0] < 0.1, "{percent:?}");
         assert!((percent[2] - 100.0 * 2250.0 / 2252.8).abs() < 0.1, "{percent:?}");
         let sagging = [(2, 2.0), (4, 3.0), (8, 8.0)].map(|(cpus, rate)| Point { cpus, rate });
-        let sagging = Curve { design: "", points: sagging.to_vec(), violations: 0 };
-        assert!((sagging.linear_percent() - 75.0).abs() < 1e-9);
+        let sagging = Curve::new(Design::Naive, sagging.to_vec(), 0);
+        assert!((sagging.linear_percent - 75.0).abs() < 1e-9);
         assert_eq!(scaling.main_sizes(), [2, 192, 4096]);
     }
 
     #[test]
     fn every_design_has_a_point_for_every_size_in_order() {
-        let machine = crate::machines::find("power8-16s").expect("an embedded machine");
+        let machine = CONTEXT_SWITCHES.machine.machine().expect("an embedded machine");
         let machine = machine.with_cpus(8).expect("a machine");
         let conditions =
             Conditions { machine, seed: 1, scale: Scale::Quick, runs: Runs::default() };
-        let experiment = EXPERIMENTS.iter().find(|experiment| experiment.workload == SCALED);
         let done = std::sync::atomic::AtomicUsize::new(0);
         let count = || _ = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let scaling = Scaling::of(experiment.expect("it is there"), &conditions, count);
+        let scaling = Scaling::of(&CONTEXT_SWITCHES, &conditions, count);
         let scaling = scaling.expect("it runs");
         assert_eq!(done.into_inner(), Scaling::runs(&conditions));
         for (curve, design) in scaling.curves.iter().zip(Design::ALL) {
-            assert_eq!((curve.design, curve.violations), (design.name(), 0));
+            assert_eq!((curve.design, curve.violations), (design, 0));
             let cpus: Vec<_> = curve.points.iter().map(|point| point.cpus).collect();
             assert_eq!(cpus, [2, 8, 16, 128]);
             assert!(curve.points.iter().all(|point| point.rate > 0.0));

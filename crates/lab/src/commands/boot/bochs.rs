@@ -9,8 +9,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use crate::commands::boot::load::{Load, path_of};
-use crate::commands::boot::{Architecture, Boot, BootFailure};
+use super::emulator::Architecture;
+use super::error::BootError;
+use super::load::{Load, path_of};
+use super::options::Boot;
 
 const PROGRAM: &str = "bochs";
 const DISC_MAKER: &str = "grub-mkrescue";
@@ -44,18 +46,18 @@ const OPTIONS: [&str; 9] = [
 ];
 
 /// Whether it is there, and can do what is asked for.
-pub(crate) fn is_ready(options: &Boot) -> Result<(), BootFailure> {
+pub(crate) fn is_ready(options: &Boot) -> Result<(), BootError> {
     let refused = [
         ("--arch", options.arch != Architecture::X86_64),
         ("--paths", options.paths),
         ("--counts", options.counts),
     ];
     if let Some((option, _)) = refused.iter().find(|(_, is_asked_for)| *is_asked_for) {
-        return Err(BootFailure::NotOnBochs { option });
+        return Err(BootError::NotOnBochs { option });
     }
     for program in [PROGRAM, DISC_MAKER] {
         let said = Command::new(program).arg("--help").output();
-        said.map_err(|_| BootFailure::NoEmulator { program, package: PACKAGES })?;
+        said.map_err(|_| BootError::NoEmulator { program, package: PACKAGES })?;
     }
     Ok(())
 }
@@ -65,18 +67,18 @@ pub(crate) fn is_ready(options: &Boot) -> Result<(), BootFailure> {
 pub(crate) struct Disc(File);
 
 impl Disc {
-    pub(crate) fn new(kernel: &Path, load: &Load) -> Result<Self, BootFailure> {
-        let directory = tempfile::tempdir().map_err(BootFailure::Start)?;
+    pub(crate) fn new(kernel: &Path, load: &Load) -> Result<Self, BootError> {
+        let directory = tempfile::tempdir().map_err(BootError::Start)?;
         let (files, disc) = (directory.path().join("files"), directory.path().join("disc"));
-        lay_out(&files, kernel, load).map_err(BootFailure::Disc)?;
+        lay_out(&files, kernel, load).map_err(BootError::Disc)?;
         let made = Command::new(DISC_MAKER).arg("-o").arg(&disc).arg(&files).output();
-        let made = made.map_err(BootFailure::Disc)?;
+        let made = made.map_err(BootError::Disc)?;
         if !made.status.success() {
             let said = String::from_utf8_lossy(&made.stderr).trim_end().to_owned();
             let last = said.lines().last().unwrap_or("it fails").to_owned();
-            return Err(BootFailure::Disc(io::Error::other(last)));
+            return Err(BootError::Disc(io::Error::other(last)));
         }
-        File::open(&disc).map(Self).map_err(BootFailure::Disc)
+        File::open(&disc).map(Self).map_err(BootError::Disc)
     }
 
     /// How the emulator is started. The model has PCIDs, INVPCID and an x2APIC.

@@ -7,10 +7,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::commands::boot::BootFailure;
+use super::error::BootError;
 use crate::error::shown;
+use crate::progress;
 
 /// A line of the console's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,20 +41,20 @@ impl Console {
         self,
         command: &mut Command,
         passed_status: i32,
-    ) -> Result<Vec<Line>, BootFailure> {
+    ) -> Result<Vec<Line>, BootError> {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(BootFailure::Start)?;
+            .map_err(BootError::Start)?;
         let lines = self.read(&mut child);
         if lines.is_ok() {
             wait_for_end(&mut child);
         }
         // Whatever is wrong, no emulator is left running.
         let _ = child.kill();
-        let ended = child.wait_with_output().map_err(BootFailure::Start)?;
+        let ended = child.wait_with_output().map_err(BootError::Start)?;
         let lines = lines?;
         let said = |line: Option<&Line>| line.map_or(String::new(), |line| line.0.clone());
         match lines.last().map(|line| line.0.as_str()) {
@@ -63,7 +62,7 @@ impl Console {
             Some(FAILED) => {
                 let is_cause = |line: &&Line| line.0.starts_with("fatal");
                 let cause = lines.iter().rfind(is_cause).or(lines.iter().nth_back(1));
-                Err(BootFailure::Failed { said: said(cause) })
+                Err(BootError::Failed { said: said(cause) })
             }
             _ => {
                 let error = String::from_utf8_lossy(&ended.stderr);
@@ -71,17 +70,14 @@ impl Console {
                 let says = |line: &&str| line.contains(char::is_alphanumeric);
                 let last = error.lines().rfind(says).map(|line| Line(line.to_owned()));
                 let last = said(last.as_ref().or(lines.last()));
-                Err(BootFailure::Crashed { last, status: ended.status.to_string() })
+                Err(BootError::Crashed { last, status: ended.status.to_string() })
             }
         }
     }
 
     /// Reads to the end, or until nothing comes any more.
-    fn read(self, child: &mut Child) -> Result<Vec<Line>, BootFailure> {
-        let progress = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed:>4} {wide_msg}") {
-            progress.set_style(style);
-        }
+    fn read(self, child: &mut Child) -> Result<Vec<Line>, BootError> {
+        let progress = progress::bar(None, "{spinner} {elapsed:>4} {wide_msg}");
         progress.enable_steady_tick(Duration::from_millis(100));
         let incoming = lines_of(child);
         let mut lines: Vec<Line> = Vec::new();
@@ -101,7 +97,7 @@ impl Console {
                 Err(RecvTimeoutError::Disconnected) => break Ok(lines),
                 Err(RecvTimeoutError::Timeout) => {
                     let last = lines.last().map_or(String::new(), |line| line.0.clone());
-                    break Err(BootFailure::Silent { last, patience: self.patience });
+                    break Err(BootError::Silent { last, patience: self.patience });
                 }
             }
         };

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::commands::boot::BootFailure;
+use super::error::BootError;
 
 /// Who emulates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,10 +95,10 @@ impl Architecture {
         }
     }
 
-    pub(crate) fn emulator_is_there(self) -> Result<(), BootFailure> {
+    pub(crate) fn emulator_is_there(self) -> Result<(), BootError> {
         let (program, package) = (self.program(), self.package());
         let said = Command::new(program).arg("--version").output();
-        let said = said.map_err(|_| BootFailure::NoEmulator { program, package })?;
+        let said = said.map_err(|_| BootError::NoEmulator { program, package })?;
         let Some((needed, why)) = self.needed() else { return Ok(()) };
         let said = String::from_utf8_lossy(&said.stdout);
         let found = said.split_whitespace().nth(3).unwrap_or("unknown").to_owned();
@@ -106,7 +106,7 @@ impl Architecture {
         if major.is_some_and(|major| major >= needed) {
             return Ok(());
         }
-        Err(BootFailure::OldEmulator { program, found, needed, why })
+        Err(BootError::OldEmulator { program, found, needed, why })
     }
 
     /// How the emulator is started. Every CPU has a thread of the host's; or all take turns, and

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::commands::boot::{Architecture, BootFailure};
+use super::emulator::Architecture;
+use super::error::BootError;
 
 /// Builds the kernel, unless it is built. Returns where it is.
 ///
 /// With every assertion, or as it would be shipped, where its instructions are counted.
-pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, BootFailure> {
+pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, BootError> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if !root.join("kernel/Cargo.toml").is_file() {
-        return Err(BootFailure::NoSource(root));
+        return Err(BootError::NoSource(root));
     }
     let target = arch.target();
     let output = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
@@ -32,12 +33,12 @@ pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, Boo
         cargo.args(["-Zbuild-std=core,alloc", "-Zbuild-std-features=compiler-builtins-mem"]);
         cargo.env("RUSTC_BOOTSTRAP", "1");
     }
-    let built = cargo.output().map_err(BootFailure::Start)?;
+    let built = cargo.output().map_err(BootError::Start)?;
     if !built.status.success() {
         let said = String::from_utf8_lossy(&built.stderr);
         let error = said.lines().find(|line| line.starts_with("error"));
         let said = error.or(said.lines().last()).unwrap_or("cargo fails").to_owned();
-        return Err(BootFailure::Build { target, said });
+        return Err(BootError::Build { target, said });
     }
     let directory = if for_counts { "release" } else { "debug" };
     Ok(output.join(target).join(directory).join("shootdown-kernel"))

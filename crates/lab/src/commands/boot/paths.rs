@@ -1,13 +1,11 @@
 //! How many instructions the engine's hot paths take on bare metal: see `kernel/src/paths.rs`.
 
-use std::fmt::Write as _;
-
 use serde::{Deserialize, Serialize};
 
-use crate::commands::boot::Boot;
-use crate::commands::boot::console::Line;
-use crate::commands::boot::printed::Printed;
-use crate::commands::reproduce::text::{Align, Table};
+use super::console::Line;
+use super::options::Boot;
+use crate::render::Printed;
+use crate::render::table::Table;
 
 /// What the kernel says of a path.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -50,20 +48,20 @@ impl Report {
 
 impl Printed for Report {
     fn csv(&self) -> String {
-        let mut text = "arch,path,instructions,with_processor,budget\n".to_owned();
+        let names = ["arch", "path", "instructions", "with_processor", "budget"];
+        let mut table = Table::default().left(names);
         for Row { path, instructions, with_processor, budget } in &self.rows {
             let (alone, with) = (shown(*instructions), shown(*with_processor));
-            let _ = writeln!(text, "{},{path},{alone},{with},{budget}", self.arch);
+            table.row([self.arch, path, &alone, &with, &budget.to_string()]);
         }
-        text
+        table.csv()
     }
 
     fn text(&self) -> String {
-        let mut table = Table::new([
-            ("path", Align::Left),
-            ("engine alone", Align::Right),
-            ("with processor", Align::Right),
-            ("budget on x86-64 hosts", Align::Right),
+        let mut table = Table::default().left(["path"]).right([
+            "engine alone",
+            "with processor",
+            "budget on x86-64 hosts",
         ]);
         for Row { path, instructions, with_processor, budget } in &self.rows {
             let name = path.replace('_', " ");
@@ -96,7 +94,7 @@ fn shown(instructions: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Format;
+    use crate::render::Format;
 
     #[test]
     fn what_the_kernel_says_becomes_a_row_for_each_path() {

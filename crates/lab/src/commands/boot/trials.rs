@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::commands::boot::Boot;
-use crate::commands::boot::console::Line;
-use crate::commands::boot::printed::Printed;
-use crate::commands::reproduce::text::{Align, Table};
+use super::console::Line;
+use super::options::Boot;
+use crate::render::Printed;
+use crate::render::table::Table;
 
 /// A trial, as the kernel says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -56,11 +56,11 @@ impl Report {
 
 impl Printed for Report {
     fn csv(&self) -> String {
-        let mut text = "arch,way,fault,verdict\n".to_owned();
+        let mut table = Table::default().left(["arch", "way", "fault", "verdict"]);
         for Trial { way, fault, verdict, .. } in &self.trials {
-            let _ = writeln!(text, "{},{way},{fault},{verdict}", self.arch);
+            table.row([self.arch, way, fault, verdict]);
         }
-        text
+        table.csv()
     }
 
     /// A row for each way, a column for each fault.
@@ -75,11 +75,8 @@ impl Printed for Report {
                 faults.push(&trial.fault);
             }
         }
-        let mut table = Table::new([("a CPU that", Align::Left)]);
-        for fault in &faults {
-            let name = if *fault == INTACT { "as it is" } else { fault };
-            table = table.column(name, Align::Left);
-        }
+        let names = faults.iter().map(|&fault| if fault == INTACT { "as it is" } else { fault });
+        let mut table = Table::default().left(["a CPU that"]).left(names);
         for way in ways {
             let cell = |fault: &&str| {
                 let is_it = |trial: &&Trial| trial.way == way && trial.fault == **fault;

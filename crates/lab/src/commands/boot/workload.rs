@@ -20,8 +20,6 @@
 //!   by their numbers of instructions, which are not as far apart.
 //! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
 
-use std::fmt::Write as _;
-use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -33,18 +31,20 @@ use shootdown_workload::programs::{
     Beside, Crowd, ExitStorm, Kind, Loop, MadviseMigrate, MprotectThreaded, SortCompute, Tasks,
     TcmallocLargeHeap,
 };
-use shootdown_workload::recording::Reader;
 use shootdown_workload::replay::{Survey, Threads};
 use shootdown_workload::stream::{Encoded, encode};
 use shootdown_workload::{Limits, Outcome, Workload};
 
-use crate::commands::boot::console::Line;
-use crate::commands::boot::printed::Printed;
-use crate::commands::boot::{Architecture, Boot, BootFailure, Emulator};
-use crate::commands::reproduce::text::{Align, Table};
-use crate::error::Failure;
-use crate::machines;
+use super::console::Line;
+use super::emulator::{Architecture, Emulator};
+use super::error::BootError;
+use super::options::Boot;
+use crate::error::{Failure, SimulationError};
+use crate::machines::{Embedded, MachineFileError};
+use crate::recordings::{RecordingError, open, refused};
+use crate::render::Printed;
 use crate::render::grouped;
+use crate::render::table::Table;
 
 /// The kernel's tick, where instructions are counted: so long does a CPU run before another one's
 /// turn.
@@ -77,22 +77,17 @@ pub(crate) fn find(name: &str, options: &Boot) -> Result<Encoded, Failure> {
         None if Path::new(name).exists() => Rc::new(recorded(Path::new(name), options.seed)?),
         None => {
             let known = known.iter().map(|(name, _)| *name).collect();
-            let failure = BootFailure::UnknownWorkload { name: name.to_owned(), known };
-            return Err(Failure::Boot(Box::new(failure)));
+            return Err(BootError::UnknownWorkload { name: name.to_owned(), known }.into());
         }
     };
     let encoded = Encoded::new(encode(&*workload));
-    encoded.map_err(|error| Failure::Boot(Box::new(BootFailure::Stream(error.to_string()))))
+    Ok(encoded.map_err(|error| BootError::Stream(error.to_string()))?)
 }
 
-fn recorded(path: &Path, seed: u64) -> Result<Threads, Failure> {
-    let reader = || {
-        let file = File::open(path).map_err(|error| Failure::no_recording(path, error))?;
-        Reader::open(file).map_err(|error| Failure::bad_recording(path, error))
-    };
-    let bad = |error| Failure::bad_recording(path, error);
-    let survey = Survey::of(reader()?, |_| ()).map_err(bad)?;
-    Threads::of(reader()?, &survey, seed, |_| ()).map_err(bad)
+fn recorded(path: &Path, seed: u64) -> Result<Threads, RecordingError> {
+    let bad = |error| refused(path, error);
+    let survey = Survey::of(open(path)?, |_| ()).map_err(bad)?;
+    Threads::of(open(path)?, &survey, seed, |_| ()).map_err(bad)
 }
 
 /// What both count; and what the machine that boots counts alone.
@@ -129,8 +124,7 @@ impl Comparison {
         let reports: Vec<Value> =
             lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok()).collect();
         let booted = reports.iter().find(|report| report.get("workload").is_some());
-        let none = || Failure::Boot(Box::new(BootFailure::NoReport));
-        let booted = booted.ok_or_else(none)?;
+        let booted = booted.ok_or(BootError::NoReport)?;
         // What was done to memory is counted in all of the run, on both.
         let memory = reports.iter().find_map(|report| report.get("memory"));
         let number = |count: &str| {
@@ -139,13 +133,12 @@ impl Comparison {
         };
         let machine = machine_like(options)?;
         let machine_name = machine.name.clone();
-        let threads = 4096;
-        let limits = Limits { threads, ..Limits::DEFAULT };
         let design = Design::Shootdown;
-        let simulated = design.run(machine, limits, Rc::new(workload)).map_err(|error| {
-            let (workload, design) = (name.to_owned(), design.to_string());
-            Failure::Simulation { workload, design, cause: error.to_string() }
-        })?;
+        let simulated =
+            design.run(machine, Limits::DEFAULT, Rc::new(workload)).map_err(|error| {
+                let (workload, design) = (name.to_owned(), design.to_string());
+                SimulationError { workload, design, cause: error.to_string() }
+            })?;
         let row = |(count, simulated)| {
             number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
         };
@@ -159,7 +152,7 @@ impl Comparison {
             cpus: options.cpus,
             machine: machine_name,
             rows: counts(&simulated).into_iter().filter_map(row).chain(instructions).collect(),
-            violations: number("violations").ok_or_else(none)?,
+            violations: number("violations").ok_or(BootError::NoReport)?,
             reports,
         })
     }
@@ -167,19 +160,19 @@ impl Comparison {
 
 impl Printed for Comparison {
     fn csv(&self) -> String {
-        let mut text = "workload,arch,cpus,count,booted,simulated\n".to_owned();
-        let Self { workload, arch, cpus, .. } = self;
+        let names = ["workload", "arch", "cpus", "count", "booted", "simulated"];
+        let mut table = Table::default().left(names);
         for Row { count, booted, simulated } in &self.rows {
+            let [cpus, booted] = [u64::from(self.cpus), *booted].map(|number| number.to_string());
             let simulated = simulated.map_or_else(String::new, |count| count.to_string());
-            let _ = writeln!(text, "{workload},{arch},{cpus},{count},{booted},{simulated}");
+            table.row([&self.workload, self.arch, &cpus, count, &booted, &simulated]);
         }
-        text
+        table.csv()
     }
 
     fn text(&self) -> String {
         let Self { workload, arch, cpus, machine, .. } = self;
-        let mut table =
-            Table::new([("", Align::Left), ("booted", Align::Right), ("simulated", Align::Right)]);
+        let mut table = Table::default().left([""]).right(["booted", "simulated"]);
         for Row { count, booted, simulated } in &self.rows {
             let name = count.replace('_', " ").replace("ipis", "interrupts");
             table.row([name, grouped(*booted), simulated.map_or_else(String::new, grouped)]);
@@ -214,15 +207,15 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
 }
 
 /// The simulated machine that is like the emulated one, as far as counts depend on it.
-fn machine_like(options: &Boot) -> Result<Machine, Failure> {
+fn machine_like(options: &Boot) -> Result<Machine, MachineFileError> {
     let Boot { arch, cpus, emulator, .. } = *options;
-    let name = match arch {
-        Architecture::X86_64 | Architecture::Loongarch64 => "skylake-laptop-kvm",
-        Architecture::Aarch64 => "ampere-emag-32",
+    let embedded = match arch {
+        Architecture::X86_64 | Architecture::Loongarch64 => Embedded::SKYLAKE_LAPTOP_KVM,
+        Architecture::Aarch64 => Embedded::AMPERE_EMAG_32,
     };
-    let mut machine = machines::find(name)?
-        .with_cpus(cpus as usize)
-        .map_err(|error| Failure::BadMachine { path: name.into(), error })?;
+    let machine = embedded.machine()?.with_cpus(cpus as usize);
+    let mut machine =
+        machine.map_err(|error| MachineFileError::refused(Path::new(embedded.name), error))?;
     if (arch, emulator) == (Architecture::X86_64, Emulator::Qemu) {
         // It has no PCIDs.
         machine.tlb.tags = 0;

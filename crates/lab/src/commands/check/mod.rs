@@ -1,74 +1,84 @@
 //! `shootdown check`: the engine, or a bug that others had, on the hostile machine.
 
-pub(crate) mod html;
-pub(crate) mod text;
+pub(crate) mod page;
+mod text;
 pub(crate) mod zoo;
 
-use std::fs::Permissions;
-use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::HumanCount;
+use shootdown::{Lifetime, Rule};
 use shootdown_check::engine::{BadProgram, Config, Programs, Tags};
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{
     Budget, Campaign, CounterExample, Design, Detail, Found, Profile, Progress, UnknownDesign,
     Verdict, search, shortest,
 };
-use tempfile::Builder;
 
-use crate::error::Failure;
-use crate::output::{Existing, Output};
-use crate::print;
+use crate::error::{Failure, UserError, shown};
+use crate::output::{Page, print};
+use crate::progress;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown check
+  shootdown check --arch arm64 --cpus 64 --budget 10m --seed 7
+  shootdown check --design zoo
+  shootdown check --design barrier-skipped-as-the-bit-was-set --svg bug.svg
+  shootdown check --design without-ring-present
+  shootdown check --list
+
+The machine does whatever the architecture allows: TLBs that never forget and fill themselves at any
+moment, stores that are late, interrupts that are later. Whatever goes wrong ends with status 1, the
+shortest way to it, and the command that shows it again.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Check {
     /// What to check: shootdown, the engine without a rule, a bug of other kernels, its mended
     /// twin, or zoo for all bugs; --list says which there are
     #[arg(long, value_name = "NAME", default_value = "shootdown")]
-    pub(crate) design: String,
+    design: String,
     /// The architectures whose hardware is played, with commas between them
     #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',',
           default_values_t = Architecture::value_variants().to_vec())]
-    pub(crate) arch: Vec<Architecture>,
+    arch: Vec<Architecture>,
     /// CPUs of the large programs
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(2..=64))]
-    pub(crate) cpus: u64,
+    cpus: u64,
     /// For how long to look, and to make what is found small: 30s, 5m, 2h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
-    pub(crate) budget: Duration,
+    budget: Duration,
     /// Where random numbers start
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     /// Check this program alone: operations behind commas, CPUs behind bars
     #[arg(long, value_name = "PROGRAM")]
-    pub(crate) program: Option<String>,
+    program: Option<String>,
     /// With --program: the tags that the hardware has, such as broadcast:9
     #[arg(long, value_name = "KIND:N", default_value = "per-cpu:2", value_parser = tags,
           requires = "program")]
-    pub(crate) tags: Tags,
+    tags: Tags,
     /// With --program: how spaces end
     #[arg(long, value_enum, default_value_t = Ending::Handoff, requires = "program")]
-    pub(crate) lifetime: Ending,
+    lifetime: Ending,
     /// Draw the counter-example, if there is one, to this file
     #[arg(long, value_name = "FILE.svg")]
-    pub(crate) svg: Option<PathBuf>,
+    svg: Option<PathBuf>,
     /// Show every access to shared memory of the counter-example
     #[arg(long)]
-    pub(crate) accesses: bool,
+    accesses: bool,
     /// List what can be checked
     #[arg(long)]
-    pub(crate) list: bool,
+    list: bool,
 }
 
 /// An architecture, as far as the hostile machine plays it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Architecture {
+enum Architecture {
     X86,
     Arm64,
     Riscv,
@@ -88,7 +98,7 @@ impl Architecture {
 
 /// How spaces end: see `shootdown::Lifetime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Ending {
+enum Ending {
     /// The CPU that leaves it last frees it
     Handoff,
     /// Who retires it interrupts those that are lazy on it
@@ -98,134 +108,191 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    const fn lifetime(self) -> shootdown::Lifetime {
+    const fn lifetime(self) -> Lifetime {
         match self {
-            Self::Handoff => shootdown::Lifetime::Handoff,
-            Self::Shoot => shootdown::Lifetime::Shoot,
-            Self::Counted => shootdown::Lifetime::Counted,
+            Self::Handoff => Lifetime::Handoff,
+            Self::Shoot => Lifetime::Shoot,
+            Self::Counted => Lifetime::Counted,
         }
     }
 }
 
-/// Why nothing was checked, or what the verdict is that is no success.
-#[derive(Debug)]
-pub(crate) enum CheckFailure {
+/// Nothing was checked, or the verdict is not a success.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error("{0}")]
     UnknownDesign(UnknownDesign),
+    #[error("{0}")]
     BadProgram(BadProgram),
-    /// `--program` is for the engine.
+    /// Only the engine takes a `--program`.
+    #[error("{0} has a program of its own")]
     NoProgramFor(Design),
-    Unwritable(crate::output::OutputError),
-    /// Something must not be.
-    Wrong {
-        design: Design,
-        wrong: String,
-        replay: Option<String>,
-    },
+    /// The checker found a violation.
+    #[error("{design}: {wrong}")]
+    Wrong { design: Design, wrong: String, replay: Option<String> },
     /// Of what must happen now and then, this never did.
+    #[error("never happened, so the search shows less than it seems: {}", .0.join("; "))]
     Unreached(Vec<String>),
     /// Bugs that were not found, or twins that are wrong.
-    Zoo {
-        missed: usize,
-        budget: Duration,
-    },
+    #[error("{missed} bugs were not found, or their twins are wrong")]
+    Zoo { missed: usize, budget: Duration },
 }
 
-impl CheckFailure {
-    pub(crate) fn cause(&self) -> String {
+impl UserError for CheckError {
+    fn remedy(&self) -> String {
         match self {
-            Self::UnknownDesign(error) => error.to_string(),
-            Self::BadProgram(error) => error.to_string(),
-            Self::NoProgramFor(design) => format!("{design} has a program of its own"),
-            Self::Unwritable(error) => error.cause(),
-            Self::Wrong { design, wrong, .. } => format!("{design}: {wrong}"),
-            Self::Unreached(what) => {
-                format!(
-                    "never happened, so the search shows less than it seems: {}",
-                    what.join("; ")
-                )
-            }
-            Self::Zoo { missed, .. } => {
-                format!("{missed} bugs were not found, or their twins are wrong")
-            }
-        }
-    }
-
-    pub(crate) fn remedy(&self) -> String {
-        match self {
-            Self::UnknownDesign(_) => "shootdown check --list".to_owned(),
             Self::BadProgram(_) => {
                 "--program 'run 0, idle, run 0 | unmap 0.1'; shootdown check --list".to_owned()
             }
             Self::NoProgramFor(_) => "--design shootdown --program …".to_owned(),
-            Self::Unwritable(_) => "another path for --svg".to_owned(),
             Self::Wrong { replay: Some(replay), .. } => format!("{replay}, for this again"),
             Self::Wrong { design: Design::Bug(bug, _), .. } => {
                 format!("shootdown check --design {}-mended", bug.name)
             }
-            Self::Wrong { .. } => "shootdown check --list".to_owned(),
+            Self::UnknownDesign(_) | Self::Wrong { .. } => "shootdown check --list".to_owned(),
             Self::Unreached(_) => "a longer --budget".to_owned(),
             Self::Zoo { budget, .. } => format!("--budget {}s", budget.as_secs().max(1) * 4),
         }
     }
 }
 
-/// No more states than fit into memory, of one program.
-const STATES_MAX: usize = 50_000_000;
-
-/// Runs the command.
-pub(crate) fn check(options: &Check) -> Result<(), Failure> {
-    if options.list {
-        return print(&text::list());
+impl Check {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        if self.list {
+            return Ok(print(&text::list())?);
+        }
+        let design: Design = self.design.parse().map_err(CheckError::UnknownDesign)?;
+        // Before minutes are spent.
+        let drawing = self.svg.as_ref().map(|path| Page::new(path, "--svg", &[])).transpose()?;
+        match (design, &self.program) {
+            (Design::Engine(broken), None) => self.campaign(broken, drawing),
+            (Design::Engine(broken), Some(program)) => self.one_program(broken, program, drawing),
+            (design, Some(_)) => Err(CheckError::NoProgramFor(design).into()),
+            (Design::Bug(bug, variant), None) => self.one_bug(bug, variant, drawing),
+            (Design::Zoo, None) => self.all_bugs(),
+        }
     }
-    let failed = |failure| Failure::Check(Box::new(failure));
-    let design: Design =
-        options.design.parse().map_err(|error| failed(CheckFailure::UnknownDesign(error)))?;
-    // Before minutes are spent.
-    let drawing = options.svg.as_deref().map(Drawing::new).transpose().map_err(failed)?;
-    let result = match (design, &options.program) {
-        (Design::Engine(broken), None) => campaign(options, broken, drawing),
-        (Design::Engine(broken), Some(program)) => one_program(options, broken, program, drawing),
-        (design, Some(_)) => Ok(Err(CheckFailure::NoProgramFor(design))),
-        (Design::Bug(bug, variant), None) => one_bug(options, bug, variant, drawing),
-        (Design::Zoo, None) => all_bugs(options),
-    };
-    result?.map_err(failed)
+
+    fn profiles(&self) -> impl Iterator<Item = Profile> {
+        self.arch.iter().map(|arch| arch.profile())
+    }
+
+    fn campaign(&self, broken: Option<Rule>, drawing: Option<Page>) -> Result<(), Failure> {
+        let campaign = Campaign {
+            profiles: self.profiles().collect(),
+            cpus: self.cpus as usize,
+            time: self.budget,
+            seed: self.seed,
+            broken,
+        };
+        let verdict = with_progress(&campaign);
+        let design = Design::Engine(broken);
+        print(&text::verdict(design, &campaign, &verdict))?;
+        if let Some(bad) = &verdict.counter_example {
+            return self.fail(design, &bad.found, Some(self.replay(design, bad)), drawing);
+        }
+        let missing: Vec<_> =
+            campaign.expected().difference(&verdict.reached).map(ToString::to_string).collect();
+        if missing.is_empty() { Ok(()) } else { Err(CheckError::Unreached(missing).into()) }
+    }
+
+    fn one_program(
+        &self,
+        broken: Option<Rule>,
+        program: &str,
+        drawing: Option<Page>,
+    ) -> Result<(), Failure> {
+        let (tags, lifetime) = (self.tags, self.lifetime.lifetime());
+        let config = Config { tags, lifetime, broken, ..Config::new(1) };
+        let programs = Programs::parse(config, program).map_err(CheckError::BadProgram)?;
+        let design = Design::Engine(broken);
+        for profile in self.profiles() {
+            let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
+            let search = CounterExample::look(&programs, profile, self.seed, budget);
+            print(&text::program(profile, &search))?;
+            if let Some(found) = search.found {
+                let bad = CounterExample { programs, profile, found };
+                return self.fail(design, &bad.found, Some(self.replay(design, &bad)), drawing);
+            }
+        }
+        Ok(())
+    }
+
+    fn one_bug(
+        &self,
+        bug: &'static Bug,
+        variant: Variant,
+        drawing: Option<Page>,
+    ) -> Result<(), Failure> {
+        print(&text::bug(bug))?;
+        let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
+        let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
+        let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
+        if found.found.is_none() {
+            found = search(&scene, bug.profile, None, budget);
+        }
+        match found.found {
+            Some(found) => self.fail(design, &found, None, drawing),
+            None => Ok(print(&text::program(bug.profile, &found))?),
+        }
+    }
+
+    fn all_bugs(&self) -> Result<(), Failure> {
+        let count = Bug::all().count() as u64;
+        let bar = progress::bar(Some(count), "{pos} of {len} bugs, {elapsed}");
+        let rows = zoo::rows(self.budget, || bar.inc(1));
+        bar.finish_and_clear();
+        print(&text::zoo(&rows))?;
+        match rows.iter().filter(|row| !row.is_right()).count() {
+            0 => Ok(()),
+            missed => Err(CheckError::Zoo { missed, budget: self.budget }.into()),
+        }
+    }
+
+    /// Prints the counter-example and draws it, and returns it as an error.
+    fn fail(
+        &self,
+        design: Design,
+        found: &Found,
+        replay: Option<String>,
+        drawing: Option<Page>,
+    ) -> Result<(), Failure> {
+        // A bug of the zoo is a few lines; its reads and writes are all there is to see.
+        let is_small = matches!(design, Design::Bug(..));
+        let detail = if self.accesses || is_small { Detail::Accesses } else { Detail::Events };
+        print(&format!("\n{}", found.timeline(detail)))?;
+        if let Some(drawing) = drawing {
+            drawing.write(&found.drawing(detail))?;
+            print(&format!("drawn: {}\n", shown(drawing.path())))?;
+        }
+        Err(CheckError::Wrong { design, wrong: found.wrong.to_string(), replay }.into())
+    }
+
+    /// The command that finds it again.
+    fn replay(&self, design: Design, bad: &CounterExample) -> String {
+        let Config { tags, lifetime, .. } = bad.programs.config;
+        let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
+        if tags != Tags::PerCpu(2) {
+            command += &format!(" --tags {}", tags_text(tags));
+        }
+        if lifetime != Lifetime::Handoff {
+            command += &format!(" --lifetime {}", format!("{lifetime:?}").to_lowercase());
+        }
+        if self.seed != 1 {
+            command += &format!(" --seed {}", self.seed);
+        }
+        format!("{command} --program '{}'", bad.programs)
+    }
 }
 
-/// What was said is said; whether that is a success is another matter.
-type Said = Result<Result<(), CheckFailure>, Failure>;
-
-fn campaign(options: &Check, broken: Option<shootdown::Rule>, drawing: Option<Drawing>) -> Said {
-    let campaign = Campaign {
-        profiles: options.arch.iter().map(|arch| arch.profile()).collect(),
-        cpus: options.cpus as usize,
-        time: options.budget,
-        seed: options.seed,
-        broken,
-    };
-    let verdict = with_progress(&campaign);
-    let design = Design::Engine(broken);
-    print(&text::verdict(design, &campaign, &verdict))?;
-    if let Some(bad) = &verdict.counter_example {
-        return show(options, design, &bad.found, Some(replay(design, bad, options)), drawing);
-    }
-    let missing: Vec<_> =
-        campaign.expected().difference(&verdict.reached).map(ToString::to_string).collect();
-    Ok(if missing.is_empty() { Ok(()) } else { Err(CheckFailure::Unreached(missing)) })
-}
-
-/// Runs it, and says on a terminal how far it has come.
+/// Runs a campaign, and shows progress.
 fn with_progress(campaign: &Campaign) -> Verdict {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{elapsed}: {msg}") {
-        bar.set_style(style);
-    }
+    let bar = progress::bar(None, "{elapsed}: {msg}");
     let progress = Progress::default();
     let verdict = std::thread::scope(|scope| {
         let running = scope.spawn(|| campaign.run(&progress));
         while !running.is_finished() {
             std::thread::park_timeout(Duration::from_millis(100));
-            let of = |counter: u64| HumanCount(counter);
             let tried = progress.tried.load(Relaxed);
             if tried > 0 {
                 bar.set_message(format!(
@@ -237,135 +304,15 @@ fn with_progress(campaign: &Campaign) -> Verdict {
             bar.set_message(format!(
                 "{} short programs in {} states, {} runs of large ones, {} steps",
                 progress.short.load(Relaxed),
-                of(progress.states.load(Relaxed)),
-                of(progress.runs.load(Relaxed)),
-                of(progress.steps.load(Relaxed)),
+                HumanCount(progress.states.load(Relaxed)),
+                HumanCount(progress.runs.load(Relaxed)),
+                HumanCount(progress.steps.load(Relaxed)),
             ));
         }
         running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     bar.finish_and_clear();
     verdict
-}
-
-fn one_program(
-    options: &Check,
-    broken: Option<shootdown::Rule>,
-    program: &str,
-    drawing: Option<Drawing>,
-) -> Said {
-    let config = Config {
-        tags: options.tags,
-        lifetime: options.lifetime.lifetime(),
-        broken,
-        ..Config::new(1)
-    };
-    let programs = match Programs::parse(config, program) {
-        Ok(programs) => programs,
-        Err(error) => return Ok(Err(CheckFailure::BadProgram(error))),
-    };
-    let design = Design::Engine(broken);
-    for profile in options.arch.iter().map(|arch| arch.profile()) {
-        let budget = Budget { time: options.budget, states: STATES_MAX };
-        let search = CounterExample::look(&programs, profile, options.seed, budget);
-        print(&text::program(profile, &search))?;
-        if let Some(found) = search.found {
-            let bad = CounterExample { programs: programs.clone(), profile, found };
-            let replay = replay(design, &bad, options);
-            return show(options, design, &bad.found, Some(replay), drawing);
-        }
-    }
-    Ok(Ok(()))
-}
-
-fn one_bug(options: &Check, bug: &'static Bug, variant: Variant, drawing: Option<Drawing>) -> Said {
-    print(&text::bug(bug))?;
-    let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
-    let budget = Budget { time: options.budget, states: STATES_MAX };
-    let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
-    if found.found.is_none() {
-        found = search(&scene, bug.profile, None, budget);
-    }
-    match found.found {
-        Some(found) => show(options, design, &found, None, drawing),
-        None => print(&text::program(bug.profile, &found)).map(Ok),
-    }
-}
-
-fn all_bugs(options: &Check) -> Said {
-    let bar = ProgressBar::with_draw_target(
-        Some(Bug::all().count() as u64),
-        ProgressDrawTarget::stderr(),
-    );
-    if let Ok(style) = ProgressStyle::with_template("{pos} of {len} bugs, {elapsed}") {
-        bar.set_style(style);
-    }
-    let rows = zoo::rows(options.budget, || bar.inc(1));
-    bar.finish_and_clear();
-    print(&text::zoo(&rows))?;
-    let missed = rows.iter().filter(|row| !row.is_right()).count();
-    let budget = options.budget;
-    Ok(if missed == 0 { Ok(()) } else { Err(CheckFailure::Zoo { missed, budget }) })
-}
-
-/// The counter-example, and where it was drawn; which is no success.
-fn show(
-    options: &Check,
-    design: Design,
-    found: &Found,
-    replay: Option<String>,
-    drawing: Option<Drawing>,
-) -> Said {
-    // A bug of the zoo is a few lines, and what they read and write is all there is to see.
-    let is_small = matches!(design, Design::Bug(..));
-    let detail = if options.accesses || is_small { Detail::Accesses } else { Detail::Events };
-    print(&format!("\n{}", found.timeline(detail)))?;
-    if let Some(drawing) = drawing {
-        let path = drawing.0.path().display().to_string();
-        if let Err(error) = drawing.write(&found.drawing(detail)) {
-            return Ok(Err(error));
-        }
-        print(&format!("drawn: {}\n", crate::error::shown(path)))?;
-    }
-    Ok(Err(CheckFailure::Wrong { design, wrong: found.wrong.to_string(), replay }))
-}
-
-/// The command that finds it again.
-fn replay(design: Design, bad: &CounterExample, options: &Check) -> String {
-    let Config { tags, lifetime, .. } = bad.programs.config;
-    let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
-    if tags != Tags::PerCpu(2) {
-        command += &format!(" --tags {}", tags_text(tags));
-    }
-    if lifetime != shootdown::Lifetime::Handoff {
-        command += &format!(" --lifetime {}", format!("{lifetime:?}").to_lowercase());
-    }
-    if options.seed != 1 {
-        command += &format!(" --seed {}", options.seed);
-    }
-    format!("{command} --program '{}'", bad.programs)
-}
-
-/// A file for a drawing, which appears whole or not at all.
-struct Drawing(Output);
-
-impl Drawing {
-    fn new(path: &Path) -> Result<Self, CheckFailure> {
-        let output = Output::new(path, Existing::Replace).map_err(CheckFailure::Unwritable)?;
-        // Whether it can be written is known before anything is looked for.
-        output.create().map_err(CheckFailure::Unwritable)?;
-        Ok(Self(output))
-    }
-
-    fn write(&self, svg: &str) -> Result<(), CheckFailure> {
-        let unwritable = |error: io::Error| CheckFailure::Unwritable(self.0.unwritable(error));
-        let mut file = Builder::new()
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(self.0.directory())
-            .map_err(unwritable)?;
-        file.write_all(svg.as_bytes()).map_err(unwritable)?;
-        self.0.keep(file).map(drop).map_err(CheckFailure::Unwritable)
-    }
 }
 
 /// `30s`, `5m` or `2h`.

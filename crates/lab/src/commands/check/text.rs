@@ -7,18 +7,14 @@ use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{Campaign, Design, PAGES, Profile, SLOTS, Search, Verdict};
 
 use super::zoo::Row;
-use crate::commands::reproduce::text::{Align, Table};
 use crate::render::grouped;
+use crate::render::table::Table;
 
 /// What was looked at, and what was seen.
-pub(crate) fn verdict(design: Design, campaign: &Campaign, verdict: &Verdict) -> String {
+pub(super) fn verdict(design: Design, campaign: &Campaign, verdict: &Verdict) -> String {
     let names: Vec<_> = campaign.profiles.iter().map(|profile| profile.name).collect();
     let mut text = format!("{design} on hostile {}\n\n", names.join(", "));
-    let mut table = Table::new([
-        ("programs", Align::Left),
-        ("looked at", Align::Right),
-        ("schedules", Align::Right),
-    ]);
+    let mut table = Table::default().left(["programs"]).right(["looked at", "schedules"]);
     table.row([
         "of two CPUs with an operation each".to_owned(),
         format!("{} of {}", grouped(verdict.short as u64), grouped(verdict.short_total as u64)),
@@ -47,7 +43,7 @@ pub(crate) fn verdict(design: Design, campaign: &Campaign, verdict: &Verdict) ->
 }
 
 /// What came of one program.
-pub(crate) fn program(profile: Profile, search: &Search) -> String {
+pub(super) fn program(profile: Profile, search: &Search) -> String {
     let (states, runs) = (grouped(search.states as u64), grouped(search.runs));
     let verdict = match (&search.found, search.is_complete) {
         (Some(_), _) => "wrong",
@@ -58,18 +54,13 @@ pub(crate) fn program(profile: Profile, search: &Search) -> String {
 }
 
 /// The story of a bug.
-pub(crate) fn bug(bug: &Bug) -> String {
+pub(super) fn bug(bug: &Bug) -> String {
     format!("{}: {}\n{}\n", bug.name, bug.source, bug.story)
 }
 
 /// All bugs.
-pub(crate) fn zoo(rows: &[Row]) -> String {
-    let mut table = Table::new([
-        ("bug", Align::Left),
-        ("on", Align::Left),
-        ("found", Align::Left),
-        ("states of its twin", Align::Right),
-    ]);
+pub(super) fn zoo(rows: &[Row]) -> String {
+    let mut table = Table::default().left(["bug", "on", "found"]).right(["states of its twin"]);
     for row in rows {
         let found = row
             .found
@@ -87,7 +78,7 @@ pub(crate) fn zoo(rows: &[Row]) -> String {
 }
 
 /// What can be checked, and what programs are made of.
-pub(crate) fn list() -> String {
+pub(super) fn list() -> String {
     let mut text = "\
 shootdown      the engine
 without-RULE   the engine without one of its rules (a missing rule that only keeps loads from being

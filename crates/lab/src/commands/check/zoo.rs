@@ -6,8 +6,10 @@ use rayon::prelude::*;
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{Budget, Found, Search, search, shortest};
 
+/// The largest number of states of a program that fits into memory.
+pub(super) const STATES_MAX: usize = 50_000_000;
 /// Counter-examples of bugs have no more changes of CPU than these.
-pub(crate) const CHANGES_MAX: u32 = 6;
+pub(super) const CHANGES_MAX: u32 = 6;
 
 /// A bug, and what came of it.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl Row {
 pub(crate) fn rows(time: Duration, tell: impl Fn() + Sync) -> Vec<Row> {
     let bugs: Vec<_> = Bug::all().collect();
     let look = |bug: &&'static Bug| {
-        let budget = Budget { time, states: super::STATES_MAX };
+        let budget = Budget { time, states: STATES_MAX };
         let found = shortest(&bug.scene(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
         let twin = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
         tell();

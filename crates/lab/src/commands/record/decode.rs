@@ -6,176 +6,85 @@ use shootdown_workload::recording::record::{Call, FaultCode, FlushReason, Left};
 use super::error::RecordError;
 use super::layout::{Field, Layout};
 use super::symbols::Symbols;
-use super::tracefs::Tracefs;
-
-/// Of whom an event is traced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// The command and its descendants. The kernel lets a wake-up pass if either side is one.
-    Command,
-    /// Everyone: another program's switches decide whether a CPU is idle, lazy or elsewhere.
-    System,
-}
+use super::tracefs::{Scope, Tracefs};
 
 /// An event that is recorded.
 struct Wanted {
     scope: Scope,
     /// Its folder below `events`.
     event: &'static str,
-    /// What is read of it, in the order of `read`.
+    /// The fields that are read, in the order of `read`.
     fields: &'static [&'static str],
-    read: fn(&Values<'_>) -> Option<RawKind>,
+    read: Read,
 }
+
+type Read = fn(&Values<'_>) -> Option<RawKind>;
 
 /// All of them. Linux has had each since 6.4 at least.
 const WANTED: &[Wanted] = &[
-    Wanted {
-        scope: Scope::System,
-        event: "sched/sched_switch",
-        fields: &["prev_state", "next_pid", "next_comm"],
-        read: |values| {
-            let left = left(values.number(0)?);
-            Some(RawKind::Switch { left, next: values.tid(1)?, next_name: values.text(2)? })
-        },
-    },
-    Wanted {
-        scope: Scope::System,
-        event: "task/task_newtask",
-        fields: &["pid", "comm", "clone_flags"],
-        read: |values| {
-            let clone_flags = Some(values.number(2)?);
-            Some(RawKind::NewTask { tid: values.tid(0)?, name: values.text(1)?, clone_flags })
-        },
-    },
-    Wanted {
-        scope: Scope::System,
-        event: "tlb/tlb_flush",
-        fields: &["reason", "pages"],
-        read: |values| {
-            let pages = values.number(1)?;
-            let pages = (pages != u64::MAX).then_some(pages);
-            Some(RawKind::Flush { reason: reason(values.number(0)?)?, pages })
-        },
-    },
-    Wanted {
-        scope: Scope::System,
-        event: "csd/csd_queue_cpu",
-        fields: &["func"],
-        read: |values| {
-            Some(RawKind::QueueCall { function: values.symbols.function(values.number(0)?) })
-        },
-    },
-    Wanted {
-        scope: Scope::System,
-        event: "ipi/ipi_send_cpu",
-        fields: &["cpu", "callsite"],
-        read: |values| {
-            let site = values.symbols.call_site(values.number(1)?);
-            Some(RawKind::Ipi { targets: vec![values.narrow(0)?], site })
-        },
-    },
-    Wanted {
-        scope: Scope::System,
-        event: "ipi/ipi_send_cpumask",
-        fields: &["cpumask", "callsite"],
-        read: |values| {
-            let site = values.symbols.call_site(values.number(1)?);
-            Some(RawKind::Ipi { targets: values.cpus(0)?, site })
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "sched/sched_waking",
-        fields: &["pid"],
-        read: |values| Some(RawKind::Waking { tid: values.tid(0)? }),
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "sched/sched_wakeup",
-        fields: &["pid", "target_cpu"],
-        read: |values| Some(RawKind::Queued { tid: values.tid(0)?, target: values.narrow(1)? }),
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "sched/sched_process_exec",
-        fields: &["filename"],
-        read: |values| Some(RawKind::Exec { file: lossy(values.referred(0)?) }),
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "sched/sched_process_exit",
-        fields: &[],
-        read: |_| Some(RawKind::Exit),
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "exceptions/page_fault_user",
-        fields: &["address", "error_code"],
-        read: fault,
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "exceptions/page_fault_kernel",
-        fields: &["address", "error_code"],
-        read: fault,
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_mmap",
-        fields: &["addr", "len", "prot", "flags"],
-        read: |values| {
-            let (address, length) = (values.number(0)?, values.number(1)?);
-            let (protection, flags) = (values.low(2)?, values.low(3)?);
-            Some(RawKind::Enter(Call::Map { address, length, protection, flags }))
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_munmap",
-        fields: &["addr", "len"],
-        read: |values| {
-            let (address, length) = (values.number(0)?, values.number(1)?);
-            Some(RawKind::Enter(Call::Unmap { address, length }))
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_mprotect",
-        fields: &["start", "len", "prot"],
-        read: |values| {
-            let (address, length) = (values.number(0)?, values.number(1)?);
-            Some(RawKind::Enter(Call::Protect { address, length, protection: values.low(2)? }))
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_madvise",
-        fields: &["start", "len_in", "behavior"],
-        read: |values| {
-            let (address, length) = (values.number(0)?, values.number(1)?);
-            Some(RawKind::Enter(Call::Advise { address, length, advice: values.low(2)? }))
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_mremap",
-        fields: &["addr", "old_len", "new_len", "flags", "new_addr"],
-        read: |values| {
-            Some(RawKind::Enter(Call::Remap {
-                address: values.number(0)?,
-                old_length: values.number(1)?,
-                new_length: values.number(2)?,
-                flags: values.low(3)?,
-                new_address: values.number(4)?,
-            }))
-        },
-    },
-    Wanted {
-        scope: Scope::Command,
-        event: "syscalls/sys_enter_brk",
-        fields: &["brk"],
-        read: |values| Some(RawKind::Enter(Call::Break { address: values.number(0)? })),
-    },
+    system("sched/sched_switch", &["prev_state", "next_pid", "next_comm"], |it| {
+        let left = left(it.number(0)?);
+        Some(RawKind::Switch { left, next: it.tid(1)?, next_name: it.text(2)? })
+    }),
+    system("task/task_newtask", &["pid", "comm", "clone_flags"], |it| {
+        let clone_flags = Some(it.number(2)?);
+        Some(RawKind::NewTask { tid: it.tid(0)?, name: it.text(1)?, clone_flags })
+    }),
+    system("tlb/tlb_flush", &["reason", "pages"], |it| {
+        let pages = it.number(1)?;
+        let pages = (pages != u64::MAX).then_some(pages);
+        Some(RawKind::Flush { reason: reason(it.number(0)?)?, pages })
+    }),
+    system(OPTIONAL, &["func"], |it| {
+        Some(RawKind::QueueCall { function: it.symbols.function(it.number(0)?) })
+    }),
+    system("ipi/ipi_send_cpu", &["cpu", "callsite"], |it| {
+        let site = it.symbols.call_site(it.number(1)?);
+        Some(RawKind::Ipi { targets: vec![it.narrow(0)?], site })
+    }),
+    system("ipi/ipi_send_cpumask", &["cpumask", "callsite"], |it| {
+        let site = it.symbols.call_site(it.number(1)?);
+        Some(RawKind::Ipi { targets: it.cpus(0)?, site })
+    }),
+    command("sched/sched_waking", &["pid"], |it| Some(RawKind::Waking { tid: it.tid(0)? })),
+    command("sched/sched_wakeup", &["pid", "target_cpu"], |it| {
+        Some(RawKind::Queued { tid: it.tid(0)?, target: it.narrow(1)? })
+    }),
+    command("sched/sched_process_exec", &["filename"], |it| {
+        Some(RawKind::Exec { file: lossy(it.referred(0)?) })
+    }),
+    command("sched/sched_process_exit", &[], |_| Some(RawKind::Exit)),
+    command("exceptions/page_fault_user", &["address", "error_code"], fault),
+    command("exceptions/page_fault_kernel", &["address", "error_code"], fault),
+    command("syscalls/sys_enter_mmap", &["addr", "len", "prot", "flags"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        let (protection, flags) = (it.low(2)?, it.low(3)?);
+        Some(RawKind::Enter(Call::Map { address, length, protection, flags }))
+    }),
+    command("syscalls/sys_enter_munmap", &["addr", "len"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Unmap { address, length }))
+    }),
+    command("syscalls/sys_enter_mprotect", &["start", "len", "prot"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Protect { address, length, protection: it.low(2)? }))
+    }),
+    command("syscalls/sys_enter_madvise", &["start", "len_in", "behavior"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Advise { address, length, advice: it.low(2)? }))
+    }),
+    command("syscalls/sys_enter_mremap", REMAP_FIELDS, |it| {
+        Some(RawKind::Enter(Call::Remap {
+            address: it.number(0)?,
+            old_length: it.number(1)?,
+            new_length: it.number(2)?,
+            flags: it.low(3)?,
+            new_address: it.number(4)?,
+        }))
+    }),
+    command("syscalls/sys_enter_brk", &["brk"], |it| {
+        Some(RawKind::Enter(Call::Break { address: it.number(0)? }))
+    }),
     returned("syscalls/sys_exit_mmap"),
     returned("syscalls/sys_exit_munmap"),
     returned("syscalls/sys_exit_mprotect"),
@@ -184,15 +93,22 @@ const WANTED: &[Wanted] = &[
     returned("syscalls/sys_exit_brk"),
 ];
 
-const fn returned(event: &'static str) -> Wanted {
-    let read: fn(&Values<'_>) -> Option<RawKind> =
-        |values| Some(RawKind::Return { value: values.signed(0)? });
-    Wanted { scope: Scope::Command, event, fields: &["ret"], read }
+const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
+
+/// The event that a kernel may lack: without it, a kernel reports the place that interrupts other
+/// CPUs, but not the function that they call.
+const OPTIONAL: &str = "csd/csd_queue_cpu";
+
+const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
+    Wanted { scope: Scope::System, event, fields, read }
 }
 
-/// Without it, a kernel says from where it calls other CPUs, but not what it has them do.
-fn is_optional(event: &str) -> bool {
-    event == "csd/csd_queue_cpu"
+const fn command(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
+    Wanted { scope: Scope::Command, event, fields, read }
+}
+
+const fn returned(event: &'static str) -> Wanted {
+    command(event, &["ret"], |it| Some(RawKind::Return { value: it.signed(0)? }))
 }
 
 /// Understands the events of the running kernel.
@@ -212,7 +128,7 @@ struct Known {
     flags: Field,
     tid: Field,
     fields: Vec<Field>,
-    read: fn(&Values<'_>) -> Option<RawKind>,
+    read: Read,
 }
 
 impl Decoder {
@@ -227,7 +143,7 @@ impl Decoder {
         for wanted in WANTED {
             let missing = || RecordError::NoEvent { event: wanted.event };
             let Some(format) = tracefs.format(wanted.event)? else {
-                if is_optional(wanted.event) {
+                if wanted.event == OPTIONAL {
                     continue;
                 }
                 return Err(missing());

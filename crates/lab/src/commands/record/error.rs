@@ -1,46 +1,58 @@
-//! Why a program could not be recorded, and what to do about it: one line each.
+//! The errors of a recording.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{BUFFER_KIB_MAX, Recorded};
-use crate::error::shown;
+use super::recorded::{BUFFER_KIB_MAX, Recorded};
+use crate::error::{UserError, shown};
 use crate::output::OutputError;
 
-/// Why the command ended without a complete recording.
-#[derive(Debug)]
+/// There is no complete recording.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// Tracing is for root.
+    #[error("only root may trace the kernel")]
     NotRoot,
-    /// There is no tracefs where it should be.
+    #[error("there is no tracefs at /sys/kernel/tracing")]
     NoTracefs,
     /// This kernel has no such event, or describes it in an unknown way.
+    #[error("this kernel has no event {event} as we know it")]
     NoEvent { event: &'static str },
-    /// The kernel keeps the addresses of its functions to itself.
+    #[error("the kernel hides the addresses of its functions")]
     NoSymbols,
     /// A file of tracefs or of /proc could not be used.
+    #[error("{}: {error}", shown(.path))]
     Kernel { path: PathBuf, error: io::Error },
-    /// There is no memory for buffers of that size.
+    #[error("there is no memory for two buffers of {buffer_kib} KiB on each CPU")]
     NoMemory { buffer_kib: u32 },
-    /// The recording would have no name.
+    #[error("the recording of `{}` needs a name", shown(.program))]
     NoName { program: OsString },
     /// The recording could not be written.
-    Output(OutputError),
-    /// The command could not be started.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error("`{}` could not be started: {error}", shown(.program))]
     NotStarted { program: OsString, error: io::Error },
     /// This machine gave no process, pipe or signal.
+    #[error("{what}: {error}")]
     System { what: &'static str, error: io::Error },
-    /// Someone asked us to stop before there was anything to keep.
+    /// The user asked us to stop before there was anything to keep.
+    #[error("interrupted, and nothing was recorded")]
     Interrupted,
     /// The recording was kept, but lacks events.
+    #[error("{} events were lost: {} was kept, but lacks them", .0.lost, shown(&.0.output))]
     Incomplete(Box<Recorded>),
     /// The recording was kept, and ends where the command was killed.
+    #[error(
+        "{} was killed by signal {signal}: {} ends there",
+        shown(&.recorded.program),
+        shown(&.recorded.output)
+    )]
     Killed { signal: i32, recorded: Box<Recorded> },
-    /// The recording was kept, and ends where someone asked us to stop, before the command did.
+    /// The recording was kept, and ends where the user asked us to stop, before the command did.
+    #[error("stopped before {} ended: {} ends there", shown(&.0.program), shown(&.0.output))]
     Stopped(Box<Recorded>),
     /// The recording was kept, but instances of tracing could not be removed.
+    #[error("{} could not be removed", all_shown(.paths).join(" and "))]
     InstancesLeft { paths: Vec<PathBuf> },
 }
 
@@ -52,9 +64,15 @@ impl RecordError {
     pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::System { what, error }
     }
+}
 
-    /// With which status the command ends: as a shell has it for what a signal has ended.
-    pub(crate) fn exit_status(&self) -> u8 {
+fn all_shown(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(shown).collect()
+}
+
+impl UserError for RecordError {
+    /// The status that a shell has for a command that a signal ended.
+    fn exit_status(&self) -> u8 {
         match self {
             Self::Interrupted | Self::Stopped(_) => 130,
             Self::Killed { signal, .. } => 128 + (signal & 0x7f) as u8,
@@ -62,48 +80,7 @@ impl RecordError {
         }
     }
 
-    /// What happened, in one line.
-    pub(crate) fn cause(&self) -> String {
-        match self {
-            Self::NotRoot => "only root may trace the kernel".to_owned(),
-            Self::NoTracefs => "there is no tracefs at /sys/kernel/tracing".to_owned(),
-            Self::NoEvent { event } => format!("this kernel has no event {event} as we know it"),
-            Self::NoSymbols => "the kernel hides the addresses of its functions".to_owned(),
-            Self::Kernel { path, error } => format!("{}: {error}", shown(path)),
-            Self::NoMemory { buffer_kib } => {
-                format!("there is no memory for two buffers of {buffer_kib} KiB on each CPU")
-            }
-            Self::NoName { program } => {
-                format!("the recording of `{}` needs a name", shown(program))
-            }
-            Self::Output(error) => error.cause(),
-            Self::NotStarted { program, error } => {
-                format!("`{}` could not be started: {error}", shown(program))
-            }
-            Self::System { what, error } => format!("{what}: {error}"),
-            Self::Interrupted => "interrupted, and nothing was recorded".to_owned(),
-            Self::Incomplete(recorded) => {
-                let Recorded { lost, output, .. } = &**recorded;
-                format!("{lost} events were lost: {} was kept, but lacks them", shown(output))
-            }
-            Self::Killed { signal, recorded } => {
-                let Recorded { program, output, .. } = &**recorded;
-                let (program, output) = (shown(program), shown(output));
-                format!("{program} was killed by signal {signal}: {output} ends there")
-            }
-            Self::Stopped(recorded) => {
-                let Recorded { program, output, .. } = &**recorded;
-                format!("stopped before {} ended: {} ends there", shown(program), shown(output))
-            }
-            Self::InstancesLeft { paths } => {
-                let paths: Vec<_> = paths.iter().map(shown).collect();
-                format!("{} could not be removed", paths.join(" and "))
-            }
-        }
-    }
-
-    /// What to do, in one line.
-    pub(crate) fn remedy(&self) -> String {
+    fn remedy(&self) -> String {
         match self {
             Self::NotRoot => "sudo shootdown record ...".to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
@@ -128,24 +105,7 @@ impl RecordError {
             Self::Killed { recorded, .. } | Self::Stopped(recorded) => {
                 format!("shootdown replay {}, for what it did until then", shown(&recorded.output))
             }
-            Self::InstancesLeft { paths } => {
-                let paths: Vec<_> = paths.iter().map(shown).collect();
-                format!("rmdir {}", paths.join(" "))
-            }
+            Self::InstancesLeft { paths } => format!("rmdir {}", all_shown(paths).join(" ")),
         }
-    }
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (try: {})", self.cause(), self.remedy())
-    }
-}
-
-impl std::error::Error for RecordError {}
-
-impl From<OutputError> for RecordError {
-    fn from(error: OutputError) -> Self {
-        Self::Output(error)
     }
 }

@@ -1,11 +1,11 @@
 //! `shootdown record`: what a real program asks of its memory, how its threads are scheduled, and
 //! what the Linux that runs it does about that, by the kernel's own tracing.
 //!
-//! In reading order: `tracefs` is the kernel's interface; `guard` sees to it that nothing of ours
-//! stays there; `stopped_child` is the command, which must not begin before we look. `session` traces it,
-//! moving pages from `rings` to a `spool`. Then `merge` puts them in order, `page` and `layout` say
-//! what is in them, `decode` what it means, `symbols` and `tasks` what it refers to; and `write`
-//! makes the recording of it.
+//! In reading order: `tracefs` is the kernel's interface; `guard` removes our instances from it;
+//! `stopped_child` is the command, which must not begin before it is traced. `session` traces it,
+//! and moves pages from `rings` to a `spool`. Then `merge` puts them in order; `layout` and `page`
+//! describe their bytes, `decode` their events, `symbols` and `tasks` what these refer to; and
+//! `write` makes the recording.
 //!
 //! There are two instances of tracing. One follows the command and its descendants: their calls
 //! and faults. The other has what concerns everyone: switches, flushes and interrupts.
@@ -13,16 +13,17 @@
 mod decode;
 mod error;
 mod guard;
-mod stopped_child;
 mod helper;
 mod layout;
 mod merge;
 mod page;
 mod progress;
+mod recorded;
 mod rings;
 mod session;
 mod signals;
 mod spool;
+mod stopped_child;
 mod symbols;
 mod tasks;
 mod tracefs;
@@ -30,39 +31,45 @@ mod user;
 mod write;
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
-use indicatif::HumanBytes;
 use rustix::process::geteuid;
 use shootdown_workload::recording::raw::Tid;
 use shootdown_workload::recording::{Ended, Startup};
 
-use crate::error::shown;
+use crate::error::{Failure, shown};
 use crate::output::{Existing, Output};
 
-pub(crate) use error::RecordError;
 pub(crate) use helper::Helper;
 
-use decode::{Decoder, Scope};
+use decode::Decoder;
+use error::RecordError;
 use guard::Guard;
-use progress::Loudness;
+use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::{Captured, Session};
 use signals::Wish;
 use stopped_child::Held;
 use symbols::Symbols;
 use tasks::{Tasks, add_tasks};
-use tracefs::Tracefs;
+use tracefs::{Scope, Tracefs};
 use user::User;
 use write::Recording;
 
-/// What the names of recordings end in, if the user does not choose.
+/// The extension of recordings, unless the user chooses a name.
 const EXTENSION: &str = "shootdown";
-/// As large as one may be, which is larger than most machines' memory.
-const BUFFER_KIB_MAX: u32 = 4 << 20;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown record -- sort --parallel=2 words.txt
+  shootdown record --output gc.shootdown -- node allocate.js
+  shootdown record --buffer-kib 65536 -- ./loop-that-unmaps
+
+Needs root and tracefs. The program runs as it would, its threads and children are recorded with it,
+and tracing is left as it was found.";
 
 /// The options of `shootdown record`.
 #[derive(Args, Clone, Debug)]
@@ -85,20 +92,13 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-/// A recording that was kept, and how it came about.
-#[derive(Clone, Debug)]
-pub(crate) struct Recorded {
-    output: PathBuf,
-    program: OsString,
-    ended: Ended,
-    time: Duration,
-    events: u64,
-    lost: u64,
-    bytes: u64,
-    buffer_kib: u32,
-    /// How many tasks of the command still live.
-    left: usize,
-    loudness: Loudness,
+impl Record {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let recorded = record(self)?;
+        // Standard output is the recorded program's.
+        let _ = write!(io::stderr(), "{recorded}");
+        Ok(())
+    }
 }
 
 /// Runs a command, and records it.
@@ -112,7 +112,7 @@ pub(crate) struct Recorded {
 /// Each of [`RecordError`]. Whichever it is, tracing is as it was, but after
 /// [`RecordError::InstancesLeft`]; and there is no file, but after that one and after
 /// [`RecordError::Incomplete`], [`RecordError::Killed`] and [`RecordError::Stopped`].
-pub(crate) fn record(options: &Record) -> Result<Recorded, RecordError> {
+fn record(options: &Record) -> Result<Recorded, RecordError> {
     if !geteuid().is_root() {
         return Err(RecordError::NotRoot);
     }
@@ -164,7 +164,7 @@ pub(crate) fn record(options: &Record) -> Result<Recorded, RecordError> {
     }
 }
 
-/// Has the command run while it is traced.
+/// Runs the command while it is traced.
 fn capture(
     mut session: Session<'_>,
     command: &[OsString],
@@ -203,34 +203,6 @@ fn symbols() -> Result<Symbols, RecordError> {
     let path = Path::new("/proc/kallsyms");
     let text = fs::read_to_string(path).map_err(|error| RecordError::kernel(path, error))?;
     Symbols::parse(&text).ok_or(RecordError::NoSymbols)
-}
-
-impl fmt::Display for Recorded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.loudness == Loudness::Quiet {
-            return Ok(());
-        }
-        let (program, output) = (shown(&self.program), shown(&self.output));
-        match self.ended {
-            Ended::Exited(code) if code != 0 => {
-                writeln!(f, "note: {program} ended with status {code}")?;
-            }
-            // The others are errors.
-            _ => {}
-        }
-        if self.left > 0 {
-            writeln!(f, "note: {} of its tasks still run, no longer recorded", self.left)?;
-        }
-        writeln!(
-            f,
-            "recorded {} events (lost {}) of {program} in {:.1} s: {output} ({})",
-            self.events,
-            self.lost,
-            self.time.as_secs_f64(),
-            HumanBytes(self.bytes),
-        )?;
-        writeln!(f, "try:   shootdown replay {output}")
-    }
 }
 
 #[cfg(test)]

@@ -1,21 +1,12 @@
-//! How far a recording is, for someone who can see it.
+//! The progress of a recording, which is drawn seldom enough not to disturb what is recorded.
 
 use std::io::{self, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
 
-use super::rings::Counts;
-
-/// How often it is drawn: seldom enough not to disturb what is recorded.
-const PERIOD: Duration = Duration::from_millis(250);
-
-/// Whether the user wants to be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loudness {
-    Quiet,
-    Normal,
-}
+use super::recorded::Loudness;
+use crate::progress;
 
 /// A line on standard error, if that is a terminal.
 #[derive(Debug)]
@@ -27,20 +18,15 @@ pub(super) struct Progress {
 
 impl Progress {
     pub(super) fn new(loudness: Loudness) -> Self {
-        let target = match loudness {
-            Loudness::Quiet => ProgressDrawTarget::hidden(),
-            Loudness::Normal => ProgressDrawTarget::stderr(),
+        let line = match loudness {
+            Loudness::Quiet => ProgressBar::hidden(),
+            Loudness::Normal => progress::bar(None, "{msg}, {elapsed}"),
         };
-        let line = ProgressBar::with_draw_target(None, target);
-        if let Ok(style) = ProgressStyle::with_template("{msg}, {elapsed}") {
-            line.set_style(style);
-        }
         Self { line, drawn: Instant::now(), loudness }
     }
 
     /// While the command runs.
-    pub(super) fn recording(&mut self, counts: Counts, bytes: u64) {
-        let Counts { events, lost } = counts;
+    pub(super) fn recording(&mut self, events: u64, lost: u64, bytes: u64) {
         let (events, bytes) = (HumanCount(events), HumanBytes(bytes));
         self.draw(|| format!("recording: {events} events, {lost} lost, {bytes}"));
     }
@@ -59,7 +45,7 @@ impl Progress {
     }
 
     fn draw(&mut self, message: impl FnOnce() -> String) {
-        if !self.line.is_hidden() && self.drawn.elapsed() >= PERIOD {
+        if !self.line.is_hidden() && self.drawn.elapsed() >= progress::PERIOD {
             self.drawn = Instant::now();
             self.line.set_message(message());
         }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shootdown_workload::recording::Ended;
 
-use super::decode::{Decoder, Scope};
+use super::decode::Decoder;
 use super::error::RecordError;
 use super::page::PageFormat;
-use super::rings::{DrainError, Drained, Rings};
+use super::rings::{Counts, DrainError, Drained, Rings};
 use super::signals::{Signals, Wish};
 use super::spool::{Spool, Spooled};
 use super::stopped_child::Held;
-use super::tracefs::{Instance, Tracefs};
+use super::tracefs::{Instance, Scope, Tracefs};
 use super::user::User;
 use crate::output::Output;
 
@@ -54,8 +54,8 @@ impl<'a> Session<'a> {
         buffer_kib: u32,
         output: &'a Output,
     ) -> Result<Self, RecordError> {
-        let command = Instance::new(tracefs, Scope::Command, decoder, buffer_kib)?;
-        let system = Instance::new(tracefs, Scope::System, decoder, buffer_kib)?;
+        let instance = |scope| Instance::new(tracefs, scope, decoder.events(scope), buffer_kib);
+        let (command, system) = (instance(Scope::Command)?, instance(Scope::System)?);
         let rings = Rings::open([&command, &system])?;
         let spool = Spool::new(output.directory(), rings.cpus());
         let spool = spool.map_err(|error| output.unwritable(error))?;
@@ -87,7 +87,8 @@ impl<'a> Session<'a> {
         let mut wish = Wish::GoOn;
         loop {
             let drained = self.drain()?;
-            user.progress.recording(self.rings.counts, self.spool.bytes());
+            let Counts { events, lost } = self.rings.counts;
+            user.progress.recording(events, lost, self.spool.bytes());
             if let Some(status) = held.ended()? {
                 return Ok(ended(status));
             }

@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::decode::{Decoder, Scope};
 use super::error::RecordError;
 use super::page::PageFormat;
 
@@ -14,6 +13,15 @@ const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const PREFIX: &str = "shootdown-";
 /// More than any file of tracefs has that must be read at once.
 const READ_BYTES: usize = 64 << 10;
+
+/// The tasks whose events are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The command and its descendants. The kernel lets a wake-up pass if either side is one.
+    Command,
+    /// All tasks: another program's switches decide whether a CPU is idle, lazy or elsewhere.
+    System,
+}
 
 /// The kernel's tracing.
 #[derive(Debug)]
@@ -86,7 +94,7 @@ impl Instance {
     pub(super) fn new(
         tracefs: &Tracefs,
         scope: Scope,
-        decoder: &Decoder,
+        events: impl Iterator<Item = &'static str>,
         buffer_kib: u32,
     ) -> Result<Self, RecordError> {
         let instance = Self { path: tracefs.instance(scope) };
@@ -106,7 +114,7 @@ impl Instance {
         if scope == Scope::Command {
             instance.set("options/event-fork", "1")?;
         }
-        for event in decoder.events(scope) {
+        for event in events {
             instance.set(&format!("events/{event}/enable"), "1")?;
         }
         Ok(instance)

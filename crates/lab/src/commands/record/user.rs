@@ -1,7 +1,8 @@
 //! Who waits for the recording: what they want, and what they see.
 
 use super::error::RecordError;
-use super::progress::{Loudness, Progress};
+use super::progress::Progress;
+use super::recorded::Loudness;
 use super::signals::Signals;
 
 /// The two directions together.

@@ -1,25 +1,22 @@
 //! A verdict for spreadsheets: a line for each design.
 
-use std::fmt::Write as _;
-
 use super::verdict::{Fidelity, Verdict};
-use crate::commands::reproduce::csv::quoted;
 use crate::error::shown;
+use crate::render::table::{Cell, Table};
 
-const HEADER: &str = "trace,machine,schedule,seed,design,time_ns,ipis_sent,ipis_coalesced,\
+const COLUMNS: &str = "trace,machine,schedule,seed,design,time_ns,ipis_sent,ipis_coalesced,\
     ipis_to_lazy,ipis_to_absent,flushes_full,flushes_ranged,pages_invalidated,tlb_refills,\
     switches,switches_without_flush,shootdown_wait_p50_ns,shootdown_wait_p99_ns,\
     shootdown_wait_max_ns,interrupted_ns,violations,hazards,kernel_ipis_sent,\
     kernel_flushes_full,kernel_flushes_ranged,ipis_ratio,flushes_ratio";
 
 /// The designs under a line of names.
-pub(crate) fn verdict(verdict: &Verdict) -> String {
-    let mut text = format!("{HEADER}\n");
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let mut table = Table::default().left(COLUMNS.split(','));
     let Verdict { kernel, fidelity: Fidelity { ipis_ratio, flushes_ratio }, .. } = verdict;
     let ratio = |ratio: &Option<f64>| ratio.map(|ratio| ratio.to_string()).unwrap_or_default();
     for row in &verdict.designs {
-        let names =
-            [&verdict.trace, &verdict.machine, verdict.schedule].map(|name| quoted(&shown(name)));
+        let names = [&verdict.trace, &verdict.machine, verdict.schedule.name()].map(shown);
         let numbers = [
             row.time_ns,
             row.ipis_sent,
@@ -42,13 +39,10 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
             kernel.flushes_full,
             kernel.flushes_ranged,
         ];
-        let fields: Vec<String> = names
-            .into_iter()
-            .chain([verdict.seed.to_string(), row.design.to_owned()])
-            .chain(numbers.map(|number| number.to_string()))
-            .chain([ratio(ipis_ratio), ratio(flushes_ratio)])
-            .collect();
-        let _ = writeln!(text, "{}", fields.join(","));
+        let cells = names.map(Cell::from).into_iter();
+        let cells = cells.chain([Cell::Count(verdict.seed), row.design.name().into()]);
+        let ratios = [ratio(ipis_ratio), ratio(flushes_ratio)].map(Cell::from);
+        table.row(cells.chain(numbers.map(Cell::Count)).chain(ratios));
     }
-    text
+    table.csv()
 }

@@ -1,20 +1,21 @@
-//! A verdict for people.
+//! Verdicts for people.
 
+use super::tables;
 use super::verdict::{Fidelity, Recording, Verdict, chance_ns, percent, sentence};
-use crate::commands::reproduce::text::{Align, Table};
 use crate::error::shown;
+use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
 
 /// What was recorded, what each design did with it, and how far to trust that.
-pub(crate) fn verdict(verdict: &Verdict) -> String {
+pub(super) fn verdict(verdict: &Verdict) -> String {
     let Verdict { recording, kernel, .. } = verdict;
     let mut text = about(&verdict.trace, recording);
     text += &format!(
         "\nreplayed on {}, {} schedule{}\n\n{}",
         shown(&verdict.machine),
-        verdict.schedule,
+        verdict.schedule.name(),
         if verdict.runs > 1 { format!(", mean of {} runs", verdict.runs) } else { String::new() },
-        designs(verdict)
+        tables::designs(verdict)
     );
     text += &format!(
         "\nthe recorded kernel: {} interrupts, {} full flushes, {} ranged\n",
@@ -31,12 +32,13 @@ pub(crate) fn verdict(verdict: &Verdict) -> String {
 
 /// A line for each replay: the recorded kernel, today's Linux, and this engine.
 pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> String {
-    let mut table = Table::new([("recording", Align::Left), ("schedule", Align::Left)])
-        .column("kernel sent", Align::Right)
-        .column("linux-7.0", Align::Right)
-        .column("shootdown", Align::Right)
-        .column("time saved", Align::Right)
-        .column("violations", Align::Right);
+    let mut table = Table::default().left(["recording", "schedule"]).right([
+        "kernel sent",
+        "linux-7.0",
+        "shootdown",
+        "time saved",
+        "violations",
+    ]);
     for verdict in verdicts {
         let Some((ours, linux)) = verdict.ours_and_linux() else { continue };
         let kernel = match verdict.fidelity.ipis_ratio {
@@ -52,7 +54,7 @@ pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> Strin
         };
         table.row([
             shown(&verdict.trace),
-            verdict.schedule.to_owned(),
+            verdict.schedule.name().to_owned(),
             kernel,
             grouped(linux.ipis_sent),
             grouped(ours.ipis_sent),
@@ -91,40 +93,6 @@ fn about(trace: &str, recording: &Recording) -> String {
         );
     }
     text
-}
-
-fn designs(verdict: &Verdict) -> Table {
-    let mut table = Table::new([("design", Align::Left)])
-        .column("time", Align::Right)
-        .column("interrupts", Align::Right)
-        .column("spared", Align::Right)
-        .column("to lazy", Align::Right)
-        .column("to absent", Align::Right)
-        .column("full flushes", Align::Right)
-        .column("ranged", Align::Right)
-        .column("refills", Align::Right)
-        .column("wait p50", Align::Right)
-        .column("p99", Align::Right)
-        .column("max", Align::Right)
-        .column("violations", Align::Right);
-    for row in &verdict.designs {
-        table.row([
-            row.design.to_owned(),
-            duration(row.time_ns),
-            grouped(row.ipis_sent),
-            grouped(row.ipis_coalesced),
-            grouped(row.ipis_to_lazy),
-            grouped(row.ipis_to_absent),
-            grouped(row.flushes_full),
-            grouped(row.flushes_ranged),
-            grouped(row.tlb_refills),
-            duration(row.shootdown_wait_ns.p50),
-            duration(row.shootdown_wait_ns.p99),
-            duration(row.shootdown_wait_ns.max),
-            grouped(row.violations),
-        ]);
-    }
-    table
 }
 
 fn fidelity(fidelity: &Fidelity) -> String {

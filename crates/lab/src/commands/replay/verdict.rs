@@ -1,13 +1,33 @@
 //! What a replay found, as JSON has it. The schema is stable: fields may be added, none changes.
 
+use clap::ValueEnum;
 use serde::Serialize;
 use shootdown_lab::Design;
 use shootdown_sim::{Counts, FlushWaits};
 use shootdown_workload::Outcome;
 use shootdown_workload::replay::KernelCounts;
 
-use super::Schedule;
-use crate::render::{duration, grouped, significant};
+use crate::error::Violations;
+use crate::render::{displayed, duration, grouped, significant};
+
+/// What decides which thread runs where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Schedule {
+    /// The recorded kernel's: every step on its recorded CPU, in the recorded order
+    Recorded,
+    /// The simulated machine's, which may have other CPUs
+    Simulated,
+}
+
+impl Schedule {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Recorded => "recorded",
+            Self::Simulated => "simulated",
+        }
+    }
+}
 
 /// A recording, replayed under several designs.
 #[derive(Clone, Debug, Serialize)]
@@ -23,7 +43,7 @@ pub(crate) struct Verdict {
     pub(crate) kernel: Kernel,
     /// How `linux-7.0` compares with it.
     pub(crate) fidelity: Fidelity,
-    pub(crate) schedule: &'static str,
+    pub(crate) schedule: Schedule,
     /// How many runs the numbers are the mean of; waits are those of all of them, and violations
     /// and hazards their sum.
     pub(crate) runs: u32,
@@ -34,7 +54,8 @@ pub(crate) struct Verdict {
 /// What a design did.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DesignRow {
-    pub(crate) design: &'static str,
+    #[serde(serialize_with = "displayed")]
+    pub(crate) design: Design,
     /// From the recording's first event to the end of its last.
     pub(crate) time_ns: u64,
     pub(crate) ipis_sent: u64,
@@ -106,8 +127,15 @@ pub(crate) struct Recording {
 impl Verdict {
     /// The engine's row and that of today's Linux, if both are there.
     pub(crate) fn ours_and_linux(&self) -> Option<(&DesignRow, &DesignRow)> {
-        let row = |design: Design| self.designs.iter().find(|row| row.design == design.name());
+        let row = |design| self.designs.iter().find(|row| row.design == design);
         Some((row(Design::Shootdown)?, row(Design::Linux70)?))
+    }
+
+    /// Fails if this engine let a dead translation be used.
+    pub(crate) fn violated(&self) -> Result<(), Violations> {
+        let is_ours = |row: &&DesignRow| row.design.name().starts_with("shootdown");
+        let ours = self.designs.iter().filter(is_ours);
+        Violations::none_in(ours.map(|row| row.violations))
     }
 }
 
@@ -116,19 +144,17 @@ impl DesignRow {
     pub(crate) fn mean(design: Design, outcomes: &[Outcome]) -> Self {
         let runs = outcomes.len().max(1) as u64;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
-        // To the nearest.
-        let mean = |of| (sum(of) + runs / 2) / runs;
-        let count = |of: fn(&Counts) -> u64| {
-            let sum: u64 = outcomes.iter().map(|outcome| of(&outcome.counts)).sum();
-            (sum + runs / 2) / runs
-        };
+        // Rounded to the nearest number.
+        let mean = |sum: u64| (sum + runs / 2) / runs;
+        let count =
+            |of: fn(&Counts) -> u64| mean(outcomes.iter().map(|outcome| of(&outcome.counts)).sum());
         let mut waits = FlushWaits::new();
         for outcome in outcomes {
             waits.add(&outcome.waits);
         }
         Self {
-            design: design.name(),
-            time_ns: mean(|outcome| outcome.time.ns()),
+            design,
+            time_ns: mean(sum(|outcome| outcome.time.ns())),
             ipis_sent: count(|counts| counts.interrupts_sent),
             ipis_coalesced: count(|counts| counts.interrupts_coalesced),
             ipis_to_lazy: count(|counts| counts.interrupts_to_lazy),
@@ -180,7 +206,7 @@ impl Fidelity {
     pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
         let linux = designs
             .iter()
-            .find(|row| schedule == Schedule::Recorded && row.design == Design::Linux70.name());
+            .find(|row| schedule == Schedule::Recorded && row.design == Design::Linux70);
         Self {
             ipis_ratio: linux.and_then(|row| ratio(row.ipis_sent, kernel.ipis_sent)),
             flushes_ratio: linux.and_then(|row| ratio(row.flushes(), kernel.flushes())),

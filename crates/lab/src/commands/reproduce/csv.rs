@@ -1,10 +1,9 @@
-//! Rows for spreadsheets: one line each, the same numbers as the JSON's without the designs' own.
+//! The rows for spreadsheets: one line each, the numbers of the JSON without those of peers.
 
-use std::fmt::Write as _;
+use crate::render::table::{Cell, Table};
+use crate::studies::{Measurement, Row};
 
-use crate::studies::Row;
-
-const HEADER: &str = "seed,workload,machine,metric,unit,better,published_before,published_after,\
+const COLUMNS: &str = "seed,workload,machine,metric,unit,better,published_before,published_after,\
     predicted_before,predicted_after,shootdown,calibrated_on,violations,\
     hazards_before,hazards_after,hazards_shootdown,\
     interrupts_before,interrupts_after,interrupts_shootdown,\
@@ -15,56 +14,47 @@ const HEADER: &str = "seed,workload,machine,metric,unit,better,published_before,
     rollovers_before,rollovers_after,rollovers_shootdown";
 
 /// The rows under a line of names.
-pub(crate) fn rows(rows: &[Row]) -> String {
-    let mut text = format!("{HEADER}\n");
+pub(super) fn rows(rows: &[Row]) -> String {
+    let mut table = Table::default().left(COLUMNS.split(','));
     for row in rows {
-        let Row { experiment, machine, predicted, shootdown, .. } = row;
+        let experiment = &row.experiment;
+        let designs = [row.before(), row.after(), row.shootdown()];
         let words = [
-            experiment.seed,
+            experiment.study.number(),
             experiment.workload,
-            machine,
+            &row.machine,
             experiment.metric,
             experiment.unit,
             experiment.better.name(),
         ];
         let published = experiment.published;
         // Empty, if nothing was published.
-        let published = [published.map(|pair| pair.before), published.map(|pair| pair.after)];
-        let values = [predicted.before.value, predicted.after.value, shootdown.value];
-        let outcomes = [predicted.before, predicted.after, *shootdown];
-        let fields: Vec<String> = words
-            .map(quoted)
+        let published = [published.map(|pair| pair.before), published.map(|pair| pair.after)]
+            .map(|value| value.map_or_else(String::new, |value| value.to_string()));
+        let counts = |count: fn(&Measurement) -> u64| designs.map(count).map(Cell::Count);
+        let cells = words
+            .map(Cell::from)
             .into_iter()
-            .chain(published.map(|value| value.map_or_else(String::new, |it| it.to_string())))
-            .chain(values.map(|value| value.to_string()))
-            .chain([quoted(experiment.calibrated_on.unwrap_or_default())])
-            .chain([row.violations().to_string()])
-            .chain(outcomes.map(|outcome| outcome.hazards.to_string()))
-            .chain(outcomes.map(|outcome| outcome.interrupts_sent.to_string()))
-            .chain([shootdown.held_tables_peak.to_string()])
-            .chain(outcomes.map(|outcome| outcome.broadcasts.to_string()))
-            .chain(outcomes.map(|outcome| outcome.broadcast_wait_ns.to_string()))
-            .chain(outcomes.map(|outcome| outcome.tags_taken.to_string()))
-            .chain(outcomes.map(|outcome| outcome.rollovers.to_string()))
-            .collect();
-        let _ = writeln!(text, "{}", fields.join(","));
+            .chain(published.map(Cell::from))
+            .chain(designs.map(|measurement| measurement.value.to_string().into()))
+            .chain([experiment.calibrated_on.unwrap_or_default().into()])
+            .chain([Cell::Count(row.violations())])
+            .chain(counts(|it| it.hazards))
+            .chain(counts(|it| it.interrupts_sent))
+            .chain([Cell::Count(row.shootdown().held_tables_peak)])
+            .chain(counts(|it| it.broadcasts))
+            .chain(counts(|it| it.broadcast_wait_ns))
+            .chain(counts(|it| it.tags_taken))
+            .chain(counts(|it| it.rollovers));
+        table.row(cells);
     }
-    text
-}
-
-/// In quotes if it has to be (RFC 4180).
-pub(crate) fn quoted(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+    table.csv()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::studies::example;
+    use crate::studies::tests as example;
 
     #[test]
     fn every_line_has_every_column() {
@@ -72,11 +62,5 @@ mod tests {
         let columns: Vec<_> = text.lines().map(|line| line.split(',').count()).collect();
         assert_eq!(columns, [32; 5]);
         insta::assert_snapshot!(text);
-    }
-
-    #[test]
-    fn commas_and_quotes_stay_within_their_field() {
-        assert_eq!(quoted("a, \"b\""), "\"a, \"\"b\"\"\"");
-        assert_eq!(quoted("plain"), "plain");
     }
 }

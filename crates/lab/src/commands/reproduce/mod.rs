@@ -1,186 +1,216 @@
-//! `shootdown reproduce`: runs the experiments under their designs and prints what became of them.
+//! `shootdown reproduce`: simulates the studies and prints published, predicted and own results.
 
-pub(crate) mod csv;
-pub(crate) mod html;
+mod csv;
 mod json;
+pub(crate) mod page;
+mod tables;
 pub(crate) mod text;
 
-use std::time::Duration;
+use std::path::PathBuf;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use clap::Args;
+use indicatif::ProgressBar;
 use rayon::prelude::*;
+use shootdown_lab::Design;
 use shootdown_sim::machine::Machine;
 
-use crate::cli::{Format, Reproduce};
-use crate::commands::report;
-use crate::error::{Failure, shown};
-use crate::studies::measure::Runs;
+use crate::error::{Failure, UserError, Violations, shown};
+use crate::output::{Page, print};
+use crate::render::{Format, Printed};
 use crate::studies::{
-    Choice, Conditions, Curve, EXPERIMENTS, Experiment, Outcome, Pair, Results, Row, SCALED,
-    SHOOTDOWN, Scale, Scaling, run,
+    CONTEXT_SWITCHES, Choice, Conditions, Experiment, Results, Row, Runs, Scale, Scaling,
+    Simulated, Study, experiments, simulate,
 };
-use crate::{machines, print};
+use crate::{machines, progress};
 
-/// Runs the command.
-pub(crate) fn reproduce(options: &Reproduce) -> Result<(), Failure> {
-    let page = options.report.as_ref().map(|path| report::output(path, &[])).transpose()?;
-    let results = results(options)?;
-    if let Some(page) = &page {
-        report::write(page, &[], &results, &[])?;
-    }
-    print(&match options.format {
-        Format::Text => text::results(&results),
-        Format::Json => json::results(&results),
-        Format::Csv => csv::rows(&results.rows),
-    })?;
-    if let Some(page) = &page {
-        eprintln!("\nreport: {}", shown(page.path()));
-    }
-    violated(&results)
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown reproduce
+  shootdown reproduce --only 000 --seed 7
+  shootdown reproduce --format json | jq '.rows[].predicted'
+  shootdown reproduce --machine my-laptop.toml --report report.html
+
+The same seed gives the same bytes.";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reproduce {
+    /// Where the simulator's random numbers start
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How to print the rows
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Only the experiments of this seed document, such as 000
+    #[arg(long, value_name = "SEED")]
+    only: Option<String>,
+    /// Write a page with plots, which needs nothing else, to this file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Run every experiment on this machine, by name or .toml file, instead of its own
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
+    /// Simulate less: seconds instead of minutes, and less exact
+    #[arg(long)]
+    quick: bool,
 }
 
-/// Runs the experiments that were asked for, and shows progress meanwhile.
-pub(crate) fn results(options: &Reproduce) -> Result<Results, Failure> {
-    let chosen = chosen(options)?;
-    let progress = progress(&chosen, options);
-    let all = || {
-        let rows = rows(&chosen, &progress)?;
-        Ok((rows, scaling(&chosen, &progress)?, choice(options, &progress)?))
-    };
-    let found = all();
-    progress.finish_and_clear();
-    let (rows, scaling, choice) = found?;
-    Ok(Results {
-        rows,
-        scaling,
-        choice,
-        seed: options.seed,
-        scale: scale(options),
-        machines: machines_of(&chosen),
-    })
-}
+/// There is no such study.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no experiment of seed `{}`", shown(.0))]
+pub(crate) struct UnknownStudy(String);
 
-/// The engine must not let a dead translation be used, whatever else.
-pub(crate) fn violated(results: &Results) -> Result<(), Failure> {
-    let ours = |curve: &&Curve| curve.design == SHOOTDOWN;
-    let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves).filter(ours);
-    let rows = results.rows.iter().map(|row| row.shootdown.violations);
-    let choice = results.choice.iter().map(Choice::violations);
-    match rows.chain(curves.map(|curve| curve.violations)).chain(choice).sum() {
-        0 => Ok(()),
-        violations => Err(Failure::Violated { violations }),
+impl UserError for UnknownStudy {
+    fn remedy(&self) -> String {
+        format!("--only {}", Study::ALL.map(Study::number).join(" or --only "))
     }
 }
 
-/// The experiments that were asked for, each with what it runs on.
-fn chosen(options: &Reproduce) -> Result<Vec<(Experiment, Conditions)>, Failure> {
-    let wanted = |experiment: &&Experiment| {
-        options.only.as_deref().is_none_or(|seed| seed == experiment.seed)
-    };
-    let (mut chosen, runs) = (Vec::new(), Runs::default());
-    for experiment in EXPERIMENTS.iter().filter(wanted) {
-        let machine = machines::find(options.machine.as_deref().unwrap_or(experiment.machine))?;
-        let (seed, scale, runs) = (options.seed, scale(options), runs.clone());
-        let conditions = Conditions { machine, seed, scale, runs };
-        // What was fitted was fitted on the experiment's own machine.
-        let fitted = experiment.calibrated_on.filter(|_| options.machine.is_none());
-        chosen.push((Experiment { calibrated_on: fitted, ..*experiment }, conditions));
+impl Printed for Results {
+    fn text(&self) -> String {
+        text::results(self)
     }
-    if let (true, Some(seed)) = (chosen.is_empty(), &options.only) {
-        let mut known: Vec<_> = EXPERIMENTS.iter().map(|experiment| experiment.seed).collect();
-        known.dedup();
-        return Err(Failure::UnknownSeed { seed: seed.clone(), known });
+
+    fn csv(&self) -> String {
+        csv::rows(&self.rows)
     }
-    Ok(chosen)
 }
 
-const fn scale(options: &Reproduce) -> Scale {
-    if options.quick { Scale::Quick } else { Scale::Full }
-}
-
-/// Each machine once.
-fn machines_of(chosen: &[(Experiment, Conditions)]) -> Vec<Machine> {
-    let mut machines: Vec<Machine> = Vec::new();
-    for (_, Conditions { machine, .. }) in chosen {
-        if machines.iter().all(|known| known.name != machine.name) {
-            machines.push(machine.clone());
+impl Reproduce {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let page = self.report.as_ref().map(|path| Page::new(path, "--report", &[])).transpose()?;
+        let results = self.request()?.results()?;
+        if let Some(page) = &page {
+            page.write(&page::page_of(&results, &page::Others::default()))?;
         }
+        print(&results.in_format(self.format))?;
+        if let Some(page) = &page {
+            eprintln!("\nreport: {}", shown(page.path()));
+        }
+        Ok(violated(&results)?)
     }
-    machines
+
+    fn request(&self) -> Result<Request, Failure> {
+        let study = |number: &String| {
+            let mut studies = Study::ALL.into_iter();
+            studies.find(|study| study.number() == number).ok_or(UnknownStudy(number.clone()))
+        };
+        Ok(Request {
+            seed: self.seed,
+            scale: if self.quick { Scale::Quick } else { Scale::Full },
+            only: self.only.as_ref().map(study).transpose()?,
+            machine: self.machine.as_deref().map(machines::find).transpose()?,
+        })
+    }
 }
 
-/// On standard error, and only if someone can see it there.
-fn progress(chosen: &[(Experiment, Conditions)], options: &Reproduce) -> ProgressBar {
-    let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
-    let sizes = scaled(chosen).map(|(_, conditions)| Scaling::runs(conditions));
-    let choices = if chooses(options) { Choice::runs(scale(options)) } else { 0 };
-    let runs = designs.chain(sizes).chain([choices]).sum::<usize>() as u64;
-    let bar = ProgressBar::with_draw_target(Some(runs), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{pos} of {len} runs, {elapsed}: {msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(250));
-    bar
+/// Which experiments to run, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The seed of random numbers.
+    pub(crate) seed: u64,
+    pub(crate) scale: Scale,
+    /// The study, if not all of them.
+    pub(crate) only: Option<Study>,
+    /// The machine, if not each experiment's own.
+    pub(crate) machine: Option<Machine>,
 }
 
-fn rows(chosen: &[(Experiment, Conditions)], progress: &ProgressBar) -> Result<Vec<Row>, Failure> {
-    chosen.iter().map(|(experiment, conditions)| row(experiment, conditions, progress)).collect()
+/// The experiments that were asked for, each with its conditions.
+type Chosen = Vec<(Experiment, Conditions)>;
+
+impl Request {
+    /// Runs the experiments, and shows progress meanwhile.
+    pub(crate) fn results(&self) -> Result<Results, Failure> {
+        let chosen = self.chosen()?;
+        let bar = self.progress(&chosen);
+        let found = self.run(&chosen, &bar);
+        bar.finish_and_clear();
+        found
+    }
+
+    fn run(&self, chosen: &Chosen, bar: &ProgressBar) -> Result<Results, Failure> {
+        let row = |(experiment, conditions): &_| row(experiment, conditions, bar);
+        let rows = chosen.iter().map(row).collect::<Result<_, _>>()?;
+        bar.set_message("more and fewer CPUs");
+        let scaling = scaled(chosen)
+            .map(|(experiment, conditions)| Scaling::of(experiment, conditions, || bar.inc(1)));
+        let scaling = scaling.transpose()?;
+        bar.set_message("interrupt or broadcast");
+        let choice = self.chooses().then(|| Choice::of(self.seed, self.scale, || bar.inc(1)));
+        let mut machines: Vec<Machine> = Vec::new();
+        for (_, Conditions { machine, .. }) in chosen {
+            if machines.iter().all(|known| known.name != machine.name) {
+                machines.push(machine.clone());
+            }
+        }
+        let choice = choice.transpose()?;
+        Ok(Results { rows, scaling, choice, seed: self.seed, scale: self.scale, machines })
+    }
+
+    fn chosen(&self) -> Result<Chosen, Failure> {
+        let runs = Runs::default();
+        let is_wanted =
+            |experiment: &&Experiment| self.only.is_none_or(|study| study == experiment.study);
+        let chosen = |experiment: &Experiment| {
+            let machine = match &self.machine {
+                Some(machine) => machine.clone(),
+                None => experiment.machine.machine()?,
+            };
+            let conditions =
+                Conditions { machine, seed: self.seed, scale: self.scale, runs: runs.clone() };
+            let mut experiment = *experiment;
+            if self.machine.is_some() {
+                // It was fitted on its own machine.
+                experiment.calibrated_on = None;
+            }
+            Ok((experiment, conditions))
+        };
+        experiments().filter(is_wanted).map(chosen).collect()
+    }
+
+    /// Whether the choice between the ways to notify other CPUs is simulated: it concerns one
+    /// study, has its own machines, and takes as long as all other experiments together.
+    fn chooses(&self) -> bool {
+        self.only == Some(Study::Arm64SkipBroadcast) && self.machine.is_none()
+    }
+
+    fn progress(&self, chosen: &Chosen) -> ProgressBar {
+        let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
+        let sizes = scaled(chosen).into_iter().map(|(_, conditions)| Scaling::runs(conditions));
+        let choices = self.chooses().then(Choice::runs);
+        let runs = designs.chain(sizes).chain(choices).sum::<usize>() as u64;
+        let bar = progress::bar(Some(runs), "{pos} of {len} runs, {elapsed}: {msg}");
+        bar.enable_steady_tick(progress::PERIOD);
+        bar
+    }
+}
+
+/// Fails if this engine let a dead translation be used.
+pub(crate) fn violated(results: &Results) -> Result<(), Violations> {
+    let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves);
+    let curves = curves.filter(|curve| curve.design == Design::Shootdown);
+    let rows = results.rows.iter().map(|row| row.shootdown().violations);
+    let choice = results.choice.iter().map(Choice::violations);
+    Violations::none_in(rows.chain(curves.map(|curve| curve.violations)).chain(choice))
 }
 
 fn row(
     experiment: &Experiment,
     conditions: &Conditions,
-    progress: &ProgressBar,
+    bar: &ProgressBar,
 ) -> Result<Row, Failure> {
-    progress.set_message(experiment.workload);
-    let simulate = |design: &str| -> Result<Outcome, Failure> {
-        let outcome = run(experiment, design, conditions)?;
-        progress.inc(1);
-        Ok(outcome)
+    bar.set_message(experiment.workload);
+    let simulated = |design| -> Result<_, Failure> {
+        let measurement = simulate(experiment, design, conditions)?;
+        bar.inc(1);
+        Ok(Simulated { design, measurement })
     };
-    let peers = || -> Result<Vec<_>, Failure> {
-        experiment.peers.par_iter().map(|design| simulate(design)).collect()
-    };
-    let Pair { before, after } = experiment.designs;
-    let ((before, after), (peers, shootdown)) = rayon::join(
-        || rayon::join(|| simulate(before), || simulate(after)),
-        || rayon::join(peers, || simulate(SHOOTDOWN)),
-    );
-    Ok(Row {
-        experiment: *experiment,
-        machine: conditions.machine.name.clone(),
-        predicted: Pair { before: before?, after: after? },
-        peers: peers?,
-        shootdown: shootdown?,
-    })
+    let designs: Result<_, _> = experiment.all_designs().into_par_iter().map(simulated).collect();
+    let machine = conditions.machine.name.clone();
+    Ok(Row { experiment: *experiment, machine, designs: designs? })
 }
 
 /// The experiment that is simulated with more and fewer CPUs, if it was asked for.
-fn scaled(chosen: &[(Experiment, Conditions)]) -> impl Iterator<Item = &(Experiment, Conditions)> {
-    chosen.iter().filter(|(experiment, _)| experiment.workload == SCALED)
-}
-
-fn scaling(
-    chosen: &[(Experiment, Conditions)],
-    progress: &ProgressBar,
-) -> Result<Option<Scaling>, Failure> {
-    progress.set_message("more and fewer CPUs");
-    let of = |(experiment, conditions): &(Experiment, Conditions)| {
-        Scaling::of(experiment, conditions, || progress.inc(1))
-    };
-    scaled(chosen).next().map(of).transpose()
-}
-
-/// Whether the choice between the ways to tell other CPUs was asked for: it is about what seed 003
-/// is about, has machines of its own, and takes as long as everything else together.
-fn chooses(options: &Reproduce) -> bool {
-    options.only.as_deref() == Some("003") && options.machine.is_none()
-}
-
-fn choice(options: &Reproduce, progress: &ProgressBar) -> Result<Option<Choice>, Failure> {
-    if !chooses(options) {
-        return Ok(None);
-    }
-    progress.set_message("interrupt or broadcast");
-    Choice::of(options.seed, scale(options), || progress.inc(1)).map(Some)
+fn scaled(chosen: &Chosen) -> Option<&(Experiment, Conditions)> {
+    chosen.iter().find(|(experiment, _)| experiment.workload == CONTEXT_SWITCHES.workload)
 }

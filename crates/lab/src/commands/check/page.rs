@@ -8,8 +8,8 @@ use super::zoo::Row;
 use crate::render::grouped;
 use crate::render::page::escaped;
 
-/// A section.
-pub(crate) fn zoo(rows: &[Row]) -> String {
+/// All bugs.
+pub(crate) fn part(rows: &[Row]) -> String {
     let right = rows.iter().filter(|row| row.is_right()).count();
     let mut html = format!(
         "<h2 id=\"zoo\">Bugs that others shipped</h2>\n<p>{right} of {} bugs of other kernels, \

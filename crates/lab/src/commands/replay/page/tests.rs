@@ -1,14 +1,13 @@
-//! The parts' tests.
+//! Tests of the parts.
 
-use super::super::verdict::{Fidelity, Wait};
-use shootdown_lab::Design;
-
+use super::super::verdict::{Fidelity, Schedule};
 use super::*;
+use crate::error::Violations;
 
 fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
     DesignRow {
         time_error_ns: 0,
-        design: design.name(),
+        design,
         time_ns,
         ipis_sent,
         ipis_coalesced: 3,
@@ -43,7 +42,7 @@ fn verdict(schedule: Schedule) -> Verdict {
         fidelity: Fidelity::new(schedule, &designs, &kernel),
         designs,
         kernel,
-        schedule: schedule.name(),
+        schedule,
         recording: Recording {
             command: vec!["xz".to_owned(), "-T2".to_owned()],
             kernel: "6.18".to_owned(),
@@ -69,7 +68,9 @@ fn comparison() -> Comparison {
 #[test]
 fn what_is_said_of_a_recording_is_as_reviewed() {
     let comparison = comparison();
-    let words = facts(&comparison) + &fidelity(&comparison) + &table(&comparison.verdicts);
+    let words = facts(&comparison)
+        + &fidelity(&comparison)
+        + &tables::side_by_side(&comparison.verdicts).html();
     insta::assert_snapshot!(words);
 }
 
@@ -97,8 +98,8 @@ fn nothing_from_a_recording_is_markup_or_hidden() {
         verdict.recording.kernel = hostile.to_owned();
         verdict.recording.processor = hostile.to_owned();
     }
-    let plain = comparisons(&[super::tests::comparison()]);
-    let part = comparisons(&[comparison]);
+    let plain = part(&[super::tests::comparison()]);
+    let part = part(&[comparison]);
     let shown = "&lt;script&gt;&quot;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
     // Twice as the file's name, and in each of the facts, of which the command has two.
     assert_eq!(part.matches(shown).count(), 8);
@@ -135,22 +136,22 @@ fn a_violation_is_seen_wherever_it_is_counted() {
     let mut comparison = comparison();
     assert!(comparison.violated().is_ok());
     comparison.verdicts[1].designs[2].violations = 2;
-    assert!(matches!(comparison.violated(), Err(Failure::Violated { violations: 2 })));
-    let part = comparisons(&[comparison]);
+    assert_eq!(comparison.violated(), Violations::none_in([2].into_iter()));
+    let part = part(&[comparison]);
     assert_eq!(part.matches("class=\"verdict bad\"").count(), 1);
     assert_eq!(part.matches("<b class=\"bad\">2</b>").count(), 2, "in its row and in the overview");
 }
 
 #[test]
 fn with_too_few_cpus_the_page_says_what_would_do() {
-    let failure = Failure::TooFewCpus {
+    let error = TooFewCpus {
         recorded: 16,
         machine: 2,
         name: "emerald-rapids-kvm".to_owned(),
         known: vec!["xeon-2s"],
     };
     let verdicts = vec![verdict(Schedule::Simulated)];
-    let part = comparisons(&[Comparison { verdicts, too_few_cpus: Some(failure) }]);
+    let part = part(&[Comparison { verdicts, too_few_cpus: Some(error) }]);
     assert!(part.contains("16 CPUs were recorded, and this machine has 2"), "{part}");
     assert!(part.contains("<code>--machine xeon-2s</code>"), "{part}");
     assert_eq!(part.matches("<svg ").count(), 3);
