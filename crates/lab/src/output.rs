@@ -42,33 +42,72 @@ pub(crate) enum Existing {
 pub(crate) struct Output {
     path: PathBuf,
     existing: Existing,
+    /// The option that asks for it.
+    option: &'static str,
 }
 
-/// Why the file was not written.
+/// The file was not written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OutputError {
+#[error("{}{reason}", shown(.path))]
+pub(crate) struct OutputError {
+    path: PathBuf,
+    option: &'static str,
+    pub(crate) reason: Reason,
+}
+
+/// Why a file was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Reason {
     /// It would replace a file.
-    #[error("{} exists", shown(.path))]
-    Exists { path: PathBuf },
+    #[error(" exists")]
+    Exists,
     /// It would replace a file that it is made of.
-    #[error("{} is the input as well", shown(.path))]
-    IsInput { path: PathBuf },
+    #[error(" is the input as well")]
+    IsInput,
     /// It would replace something else than a file, such as a device.
-    #[error("{} exists, and is no file", shown(.path))]
-    NoFile { path: PathBuf },
-    /// It could not be written.
-    #[error("{}: {error}", shown(.path))]
-    Unwritable { path: PathBuf, error: io::Error },
+    #[error(" exists, and is no file")]
+    NoFile,
+    #[error(": {0}")]
+    Unwritable(io::Error),
 }
 
 impl Output {
-    /// At `path`.
+    /// An output at `path`, which the option `--output` gives.
     ///
     /// # Errors
     ///
     /// If there is a file of that name that is to be kept, or no file, or no directory for it.
     pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self, OutputError> {
-        let output = Self { path: path.to_owned(), existing };
+        Self::of_option(path, existing, "--output")
+    }
+
+    /// A page or a drawing at `path`, which `option` gives, and which replaces an older one.
+    ///
+    /// It can be written: that is known before time is spent on its contents.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::new`], and if it would replace one of `inputs`.
+    pub(crate) fn page(
+        path: &Path,
+        option: &'static str,
+        inputs: &[PathBuf],
+    ) -> Result<Self, OutputError> {
+        let output = Self::of_option(path, Existing::Replace, option)?;
+        // An input that cannot be read is reported when it is read.
+        for input in inputs.iter().filter_map(|input| fs::metadata(input).ok()) {
+            output.spare(&input)?;
+        }
+        output.create()?;
+        Ok(output)
+    }
+
+    fn of_option(
+        path: &Path,
+        existing: Existing,
+        option: &'static str,
+    ) -> Result<Self, OutputError> {
+        let output = Self { path: path.to_owned(), existing, option };
         let unwritable = |error| output.unwritable(error);
         if !fs::metadata(output.directory()).map_err(unwritable)?.is_dir() {
             return Err(unwritable(io::ErrorKind::NotADirectory.into()));
@@ -79,11 +118,11 @@ impl Output {
             Ok(metadata) if metadata.is_dir() => {
                 Err(unwritable(io::ErrorKind::IsADirectory.into()))
             }
-            Ok(_) if existing == Existing::Keep => Err(OutputError::Exists { path: output.path }),
-            // Root could have /dev/null replaced, or a link to a device. What is behind other
-            // links stays, whatever it is.
+            Ok(_) if existing == Existing::Keep => Err(output.error(Reason::Exists)),
+            // Root could replace /dev/null, or a link to a device. The target of any other link
+            // stays.
             Ok(_) if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) => {
-                Err(OutputError::NoFile { path: output.path })
+                Err(output.error(Reason::NoFile))
             }
             Ok(_) => Ok(output),
         }
@@ -97,7 +136,7 @@ impl Output {
     pub(crate) fn spare(&self, input: &fs::Metadata) -> Result<(), OutputError> {
         let is_input = fs::metadata(&self.path)
             .is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino()));
-        if is_input { Err(OutputError::IsInput { path: self.path.clone() }) } else { Ok(()) }
+        if is_input { Err(self.error(Reason::IsInput)) } else { Ok(()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -111,8 +150,12 @@ impl Output {
         }
     }
 
+    fn error(&self, reason: Reason) -> OutputError {
+        OutputError { path: self.path.clone(), option: self.option, reason }
+    }
+
     pub(crate) fn unwritable(&self, error: io::Error) -> OutputError {
-        OutputError::Unwritable { path: self.path.clone(), error }
+        self.error(Reason::Unwritable(error))
     }
 
     /// Creates a file beside it, for its owner alone, which is removed unless it is
@@ -161,7 +204,7 @@ impl Output {
         match kept {
             Ok(_) => Ok(bytes),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(OutputError::Exists { path: self.path.clone() })
+                Err(self.error(Reason::Exists))
             }
             Err(error) => Err(unwritable(error.error)),
         }
@@ -176,10 +219,13 @@ fn invoker() -> Option<(u32, u32)> {
 
 impl UserError for OutputError {
     fn remedy(&self) -> String {
-        let remedy = match self {
-            Self::Exists { .. } => "--output ANOTHER-FILE, or --force to replace it",
-            Self::IsInput { .. } | Self::NoFile { .. } => "--output ANOTHER-FILE",
-            Self::Unwritable { error, .. } => match error.kind() {
+        if self.option != "--output" {
+            return format!("another path for {}", self.option);
+        }
+        let remedy = match &self.reason {
+            Reason::Exists => "--output ANOTHER-FILE, or --force to replace it",
+            Reason::IsInput | Reason::NoFile => "--output ANOTHER-FILE",
+            Reason::Unwritable(error) => match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                     "--output FILE in a place with more room"
                 }
@@ -187,67 +233,6 @@ impl UserError for OutputError {
             },
         };
         remedy.to_owned()
-    }
-}
-
-/// A page or a drawing that an option other than `--output` asked for was not written.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub(crate) struct PageError {
-    error: OutputError,
-    option: &'static str,
-}
-
-impl UserError for PageError {
-    fn remedy(&self) -> String {
-        format!("another path for {}", self.option)
-    }
-}
-
-/// A page or a drawing that will be written, in place of an older one, because of an option.
-#[derive(Debug)]
-pub(crate) struct Page {
-    output: Output,
-    option: &'static str,
-}
-
-impl Page {
-    /// Finds out whether it can be written, before time is spent on its contents, and whether it
-    /// would replace one of `inputs`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written, or would.
-    pub(crate) fn new(
-        path: &Path,
-        option: &'static str,
-        inputs: &[PathBuf],
-    ) -> Result<Self, PageError> {
-        let checked = || {
-            let output = Output::new(path, Existing::Replace)?;
-            // An input that cannot be read is reported when it is read.
-            for input in inputs.iter().filter_map(|input| fs::metadata(input).ok()) {
-                output.spare(&input)?;
-            }
-            output.create()?;
-            Ok(output)
-        };
-        let output = checked().map_err(|error| PageError { error, option })?;
-        Ok(Self { output, option })
-    }
-
-    /// Writes the whole of it, or nothing.
-    ///
-    /// # Errors
-    ///
-    /// If that fails.
-    pub(crate) fn write(&self, text: &str) -> Result<(), PageError> {
-        let Self { output, option } = self;
-        output.write(text).map_err(|error| PageError { error, option })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        self.output.path()
     }
 }
 
@@ -269,24 +254,24 @@ mod tests {
         fs::write(&input, "a recording").expect("a file");
         fs::hard_link(&input, &link).expect("a link");
         for path in [&input, &link] {
-            let error = Page::new(path, "--output", std::slice::from_ref(&input)).unwrap_err();
+            let error = Output::page(path, "--output", std::slice::from_ref(&input)).unwrap_err();
             assert!(error.to_string().ends_with("is the input as well"), "{error}");
         }
-        assert!(Page::new(&folder.path().join("b.html"), "--output", &[input]).is_ok());
+        assert!(Output::page(&folder.path().join("b.html"), "--output", &[input]).is_ok());
     }
 
     #[test]
     fn a_page_is_whole_or_not_there() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
-        let page = Page::new(&path, "--output", &[]).expect("a folder that can be written to");
+        let page = Output::page(&path, "--output", &[]).expect("a folder that can be written to");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
         fs::write(&path, "an older page").expect("a file");
         page.write("a page").expect("a page in place of the older");
         assert_eq!(fs::read_to_string(&path).expect("the page"), "a page");
         assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
         for bad in [&folder.path().join("no").join("report.html"), folder.path()] {
-            assert!(Page::new(bad, "--output", &[]).is_err());
+            assert!(Output::page(bad, "--output", &[]).is_err());
         }
     }
 
@@ -297,7 +282,7 @@ mod tests {
         fs::write(&target, "precious").expect("a file");
         symlink(&target, &link).expect("a link");
         let kept = Output::new(&link, Existing::Keep);
-        assert!(matches!(kept, Err(OutputError::Exists { .. })));
+        assert!(matches!(kept, Err(OutputError { reason: Reason::Exists, .. })));
         let output = Output::new(&link, Existing::Replace).expect("an output");
         output.keep(output.create().expect("a file")).expect("kept");
         assert!(!fs::symlink_metadata(&link).expect("a file").is_symlink());
@@ -311,7 +296,7 @@ mod tests {
         symlink("/dev/null", &link).expect("a link");
         for path in [Path::new("/dev/null"), &link] {
             let output = Output::new(path, Existing::Replace);
-            assert!(matches!(output, Err(OutputError::NoFile { .. })), "{path:?}");
+            assert!(matches!(output, Err(OutputError { reason: Reason::NoFile, .. })), "{path:?}");
         }
     }
 
@@ -322,7 +307,7 @@ mod tests {
         let output = Output::new(&path, Existing::Keep).expect("an output");
         let file = output.create().expect("a file");
         fs::write(&path, "theirs").expect("a file");
-        assert!(matches!(output.keep(file), Err(OutputError::Exists { .. })));
+        assert!(matches!(output.keep(file), Err(OutputError { reason: Reason::Exists, .. })));
         assert_eq!(fs::read_to_string(&path).expect("text"), "theirs");
         assert_eq!(fs::read_dir(directory.path()).expect("files").count(), 1);
     }
@@ -338,7 +323,10 @@ mod tests {
         let spare =
             |name| Output::new(&at(name), Existing::Replace).expect("an output").spare(&input);
         for name in ["input", "./input", "link"] {
-            assert!(matches!(spare(name), Err(OutputError::IsInput { .. })), "{name}");
+            assert!(
+                matches!(spare(name), Err(OutputError { reason: Reason::IsInput, .. })),
+                "{name}"
+            );
         }
         assert!(spare("other").is_ok() && spare("new").is_ok());
     }

@@ -262,6 +262,8 @@ mod tests {
     use clap::Parser;
     use shootdown_workload::recording::Reader;
 
+    use crate::output::Reason;
+
     const TEXT: &str = include_str!("../../../workload/tests/import/kernel.txt");
 
     #[derive(Parser)]
@@ -310,7 +312,10 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("x.shootdown"), "precious").expect("a file");
         let (output, result) = import_in(directory.path(), TEXT, &["--pid", "19820"]);
-        assert!(matches!(result, Err(ImportFailure::Output(OutputError::Exists { .. }))));
+        assert!(matches!(
+            result,
+            Err(ImportFailure::Output(OutputError { reason: Reason::Exists, .. }))
+        ));
         assert_eq!(fs::read(&output).expect("a file"), b"precious");
         let (output, result) = import_in(directory.path(), TEXT, &["--pid", "19820", "--force"]);
         assert!(result.is_ok());
@@ -363,7 +368,10 @@ mod tests {
         assert!(failure.to_string().contains("none\\u{7}: "), "{failure:?}");
         fs::write(path("t"), TEXT).expect("a text");
         let failure = import(&path("t"), &path("missing/x"));
-        assert!(matches!(failure, ImportFailure::Output(OutputError::Unwritable { .. })));
+        assert!(matches!(
+            failure,
+            ImportFailure::Output(OutputError { reason: Reason::Unwritable(_), .. })
+        ));
     }
 
     #[test]
@@ -374,7 +382,10 @@ mod tests {
         let words = ["--pid", "19820", "--force", "-o"].map(OsStr::new);
         let words = [&words[..], &[path.as_os_str(); 2]].concat();
         let failure = import(&parse(&words).expect("options")).expect_err("no recording");
-        assert!(matches!(failure, ImportFailure::Output(OutputError::IsInput { .. })));
+        assert!(matches!(
+            failure,
+            ImportFailure::Output(OutputError { reason: Reason::IsInput, .. })
+        ));
         assert_eq!(fs::read_to_string(&path).expect("text"), TEXT);
         assert_eq!(files(directory.path()), 1);
     }

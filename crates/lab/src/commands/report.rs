@@ -12,7 +12,7 @@ use super::reproduce::page::{Others, page_of};
 use super::reproduce::{self, Request, violated};
 use crate::error::{Failure, shown};
 use crate::machines;
-use crate::output::{Page, print};
+use crate::output::{Output, print};
 use crate::studies::Scale;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -48,7 +48,7 @@ const ZOO_TIME: Duration = Duration::from_secs(60);
 
 impl Report {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let page = Page::new(&self.output, "--output", &self.traces)?;
+        let page = Output::page(&self.output, "--output", &self.traces)?;
         let machine = machines::find(&self.machine)?;
         // Recordings first: they may be refused, and take seconds.
         let of = |trace: &PathBuf| Comparison::of(trace, &machine, self.seed);

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use indicatif::HumanCount;
 use shootdown::{Lifetime, Rule};
@@ -19,7 +20,7 @@ use shootdown_check::{
 };
 
 use crate::error::{Failure, UserError, shown};
-use crate::output::{Page, print};
+use crate::output::{Output, print};
 use crate::progress;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -42,9 +43,9 @@ pub(crate) struct Check {
     #[arg(long, value_name = "NAME", default_value = "shootdown")]
     design: String,
     /// The architectures whose hardware is played, with commas between them
-    #[arg(long, value_enum, value_name = "A,B", value_delimiter = ',',
-          default_values_t = Architecture::value_variants().to_vec())]
-    arch: Vec<Architecture>,
+    #[arg(long, value_parser = profiles(), value_name = "A,B", value_delimiter = ',',
+          default_values = PROFILES.map(|profile| profile.name))]
+    arch: Vec<Profile>,
     /// CPUs of the large programs
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(2..=64))]
@@ -76,24 +77,14 @@ pub(crate) struct Check {
     list: bool,
 }
 
-/// An architecture, as far as the hostile machine plays it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Architecture {
-    X86,
-    Arm64,
-    Riscv,
-    Arc,
-}
+/// The architectures, as far as the hostile machine plays them.
+const PROFILES: [Profile; 4] = [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
 
-impl Architecture {
-    const fn profile(self) -> Profile {
-        match self {
-            Self::X86 => Profile::X86,
-            Self::Arm64 => Profile::ARM64,
-            Self::Riscv => Profile::RISCV,
-            Self::Arc => Profile::ARC,
-        }
-    }
+fn profiles() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(PROFILES.map(|profile| profile.name)).try_map(|name| {
+        let profile = PROFILES.into_iter().find(|profile| profile.name == name);
+        profile.ok_or("no such architecture")
+    })
 }
 
 /// How spaces end: see `shootdown::Lifetime`.
@@ -163,7 +154,7 @@ impl Check {
         }
         let design: Design = self.design.parse().map_err(CheckError::UnknownDesign)?;
         // Before minutes are spent.
-        let drawing = self.svg.as_ref().map(|path| Page::new(path, "--svg", &[])).transpose()?;
+        let drawing = self.svg.as_ref().map(|path| Output::page(path, "--svg", &[])).transpose()?;
         match (design, &self.program) {
             (Design::Engine(broken), None) => self.campaign(broken, drawing),
             (Design::Engine(broken), Some(program)) => self.one_program(broken, program, drawing),
@@ -173,13 +164,9 @@ impl Check {
         }
     }
 
-    fn profiles(&self) -> impl Iterator<Item = Profile> {
-        self.arch.iter().map(|arch| arch.profile())
-    }
-
-    fn campaign(&self, broken: Option<Rule>, drawing: Option<Page>) -> Result<(), Failure> {
+    fn campaign(&self, broken: Option<Rule>, drawing: Option<Output>) -> Result<(), Failure> {
         let campaign = Campaign {
-            profiles: self.profiles().collect(),
+            profiles: self.arch.clone(),
             cpus: self.cpus as usize,
             time: self.budget,
             seed: self.seed,
@@ -200,13 +187,13 @@ impl Check {
         &self,
         broken: Option<Rule>,
         program: &str,
-        drawing: Option<Page>,
+        drawing: Option<Output>,
     ) -> Result<(), Failure> {
         let (tags, lifetime) = (self.tags, self.lifetime.lifetime());
         let config = Config { tags, lifetime, broken, ..Config::new(1) };
         let programs = Programs::parse(config, program).map_err(CheckError::BadProgram)?;
         let design = Design::Engine(broken);
-        for profile in self.profiles() {
+        for &profile in &self.arch {
             let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
             let search = CounterExample::look(&programs, profile, self.seed, budget);
             print(&text::program(profile, &search))?;
@@ -222,7 +209,7 @@ impl Check {
         &self,
         bug: &'static Bug,
         variant: Variant,
-        drawing: Option<Page>,
+        drawing: Option<Output>,
     ) -> Result<(), Failure> {
         print(&text::bug(bug))?;
         let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
@@ -255,7 +242,7 @@ impl Check {
         design: Design,
         found: &Found,
         replay: Option<String>,
-        drawing: Option<Page>,
+        drawing: Option<Output>,
     ) -> Result<(), Failure> {
         // A bug of the zoo is a few lines; its reads and writes are all there is to see.
         let is_small = matches!(design, Design::Bug(..));

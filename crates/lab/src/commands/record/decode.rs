@@ -9,6 +9,7 @@ use super::symbols::Symbols;
 use super::tracefs::{Scope, Tracefs};
 
 /// An event that is recorded.
+#[derive(Debug)]
 struct Wanted {
     scope: Scope,
     /// Its folder below `events`.
@@ -123,12 +124,10 @@ pub(super) struct Decoder {
 /// A wanted event, as this kernel lays it out.
 #[derive(Clone, Debug)]
 struct Known {
-    scope: Scope,
-    event: &'static str,
+    wanted: &'static Wanted,
     flags: Field,
     tid: Field,
     fields: Vec<Field>,
-    read: Read,
 }
 
 impl Decoder {
@@ -163,7 +162,7 @@ impl Decoder {
     /// The events to enable for `scope`, as folders below `events`.
     pub(super) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static str> + '_ {
         let known = self.known.iter().flatten();
-        known.filter(move |known| known.scope == scope).map(|known| known.event)
+        known.filter(move |known| known.wanted.scope == scope).map(|known| known.wanted.event)
     }
 
     /// What `bytes` say that happened on `cpu`; `None` if it does not concern a recording.
@@ -173,20 +172,18 @@ impl Decoder {
         let values = Values { bytes, fields: &known.fields, symbols: &self.symbols };
         let during = during(known.flags.number(bytes)?);
         let tid = Tid(u32::try_from(known.tid.number(bytes)?).ok()?);
-        Some(RawEvent { time_ns, cpu, tid, during, kind: (known.read)(&values)? })
+        Some(RawEvent { time_ns, cpu, tid, during, kind: (known.wanted.read)(&values)? })
     }
 }
 
 impl Known {
     /// `None` if a field is missing.
-    fn new(wanted: &Wanted, layout: &Layout) -> Option<Self> {
+    fn new(wanted: &'static Wanted, layout: &Layout) -> Option<Self> {
         Some(Self {
-            scope: wanted.scope,
-            event: wanted.event,
+            wanted,
             flags: layout.field("common_flags")?,
             tid: layout.field("common_pid")?,
             fields: wanted.fields.iter().map(|name| layout.field(name)).collect::<Option<_>>()?,
-            read: wanted.read,
         })
     }
 }

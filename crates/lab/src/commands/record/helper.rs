@@ -7,8 +7,6 @@ use std::process::Command;
 
 use clap::Subcommand;
 
-use super::{guard, stopped_child};
-
 /// What the process does. Not for users.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Helper {
@@ -29,16 +27,6 @@ pub(crate) enum Helper {
 impl Helper {
     /// The name of the hidden command that this is the options of.
     pub(crate) const COMMAND: &str = "record-helper";
-
-    /// Does it.
-    pub(crate) fn run(&self) {
-        match self {
-            Self::Guard { instances } => guard::guard(instances),
-            Self::Held { release, failure, command } => {
-                stopped_child::held(release, failure, command)
-            }
-        }
-    }
 }
 
 /// A process that does what `helper` says.

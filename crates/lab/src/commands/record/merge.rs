@@ -141,8 +141,9 @@ enum Turned {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spool::Spool;
     use super::*;
-    use crate::commands::record::spool::Spool;
+    use crate::output::{Existing, Output};
 
     const FORMAT: &str = "field: u64 timestamp; offset:0; size:8;\n\
         field: local_t commit; offset:8; size:8;\nfield: char data; offset:16; size:4080;\n";
@@ -167,9 +168,10 @@ mod tests {
     /// When and where, and how many were lost.
     fn merged(streams: &[(u32, &[Vec<u8>])], lost: u64) -> Vec<(u64, u32, Option<u64>)> {
         let format = PageFormat::parse(FORMAT).expect("a format");
-        let directory = std::env::temp_dir();
+        let directory = tempfile::tempdir().expect("a directory");
+        let output = Output::new(&directory.path().join("x"), Existing::Keep).expect("an output");
         let cpus = streams.iter().map(|(cpu, _)| *cpu);
-        let mut spool = Spool::new(&directory, cpus).expect("a file");
+        let mut spool = Spool::new(&output, cpus).expect("a file");
         for (index, (_, pages)) in streams.iter().enumerate() {
             for page in *pages {
                 spool.add(index, page, &format.header(page).expect("a header")).expect("room");

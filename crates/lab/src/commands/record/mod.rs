@@ -17,7 +17,6 @@ mod helper;
 mod layout;
 mod merge;
 mod page;
-mod progress;
 mod recorded;
 mod rings;
 mod session;
@@ -98,6 +97,18 @@ impl Record {
         // Standard output is the recorded program's.
         let _ = write!(io::stderr(), "{recorded}");
         Ok(())
+    }
+}
+
+impl Helper {
+    /// Does what the process is for.
+    pub(crate) fn run(&self) {
+        match self {
+            Self::Guard { instances } => guard::guard(instances),
+            Self::Held { release, failure, command } => {
+                stopped_child::held(release, failure, command);
+            }
+        }
     }
 }
 
@@ -183,7 +194,7 @@ fn capture(
     let pid = held.pid();
     let ended = session.run(&mut held, user);
     if !matches!(ended, Ok(Ended::Exited(_) | Ended::Signalled(_))) {
-        user.progress.say(&format!("`{}` still runs, as process {pid}", shown(&command[0])));
+        user.say(&format!("`{}` still runs, as process {pid}", shown(&command[0])));
     } else if let Some(error) = held.failure() {
         return Err(RecordError::NotStarted { program: command[0].clone(), error });
     }

@@ -88,7 +88,7 @@ impl Rings {
     /// # Errors
     ///
     /// If a buffer can't be read, or there is no room in the spool.
-    pub(super) fn drain(&mut self, spool: &mut Spool) -> Result<Drained, DrainError> {
+    pub(super) fn drain(&mut self, spool: &mut Spool) -> Result<Drained, RecordError> {
         let mut drained = Drained::Empty;
         for index in 0..self.rings.len() {
             if self.drain_one(index, spool)? == Drained::MaybeMore {
@@ -98,7 +98,8 @@ impl Rings {
         Ok(drained)
     }
 
-    fn drain_one(&mut self, index: usize, spool: &mut Spool) -> Result<Drained, DrainError> {
+    fn drain_one(&mut self, index: usize, spool: &mut Spool) -> Result<Drained, RecordError> {
+        let unreadable = |error| RecordError::System { what: "the kernel's buffers", error };
         for _ in 0..PAGES_MAX {
             let read = match self.rings[index].file.read(&mut self.page) {
                 Ok(0) => return Ok(Drained::Empty),
@@ -107,14 +108,14 @@ impl Rings {
                     return Ok(Drained::Empty);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(DrainError::Buffer(error)),
+                Err(error) => return Err(unreadable(error)),
             };
             let page = &self.page[..read];
             let Some(header) = self.format.header(page) else {
                 let error = io::Error::new(io::ErrorKind::InvalidData, "not a page of events");
-                return Err(DrainError::Buffer(error));
+                return Err(unreadable(error));
             };
-            spool.add(index, page, &header).map_err(DrainError::Spool)?;
+            spool.add(index, page, &header)?;
             let mut cursor = header.cursor();
             while let Some(Step::Event { .. }) = cursor.next(page) {
                 self.counts.events += 1;
@@ -123,13 +124,4 @@ impl Rings {
         }
         Ok(Drained::MaybeMore)
     }
-}
-
-/// Why the buffers could not be emptied.
-#[derive(Debug)]
-pub(super) enum DrainError {
-    /// The kernel did not give what it has.
-    Buffer(io::Error),
-    /// There was no room for it.
-    Spool(io::Error),
 }

@@ -6,13 +6,14 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use indicatif::{HumanBytes, HumanCount};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use shootdown_workload::recording::Ended;
 
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::page::PageFormat;
-use super::rings::{Counts, DrainError, Drained, Rings};
+use super::rings::{Counts, Drained, Rings};
 use super::signals::{Signals, Wish};
 use super::spool::{Spool, Spooled};
 use super::stopped_child::Held;
@@ -29,8 +30,7 @@ pub(super) struct Session<'a> {
     command: Instance,
     system: Instance,
     rings: Rings,
-    spool: Spool,
-    output: &'a Output,
+    spool: Spool<'a>,
 }
 
 /// What was traced.
@@ -57,9 +57,8 @@ impl<'a> Session<'a> {
         let instance = |scope| Instance::new(tracefs, scope, decoder.events(scope), buffer_kib);
         let (command, system) = (instance(Scope::Command)?, instance(Scope::System)?);
         let rings = Rings::open([&command, &system])?;
-        let spool = Spool::new(output.directory(), rings.cpus());
-        let spool = spool.map_err(|error| output.unwritable(error))?;
-        Ok(Self { command, system, rings, spool, output })
+        let spool = Spool::new(output, rings.cpus())?;
+        Ok(Self { command, system, rings, spool })
     }
 
     /// Begins to trace: the task `pid` and its descendants, and what the system does.
@@ -84,22 +83,17 @@ impl<'a> Session<'a> {
     ///
     /// If the kernel refuses, or the disk is full.
     pub(super) fn run(&mut self, held: &mut Held, user: &mut User) -> Result<Ended, RecordError> {
-        let mut wish = Wish::GoOn;
         loop {
-            let drained = self.drain()?;
-            let Counts { events, lost } = self.rings.counts;
-            user.progress.recording(events, lost, self.spool.bytes());
+            let drained = self.rings.drain(&mut self.spool)?;
+            let (Counts { events, lost }, bytes) = (self.rings.counts, self.spool.bytes());
+            let (events, bytes) = (HumanCount(events), HumanBytes(bytes));
+            user.show(format!("recording: {events} events, {lost} lost, {bytes}"));
             if let Some(status) = held.ended()? {
                 return Ok(ended(status));
             }
-            let before = std::mem::replace(&mut wish, user.signals.wish());
-            match wish {
-                Wish::EndNow => return Ok(Ended::Interrupted),
-                Wish::End if before == Wish::GoOn => {
-                    user.progress
-                        .say("waiting for the command to end; Ctrl-C again stops recording it");
-                }
-                Wish::End | Wish::GoOn => {}
+            let note = "waiting for the command to end; Ctrl-C again stops recording it";
+            if user.wish(note) == Wish::EndNow {
+                return Ok(Ended::Interrupted);
             }
             if drained == Drained::Empty {
                 self.wait(held, &user.signals)?;
@@ -115,7 +109,7 @@ impl<'a> Session<'a> {
     pub(super) fn end(mut self) -> Result<Captured, RecordError> {
         self.command.stop()?;
         self.system.stop()?;
-        while self.drain()? == Drained::MaybeMore {}
+        while self.rings.drain(&mut self.spool)? == Drained::MaybeMore {}
         let mut stream = 0;
         for instance in [&self.command, &self.system] {
             for cpu in instance.cpus()? {
@@ -124,15 +118,8 @@ impl<'a> Session<'a> {
             }
         }
         let left = self.command.followed()?;
-        let pages = self.spool.finish().map_err(|error| self.output.unwritable(error))?;
+        let pages = self.spool.finish()?;
         Ok(Captured { pages, format: self.rings.format(), left })
-    }
-
-    fn drain(&mut self) -> Result<Drained, RecordError> {
-        self.rings.drain(&mut self.spool).map_err(|error| match error {
-            DrainError::Buffer(error) => RecordError::system("the kernel's buffers")(error),
-            DrainError::Spool(error) => self.output.unwritable(error).into(),
-        })
     }
 
     /// Until a buffer is worth emptying, the command ends or the user wants something.

@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
 
 use super::page::Header;
+use crate::output::{Output, OutputError};
 
 /// How much is written at once, in bytes: seldom enough not to disturb what is recorded.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Pages being kept.
 #[derive(Debug)]
-pub(super) struct Spool {
+pub(super) struct Spool<'a> {
+    output: &'a Output,
     file: BufWriter<File>,
     end: u64,
     streams: Vec<Stream>,
@@ -31,17 +32,22 @@ pub(super) struct Stream {
     pub(super) lost_unsaid: u64,
 }
 
-impl Spool {
-    /// In `directory`, for one stream of each of `cpus`.
+impl<'a> Spool<'a> {
+    /// Beside `output`, for one stream of each of `cpus`.
     ///
     /// # Errors
     ///
     /// If no file can be made there.
-    pub(super) fn new(directory: &Path, cpus: impl Iterator<Item = u32>) -> io::Result<Self> {
-        let file = BufWriter::with_capacity(BUFFER_BYTES, tempfile::tempfile_in(directory)?);
+    pub(super) fn new(
+        output: &'a Output,
+        cpus: impl Iterator<Item = u32>,
+    ) -> Result<Self, OutputError> {
+        let file = tempfile::tempfile_in(output.directory());
+        let file = file.map_err(|error| output.unwritable(error))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
         let streams =
             cpus.map(|cpu| Stream { cpu, pages: Vec::new(), lost: 0, lost_unsaid: 0 }).collect();
-        Ok(Self { file, end: 0, streams })
+        Ok(Self { output, file, end: 0, streams })
     }
 
     /// Adds what means something of `page`, whose header that is, to the stream of that index.
@@ -53,9 +59,14 @@ impl Spool {
     /// # Panics
     ///
     /// If there is no such stream, or the header is of another page.
-    pub(super) fn add(&mut self, stream: usize, page: &[u8], header: &Header) -> io::Result<()> {
+    pub(super) fn add(
+        &mut self,
+        stream: usize,
+        page: &[u8],
+        header: &Header,
+    ) -> Result<(), OutputError> {
         let page = &page[..header.used];
-        self.file.write_all(page)?;
+        self.file.write_all(page).map_err(|error| self.output.unwritable(error))?;
         let stream = &mut self.streams[stream];
         stream.pages.push((self.end, page.len() as u32));
         stream.lost = stream.lost.saturating_add(header.lost.unwrap_or_default());
@@ -83,9 +94,10 @@ impl Spool {
     /// # Errors
     ///
     /// If the disk is full, or fails.
-    pub(super) fn finish(self) -> io::Result<Spooled> {
-        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok(Spooled { file, streams: self.streams })
+    pub(super) fn finish(self) -> Result<Spooled, OutputError> {
+        let Self { output, file, streams, .. } = self;
+        let file = file.into_inner().map_err(|error| output.unwritable(error.into_error()))?;
+        Ok(Spooled { file, streams })
     }
 }
 

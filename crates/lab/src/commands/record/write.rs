@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufWriter};
 
+use indicatif::HumanCount;
 use shootdown_workload::recording::raw::RawKind;
 use shootdown_workload::recording::{Assembler, Ended, Header, Source, Startup, Writer};
 use tempfile::NamedTempFile;
@@ -87,8 +88,7 @@ impl Recording<'_> {
         let mut written = Written::default();
         let writer = Writer::create(BufWriter::new(file), &header)?;
         let mut assembler = Assembler::new(writer, startup);
-        user.signals.forget();
-        let mut wish = Wish::GoOn;
+        user.forget();
         merge(&captured.pages, captured.format, decoder, |event| -> Result<(), Stop> {
             match event.kind {
                 RawKind::Lost { count } => {
@@ -101,16 +101,11 @@ impl Recording<'_> {
             if written.events % EVENTS_AT_ONCE != 0 {
                 return Ok(());
             }
-            user.progress.writing(written.events);
-            let before = std::mem::replace(&mut wish, user.signals.wish());
-            match wish {
-                Wish::EndNow => return Err(Stop::Unwanted),
-                Wish::End if before == Wish::GoOn => {
-                    user.progress.say("writing the recording; Ctrl-C again discards it");
-                }
-                Wish::End | Wish::GoOn => {}
+            user.show(format!("writing: {} events", HumanCount(written.events)));
+            match user.wish("writing the recording; Ctrl-C again discards it") {
+                Wish::EndNow => Err(Stop::Unwanted),
+                Wish::End | Wish::GoOn => Ok(()),
             }
-            Ok(())
         })?;
         let file = assembler.finish(ended)?.into_inner().map_err(io::IntoInnerError::into_error)?;
         Ok((file, written))

@@ -15,7 +15,7 @@ use shootdown_lab::Design;
 use shootdown_sim::machine::Machine;
 
 use crate::error::{Failure, UserError, Violations, shown};
-use crate::output::{Page, print};
+use crate::output::{Output, print};
 use crate::render::{Format, Printed};
 use crate::studies::{
     CONTEXT_SWITCHES, Choice, Conditions, Experiment, Results, Row, Runs, Scale, Scaling,
@@ -77,7 +77,8 @@ impl Printed for Results {
 
 impl Reproduce {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let page = self.report.as_ref().map(|path| Page::new(path, "--report", &[])).transpose()?;
+        let page =
+            self.report.as_ref().map(|path| Output::page(path, "--report", &[])).transpose()?;
         let results = self.request()?.results()?;
         if let Some(page) = &page {
             page.write(&page::page_of(&results, &page::Others::default()))?;
