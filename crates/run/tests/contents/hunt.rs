@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shootdown_designs::engine::Ours;
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, UnmapBatched};
-use shootdown_program::Refusals;
+use shootdown_program::OnFault;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::Coherence;
@@ -153,7 +153,7 @@ impl Case {
             memory: self.room.memory(reading),
             nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
             contents: Contents::Checked,
-            refusals: Refusals::Survived,
+            on_fault: OnFault::Survived,
         };
         run(machine, limits, Rc::new(self.program.clone()), design)
     }
