@@ -361,7 +361,7 @@ mod tests {
         for experiment in EXPERIMENTS {
             assert!(crate::machines::find(experiment.machine).is_ok(), "{}", experiment.machine);
             for design in experiment.all_designs() {
-                assert!(design.parse::<shootdown_lab::Design>().is_ok(), "{design}");
+                assert!(design.parse::<shootdown_designs::Design>().is_ok(), "{design}");
             }
         }
         assert!(EXPERIMENTS.iter().any(|experiment| experiment.workload == SCALED));

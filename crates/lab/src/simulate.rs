@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::programs::{ContextSwitches, ExitStorm, MadviseMigrate, PthreadMmap};
 use shootdown_run::{Limits, Outcome as Found};
@@ -41,7 +41,8 @@ pub(crate) fn simulate(
         let of = [experiment.workload, part, design.name()];
         let key = (of, machine.name.clone(), machine.cpu_count());
         runs.find_or_run(key, || {
-            design.run(machine.clone(), limits, workload).map_err(|error| error.to_string())
+            shootdown_run::run(machine.clone(), limits, workload, |sim| design.on(sim))
+                .map_err(|error| error.to_string())
         })
     };
     let found = run(workload, "")?;
@@ -180,6 +181,7 @@ fn exit_storm(machine: &Machine, scale: Scale, seed: u64) -> Result<ExitStorm, S
 
 #[cfg(test)]
 mod tests {
+    use shootdown_designs::{Purpose, designs_for};
     use shootdown_run::programs::MprotectThreaded;
 
     use super::*;
@@ -200,12 +202,12 @@ mod tests {
 
     #[test]
     fn no_design_uses_what_is_dead() {
-        for design in Design::ALL {
+        for design in designs_for(Purpose::General) {
             for (workload, cpus) in [("context-switches", 16), ("exit-storm", 16)] {
                 let outcome = outcome(workload, design, cpus);
                 assert_eq!(outcome.violations, 0, "{workload} under {design}");
                 // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
-                let is_sound = outcome.hazards == 0 || design == Design::Linux414;
+                let is_sound = outcome.hazards == 0 || design == Design::LINUX_4_14;
                 assert!(is_sound, "{} hazards in {workload} under {design}", outcome.hazards);
             }
         }
@@ -217,27 +219,30 @@ mod tests {
             let [few, many] = [2, 64].map(|cpus| outcome("context-switches", design, cpus).value);
             many / few
         };
-        assert!(gain(Design::LinuxCounted) < 2.0);
-        for design in [Design::PowerpcShoot, Design::LinuxHazard, Design::Shootdown] {
+        assert!(gain(Design::LINUX_COUNTED) < 2.0);
+        for design in [Design::POWERPC_SHOOT, Design::LINUX_HAZARD, Design::SHOOTDOWN] {
             assert!(gain(design) > 0.95 * 32.0, "{design}");
         }
     }
 
     #[test]
     fn an_exit_interrupts_nobody_and_what_it_holds_back_is_bounded() {
-        let ours = outcome("exit-storm", Design::Shootdown, 64);
+        let ours = outcome("exit-storm", Design::SHOOTDOWN, 64);
         assert_eq!((ours.interrupts_sent, ours.held_tables_overflows), (0, 0));
         assert!(ours.held_tables_peak > 0, "CPUs are lazy on what has exited");
-        assert!(outcome("exit-storm", Design::PowerpcShoot, 64).value > 1.0);
+        assert!(outcome("exit-storm", Design::POWERPC_SHOOT, 64).value > 1.0);
     }
 
     #[test]
     fn of_two_threads_that_are_never_active_together_nobody_is_told() {
-        for design in [Design::Arm64Skip, Design::Shootdown] {
+        for design in [Design::ARM64_SKIP, Design::SHOOTDOWN] {
             let broadcasts = |copies, iterations| {
                 let machine = machines::find("ampere-emag-32").expect("an embedded machine");
                 let workload = MprotectThreaded { copies, iterations };
-                let found = design.run(machine, Limits::default(), Rc::new(workload));
+                let found =
+                    shootdown_run::run(machine, Limits::default(), Rc::new(workload), |sim| {
+                        design.on(sim)
+                    });
                 let Found { counts, violations, .. } = found.expect("it runs");
                 assert_eq!(violations, 0, "{design}");
                 counts.broadcasts
@@ -246,17 +251,17 @@ mod tests {
             // A thread that has not gone to sleep yet has to be told.
             assert!(broadcasts(32, 500) < 32, "{design}");
         }
-        assert_eq!(outcome("mprotect-threaded", Design::Shootdown, 32).broadcasts, 0);
-        assert!(outcome("mprotect-threaded", Design::Arm64, 32).broadcasts > 2 * 32 * 500);
+        assert_eq!(outcome("mprotect-threaded", Design::SHOOTDOWN, 32).broadcasts, 0);
+        assert!(outcome("mprotect-threaded", Design::ARM64, 32).broadcasts > 2 * 32 * 500);
     }
 
     #[test]
     fn a_command_takes_as_many_tags_as_published_and_fewer_here() {
         for (workload, before) in [("ls-1-library", 5.0), ("ls-3-libraries", 7.0)] {
             let tags = |design| outcome(workload, design, 1).value;
-            let (found, after) = (tags(Design::Arc39), tags(Design::ArcRanged));
+            let (found, after) = (tags(Design::ARC_3_9), tags(Design::ARC_RANGED));
             assert!((found - before).abs() < 0.01 && (after - 4.0).abs() < 0.01, "{workload}");
-            assert!(tags(Design::Shootdown) <= 4.0, "{workload}");
+            assert!(tags(Design::SHOOTDOWN) <= 4.0, "{workload}");
         }
     }
 
@@ -265,7 +270,7 @@ mod tests {
         let of_seed = EXPERIMENTS.iter().filter(|experiment| experiment.seed == "002");
         for experiment in of_seed {
             let published = experiment.published.expect("all of them are").before;
-            let found = outcome(experiment.workload, Design::Arc39, 1).value;
+            let found = outcome(experiment.workload, Design::ARC_3_9, 1).value;
             let error = (found - published).abs() / published;
             assert!(error < 0.01, "{}: {found} for {published}", experiment.workload);
         }

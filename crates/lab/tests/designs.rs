@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use shootdown::Rule;
+use shootdown_designs::Design;
 use shootdown_designs::engine::{Counting, Ours, Policy, Shooting};
 use shootdown_designs::{Engine, LinuxPolicy};
-use shootdown_lab::Design;
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
@@ -28,7 +28,8 @@ const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
@@ -100,7 +101,8 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         };
         for seed in 1..=seeds {
             let workload = workloads(cpus, seed).swap_remove(index);
-            for (design, cost) in [(Design::Linux70, &mut linux), (Design::Shootdown, &mut ours)] {
+            for (design, cost) in [(Design::LINUX_7_0, &mut linux), (Design::SHOOTDOWN, &mut ours)]
+            {
                 let outcome = run(design, &machine, &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}");
                 cost.add(&outcome);
@@ -194,7 +196,7 @@ fn the_sound_designs_are_sound() {
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
             // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
-            if design != Design::Linux414 {
+            if design != Design::LINUX_4_14 {
                 assert_eq!(outcome.hazards, 0, "{} under {design}: {first:?}", workload.name());
             }
         }
@@ -211,7 +213,7 @@ fn latr_beside_the_others() {
             let (count, iterations) = (cpus as u32, 2000);
             let workload = Loop { kind, tasks: Tasks::Threads, count, iterations, seed: 1 };
             let workload: Rc<dyn Workload> = Rc::new(workload);
-            let designs = [Design::Linux412, Design::Latr, Design::Linux70, Design::Shootdown];
+            let designs = [Design::LINUX_4_12, Design::LATR, Design::LINUX_7_0, Design::SHOOTDOWN];
             let [before, latr, _, ours] = designs.map(|design| {
                 let outcome = run(design, &machine("xeon-2s", cpus), &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
@@ -235,7 +237,7 @@ fn the_bug_that_seed_000_had_is_found() {
         let outcome = run(design, &machine("skylake", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");
         // It keeps page tables until the end, but it would tell the lazy CPU.
-        assert_eq!(outcome.hazards > 0, design == Design::Linux414, "{design}");
+        assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
@@ -71,7 +71,8 @@ impl Hardware {
 }
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 

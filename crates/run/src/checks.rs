@@ -7,17 +7,17 @@ use shootdown_program::interpreter::{MemoryHost as _, SpaceOf};
 use shootdown_program::operation::FileId;
 use shootdown_sim::{PageFault, Touch};
 use shootdown_vm::{
-    self as vm, Backing, Coherence, Format as _, PAGE_BYTES, Place, Protection, Sharing, X86_64,
+    self as vm, Backing, Format as _, PAGE_BYTES, Place, Protection, Sharing, X86_64,
 };
 
 use crate::kernel::{SimKernel, SimProcess, UNNUMBERED};
 
 /// Accesses.
-impl<C: Coherence> SimKernel<C> {
+impl SimKernel {
     /// Attempts an access, after it has faulted `faults` times.
     pub(crate) fn touch_checked(
         &self,
-        process: &SimProcess<C>,
+        process: &SimProcess,
         address: u64,
         touch: Touch,
         faults: u32,
@@ -44,7 +44,7 @@ impl<C: Coherence> SimKernel<C> {
     }
 
     /// Gives up an access that has faulted.
-    pub(crate) fn give_up(&self, process: &SimProcess<C>, address: u64, touch: Touch) {
+    pub(crate) fn give_up(&self, process: &SimProcess, address: u64, touch: Touch) {
         if matches!(touch, Touch::Write(_)) {
             let page = address / PAGE_BYTES;
             self.with_model(process, |model, memory| model.write_ends(memory, page));
@@ -53,9 +53,9 @@ impl<C: Coherence> SimKernel<C> {
 }
 
 /// The end.
-impl<C: Coherence> SimKernel<C> {
+impl SimKernel {
     /// Checks all pages of a process that has no thread any more.
-    pub(crate) fn check_at_end(&self, process: &SimProcess<C>) {
+    pub(crate) fn check_at_end(&self, process: &SimProcess) {
         self.with_model(process, |model, memory| {
             model.end_process(memory, &self.pages_of(process.space()));
         });

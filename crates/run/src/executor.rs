@@ -8,7 +8,7 @@ use shootdown_program::StepError;
 use shootdown_program::interpreter::{Host, MemoryHost as _, State, Until, run_thread, start};
 use shootdown_program::operation::{Operation, ProgramId, Workload};
 use shootdown_sim::{Affinity, Counts, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
 use crate::outcome::{Limits, Memory, Outcome, RunError};
@@ -20,21 +20,30 @@ use crate::outcome::{Limits, Memory, Outcome, RunError};
 /// # Errors
 ///
 /// If an operation of the workload fails, or the host lacks room.
-pub fn run<C: Coherence + 'static>(
+pub fn run<D: Into<ErasedCoherence>>(
     machine: Machine,
     limits: Limits,
     workload: Rc<dyn Workload>,
-    design: impl FnOnce(Rc<Sim>) -> C,
+    design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, RunError> {
-    let host_error = |error: std::io::Error| RunError::Host(error.to_string());
     let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
     let sim = Rc::new(sim.map_err(host_error)?);
-    let design = design(Rc::clone(&sim));
-    let kernel = SimKernel::new(Rc::clone(&sim), &limits, design);
+    let design = design(Rc::clone(&sim)).into();
+    run_on(sim, &limits, workload, design)
+}
+
+/// Runs a workload, compiled once for all designs.
+fn run_on(
+    sim: Rc<Sim>,
+    limits: &Limits,
+    workload: Rc<dyn Workload>,
+    design: ErasedCoherence,
+) -> Result<Outcome, RunError> {
+    let kernel = SimKernel::new(Rc::clone(&sim), limits, design);
     let kernel = kernel.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
     let kernel = Rc::new(kernel);
     let starts = workload.processes();
-    let (sim, state, failure) = (sim, RefCell::default(), RefCell::new(None));
+    let (state, failure) = (RefCell::default(), RefCell::new(None));
     let executor = Rc::new_cyclic(|this| Executor {
         this: Weak::clone(this),
         sim,
@@ -59,18 +68,22 @@ pub fn run<C: Coherence + 'static>(
     executor.outcome(end)
 }
 
+fn host_error(error: std::io::Error) -> RunError {
+    RunError::Host(error.to_string())
+}
+
 /// A run of a workload.
-struct Executor<C: Coherence + 'static> {
+struct Executor {
     /// For the threads, which refer to the run.
     this: Weak<Self>,
     sim: Rc<Sim>,
-    kernel: Rc<SimKernel<C>>,
+    kernel: Rc<SimKernel>,
     workload: Rc<dyn Workload>,
     state: RefCell<State<Self>>,
     failure: RefCell<Option<RunError>>,
 }
 
-impl<C: Coherence + 'static> Executor<C> {
+impl Executor {
     /// Starts a reclaim thread for each node. They end after the last thread of the workload.
     fn start_reclaimers(&self) -> std::io::Result<()> {
         (0..self.sim.node_count()).try_for_each(|node| {
@@ -102,12 +115,12 @@ impl<C: Coherence + 'static> Executor<C> {
     }
 }
 
-impl<C: Coherence + 'static> Host for Executor<C> {
-    type Memory = SimKernel<C>;
+impl Host for Executor {
+    type Memory = SimKernel;
     type Thread = ThreadId;
     type Reading = (Time, Counts);
 
-    fn memory(&self) -> &SimKernel<C> {
+    fn memory(&self) -> &SimKernel {
         &self.kernel
     }
 
@@ -119,21 +132,21 @@ impl<C: Coherence + 'static> Host for Executor<C> {
         self.workload.steps(program).map(Ok)
     }
 
-    fn new_process(&self) -> Result<SimProcess<C>, StepError> {
+    fn new_process(&self) -> Result<SimProcess, StepError> {
         self.kernel.new_process()
     }
 
-    fn add_process(&self, process: SimProcess<C>) -> Arc<SimProcess<C>> {
+    fn add_process(&self, process: SimProcess) -> Arc<SimProcess> {
         self.kernel.add(process)
     }
 
-    fn destroy(&self, process: &SimProcess<C>) {
+    fn destroy(&self, process: &SimProcess) {
         self.kernel.destroy(process);
     }
 
     fn create_thread(
         &self,
-        process: Arc<SimProcess<C>>,
+        process: Arc<SimProcess>,
         program: ProgramId,
         cpu: Option<usize>,
     ) -> Result<ThreadId, StepError> {
@@ -151,7 +164,7 @@ impl<C: Coherence + 'static> Host for Executor<C> {
         self.sim.current_thread()
     }
 
-    fn set_process(&self, process: Option<&Arc<SimProcess<C>>>) {
+    fn set_process(&self, process: Option<&Arc<SimProcess>>) {
         self.sim.set_space(process.map(|process| process.data.number.get()));
     }
 
@@ -176,7 +189,7 @@ impl<C: Coherence + 'static> Host for Executor<C> {
         Ok(())
     }
 
-    fn compute(&self, process: &SimProcess<C>, ns: u64) -> Result<(), StepError> {
+    fn compute(&self, process: &SimProcess, ns: u64) -> Result<(), StepError> {
         let mut left = Time::from_ns(ns);
         loop {
             left = self.sim.spend_in_slice(left);

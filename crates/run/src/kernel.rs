@@ -12,12 +12,15 @@ use shootdown_program::interpreter::{
 };
 use shootdown_program::operation::{Access, AreaId, FileId, OnFault};
 use shootdown_sim::{Kernel, PageFault, Sim, SwitchedTo, Time, Touch};
-use shootdown_vm::{self as vm, AddressSpace, Coherence, File, OutOfMemory, Stats, Vm, X86_64};
+use shootdown_vm::{
+    self as vm, AddressSpace, ErasedCoherence, File, Flush as _, OutOfMemory, Scheduling as _,
+    Stats, System, Vm, X86_64,
+};
 
+use crate::instrumented::Instrumented;
 use crate::memory_model::{Contents, MemoryId, Model, UnderWay};
 use crate::outcome::{Limits, Memory};
 use crate::platform::SimPlatform;
-use crate::watched::Watched;
 
 /// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
 const RECLAIM_PAUSE: Time = Time::from_ms(1);
@@ -30,10 +33,20 @@ const READ_AHEAD_PAGES: u64 = 32;
 /// Files without a number get keys from here on.
 pub(crate) const UNNUMBERED: FileKey = 1 << 32;
 
+/// The one system of all simulations: the design is erased.
+#[derive(Debug)]
+pub(crate) struct Simulated;
+
+impl System for Simulated {
+    type Platform = SimPlatform;
+    type Coherence = Instrumented;
+    type Format = X86_64;
+}
+
 /// The kernel of a simulated machine.
-pub(crate) struct SimKernel<C: Coherence> {
+pub(crate) struct SimKernel {
     sim: Rc<Sim>,
-    vm: Vm<SimPlatform, Rc<Watched<C>>>,
+    vm: Vm<Simulated>,
     memory: Memory,
     on_fault: OnFault,
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
@@ -44,15 +57,15 @@ pub(crate) struct SimKernel<C: Coherence> {
     /// The contents that memory must have, if they are checked.
     pub(crate) contents: Option<RefCell<Model>>,
     /// Processes by the number under which the scheduler knows their spaces.
-    processes: RefCell<Vec<Option<Arc<SimProcess<C>>>>>,
+    processes: RefCell<Vec<Option<Arc<SimProcess>>>>,
     /// Processes that were destroyed. CPUs may refer to their spaces as long as there are CPUs.
-    destroyed: RefCell<Vec<Arc<SimProcess<C>>>>,
+    destroyed: RefCell<Vec<Arc<SimProcess>>>,
     /// Statistics of spaces that were destroyed.
     ended: Cell<Stats>,
 }
 
 /// A process of a simulated machine.
-pub(crate) type SimProcess<C> = ProcessOf<SimKernel<C>>;
+pub(crate) type SimProcess = ProcessOf<SimKernel>;
 
 /// The kernel's data of a process.
 pub(crate) struct ProcessData {
@@ -64,10 +77,14 @@ pub(crate) struct ProcessData {
     areas: RefCell<HashMap<AreaId, u64>>,
 }
 
-impl<C: Coherence> SimKernel<C> {
-    pub(crate) fn new(sim: Rc<Sim>, limits: &Limits, design: C) -> Result<Self, StepError> {
+impl SimKernel {
+    pub(crate) fn new(
+        sim: Rc<Sim>,
+        limits: &Limits,
+        design: ErasedCoherence,
+    ) -> Result<Self, StepError> {
         let platform = SimPlatform::new(Rc::clone(&sim));
-        let design = Rc::new(Watched::new(Rc::clone(&sim), design));
+        let design = Instrumented::new(Rc::clone(&sim), design);
         let vm = Vm::new(platform, design)?;
         Ok(Self {
             vm: match limits.memory {
@@ -91,7 +108,7 @@ impl<C: Coherence> SimKernel<C> {
         })
     }
 
-    pub(crate) fn design(&self) -> &Watched<C> {
+    pub(crate) fn design(&self) -> &Instrumented {
         self.vm.coherence()
     }
 
@@ -125,7 +142,7 @@ impl<C: Coherence> SimKernel<C> {
     }
 
     /// A process without memory.
-    pub(crate) fn new_process(&self) -> Result<SimProcess<C>, StepError> {
+    pub(crate) fn new_process(&self) -> Result<SimProcess, StepError> {
         let space = self.new_space()?;
         let memory = self.contents.as_ref().map(|contents| contents.borrow_mut().process());
         let (number, areas) = (Cell::new(0), RefCell::default());
@@ -138,13 +155,14 @@ impl<C: Coherence> SimKernel<C> {
     }
 
     /// Adds a process, with the lowest number above those of all others.
-    pub(crate) fn add(&self, process: SimProcess<C>) -> Arc<SimProcess<C>> {
+    pub(crate) fn add(&self, process: SimProcess) -> Arc<SimProcess> {
         let number = self.processes.borrow().len();
         self.add_at(number, process)
     }
 
     /// Adds a process with a number.
-    pub(crate) fn add_at(&self, number: usize, process: SimProcess<C>) -> Arc<SimProcess<C>> {
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    pub(crate) fn add_at(&self, number: usize, process: SimProcess) -> Arc<SimProcess> {
         let mut processes = self.processes.borrow_mut();
         process.data.number.set(number as u64);
         if processes.len() <= number {
@@ -156,12 +174,12 @@ impl<C: Coherence> SimKernel<C> {
     }
 
     /// The process with a number, if there is one.
-    pub(crate) fn process(&self, number: usize) -> Option<Arc<SimProcess<C>>> {
+    pub(crate) fn process(&self, number: usize) -> Option<Arc<SimProcess>> {
         self.processes.borrow().get(number).cloned().flatten()
     }
 
     /// Takes down the memory of a process that has lost its last thread.
-    pub(crate) fn destroy(&self, process: &SimProcess<C>) {
+    pub(crate) fn destroy(&self, process: &SimProcess) {
         self.check_at_end(process);
         process.space().exit();
         let mut ended = self.ended.get();
@@ -170,7 +188,7 @@ impl<C: Coherence> SimKernel<C> {
     }
 
     /// Keeps a destroyed process in place, and frees its number.
-    pub(crate) fn forget(&self, process: &SimProcess<C>) {
+    pub(crate) fn forget(&self, process: &SimProcess) {
         let number = process.data.number.get() as usize;
         let process = self.processes.borrow_mut()[number].take();
         self.destroyed.borrow_mut().extend(process);
@@ -190,7 +208,7 @@ impl<C: Coherence> SimKernel<C> {
     /// Calls `f` with the model and the process's memory in it, if contents are checked.
     pub(crate) fn with_model<R>(
         &self,
-        process: &SimProcess<C>,
+        process: &SimProcess,
         f: impl FnOnce(&mut Model, MemoryId) -> R,
     ) -> Option<R> {
         let (contents, memory) = self.contents.as_ref().zip(process.data.memory)?;
@@ -198,14 +216,12 @@ impl<C: Coherence> SimKernel<C> {
     }
 }
 
-impl<C: Coherence> MemoryHost for SimKernel<C> {
-    type Platform = SimPlatform;
-    type Coherence = Rc<Watched<C>>;
-    type Format = X86_64;
+impl MemoryHost for SimKernel {
+    type System = Simulated;
     type ProcessData = ProcessData;
     type UnderWay = Option<UnderWay>;
 
-    fn vm(&self) -> &Vm<SimPlatform, Rc<Watched<C>>> {
+    fn vm(&self) -> &Vm<Simulated> {
         &self.vm
     }
 
@@ -233,17 +249,17 @@ impl<C: Coherence> MemoryHost for SimKernel<C> {
         (key, Arc::clone(self.files.borrow_mut().entry(file).or_insert_with(new)))
     }
 
-    fn name_area(&self, process: &SimProcess<C>, area: AreaId, start: u64, _: Shown) {
+    fn name_area(&self, process: &SimProcess, area: AreaId, start: u64, _: Shown) {
         process.data.areas.borrow_mut().insert(area, start);
     }
 
-    fn area_start(&self, process: &SimProcess<C>, area: AreaId) -> Option<u64> {
+    fn area_start(&self, process: &SimProcess, area: AreaId) -> Option<u64> {
         process.data.areas.borrow().get(&area).copied()
     }
 
     fn touch(
         &self,
-        process: &SimProcess<C>,
+        process: &SimProcess,
         _: Option<AreaId>,
         address: u64,
         access: Access,
@@ -275,7 +291,7 @@ impl<C: Coherence> MemoryHost for SimKernel<C> {
         self.sim.spend(self.sim.machine().kernel.syscall);
     }
 
-    fn return_to_user(&self, process: &SimProcess<C>) {
+    fn return_to_user(&self, process: &SimProcess) {
         // SAFETY: as in `switch`.
         #[expect(unsafe_code, reason = "as for `switch`")]
         unsafe {
@@ -285,7 +301,7 @@ impl<C: Coherence> MemoryHost for SimKernel<C> {
 
     fn change_begins(
         &self,
-        process: &SimProcess<C>,
+        process: &SimProcess,
         _: Option<AreaId>,
         change: Change,
     ) -> Option<UnderWay> {
@@ -298,7 +314,7 @@ impl<C: Coherence> MemoryHost for SimKernel<C> {
         }
     }
 
-    fn fork_ends(&self, parent: &SimProcess<C>, under_way: Option<UnderWay>) -> ProcessData {
+    fn fork_ends(&self, parent: &SimProcess, under_way: Option<UnderWay>) -> ProcessData {
         let memory = self.contents.as_ref().zip(under_way);
         ProcessData {
             number: Cell::new(0),
@@ -308,7 +324,7 @@ impl<C: Coherence> MemoryHost for SimKernel<C> {
     }
 }
 
-impl<C: Coherence> Kernel for SimKernel<C> {
+impl Kernel for SimKernel {
     fn online(&self) {
         self.design().online();
     }
@@ -325,19 +341,19 @@ impl<C: Coherence> Kernel for SimKernel<C> {
         self.design().enter_lazy();
     }
     fn leave(&self) {
-        self.design().leave();
+        self.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
         // When the CPU has nothing better to do, or there are many dead tables.
         if to == SwitchedTo::Nothing || self.vm.holds_many() {
-            self.vm.bury();
+            self.vm.free_dead_tables();
         }
     }
     fn flush_interrupt(&self) {
         self.design().interrupt();
     }
     fn tick_interval(&self) -> Option<Time> {
-        C::TICK_NS.map(Time::from_ns)
+        self.design().policy().tick_ns.map(Time::from_ns)
     }
     fn tick(&self) {
         self.design().tick();

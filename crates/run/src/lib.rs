@@ -6,7 +6,7 @@
 
 // In reading order.
 mod platform;
-mod watched;
+mod instrumented;
 mod memory_model;
 mod outcome;
 mod kernel;
@@ -16,7 +16,7 @@ pub mod programs;
 pub mod replay;
 
 pub use executor::run;
+pub use instrumented::{Instrumented, Unmaps};
 pub use memory_model::{Contents, FoundBy, WrongContent};
 pub use outcome::{Limits, Memory, Outcome, RunError};
 pub use platform::{SimPlatform, Traffic};
-pub use watched::{Unmaps, Watched};

@@ -4,13 +4,13 @@ use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::{OnFault, ProgramId};
 use shootdown_sim::{Counts, FlushWaits, Time, Violation};
-use shootdown_vm::{Coherence, HeldStats, Stats};
+use shootdown_vm::{HeldStats, Stats};
 use thiserror::Error;
 
+use crate::instrumented::Unmaps;
 use crate::kernel::SimKernel;
 use crate::memory_model::{Contents, WrongContent};
 use crate::platform::Traffic;
-use crate::watched::Unmaps;
 
 /// The supply of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The outcome of a run whose measurement is all of it.
-    pub(crate) fn of<C: Coherence>(kernel: &SimKernel<C>) -> Self {
+    pub(crate) fn of(kernel: &SimKernel) -> Self {
         let sim = kernel.sim();
         let contents = kernel.contents.as_ref().map(|contents| contents.borrow());
         Self {

@@ -83,8 +83,7 @@
 //!
 //! # Reading it
 //!
-//! In this order: [`Platform`] and [`Coherence`] are the two seams, and [`Teller`] is of use behind
-//! the second; [`Area`] is what user space
+//! In this order: [`Platform`] and [`Coherence`] are the two seams; [`Area`] is what user space
 //! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed, and `parked` keeps
@@ -112,42 +111,28 @@ extern crate alloc;
 // In reading order.
 mod platform;
 mod coherence;
-mod teller;
 mod error;
+mod file;
 mod area;
 mod areas;
 mod format;
 mod table;
-mod file;
-mod flights;
-mod gather;
-mod pages;
-mod parked;
-mod space;
-mod map;
-mod fault;
-mod cow;
-mod first_read;
-mod fault_around;
-mod read_ahead;
-mod unmap;
-mod remap;
-mod protect;
-mod advise;
-mod large;
-mod collapse;
-mod fork;
-mod exit;
+mod system;
+mod deferred;
+mod mappings;
 mod reclaim;
-mod migrate;
-mod held;
+mod vm;
+mod space;
+mod gather;
+mod ops;
 
-pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Later, Retired, Taking,
-    UnmapLock,
+    Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
+    ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
+    Retired, Scheduling, UnmapLock, ZeroPage,
 };
+pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;
@@ -155,12 +140,12 @@ pub use format::loongarch64::LoongArch64;
 pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};
-pub use held::{HELD_TABLES_MAX, HeldStats};
-pub use map::Place;
+pub use ops::{Advice, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
-pub use space::{AddressSpace, Stats, Vm};
-pub use teller::Teller;
+pub use space::{AddressSpace, Stats};
+pub use system::System;
+pub use vm::Vm;
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;

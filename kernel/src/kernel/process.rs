@@ -5,7 +5,6 @@ use alloc::collections::BTreeMap;
 use shootdown_program::StepError;
 use shootdown_program::interpreter;
 use shootdown_program::operation::AreaId;
-use shootdown_vm::AddressSpace;
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;
@@ -13,15 +12,12 @@ use crate::kernel::contents::{Holds, Known, Words};
 use crate::kernel::platform::ThisMachine;
 use crate::kernel::sync::Mutex;
 
-/// The format of page tables.
-pub(crate) type Tables = <Arch as Architecture>::Format;
-
+/// The parts of the memory manager.
+pub(crate) type System = (ThisMachine, Engine, <Arch as Architecture>::Format);
 /// The memory manager on this machine.
-pub(crate) type Vm = shootdown_vm::Vm<ThisMachine, Engine, Tables>;
-/// The memory of a process.
-pub(crate) type Space = AddressSpace<ThisMachine, Engine, Tables>;
+pub(crate) type Vm = shootdown_vm::Vm<System>;
 /// A process.
-pub(crate) type Process = interpreter::Process<Space, ProcessData>;
+pub(crate) type Process = interpreter::Process<System, ProcessData>;
 
 /// The kernel's data of a process.
 pub(crate) struct ProcessData {

@@ -21,7 +21,7 @@ use crate::kernel::contents::{Holds, Known};
 use crate::kernel::counts::{self, Totals};
 use crate::kernel::entry::end;
 use crate::kernel::platform::{ThisMachine, USER_CODE};
-use crate::kernel::process::{NamedArea, Process, ProcessData, Tables, Vm};
+use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
 use crate::kernel::scheduler::{self, Affinity, Settings, ThreadId, Waits};
 use crate::kernel::sync::{Mutex, Once};
@@ -115,9 +115,7 @@ impl World {
 }
 
 impl MemoryHost for World {
-    type Platform = ThisMachine;
-    type Coherence = Engine;
-    type Format = Tables;
+    type System = System;
     type ProcessData = ProcessData;
     type UnderWay = ();
 

@@ -27,7 +27,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use serde_json::Value;
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_recording::Reader;
@@ -36,7 +36,7 @@ use shootdown_run::programs::{
     TcmallocLargeHeap,
 };
 use shootdown_run::replay::{Survey, Threads};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::machine::{Machine, Tagging};
 
 use crate::boot::console::Line;
@@ -142,11 +142,12 @@ impl Comparison {
         let machine_name = machine.name.clone();
         let threads = 4096;
         let limits = Limits { threads, ..Limits::DEFAULT };
-        let design = Design::Shootdown;
-        let simulated = design.run(machine, limits, Rc::new(workload)).map_err(|error| {
-            let (workload, design) = (name.to_owned(), design.to_string());
-            Failure::Simulation { workload, design, cause: error.to_string() }
-        })?;
+        let design = Design::SHOOTDOWN;
+        let simulated =
+            run(machine, limits, Rc::new(workload), |sim| design.on(sim)).map_err(|error| {
+                let (workload, design) = (name.to_owned(), design.to_string());
+                Failure::Simulation { workload, design, cause: error.to_string() }
+            })?;
         let row = |(count, simulated)| {
             number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
         };

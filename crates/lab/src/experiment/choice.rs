@@ -8,10 +8,10 @@
 use std::rc::Rc;
 
 use rayon::prelude::*;
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::Limits;
 use shootdown_run::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
+use shootdown_run::{Limits, run};
 use shootdown_sim::{Machine, Time};
 
 use super::Scale;
@@ -51,14 +51,14 @@ pub(crate) struct Told {
 
 /// The machines that have both ways, with the designs of kernels that know of them.
 const MACHINES: [(&str, &[Design]); 4] = [
-    ("ampere-emag-32", &[Design::Arm64, Design::Arm64Skip]),
-    ("arm64-2s", &[Design::Arm64, Design::Arm64Skip]),
-    ("amd-invlpgb", &[Design::LinuxInvlpgb]),
-    ("riscv-64", &[Design::Riscv]),
+    ("ampere-emag-32", &[Design::ARM64, Design::ARM64_SKIP]),
+    ("arm64-2s", &[Design::ARM64, Design::ARM64_SKIP]),
+    ("amd-invlpgb", &[Design::LINUX_INVLPGB]),
+    ("riscv-64", &[Design::RISCV]),
 ];
 
 const OURS: [Design; 3] =
-    [Design::ShootdownInterrupts, Design::ShootdownBroadcasts, Design::Shootdown];
+    [Design::SHOOTDOWN_INTERRUPTS, Design::SHOOTDOWN_BROADCASTS, Design::SHOOTDOWN];
 
 impl Cell {
     /// By how much the choice took longer than the better of the two ways, in percent.
@@ -138,7 +138,7 @@ impl Run {
     fn simulate_one(&self, machine: &Machine, workload: Rc<dyn Workload>) -> Result<Told, Failure> {
         let name = workload.name();
         let limits = Limits { time: Time::from_ms(60_000), ..Limits::default() };
-        let found = self.design.run(machine.clone(), limits, workload);
+        let found = run(machine.clone(), limits, workload, |sim| self.design.on(sim));
         let found = found.map_err(|error| Failure::Simulation {
             workload: name,
             design: self.design.name().to_owned(),
@@ -241,7 +241,7 @@ mod tests {
             let machine = machines::find(name).expect("an embedded machine");
             let has_both = machine.broadcast.is_some() || machine.remote_fence.is_some();
             let runs = all.iter().filter(|run| run.machine == machine.name);
-            let count = runs.filter(|run| run.design == Design::Shootdown).count();
+            let count = runs.filter(|run| run.design == Design::SHOOTDOWN).count();
             let wanted = if has_both { workloads(1, Scale::Full).len() } else { 0 };
             assert_eq!(count, wanted, "{}", machine.name);
         }

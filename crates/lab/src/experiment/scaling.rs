@@ -1,7 +1,7 @@
 //! One experiment with more and fewer CPUs: who grows with the machine, and who does not.
 
 use rayon::prelude::*;
-use shootdown_lab::Design;
+use shootdown_designs::{Design, Purpose, designs_for};
 
 use super::{Conditions, Experiment, Scale, run};
 use crate::error::Failure;
@@ -35,10 +35,15 @@ pub(crate) struct Point {
     pub(crate) rate: f64,
 }
 
+/// The designs that are compared.
+fn general() -> impl Iterator<Item = Design> {
+    designs_for(Purpose::General)
+}
+
 impl Scaling {
     /// How many simulations it takes.
     pub(crate) fn runs(conditions: &Conditions) -> usize {
-        sizes(conditions).len() * Design::ALL.len()
+        sizes(conditions).len() * general().count()
     }
 
     /// Simulates the experiment on its machine, resized, under all designs; `done` is called after
@@ -61,19 +66,19 @@ impl Scaling {
             Ok((Point { cpus, rate: outcome.value }, outcome.violations))
         };
         // The largest first: they take the longest.
-        let by_size = |&cpus: &usize| Design::ALL.map(|design| (design.name(), cpus));
+        let by_size = |&cpus: &usize| general().map(move |design| (design.name(), cpus));
         let runs: Vec<_> = sizes.iter().rev().flat_map(by_size).collect();
         let found: Result<Vec<_>, Failure> = runs.into_par_iter().map(simulate).collect();
         let found = found?;
         let curve = |(index, design): (usize, Design)| {
-            let own = found.iter().skip(index).step_by(Design::ALL.len());
+            let own = found.iter().skip(index).step_by(general().count());
             Curve {
                 design: design.name(),
                 points: own.clone().rev().map(|(point, _)| *point).collect(),
                 violations: own.map(|(_, violations)| violations).sum(),
             }
         };
-        let curves = Design::ALL.into_iter().enumerate().map(curve).collect();
+        let curves = general().enumerate().map(curve).collect();
         let Conditions { machine, .. } = conditions;
         Ok(Self {
             workload: experiment.workload,
@@ -154,7 +159,7 @@ mod tests {
         let scaling = Scaling::of(experiment.expect("it is there"), &conditions, count);
         let scaling = scaling.expect("it runs");
         assert_eq!(done.into_inner(), Scaling::runs(&conditions));
-        for (curve, design) in scaling.curves.iter().zip(Design::ALL) {
+        for (curve, design) in scaling.curves.iter().zip(general()) {
             assert_eq!((curve.design, curve.violations), (design.name(), 0));
             let cpus: Vec<_> = curve.points.iter().map(|point| point.cpus).collect();
             assert_eq!(cpus, [2, 8, 16, 128]);

@@ -9,7 +9,7 @@ pub(crate) mod verdict;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use shootdown_lab::Design;
+use shootdown_designs::{Design, registry};
 
 use crate::cli::Format;
 use crate::error::Failure;
@@ -100,7 +100,7 @@ fn designs(names: &[String]) -> Result<Vec<Design>, Failure> {
     for name in names {
         let design = name.trim().parse().map_err(|_| Failure::UnknownDesign {
             name: name.clone(),
-            known: Design::every().map(Design::name).collect(),
+            known: registry().iter().map(|design| design.name()).collect(),
         })?;
         if !designs.contains(&design) {
             designs.push(design);

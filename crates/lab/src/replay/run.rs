@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rayon::prelude::*;
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_recording::Reader;
-use shootdown_run::replay::{ReplayError, Survey, Threads};
+use shootdown_run::replay::{ReplayError, Survey, Threads, replay};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
@@ -111,12 +111,15 @@ fn one(
         move |records: u64| bar.inc(records - told.replace(records))
     };
     let result = match request.schedule {
-        Schedule::Recorded => design.replay(machine, reader, survey, progress),
+        Schedule::Recorded => {
+            replay(machine, Limits::DEFAULT.frames, reader, survey, progress, |sim| design.on(sim))
+        }
         Schedule::Simulated => {
             let threads = Threads::of(reader, survey, seed, progress);
             threads.map_err(ReplayError::Read).and_then(|threads| {
                 let limits = Limits { threads: threads.count() + 1, ..Limits::default() };
-                design.run(machine, limits, Rc::new(threads)).map_err(ReplayError::Run)
+                shootdown_run::run(machine, limits, Rc::new(threads), |sim| design.on(sim))
+                    .map_err(ReplayError::Run)
             })
         }
     };

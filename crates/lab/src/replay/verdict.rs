@@ -1,7 +1,7 @@
 //! What a replay found, as JSON has it. The schema is stable: fields may be added, none changes.
 
 use serde::Serialize;
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
 use shootdown_sim::{Counts, FlushWaits};
@@ -107,7 +107,7 @@ impl Verdict {
     /// The engine's row and that of today's Linux, if both are there.
     pub(crate) fn ours_and_linux(&self) -> Option<(&DesignRow, &DesignRow)> {
         let row = |design: Design| self.designs.iter().find(|row| row.design == design.name());
-        Some((row(Design::Shootdown)?, row(Design::Linux70)?))
+        Some((row(Design::SHOOTDOWN)?, row(Design::LINUX_7_0)?))
     }
 }
 
@@ -180,7 +180,7 @@ impl Fidelity {
     pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
         let linux = designs
             .iter()
-            .find(|row| schedule == Schedule::Recorded && row.design == Design::Linux70.name());
+            .find(|row| schedule == Schedule::Recorded && row.design == Design::LINUX_7_0.name());
         Self {
             ipis_ratio: linux.and_then(|row| ratio(row.ipis_sent, kernel.ipis_sent)),
             flushes_ratio: linux.and_then(|row| ratio(row.flushes(), kernel.flushes())),

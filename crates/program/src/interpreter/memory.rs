@@ -4,9 +4,8 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use shootdown_vm::{
-    self as vm, AddressSpace, Advice, Backing, BadRange, Coherence, FaultError, File, Format,
-    MapError, OutOfMemory, PAGE_BYTES, Place, Platform, Protection, RangeError, RemapError,
-    Sharing, Vm,
+    self as vm, AddressSpace, Advice, Backing, BadRange, FaultError, File, MapError, OutOfMemory,
+    PAGE_BYTES, Place, Platform, Protection, RangeError, RemapError, Sharing, System, Vm,
 };
 
 use super::change::{Change, Ended, FileKey, Shown};
@@ -24,26 +23,22 @@ pub const FAULTS_MAX: u32 = 100_000;
 /// The calling thread runs in the given process. It is in user mode, except between
 /// [`enter_kernel`](Self::enter_kernel) and [`return_to_user`](Self::return_to_user).
 pub trait MemoryHost {
-    /// The platform of the memory manager.
-    type Platform: Platform + Clone;
-    /// The TLB coherence of the memory manager.
-    type Coherence: Coherence + Clone;
-    /// The format of page tables.
-    type Format: Format;
+    /// The parts of the memory manager.
+    type System: System;
     /// Data of the host for each process.
     type ProcessData;
     /// A change that the host observes.
     type UnderWay;
 
     /// The memory manager.
-    fn vm(&self) -> &Vm<Self::Platform, Self::Coherence, Self::Format>;
+    fn vm(&self) -> &Vm<Self::System>;
 
     /// The consequence of refused accesses and changes.
     fn on_fault(&self) -> OnFault;
 
     /// The file with a number, or a new file without one. Also returns the key by which changes
     /// name the file.
-    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<Self::Platform>>);
+    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<PlatformOf<Self>>>);
 
     /// Gives a number to the area that was mapped at `start`.
     fn name_area(&self, process: &ProcessOf<Self>, area: AreaId, start: u64, shown: Shown);
@@ -98,13 +93,11 @@ pub trait MemoryHost {
 }
 
 /// An address space of a host.
-pub type SpaceOf<H> = AddressSpace<
-    <H as MemoryHost>::Platform,
-    <H as MemoryHost>::Coherence,
-    <H as MemoryHost>::Format,
->;
+pub type SpaceOf<H> = AddressSpace<<H as MemoryHost>::System>;
 /// A process of a host.
-pub type ProcessOf<H> = Process<SpaceOf<H>, <H as MemoryHost>::ProcessData>;
+pub type ProcessOf<H> = Process<<H as MemoryHost>::System, <H as MemoryHost>::ProcessData>;
+/// The platform of a host.
+pub(super) type PlatformOf<H> = <<H as MemoryHost>::System as System>::Platform;
 
 /// The memory of the calling thread's process.
 #[expect(missing_debug_implementations, reason = "a pair of references to parts of the host")]
@@ -173,7 +166,7 @@ impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
         &self,
         mapping: Mapping,
         file: impl Fn(FileId) -> Option<FileId>,
-    ) -> BackingSpec<H::Platform> {
+    ) -> BackingSpec<PlatformOf<H>> {
         let (sharing, id) = match mapping {
             Mapping::Anonymous => return BackingSpec::anonymous(),
             Mapping::PrivateFile(id) => (Sharing::Private, id),
@@ -210,7 +203,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
         &self,
         place: Place,
         protection: Protection,
-        spec: BackingSpec<H::Platform>,
+        spec: BackingSpec<PlatformOf<H>>,
     ) -> Result<u64, MapError> {
         let BackingSpec { sharing, backing, shown } = spec;
         let (change, length) = match &place {

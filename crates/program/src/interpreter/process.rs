@@ -2,23 +2,25 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// A process: an address space `S`, the number of threads in it, and the host's data `D`.
+use shootdown_vm::{AddressSpace, System};
+
+/// A process: its address space, the number of threads in it, and the host's data.
 #[derive(Debug)]
-pub struct Process<S, D> {
-    space: S,
+pub struct Process<S: System, D> {
+    space: AddressSpace<S>,
     threads: AtomicU32,
     /// Data of the host.
     pub data: D,
 }
 
-impl<S, D> Process<S, D> {
+impl<S: System, D> Process<S, D> {
     /// A process without threads.
-    pub const fn new(space: S, data: D) -> Self {
+    pub const fn new(space: AddressSpace<S>, data: D) -> Self {
         Self { space, threads: AtomicU32::new(0), data }
     }
 
     /// The process's memory.
-    pub const fn space(&self) -> &S {
+    pub const fn space(&self) -> &AddressSpace<S> {
         &self.space
     }
 

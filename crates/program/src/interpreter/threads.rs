@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use lock_api::RawRwLock;
 use shootdown_vm::Platform;
 
-use super::memory::{MemoryHost, ProcessMemory, ProcessOf};
+use super::memory::{MemoryHost, PlatformOf, ProcessMemory, ProcessOf};
 use crate::StepError;
 use crate::operation::{LockId, Operation, ProgramId, Start};
 
@@ -128,7 +128,7 @@ pub struct State<H: Host> {
     pub measurement: Measurement<H::Reading>,
 }
 
-type SleepingLock<H> = <<<H as Host>::Memory as MemoryHost>::Platform as Platform>::SleepingLock;
+type SleepingLock<H> = <PlatformOf<<H as Host>::Memory> as Platform>::SleepingLock;
 
 /// The readings of a measurement.
 #[derive(Clone, Copy, Debug)]

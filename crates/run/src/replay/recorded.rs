@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use shootdown_sim::{Affinity, Machine, Meanwhile, RunEnd, Sim, ThreadId, ThreadSpec, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
 use crate::outcome::{Limits, Outcome, RunError};
@@ -60,31 +60,45 @@ pub enum ReplayError {
 /// # Errors
 ///
 /// If the recording cannot be read, does not fit the machine, or the host has no room.
-pub fn replay<C: Coherence + 'static, R: Read + 'static>(
+pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
-    reader: Reader<R>,
+    reader: Reader<impl Read + 'static>,
     survey: &Survey,
     progress: impl Fn(u64) + 'static,
-    design: impl FnOnce(Rc<Sim>) -> C,
+    design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, ReplayError> {
     let cpus = survey.header.cpus as usize;
     if machine.cpu_count() < cpus {
         let machine = machine.cpu_count();
         return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
     }
-    let host = |error: std::io::Error| ReplayError::Run(RunError::Host(error.to_string()));
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
-    let design = design(Rc::clone(&sim));
+    let design = design(Rc::clone(&sim)).into();
+    let mut steps = Steps::new(reader, survey);
+    let next_step = Box::new(move || (steps.next_step(), steps.records_read()));
+    replay_on(sim, cpus, next_step, Box::new(progress), design)
+}
+
+/// Reads a step, and returns it with the number of records that were read.
+type NextStep = Box<dyn FnMut() -> (Result<Option<Step>, ReadError>, u64)>;
+
+fn host(error: std::io::Error) -> ReplayError {
+    ReplayError::Run(RunError::Host(error.to_string()))
+}
+
+/// Replays a recording, compiled once for all designs and all kinds of files.
+fn replay_on(
+    sim: Rc<Sim>,
+    cpus: usize,
+    next_step: NextStep,
+    progress: Box<dyn Fn(u64)>,
+    design: ErasedCoherence,
+) -> Result<Outcome, ReplayError> {
     let kernel = SimKernel::new(Rc::clone(&sim), &Limits::DEFAULT, design).map_err(step_error)?;
     let replay = Rc::new(Replay {
         kernel: Rc::new(kernel),
-        cursor: RefCell::new(Cursor {
-            steps: Steps::new(reader, survey),
-            next: None,
-            told: 0,
-            progress: Box::new(progress),
-        }),
+        cursor: RefCell::new(Cursor { next_step, next: None, told: 0, progress }),
         tasks: RefCell::default(),
         on_cpus: RefCell::new(vec![None; cpus]),
         holders: RefCell::default(),
@@ -101,10 +115,10 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
 }
 
 /// Everything that a replay consists of.
-struct Replay<C: Coherence + 'static, R> {
+struct Replay {
     sim: Rc<Sim>,
-    kernel: Rc<SimKernel<C>>,
-    cursor: RefCell<Cursor<R>>,
+    kernel: Rc<SimKernel>,
+    cursor: RefCell<Cursor>,
     /// The space of each task, by the task's number in the recording. The kernel has the processes
     /// by the numbers of their spaces in the recording.
     tasks: RefCell<Vec<Option<InSpace>>>,
@@ -120,8 +134,8 @@ struct Replay<C: Coherence + 'static, R> {
 }
 
 /// Where the replay is in the recording.
-struct Cursor<R> {
-    steps: Steps<R>,
+struct Cursor {
+    next_step: NextStep,
     /// The step that begins next, whoever's it is.
     next: Option<Step>,
     /// How often `progress` was called.
@@ -160,7 +174,7 @@ impl Held {
     }
 }
 
-impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
+impl Replay {
     fn start(self: &Rc<Self>, cpus: usize) -> std::io::Result<()> {
         self.advance();
         for cpu in 0..cpus {
@@ -233,10 +247,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// Reads the next step, and has its CPU look at it.
     fn advance(&self) {
-        let (next, read) = {
-            let mut cursor = self.cursor.borrow_mut();
-            (cursor.steps.next_step(), cursor.steps.records_read())
-        };
+        let (next, read) = (self.cursor.borrow_mut().next_step)();
         let next = match next {
             Ok(next) if self.failure.borrow().is_none() => next,
             Ok(_) => None,
@@ -297,7 +308,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         Ok(())
     }
 
-    fn process_for(&self, space: SpaceId) -> Result<Arc<SimProcess<C>>, StepError> {
+    fn process_for(&self, space: SpaceId) -> Result<Arc<SimProcess>, StepError> {
         match self.process(space) {
             Some(process) => Ok(process),
             None => Ok(self.add(space, self.kernel.new_process()?)),
@@ -363,7 +374,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// A task uses the process no more; after the last one its memory is taken down. If another CPU
     /// is still said to run the process, something is missing in the recording, and it stays.
-    fn leave(&self, process: &SimProcess<C>) {
+    fn leave(&self, process: &SimProcess) {
         let runs_there = |space: &Option<SpaceId>| {
             space.is_some_and(|space| u64::from(space.0) == process.data.number.get())
         };
@@ -373,11 +384,11 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         }
     }
 
-    fn add(&self, space: SpaceId, process: SimProcess<C>) -> Arc<SimProcess<C>> {
+    fn add(&self, space: SpaceId, process: SimProcess) -> Arc<SimProcess> {
         self.kernel.add_at(space.0 as usize, process)
     }
 
-    fn let_run(&self, task: TaskId, process: &SimProcess<C>, at: InSpace) {
+    fn let_run(&self, task: TaskId, process: &SimProcess, at: InSpace) {
         process.enter();
         self.set_task(task, at);
     }
@@ -390,7 +401,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         tasks[number] = Some(at);
     }
 
-    fn process(&self, space: SpaceId) -> Option<Arc<SimProcess<C>>> {
+    fn process(&self, space: SpaceId) -> Option<Arc<SimProcess>> {
         self.kernel.process(space.0 as usize)
     }
 

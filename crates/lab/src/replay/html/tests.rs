@@ -1,7 +1,7 @@
 //! The parts' tests.
 
 use super::super::verdict::{Fidelity, Wait};
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 
 use super::*;
 
@@ -30,9 +30,9 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
 
 fn verdict(schedule: Schedule) -> Verdict {
     let designs = vec![
-        row(Design::Linux412, 1_000, 900_000_000),
-        row(Design::Linux70, 752, 877_000_000),
-        row(Design::Shootdown, 48, 873_000_000),
+        row(Design::LINUX_4_12, 1_000, 900_000_000),
+        row(Design::LINUX_7_0, 752, 877_000_000),
+        row(Design::SHOOTDOWN, 48, 873_000_000),
     ];
     let kernel = Kernel { ipis_sent: 751, flushes_full: 1, flushes_ranged: 1300 };
     Verdict {
@@ -111,8 +111,8 @@ fn nothing_from_a_recording_is_markup_or_hidden() {
 
 #[test]
 fn the_sentence_says_what_is_better_and_what_is_worse() {
-    let linux = row(Design::Linux70, 100, 1_000_000);
-    let ours = |ipis_sent, time_ns| sentence(&row(Design::Shootdown, ipis_sent, time_ns), &linux);
+    let linux = row(Design::LINUX_7_0, 100, 1_000_000);
+    let ours = |ipis_sent, time_ns| sentence(&row(Design::SHOOTDOWN, ipis_sent, time_ns), &linux);
     assert_eq!(
         ours(25, 900_000),
         "shootdown sends 25 interrupts where linux-7.0 sends 100 (75.0 % fewer), takes 100 µs less \
@@ -123,10 +123,10 @@ fn the_sentence_says_what_is_better_and_what_is_worse() {
         "shootdown sends 101 interrupts where linux-7.0 sends 100 (1.00 % more), takes 100 ns \
          longer (0.01 %), and never lets a dead translation be used."
     );
-    let unsure = DesignRow { time_error_ns: 60_000, ..row(Design::Shootdown, 25, 900_000) };
+    let unsure = DesignRow { time_error_ns: 60_000, ..row(Design::SHOOTDOWN, 25, 900_000) };
     assert!(sentence(&unsure, &linux).contains("takes the same time (± 120 µs)"));
     assert!(ours(100, 1_000_001).contains("as many interrupts as linux-7.0 (100), takes the same"));
-    let bad = DesignRow { violations: 2, ..row(Design::Shootdown, 1, 1) };
+    let bad = DesignRow { violations: 2, ..row(Design::SHOOTDOWN, 1, 1) };
     assert!(sentence(&bad, &linux).ends_with("and lets 2 dead translations be used."));
 }
 
