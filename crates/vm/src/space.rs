@@ -30,11 +30,11 @@ use crate::vm::Vm;
 /// One lock guards the areas. Who changes areas takes it for writing; who changes page tables
 /// under areas that stay, for reading, and those run side by side. How far
 /// [`unmap`](Self::unmap) and others hold it while they wait for other CPUs is the design's
-/// choice: [`Coherence::UNMAP_LOCK`].
+/// choice: [`Policy::unmap_lock`](crate::Policy::unmap_lock).
 ///
 /// A space is taken down by [`exit`](Self::exit), and can be dropped after that. Dropped without
 /// it, its pages and tables are lost; and that it must not be when a CPU has it loaded: see
-/// [`Coherence::switch`].
+/// [`Scheduling::switch`](crate::Scheduling::switch).
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,
     pub(crate) mappings: Arc<Mappings<S>>,
@@ -78,7 +78,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.tables.root()
     }
 
-    /// What the coherence keeps for this space: what a scheduler [switches](Coherence::switch) to.
+    /// What the coherence keeps for this space: what a scheduler [switches](crate::Scheduling::switch) to.
     pub fn coherent(&self) -> &Coherent<S> {
         &self.mappings.coherent
     }

@@ -8,7 +8,7 @@
 use core::fmt::{self, Display as _, Write as _};
 
 use shootdown_program::interpreter::Measurement;
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Lifetimes as _;
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
@@ -27,7 +27,7 @@ pub(crate) fn finish(world: &World, measured: &Measurement<Reading>, now: &Readi
     let cpus = world.settings.cpus;
     // What other CPUs could still walk.
     Engine.reap();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     println!("{}", object(|members| outcome(world, measured, now, members)));
     for cpu in 0..cpus {
         println!("{}", object(|members| of_cpu(cpu, members)));

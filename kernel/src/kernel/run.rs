@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shootdown_program::stream::{Stream, StreamError};
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Scheduling as _;
 
 use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt};
 use crate::kernel::coherence::Engine;

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use shootdown_program::StepError;
 use shootdown_program::interpreter::FAULTS_MAX;
-use shootdown_vm::{Access, Coherence as _, FaultError, PAGE_BYTES};
+use shootdown_vm::{Access, FaultError, PAGE_BYTES, Scheduling as _};
 
 use crate::kernel::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::kernel::coherence::Engine;

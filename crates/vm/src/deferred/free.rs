@@ -73,7 +73,7 @@ impl<S: System> Vm<S> {
     /// aside until CPUs had come to its flush.
     ///
     /// To be called where memory can be freed, some time after a switch of address spaces, or
-    /// whatever else [lets go](Coherence::leave) of one: best when the CPU goes idle, for that it
+    /// whatever else [leaves](crate::Scheduling::leave_space) of one: best when the CPU goes idle, for that it
     /// was the last is no fault of the thread that runs next; but without delay if there are
     /// [many](Self::holds_many). Costs next to nothing if there are none.
     pub fn free_dead_tables(&self) {

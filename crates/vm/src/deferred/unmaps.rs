@@ -1,5 +1,5 @@
 //! What was unmapped, and is put aside until every CPU has come to its flush by itself: the pages,
-//! the page tables, and the addresses. For designs that [put flushes off](Coherence::flush_later).
+//! the page tables, and the addresses. For designs that [put flushes off](crate::Defer::flush_later).
 //!
 //! Nothing of it is given to anybody else before that. Whoever needs memory has the rest of the
 //! CPUs told, and waits; who needs these addresses, and no others will do, flushes them.

@@ -26,7 +26,7 @@
 //!
 //! Reclaim asks for no lock. A page that it takes before step 2 leaves an empty entry behind, and
 //! is zeros from then on, as if it had come a moment earlier. Its flush may not be done; but ours
-//! covers the page then, as always where something [is held back](Coherence::is_held_back). From
+//! covers the page then, as always where something [is batched](Batching::is_batched). From
 //! step 2 on it finds the entries empty, and the pages' records gone: those are struck out before
 //! the table can be freed that reclaim, holding a record, may be looking at.
 

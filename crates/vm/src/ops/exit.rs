@@ -15,7 +15,7 @@ impl<S: System> AddressSpace<S> {
     /// caller's, which runs in the kernel, and no other call is on its way. Calls that come later
     /// find a space without room for anything.
     ///
-    /// There is one [`retire`](Coherence::retire), and no flush: nobody uses a page of it, nor ever
+    /// There is one [`retire`](Lifetimes::retire), and no flush: nobody uses a page of it, nor ever
     /// will. So the entries of pages are not cleared, nor pages gathered. CPUs that are lazy on the
     /// space may walk its tables, which therefore stay, and lead to pages that are not its own any
     /// more: what speculation finds there, nobody uses.

@@ -13,7 +13,7 @@
 //! - *Faults* find the entry empty. The page is still the file's, so that they find it there; of
 //!   what is no file's they get another, when the old one is [settled].
 //! - *`munmap` and all others* find the entry empty, and that the space
-//!   [is held back](crate::Coherence::is_held_back), and flush what they were asked to change.
+//!   [is batched](Batching::is_batched), and flush what they were asked to change.
 //! - *Forks* find the page gone from where they have just read it, and leave it out.
 //! - *The end of a space* finds its entry struck out, and leaves its count to us.
 //!

@@ -4,7 +4,7 @@
 
 use core::mem;
 
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Scheduling as _;
 
 use super::queues::{Queues, State};
 use super::thread::{Stack, ThreadId, Waits};
@@ -102,7 +102,7 @@ pub(crate) fn end_switch() {
     // When the CPU has nothing better to do, or there is much.
     let vm = &world().vm;
     if !runs_space || vm.holds_many() {
-        vm.bury();
+        vm.free_dead_tables();
     }
 }
 

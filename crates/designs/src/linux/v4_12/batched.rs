@@ -43,8 +43,8 @@ impl Linux412 {
 
     /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
     #[must_use]
-    pub fn breaking(self, broken: LinuxRule) -> Self {
-        Self { broken: Some(broken), ..self }
+    pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
+        Self { broken, ..self }
     }
 
     /// `try_to_unmap_flush`.

@@ -7,7 +7,7 @@
 //! at every context switch, each CPU looks through the rings of all others, drops what it finds
 //! itself in, and strikes itself out (*sweeps*). When the last CPU is out, the pages, the page
 //! tables and the addresses can be used again; until then the memory manager keeps them
-//! ([`Coherence::flush_later`]). If the ring is full, CPUs are interrupted as ever.
+//! ([`Defer::flush_later`]). If the ring is full, CPUs are interrupted as ever.
 //!
 //! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as before: who asked for them
 //! must not be surprised by a CPU that has not looked yet. So is `madvise`, which the authors put
