@@ -7,9 +7,9 @@
 //! what they are to do. The rest is a kernel as small as one can be that the engine and the memory
 //! manager are embedded in: `sync` and `memory`; `machine`, the engine's half of the contract;
 //! `coherence` and `platform`, the memory manager's two seams; `scheduler`; `process` and `user`,
-//! whose threads really run in user mode; `operations` and `by_address`, what a workload's steps
-//! mean, `contents`, what memory must hold then, and `tasks`, what threads do to each other;
-//! `world`, all of a run, `report`, what came of it, and `run`, how it begins.
+//! whose threads really run in user mode; `contents`, what memory must hold then; `world`, the host
+//! of [`shootdown_program::interpreter`], which knows what a workload's steps mean; `report`, what
+//! came of a run, and `run`, how it begins.
 
 // In reading order.
 mod arch;
@@ -30,9 +30,6 @@ mod scheduler;
 mod process;
 mod contents;
 mod user;
-mod operations;
-mod by_address;
-mod tasks;
 mod world;
 mod report;
 mod run;

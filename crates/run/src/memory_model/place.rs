@@ -154,14 +154,14 @@ impl State {
     }
 }
 
-impl Shown {
-    /// What it shows at this page.
-    pub(super) const fn source(self, page: u64) -> Source {
-        match self {
-            Self::Nothing => Source::Nothing,
-            Self::Anonymous => Source::Zero,
-            Self::Private { file, offset } => Source::Private(file, page.wrapping_add(offset)),
-            Self::Shared { file, offset } => Source::Shared(file, page.wrapping_add(offset)),
+impl Source {
+    /// The page that a mapping shows at `page` of the process.
+    pub(super) const fn of(shown: Shown, page: u64) -> Self {
+        match shown {
+            Shown::Nothing => Self::Nothing,
+            Shown::Anonymous => Self::Zero,
+            Shown::Private { file, offset } => Self::Private(file, page.wrapping_add(offset)),
+            Shown::Shared { file, offset } => Self::Shared(file, page.wrapping_add(offset)),
         }
     }
 }

@@ -17,7 +17,7 @@ fn process(mappings: &[Shown]) -> (Model, MemoryId) {
     for (first, shown) in (0..).step_by(4).zip(mappings) {
         let range = first..first + 4;
         let map = model.begin(process, Change::Map { range, shown: shown.moved(first) });
-        model.end(map);
+        model.end(map, Ended::Done);
     }
     (model, process)
 }
@@ -54,7 +54,7 @@ fn between_beginning_and_end_both_sides_may_be_seen_and_after_it_one() {
     model.wrote(process, 0, 3);
     model.read(process, 0, 1);
     may_read(&model, process, 0, &[0, 1, 2, 3]);
-    model.end(discard);
+    model.end(discard, Ended::Done);
     may_read(&model, process, 0, &[0, 2, 3]);
     model.read(process, 0, 2);
     may_read(&model, process, 0, &[2]);
@@ -69,10 +69,10 @@ fn of_two_changes_at_once_each_leaves_what_came_after_its_beginning() {
     model.wrote(process, 0, 2);
     let inner = model.begin(process, Change::Discard(0..1));
     model.wrote(process, 0, 3);
-    model.end(inner);
+    model.end(inner, Ended::Done);
     may_read(&model, process, 0, &[0, 3]);
     model.wrote(process, 0, 4);
-    model.end(outer);
+    model.end(outer, Ended::Done);
     may_read(&model, process, 0, &[0, 3, 4]);
 }
 
@@ -85,7 +85,7 @@ fn a_shared_file_is_one_page_for_all_and_a_private_one_follows_it_until_it_is_wr
     model.wrote(one, 6, 8);
     let unmap = model.begin(one, Change::Unmap(0..4));
     model.wrote(one, 2, 9);
-    model.end(unmap);
+    model.end(unmap, Ended::Done);
     may_read(&model, one, 2, &[]);
     may_read(&model, one, 6, &[8]);
     assert_eq!(model.files.now(FILE, 2), [9]);
@@ -113,7 +113,7 @@ fn an_offer_is_taken_up_until_the_next_write() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     (0..3).for_each(|page| model.wrote(process, page, 1 + page));
     let offer = model.begin(process, Change::Offer(0..4));
-    model.end(offer);
+    model.end(offer, Ended::Done);
     model.read(process, 0, 1);
     may_read(&model, process, 0, &[0, 1]);
     model.read(process, 0, 0);
@@ -123,7 +123,7 @@ fn an_offer_is_taken_up_until_the_next_write() {
     may_read(&model, process, 2, &[0, 3]);
     let offer = model.begin(process, Change::Offer(2..3));
     model.wrote(process, 2, 4);
-    model.end(offer);
+    model.end(offer, Ended::Done);
     model.read(process, 2, 4);
     may_read(&model, process, 2, &[0, 4]);
 }
@@ -136,7 +136,7 @@ fn a_child_has_what_the_parent_had_at_some_time_while_it_was_made() {
     model.wrote(parent, 0, 2);
     may_read(&model, parent, 0, &[2]);
     let discard = model.begin(parent, Change::Discard(0..1));
-    model.end(discard);
+    model.end(discard, Ended::Done);
     may_read(&model, parent, 0, &[0]);
     let child = model.end_fork(fork);
     may_read(&model, child, 0, &[0, 1, 2]);
@@ -153,13 +153,13 @@ fn pages_move_with_what_is_written_meanwhile_and_areas_grow_at_their_end() {
     model.wrote(process, 1, 2);
     model.wrote(process, 21, 3);
     may_read(&model, process, 21, &[0, 1, 2, 3]);
-    model.end(go);
+    model.end(go, Ended::Done);
     may_read(&model, process, 21, &[1, 2, 3]);
     may_read(&model, process, 1, &[]);
     model.files.settle(FILE, 5, 6, model.now);
     may_read(&model, process, 25, &[6]);
     let grow = model.begin(process, Change::Grow(26..28));
-    model.end(grow);
+    model.end(grow, Ended::Done);
     model.files.settle(FILE, 7, 8, model.now);
     may_read(&model, process, 27, &[8]);
     assert_eq!(model.wrong(), 0);
@@ -171,8 +171,8 @@ fn what_is_discarded_while_it_moves_may_arrive_all_the_same() {
     model.wrote(process, 1, 1);
     let go = model.begin(process, Change::Move { from: 0..4, to: 8..12 });
     let discard = model.begin(process, Change::Discard(0..4));
-    model.end(discard);
-    model.end(go);
+    model.end(discard, Ended::Done);
+    model.end(go, Ended::Done);
     may_read(&model, process, 9, &[0, 1]);
 }
 
@@ -184,7 +184,7 @@ fn where_room_is_being_looked_for_nothing_may_become_something() {
     may_read(&model, process, 0, &[0]);
     model.wrote(process, 6, 1);
     may_read(&model, process, 6, &[0, 1]);
-    model.end_at(map, 5..7);
+    model.end(map, Ended::At(5..7));
     model.read(process, 6, 1);
     may_read(&model, process, 6, &[1]);
     assert_eq!((model.files.now(FILE, 1), model.wrong()), (vec![1], 0));
@@ -199,7 +199,7 @@ fn at_the_end_pages_are_as_they_must_be_or_need_not_be_there() {
         model.wrote(process, 0, 1);
         model.wrote(process, 1, 2);
         let offer = model.begin(process, Change::Offer(1..2));
-        model.end(offer);
+        model.end(offer, Ended::Done);
         model.end_process(process, &BTreeMap::from_iter(pages.iter().copied()));
         model.wrong()
     };

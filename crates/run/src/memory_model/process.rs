@@ -6,36 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::files::{Files, Landed};
 use super::layers::{Layer, Layers};
 use super::place::{Content, Page, Source, State, Word};
-use super::{Moment, Shown};
-
-/// What changes contents. Pages are numbered from address 0.
-#[derive(Clone, Debug)]
-pub(crate) enum Change {
-    /// A mapping comes here, whatever is here now.
-    Map {
-        range: Range<u64>,
-        shown: Shown,
-    },
-    /// A mapping of so many pages comes where nothing is.
-    MapAnywhere {
-        pages: u64,
-        shown: Shown,
-    },
-    Unmap(Range<u64>),
-    /// Private pages are as at first afterwards.
-    Discard(Range<u64>),
-    /// Private anonymous pages may be zero afterwards, until they are written.
-    Offer(Range<u64>),
-    /// What is mapped moves, and grows or shrinks at its end.
-    Move {
-        from: Range<u64>,
-        to: Range<u64>,
-    },
-    /// What is mapped at the page before the range goes on in it.
-    Grow(Range<u64>),
-    /// A process comes that has the same.
-    Fork,
-}
+use super::{Change, Moment, Shown};
 
 /// The memory of one process.
 #[derive(Debug, Default)]
@@ -97,14 +68,14 @@ impl Memory {
         self.tidy();
     }
 
-    pub(super) fn end_at(&mut self, number: u64, range: Range<u64>, now: Moment) {
+    /// A mapping whose address was chosen is at `range`.
+    pub(super) fn place(&mut self, number: u64, range: Range<u64>) {
         let begun = self.changes.iter_mut().find(|begun| begun.number == number);
         if let Some(Begun { change, .. }) = begun
             && let Change::MapAnywhere { shown, .. } = *change
         {
             *change = Change::Map { shown: shown.moved(range.start), range };
         }
-        self.end(number, now);
     }
 
     fn end_move(&mut self, from: &Range<u64>, to: &Range<u64>, at: Moment, now: Moment) {
@@ -380,7 +351,7 @@ impl Memory {
     fn state(&self, number: u64, since: Moment, skip: &[u64]) -> State {
         let mut state = State::default();
         for layer in self.layers_since(&(number..number + 1), since, skip) {
-            state.add_source(layer.shown.source(number));
+            state.add_source(Source::of(layer.shown, number));
         }
         if state.sources.is_empty() {
             state.sources.push(Source::Nothing);
@@ -414,7 +385,7 @@ impl Memory {
                 }
                 Change::MapAnywhere { pages, shown } if state.may_be_nothing() => {
                     // Which of them is here is not known yet.
-                    (0..*pages).for_each(|page| state.add_source(shown.source(page)));
+                    (0..*pages).for_each(|page| state.add_source(Source::of(*shown, page)));
                     state.add_word(Word::Fresh);
                 }
                 _ => {}

@@ -58,11 +58,11 @@ mod process;
 mod tests;
 
 use core::fmt;
-use core::ops::Range;
 use std::collections::BTreeMap;
 
+use shootdown_program::interpreter::{Change, Ended, FileKey, Shown};
+
 use files::Files;
-pub(crate) use process::Change;
 use process::Memory;
 
 /// Whether what memory holds is checked.
@@ -111,9 +111,6 @@ const FIRST_MAX: usize = 16;
 /// When something happened: the steps of the model are numbered.
 pub(crate) type Moment = u64;
 
-/// A file, by a number of the model's user.
-pub(crate) type FileKey = u64;
-
 /// A process, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryId(usize);
@@ -124,36 +121,6 @@ pub(crate) struct MemoryId(usize);
 pub(crate) struct UnderWay {
     process: usize,
     change: u64,
-}
-
-/// What a mapping shows. Pages of files are numbered by adding `offset`, wrapping around, to the
-/// page's number in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
-    /// Nothing may be used here.
-    Nothing,
-    Anonymous,
-    Private {
-        file: FileKey,
-        offset: u64,
-    },
-    Shared {
-        file: FileKey,
-        offset: u64,
-    },
-}
-
-impl Shown {
-    /// The same, so many pages further on.
-    pub(crate) fn moved(self, by: u64) -> Self {
-        match self {
-            Self::Private { file, offset } => {
-                Self::Private { file, offset: offset.wrapping_sub(by) }
-            }
-            Self::Shared { file, offset } => Self::Shared { file, offset: offset.wrapping_sub(by) },
-            other => other,
-        }
-    }
 }
 
 /// The contents of all processes and files.
@@ -183,16 +150,16 @@ impl Model {
         UnderWay { process: process.0, change: self.processes[process.0].begin(change, now) }
     }
 
-    /// It is done.
-    pub(crate) fn end(&mut self, under_way: UnderWay) {
-        let now = self.tick();
-        self.processes[under_way.process].end(under_way.change, now);
-    }
-
-    /// A mapping for which room had to be found is done, and where it is.
-    pub(crate) fn end_at(&mut self, under_way: UnderWay, range: Range<u64>) {
-        let now = self.tick();
-        self.processes[under_way.process].end_at(under_way.change, range, now);
+    /// A change ends. A fork that succeeds ends by [`end_fork`](Self::end_fork).
+    pub(crate) fn end(&mut self, under_way: UnderWay, ended: Ended) {
+        let memory = &mut self.processes[under_way.process];
+        match ended {
+            Ended::Failed => return memory.cancel(under_way.change),
+            Ended::At(range) => memory.place(under_way.change, range),
+            Ended::Done => {}
+        }
+        self.now += 1;
+        memory.end(under_way.change, self.now);
     }
 
     /// A fork is done. Returns the child.
@@ -200,11 +167,6 @@ impl Model {
         let now = self.tick();
         let child = self.processes[under_way.process].end_fork(under_way.change, now);
         self.add(child)
-    }
-
-    /// It failed, and nothing was changed.
-    pub(crate) fn cancel(&mut self, under_way: UnderWay) {
-        self.processes[under_way.process].cancel(under_way.change);
     }
 
     /// A write was refused for now: the page may be copied from now on.
