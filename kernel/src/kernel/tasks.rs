@@ -9,8 +9,7 @@ use lock_api::RawRwLock;
 use shootdown_program::StepError;
 use shootdown_program::operation::{LockId, ProgramId};
 
-use crate::kernel::scheduler::{self, ThreadId, Waits};
-use crate::kernel::sync::SleepingLock;
+use crate::kernel::scheduler::{self, SleepingLock, ThreadId, Waits};
 use crate::kernel::world::World;
 
 /// A thread, as others know it.

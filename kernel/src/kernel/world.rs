@@ -12,14 +12,15 @@ use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, S
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
-use crate::kernel::counts::{self, Totals};
-use crate::kernel::entry::end;
+use crate::kernel::counts;
+use crate::kernel::end::end;
 use crate::kernel::platform::{ThisMachine, USER_CODE};
 use crate::kernel::process::{Process, Space, Vm};
 use crate::kernel::report;
-use crate::kernel::scheduler::{self, Affinity, Settings};
+use crate::kernel::scheduler::{self, Affinity, Next, Settings};
 use crate::kernel::sync::{Mutex, Once};
 use crate::kernel::tasks::{Task, UserLock};
+use crate::kernel::totals::Totals;
 use crate::kernel::user;
 
 static WORLD: Once<World> = Once::new();
@@ -27,6 +28,14 @@ static WORLD: Once<World> = Once::new();
 /// The one world there is.
 pub(crate) fn world() -> &'static World {
     WORLD.get()
+}
+
+/// Frees page tables whose space is dead, if the CPU has nothing better to do, or there are many.
+pub(crate) fn after_switch(next: Next) {
+    let vm = &world().vm;
+    if next == Next::NoSpace || vm.holds_many() {
+        vm.bury();
+    }
 }
 
 /// Everything.
@@ -97,7 +106,7 @@ impl World {
     /// Finds out how fast user threads compute.
     fn calibrate(&self) -> Result<(), StepError> {
         let process = self.process()?;
-        scheduler::load_space_of(Some(&process));
+        scheduler::load_space(Some(process.space().coherent()));
         user::calibrate(&process)?;
         process.space().exit();
         Ok(())
@@ -143,9 +152,9 @@ impl World {
         self.unfinished.fetch_add(1, Ordering::Relaxed);
         // Others may have woken it before it was made, and may have gone on since.
         self.task(program, |task| task.done = false);
-        let of_thread = Arc::clone(&process);
-        let body = move || self.thread(of_thread, program);
-        let thread = scheduler::create(Some(process), affinity, program.0, body);
+        let space = process.space().coherent().clone();
+        let body = move || self.thread(process, program);
+        let thread = scheduler::create(Some(space), affinity, program.0, body);
         // Before it runs: who finds nobody to wake wakes nobody, and it may block at once.
         self.task(program, |task| task.thread = Some(thread));
         scheduler::wake(thread);
@@ -160,7 +169,7 @@ impl World {
             counts::here().steps.add(1);
             scheduler::preemption_point();
         }
-        scheduler::set_process(None);
+        scheduler::set_space(None);
         self.let_go(&process);
         drop(process);
         let joining = self.task(program, |task| {
@@ -215,7 +224,7 @@ impl World {
                 let fresh = Arc::new(self.process()?);
                 fresh.threads.store(1, Ordering::Relaxed);
                 let old = core::mem::replace(process, fresh);
-                scheduler::set_process(Some(Arc::clone(process)));
+                scheduler::set_space(Some(process.space().coherent().clone()));
                 self.let_go(&old);
             }
             Operation::Join(other) => self.join(other),
