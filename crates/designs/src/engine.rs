@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, Lifetime, Pending, Presence, Root, Rule,
-    Shootdown, Space, StaleWrites,
+    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, LazyEntryPredictor, Lifetime, Pending,
+    Presence, Root, Rule, Shootdown, Space, StaleWrites,
 };
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{EngineOptions, Sim, SimMachine, Tell};
 use shootdown_vm::{
-    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, Teller, UnmapLock,
+    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, UnmapLock,
 };
 
 /// The design, with room for `64 * WORDS` CPUs.
@@ -23,7 +23,7 @@ use shootdown_vm::{
 pub struct Engine<const WORDS: usize, P: Policy = Ours> {
     sim: Rc<Sim>,
     /// For each CPU.
-    tellers: Vec<Teller>,
+    predictors: Vec<LazyEntryPredictor>,
     /// Spaces that were retired and may still be held, by their roots: whoever made them may drop
     /// them meanwhile.
     retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, P>>>>>,
@@ -116,12 +116,13 @@ impl<const WORDS: usize, P: Policy> Engine<WORDS, P> {
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         let engine = Box::leak(Box::new(SimMachine::engine(&sim, broken)));
-        let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
-        Self { sim, tellers, retired: RefCell::default(), engine }
+        let predictors =
+            (0..sim.machine().cpu_count()).map(|_| LazyEntryPredictor::new()).collect();
+        Self { sim, predictors, retired: RefCell::default(), engine }
     }
 
-    fn teller(&self) -> &Teller {
-        &self.tellers[self.sim.cpu()]
+    fn predictor(&self) -> &LazyEntryPredictor {
+        &self.predictors[self.sim.cpu()]
     }
 
     /// How often this CPU has flushed.
@@ -263,14 +264,14 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
             // promises.
             unsafe { here.switch(space) };
             // The thread is in the kernel, and need not be told of flushes until it leaves that.
-            if self.teller().switched() {
+            if self.predictor().switched() {
                 here.enter_lazy();
             }
         });
     }
 
     fn enter_kernel(&self) {
-        if self.teller().enters_kernel() {
+        if self.predictor().entered_kernel() {
             self.here(|here| here.enter_lazy());
         }
     }
@@ -280,10 +281,10 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
         self.here(|here| {
             // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
             unsafe { here.switch(space) };
-            self.teller().returns_to_user();
+            self.predictor().returned_to_user();
         });
         if self.flushes() != flushes_before {
-            self.teller().made_up();
+            self.predictor().caught_up();
         }
     }
 
@@ -296,7 +297,7 @@ impl<const WORDS: usize, P: Policy> Coherence for Engine<WORDS, P> {
     }
 
     fn interrupt(&self) {
-        self.teller().interrupted();
+        self.predictor().interrupted();
         self.here(|here| here.answer());
     }
 }

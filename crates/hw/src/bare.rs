@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, Root, Space,
-    Tag, Tagging, TellingCosts,
+    Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space, Tag,
+    Tagging,
 };
 
 use crate::kernel::Kernel;
@@ -37,28 +37,12 @@ impl<K: Kernel> Bare<K> {
     }
 }
 
-// SAFETY: each method is that of the half that promises what is asked of it; `breaks` is the
-// trait's own, which is always false.
-unsafe impl<K: Kernel> Machine for Bare<K> {
+// SAFETY: the memory is the processor's.
+unsafe impl<K: Kernel> Memory for Bare<K> {
     type Word = AtomicU64;
-    type CpuBits = K::CpuBits;
-    type TagSlots = <K::Processor as Processor>::TagSlots;
-    type TagWords = <K::Processor as Processor>::TagWords;
 
-    const LIFETIME: Lifetime = K::LIFETIME;
+    const PREFETCHES: bool = K::Processor::PREFETCHES;
 
-    #[inline]
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
-        self.kernel.state(cpu)
-    }
-    #[inline]
-    fn cpu(&self) -> CpuId {
-        self.kernel.cpu()
-    }
-    #[inline]
-    fn interrupts_masked(&self) -> bool {
-        self.processor.interrupts_masked()
-    }
     #[inline]
     fn fence(&self) {
         self.processor.fence();
@@ -79,14 +63,32 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     fn prefetch(&self, word: &AtomicU64) {
         self.processor.prefetch(word);
     }
-    const PREFETCHES: bool = K::Processor::PREFETCHES;
+}
+
+// SAFETY: each method is that of the half that promises what is asked of it.
+unsafe impl<K: Kernel> Machine for Bare<K> {
+    type CpuBits = K::CpuBits;
+    type TagSlots = <K::Processor as Processor>::TagSlots;
+    type TagWords = <K::Processor as Processor>::TagWords;
+    type Broadcaster = <K::Processor as Processor>::Broadcaster;
+
+    const LIFETIME: Lifetime = K::LIFETIME;
+
+    #[inline]
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        self.kernel.state(cpu)
+    }
+    #[inline]
+    fn cpu(&self) -> CpuId {
+        self.kernel.cpu()
+    }
+    #[inline]
+    fn interrupts_masked(&self) -> bool {
+        self.processor.interrupts_masked()
+    }
     #[inline]
     fn synchronize(&self) {
         self.processor.synchronize();
-    }
-    #[inline]
-    fn clock_ns(&self) -> u64 {
-        self.processor.clock_ns()
     }
     #[inline]
     fn publish(&self) {
@@ -147,25 +149,12 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         self.processor.tolerates_mixed_sizes()
     }
     #[inline]
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<K::CpuBits>) {
         self.kernel.ring(cpus);
     }
     #[inline]
-    fn broadcast(&self) -> Option<Broadcast> {
-        self.processor.broadcast()
-    }
-    #[inline]
-    fn telling_costs(&self) -> TellingCosts {
-        self.processor.telling_costs()
-    }
-    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
-        self.processor.issue_broadcast(&mut cpus.iter(), tag, extent);
-    }
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        self.processor.issue_kernel_broadcast(extent);
-    }
-    fn complete_broadcasts(&self) -> u64 {
-        self.processor.complete_broadcasts()
+    fn broadcaster(&self) -> Option<&Self::Broadcaster> {
+        self.processor.broadcaster()
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         self.kernel.reclaim(space);
@@ -175,7 +164,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         self.processor.relax();
     }
     #[inline]
-    fn relax(&self, waiting: &CpuSet<Self>) {
+    fn relax(&self, waiting: &CpuSet<K::CpuBits>) {
         self.kernel.relax(waiting);
         self.processor.relax();
     }

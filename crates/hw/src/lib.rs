@@ -44,7 +44,7 @@ pub mod x86_64;
 
 pub use bare::Bare;
 pub use kernel::Kernel;
-pub use processor::{Processor, Targets};
+pub use processor::Processor;
 
 #[doc(no_inline)]
 pub use shootdown::Machine;

@@ -134,10 +134,10 @@ stats! {
     SpaceStats {
         /// Flushes of the whole space.
         flushes_full,
-        /// CPUs that a flush looked at in vain: out, on another space, or offline. The roster is
+        /// CPUs that a flush looked at in vain: out, on another space, or offline. The cpumask is
         /// trimmed when these become too many.
         skipped_elsewhere,
-        /// Times that the roster was cleared of those who are elsewhere.
+        /// Times that the cpumask was cleared of those who are elsewhere.
         roster_moves,
         ; derived:
         /// Ranges flushed, of which a flush may have several: all that the generation counts, less

@@ -83,8 +83,7 @@
 //!
 //! # Reading it
 //!
-//! In this order: [`Platform`] and [`Coherence`] are the two seams, and [`Teller`] is of use behind
-//! the second; [`Area`] is what user space
+//! In this order: [`Platform`] and [`Coherence`] are the two seams; [`Area`] is what user space
 //! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
 //! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
 //! are under way, `gather` collects what is to be flushed and only then freed, and `parked` keeps
@@ -112,7 +111,6 @@ extern crate alloc;
 // In reading order.
 mod platform;
 mod coherence;
-mod teller;
 mod error;
 mod area;
 mod areas;
@@ -160,7 +158,6 @@ pub use map::Place;
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
 pub use space::{AddressSpace, Stats, Vm};
-pub use teller::Teller;
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;

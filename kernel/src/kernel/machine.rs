@@ -152,7 +152,7 @@ unsafe impl Kernel for ThisKernel {
         Arch::kernel_root()
     }
 
-    fn ring(&self, cpus: &CpuSet<Machine>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         counts::here().flush_interrupts_sent.add(cpus.len() as u64);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
@@ -165,7 +165,7 @@ unsafe impl Kernel for ThisKernel {
         dead.store(node.as_ptr(), Ordering::Relaxed);
     }
 
-    fn relax(&self, waiting: &CpuSet<Machine>) {
+    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
         let since_ns = self.here().waits_since_ns.load(Ordering::Relaxed);
         let is_over = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
         assert!(!is_over, "waits for an answer of {waiting:?}, and none comes");

@@ -2,10 +2,9 @@
 
 #![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
 
-use core::iter;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use shootdown::{CpuId, Entries, Extent, PageSize, Root, Tag};
+use shootdown::{Broadcaster, CpuId, CpuSet, Entries, Extent, PageSize, Root, Tag};
 use shootdown_hw::Processor;
 use shootdown_vm::{Access, EMPTY, Frame, PAGE_BYTES, Protection};
 
@@ -239,9 +238,11 @@ fn invalidations(memory: &mut BootMemory) {
     let many =
         |before: u64| Extent::pages(DATA as u64 - before * PAGE_BYTES, 67, PageSize::SIZE_4K);
     let everywhere = |extent| {
-        if processor.broadcast().is_some() {
-            processor.issue_broadcast(&mut iter::once(CpuId(0)), tag, extent);
-            processor.complete_broadcasts();
+        if let Some(broadcaster) = processor.broadcaster() {
+            let mut cpus = CpuSet::<[u64; 1]>::new();
+            cpus.insert(CpuId(0));
+            broadcaster.broadcast(&cpus, tag, extent);
+            broadcaster.complete();
         } else {
             processor.invalidate_tag(tag);
         }

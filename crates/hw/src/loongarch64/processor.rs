@@ -5,7 +5,7 @@
 use core::sync::atomic::{self, AtomicU64, Ordering};
 
 use crate::Processor;
-use shootdown::{Entries, Extent, Root, Tag, TagSlot};
+use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
 use crate::loongarch64::encoding::{
     Invalidate, asid_bits, asid_of, asid_operand, interrupts_are_let_in, probes,
@@ -47,13 +47,9 @@ impl LoongArch64 {
     }
 }
 
-// SAFETY: each method says why, where it is not what its instruction does.
-unsafe impl Processor for LoongArch64 {
-    /// Sixteen spaces: an ASID costs the hardware nothing, and a slot 24 bytes and a nanosecond at
-    /// each switch. Of 2112 pairs, as the 3A5000 has them, 16 spaces get 132 each: with more, most
-    /// of what a space left would be gone anyway when it comes back.
-    type TagSlots = [TagSlot; 16];
-    type TagWords = [AtomicU64; 0];
+// SAFETY: the barrier orders all before all.
+unsafe impl Memory for LoongArch64 {
+    type Word = AtomicU64;
 
     /// `DBAR 0b10000`, which orders all before all (Linux: `o_sync`); where the hint is unknown, a
     /// `DBAR 0`.
@@ -61,6 +57,16 @@ unsafe impl Processor for LoongArch64 {
     fn fence(&self) {
         atomic::fence(Ordering::SeqCst);
     }
+}
+
+// SAFETY: each method says why, where it is not what its instruction does.
+unsafe impl Processor for LoongArch64 {
+    /// Sixteen spaces: an ASID costs the hardware nothing, and a slot 24 bytes and a nanosecond at
+    /// each switch. Of 2112 pairs, as the 3A5000 has them, 16 spaces get 132 each: with more, most
+    /// of what a space left would be gone anyway when it comes back.
+    type TagSlots = [TagSlot; 16];
+    type TagWords = [AtomicU64; 0];
+    type Broadcaster = NoBroadcaster;
 
     /// A walk loads the entries of its tables one after the other, on this CPU or on another: that
     /// it finds a table filled to which it finds an entry is what the release of that entry sees

@@ -39,11 +39,11 @@ unsafe impl Kernel for FaultyKernel {
     fn root(&self) -> Root {
         Arch::kernel_root()
     }
-    fn ring(&self, cpus: &CpuSet<Bare<Self>>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         SENT.fetch_add(cpus.len() as u64, Ordering::Relaxed);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
-    fn relax(&self, _: &CpuSet<Bare<Self>>) {
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
         Arch::relax();
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {

@@ -4,8 +4,11 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use shootdown::{Broadcast, Entries, Extent, FlushCosts, Root, Tag, Tagging, TellingCosts};
-use shootdown_hw::{Processor, Targets};
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
+    Root, Tag, Tagging,
+};
+use shootdown_hw::Processor;
 
 use crate::kernel::arch::{Arch, Architecture};
 
@@ -101,13 +104,16 @@ impl<P: Processor> Faulty<P> {
         };
         drop(tag, extent);
     }
+
+    /// The processor's broadcaster. The engine asks only where there is one.
+    fn real_broadcaster(&self) -> &P::Broadcaster {
+        self.0.broadcaster().expect("the processor has a broadcaster")
+    }
 }
 
-// SAFETY: with no fault in, that of the processor. With one, none: then the kernel runs trials
-// alone, whose spaces stay, and in which nobody relies on what user mode finds.
-unsafe impl<P: Processor> Processor for Faulty<P> {
-    type TagSlots = P::TagSlots;
-    type TagWords = P::TagWords;
+// SAFETY: the memory is the processor's.
+unsafe impl<P: Processor> Memory for Faulty<P> {
+    type Word = AtomicU64;
 
     fn fence(&self) {
         self.0.fence();
@@ -124,6 +130,15 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     fn prefetch(&self, word: &AtomicU64) {
         self.0.prefetch(word);
     }
+}
+
+// SAFETY: with no fault in, that of the processor. With one, none: then the kernel runs trials
+// alone, whose spaces stay, and in which nobody relies on what user mode finds.
+unsafe impl<P: Processor> Processor for Faulty<P> {
+    type TagSlots = P::TagSlots;
+    type TagWords = P::TagWords;
+    type Broadcaster = Self;
+
     fn publish(&self) {
         self.0.publish();
     }
@@ -187,23 +202,31 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     fn traps_stale_writes(&self) -> bool {
         self.0.traps_stale_writes()
     }
-    fn broadcast(&self) -> Option<Broadcast> {
-        self.0.broadcast()
-    }
-    fn telling_costs(&self) -> TellingCosts {
-        self.0.telling_costs()
-    }
-    fn issue_broadcast(&self, targets: Targets<'_>, tag: Tag, extent: Extent) {
-        Self::faulty(tag, extent, |tag, extent| self.0.issue_broadcast(targets, tag, extent));
-    }
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        let broadcast = |_, extent| self.0.issue_kernel_broadcast(extent);
-        Self::faulty(Tag::KERNEL, extent, broadcast);
-    }
-    fn complete_broadcasts(&self) -> u64 {
-        self.0.complete_broadcasts()
+    fn broadcaster(&self) -> Option<&Self> {
+        self.0.broadcaster().map(|_| self)
     }
     fn relax(&self) {
         self.0.relax();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<P: Processor> Broadcaster for Faulty<P> {
+    fn capabilities(&self) -> Broadcast {
+        self.real_broadcaster().capabilities()
+    }
+    fn costs(&self) -> NotifyCosts {
+        self.real_broadcaster().costs()
+    }
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let broadcaster = self.real_broadcaster();
+        Self::faulty(tag, extent, |tag, extent| broadcaster.broadcast(cpus, tag, extent));
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        let broadcaster = self.real_broadcaster();
+        Self::faulty(Tag::KERNEL, extent, |_, extent| broadcaster.broadcast_kernel(extent));
+    }
+    fn complete(&self) -> u64 {
+        self.real_broadcaster().complete()
     }
 }

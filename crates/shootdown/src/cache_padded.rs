@@ -4,4 +4,4 @@
 ///
 /// 64 bytes: the line of x86-64, and of most Arm and RISC-V cores.
 #[repr(align(64))]
-pub(crate) struct OwnLine<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);

@@ -235,7 +235,7 @@ struct Tool {
 
 impl Tool {
     fn command(&self) -> Command {
-        Command::new(&self.program.to_string_lossy())
+        Command::new(&self.program)
             .args("mutants --package shootdown --exclude crates/shootdown/src/soft/**")
             // It takes modules that need more than `test` for a part of the engine.
             .args(r"--exclude-re \btests::")

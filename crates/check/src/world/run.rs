@@ -9,14 +9,14 @@ use std::ptr;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use super::system::{Running, System, with_system};
+use super::{Action, Here, Program, World, with_world};
 use crate::choice::Chooser;
 use crate::hardware::Wrong;
 use crate::history::{Line, LineKind, Writing};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::system::{Running, System, with_system};
-use crate::world::{Action, Here, Program, World, with_world};
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

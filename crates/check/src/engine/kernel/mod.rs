@@ -17,13 +17,11 @@ use self::bag::Bag;
 use super::hostile::{COUNTED, HANDOFF, Hostile, SHOOT, covers};
 use super::{Config, Op, Programs};
 use crate::hardware::{Entry, Outdated, PAGES, SLOTS};
-use crate::machine::{KernelTable, PageTables};
-use crate::memory::CheckWord;
-use crate::run::{Outcome, Setting, run};
 use crate::sometimes::Sometimes;
-use crate::system::System;
 use crate::telling::{Told, Use};
-use crate::world::{World, with_world};
+use crate::world::{
+    CheckWord, KernelTable, Outcome, PageTables, Setting, System, World, run, with_world,
+};
 
 /// One run.
 ///
@@ -370,9 +368,8 @@ impl<const LIFETIME: u8, const WORDS: usize> KernelSpace<LIFETIME, WORDS> {
     ) -> Self {
         let ops = || programs.iter().flatten().filter(|op| op.spaces().any(|it| it == number));
         let tables = PageTables::new(world);
-        let first = world.memory.borrow().word_count();
-        let space = engine.space(Root(tables.root() as u64));
-        world.memory.borrow_mut().name_from(first, |place| {
+        let new_space = || engine.space(Root(tables.root() as u64));
+        let space = world.with_names(new_space, |place| {
             let what = if place == 0 { "the generation" } else { "a word" };
             format!("{what} of space {number}")
         });

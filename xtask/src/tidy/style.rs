@@ -1,61 +1,14 @@
-//! The house style, as far as a machine can see it.
+//! The rules for one file: its size, its lines, its functions, and the engine's orderings.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::command::{Command, Failure};
-
-/// The guide for who embeds the engine, whose excerpts are of this kernel.
-const GUIDE: &str = "docs/embedding.md";
 const COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// Checks every Rust file that git knows or would take.
-pub(crate) fn check() -> Result<(), Failure> {
-    let list = "ls-files --cached --others --exclude-standard -- *.rs";
-    let files = Command::new("git").args(list).output()?;
-    let mut findings = Vec::new();
-    let mut count = 0;
-    for file in files.lines().map(PathBuf::from) {
-        // Deleted, and not yet committed as such.
-        let Ok(text) = fs::read_to_string(crate::root().join(&file)) else { continue };
-        count += 1;
-        check_file(&file, &text, &mut findings);
-    }
-    check_excerpts(&mut findings);
-    if findings.is_empty() {
-        println!("{count} files are tidy");
-        return Ok(());
-    }
-    for finding in &findings {
-        println!("{finding}");
-    }
-    Err(Failure::new(
-        format!("{} findings", findings.len()),
-        "mend them; the rules: xtask/src/tidy.rs",
-    ))
-}
-
-/// What the guide shows is in the file that it named last.
-fn check_excerpts(findings: &mut Vec<String>) {
-    let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
-    let mut before = String::new();
-    let mut parts = text.split("```");
-    while let (Some(prose), block) = (parts.next(), parts.next()) {
-        before.push_str(prose);
-        let Some(excerpt) = block.and_then(|block| block.strip_prefix("rust\n")) else { continue };
-        let named = before.split('`').rev().find(|word| word.ends_with(".rs")).unwrap_or_default();
-        let source = fs::read_to_string(crate::root().join(named)).unwrap_or_default();
-        if !source.contains(excerpt) {
-            let first = excerpt.lines().next().unwrap_or_default().trim();
-            findings.push(format!("{GUIDE}: `{first}` … is not what `{named}` says"));
-        }
-    }
-}
-
-fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
+/// Adds what the file breaks of the house style to `findings`.
+pub(super) fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
     let place = |line: usize| format!("{}:{line}", file.display());
     let lines = text.lines().count();
     if lines > FILE_LINES_MAX {

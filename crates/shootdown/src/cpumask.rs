@@ -1,12 +1,12 @@
 //! Which CPUs a flush must look at.
 //!
-//! A CPU puts itself into a space's roster when it first switches to it, and stays there when it
+//! A CPU puts itself into a space's cpumask when it first switches to it, and stays there when it
 //! leaves, so that going back and forth writes no shared line. Linux's `mm_cpumask` works that way
 //! too, and pays for it: a process that once ran everywhere and now runs on one CPU has everybody
 //! in its mask. Linux then interrupts those once a second, so that they take themselves out;
 //! taking somebody else out is a race (powerpc had it: a665eec0a22e).
 //!
-//! Here a roster that has become mostly stale is left for a fresh one. There are two sets. A flush
+//! Here a cpumask that has become mostly stale is left for a fresh one. There are two sets. A flush
 //! that has looked at too many CPUs in vain declares the move, copies into the fresh set those who
 //! are present, and from then on the old set is not read. A CPU that was elsewhere registers again
 //! when it next switches in. Nobody is interrupted and nobody waits: while the move is on, readers
@@ -15,60 +15,25 @@
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cpu_set::{CpuSet, SharedCpuSet};
-use crate::machine::{CpuId, Machine, Word};
-use crate::rules::{Rule, fence, order};
-use crate::space::Space;
+use crate::cpu_set::{CpuBits, CpuSet, SharedCpuSet};
+use crate::ids::CpuId;
+use crate::memory::{Memory, Word, fence, order};
+use crate::phase::Phase;
+use crate::rules::Rule;
 
-/// How many times in vain each CPU in the roster may be looked at before the roster moves.
+/// How many times in vain each CPU in the cpumask may be looked at before the cpumask moves.
 ///
 /// A look in vain costs a cache miss, 50–150 ns; the move costs about as much per CPU, and later
 /// once more for each that registers again. So the cure costs at most a quarter of the disease.
 const VAIN_LOOKS_PER_CPU: u64 = 8;
 
 /// The CPUs that may be present on one space, and some that no longer are.
-pub(crate) struct Roster<M: Machine> {
+pub(crate) struct CpuMask<M: Memory, B: CpuBits> {
     phase: M::Word,
-    sets: [SharedCpuSet<M>; 2],
+    sets: [SharedCpuSet<M, B>; 2],
 }
 
-/// How far the roster's moves have come: `epoch << 2 | state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Phase(u64);
-
-impl Phase {
-    /// Before any move: every CPU that ever registered is in the first set.
-    pub(crate) const FIRST: Self = Self(0);
-    /// No phase that any roster is ever in.
-    pub(crate) const NONE: Self = Self(u64::MAX);
-    /// Set `epoch % 2` is read and registered in.
-    const STABLE: u64 = 0;
-    /// The same, and the other set is being cleared for the move.
-    const CLEARING: u64 = 1;
-    /// Both are read; the set of the next epoch is registered in. Half-way to the next epoch.
-    const MOVING: u64 = 2;
-
-    const fn state(self) -> u64 {
-        self.0 & 3
-    }
-
-    /// The same epoch in another state.
-    const fn with(self, state: u64) -> Self {
-        Self(self.0 & !3 | state)
-    }
-
-    /// The epoch in whose set CPUs register: already the next one while moving.
-    const fn registered_epoch(self) -> u64 {
-        (self.0 + Self::MOVING) >> 2
-    }
-
-    /// The stable phase of the next epoch.
-    const fn next(self) -> Self {
-        Self((self.0 & !3) + 4)
-    }
-}
-
-impl<M: Machine> Roster<M> {
+impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     pub(crate) fn new() -> Self {
         Self { phase: M::Word::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
     }
@@ -91,7 +56,7 @@ impl<M: Machine> Roster<M> {
         loop {
             let epoch = phase.registered_epoch();
             // Pairs with FlushFence: a flush sees the bit, or the caller sees its generation.
-            // Pairs with MoveFence: whoever moves the roster sees the bit in the old set, or we
+            // Pairs with MoveFence: whoever moves the cpumask sees the bit in the old set, or we
             // see the phase that it has set.
             self.set(epoch).insert_then_fence(machine, cpu, Rule::RegisterFence);
             phase = self.phase(machine);
@@ -101,7 +66,7 @@ impl<M: Machine> Roster<M> {
         }
     }
 
-    /// Whether no CPU but `cpu` may be present. May say that some are if the roster is moving.
+    /// Whether no CPU but `cpu` may be present. May say that some are if the cpumask is moving.
     #[inline]
     pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
         let phase = self.phase(machine);
@@ -112,7 +77,7 @@ impl<M: Machine> Roster<M> {
 
     /// Adds the CPUs that may be present to `members`.
     #[inline]
-    pub(crate) fn read_into(&self, machine: &M, members: &mut CpuSet<M>) {
+    pub(crate) fn read_into(&self, machine: &M, members: &mut CpuSet<B>) {
         let mut phase = self.phase(machine);
         loop {
             let epoch = phase.0 >> 2;
@@ -127,7 +92,7 @@ impl<M: Machine> Roster<M> {
         }
     }
 
-    /// Whether the roster is still in the phase in which its sets were read. See
+    /// Whether the cpumask is still in the phase in which its sets were read. See
     /// [`Rule::RecheckScan`].
     ///
     /// A set is cleared only in a later phase than those in which it is read, so if the phase is
@@ -146,7 +111,7 @@ impl<M: Machine> Roster<M> {
     }
 
     /// The CPUs that may be present.
-    pub(crate) fn members(&self, machine: &M) -> CpuSet<M> {
+    pub(crate) fn members(&self, machine: &M) -> CpuSet<B> {
         let mut members = CpuSet::new();
         self.read_into(machine, &mut members);
         members
@@ -157,11 +122,15 @@ impl<M: Machine> Roster<M> {
         vain_looks >= VAIN_LOOKS_PER_CPU * member_count
     }
 
-    /// Leaves behind those who are not present on `space`. Does nothing if somebody else is at it.
+    /// Trims the mask: removes every CPU for which `keeps` returns `false`. Does nothing if another
+    /// CPU is trimming the mask.
     ///
-    /// Returns whether the roster has moved.
+    /// `keeps` must return `true` for a CPU that is present on the space, or still holds it. It is
+    /// called after [`Rule::MoveFence`].
+    ///
+    /// Returns whether the mask was trimmed.
     #[cold]
-    pub(crate) fn move_on(&self, machine: &M, space: &Space<M>) -> bool {
+    pub(crate) fn trim(&self, machine: &M, keeps: impl Fn(CpuId) -> bool) -> bool {
         let stable = self.phase(machine);
         if stable.state() != Phase::STABLE {
             return false;
@@ -182,15 +151,8 @@ impl<M: Machine> Roster<M> {
         fence(machine, Rule::MoveFence);
         let mut old = CpuSet::new();
         self.set(epoch).read_into(machine, &mut old);
-        for cpu in old.iter() {
-            let state = machine.state(cpu);
-            let is_present = state.presence_word(machine).is_on(space.id())
-                && !machine.breaks(Rule::KeepPresent);
-            // On its way out it walks the tables until another root is loaded.
-            let holds = || state.held(machine).is(space) && !machine.breaks(Rule::KeepHolders);
-            if is_present || holds() {
-                self.set(epoch + 1).insert(cpu);
-            }
+        for cpu in old.iter().filter(|&cpu| keeps(cpu)) {
+            self.set(epoch + 1).insert(cpu);
         }
         self.phase.store(stable.next().0, order(machine, Rule::MoveRelease));
         true
@@ -203,12 +165,12 @@ impl<M: Machine> Roster<M> {
     }
 
     #[inline]
-    fn set(&self, epoch: u64) -> &SharedCpuSet<M> {
+    fn set(&self, epoch: u64) -> &SharedCpuSet<M, B> {
         &self.sets[usize::from(epoch % 2 == 1)]
     }
 }
 
-impl<M: Machine> fmt::Debug for Roster<M> {
+impl<M: Memory, B: CpuBits> fmt::Debug for CpuMask<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.sets).finish()
     }
@@ -218,10 +180,11 @@ impl<M: Machine> fmt::Debug for Roster<M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::held::Held;
-    use crate::machine::Root;
+    use crate::hazard::Hazard;
+    use crate::ids::Root;
     use crate::presence::Presence;
     use crate::soft::{Config, Host, Soft};
+    use crate::space::Space;
     use std::format;
     use std::vec::Vec;
 
@@ -241,8 +204,8 @@ mod tests {
         }
     }
 
-    fn members(engine: &Shootdown<Machine>, roster: &Roster<Machine>) -> Vec<u32> {
-        roster.members(engine.machine()).iter().map(|cpu| cpu.0).collect()
+    fn members(engine: &Shootdown<Machine>, cpumask: &CpuMask<Machine, [u64; 1]>) -> Vec<u32> {
+        cpumask.members(engine.machine()).iter().map(|cpu| cpu.0).collect()
     }
 
     #[test]
@@ -251,62 +214,62 @@ mod tests {
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
         for epoch in 1..5 {
             (1..5).for_each(|cpu| switch(&engine, cpu, &space));
-            assert_eq!(members(&engine, &space.roster), [1, 2, 3, 4]);
+            assert_eq!(members(&engine, &space.cpumask), [1, 2, 3, 4]);
             engine.enter(CpuId(2)).here().enter_lazy();
             switch(&engine, 3, &other);
             engine.enter(CpuId(4)).here().leave();
-            assert!(space.roster.move_on(engine.machine(), &space));
-            assert_eq!(members(&engine, &space.roster), [1, 2]);
-            assert_eq!(space.roster.phase.load(Relaxed), epoch << 2);
+            assert!(engine.enter(CpuId(0)).here().trim_roster(&space));
+            assert_eq!(members(&engine, &space.cpumask), [1, 2]);
+            assert_eq!(space.cpumask.phase.load(Relaxed), epoch << 2);
         }
-        assert_eq!(format!("{:?}", space.roster), "[[6], [30]]");
+        assert_eq!(format!("{:?}", space.cpumask), "[[6], [30]]");
     }
 
     #[test]
     fn who_is_on_its_way_in_or_out_comes_along() {
         let engine = engine();
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
-        let roster = &space.roster;
+        let cpumask = &space.cpumask;
         for cpu in 1..4 {
-            roster.register(engine.machine(), CpuId(cpu));
+            cpumask.register(engine.machine(), CpuId(cpu));
         }
         let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
         coming.here().set_presence(Presence::Switching(space.id()).into());
         leaving.here().set_presence(Presence::Switching(other.id()).into());
-        leaving.here().hold(Held::space(&raw const space));
-        assert!(roster.move_on(engine.machine(), &space));
-        assert_eq!(members(&engine, roster), [1, 2]);
+        leaving.here().set_hazard(Hazard::space(&raw const space));
+        assert!(leaving.here().trim_roster(&space));
+        assert_eq!(members(&engine, cpumask), [1, 2]);
     }
 
     #[test]
     fn one_moves_it_at_a_time_and_meanwhile_both_sets_count() {
         let engine = engine();
         let (machine, space) = (engine.machine(), engine.space(Root(0)));
-        let roster = &space.roster;
+        let cpumask = &space.cpumask;
         for epoch in 0..3 {
             for state in [Phase::CLEARING, Phase::MOVING] {
-                roster.sets.iter().for_each(|set| set.clear(machine));
+                cpumask.sets.iter().for_each(|set| set.clear(machine));
                 let phase = Phase(epoch << 2).with(state);
                 assert_eq!((phase.state(), phase.next().0), (state, (epoch + 1) << 2));
-                roster.phase.store(phase.0, Relaxed);
-                assert!(!roster.move_on(machine, &space));
-                assert_eq!(roster.phase.load(Relaxed), phase.0);
+                cpumask.phase.store(phase.0, Relaxed);
+                assert!(!cpumask.trim(machine, |_| true));
+                assert_eq!(cpumask.phase.load(Relaxed), phase.0);
 
                 let both = epoch + u64::from(state == Phase::MOVING);
-                roster.set(epoch).insert(CpuId(1));
-                roster.set(epoch + 1).insert(CpuId(2));
+                cpumask.set(epoch).insert(CpuId(1));
+                cpumask.set(epoch + 1).insert(CpuId(2));
                 let expected: &[u32] = if state == Phase::MOVING { &[1, 2] } else { &[1] };
-                assert_eq!(members(&engine, roster), expected);
-                roster.register(machine, CpuId(3));
-                assert!(roster.set(both).contains(CpuId(3)));
-                assert!(!roster.set(both + 1).contains(CpuId(3)));
+                assert_eq!(members(&engine, cpumask), expected);
+                cpumask.register(machine, CpuId(3));
+                assert!(cpumask.set(both).contains(CpuId(3)));
+                assert!(!cpumask.set(both + 1).contains(CpuId(3)));
             }
         }
     }
 
     #[test]
     fn eight_looks_in_vain_for_each_are_enough() {
-        assert!(Roster::<Machine>::is_stale(24, 3));
-        assert!(!Roster::<Machine>::is_stale(23, 3));
+        assert!(CpuMask::<Machine, [u64; 1]>::is_stale(24, 3));
+        assert!(!CpuMask::<Machine, [u64; 1]>::is_stale(23, 3));
     }
 }

@@ -17,8 +17,8 @@ mod wrong;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::choice::mix;
-use crate::memory::{CheckWord, Memory};
+use crate::hash::mix;
+use crate::memory::Memory;
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
 use self::in_flight::InFlight;
@@ -207,13 +207,13 @@ impl Hardware {
         self.roots.len()
     }
 
-    pub(crate) fn add_root(&mut self, words: &[CheckWord]) -> usize {
+    pub(crate) fn add_root(&mut self, words: Vec<u32>) -> usize {
         let table = self.table(words);
         self.roots.push(table);
         self.roots.len() - 1
     }
 
-    pub(crate) fn add_table(&mut self, words: &[CheckWord]) -> usize {
+    pub(crate) fn add_table(&mut self, words: Vec<u32>) -> usize {
         let table = self.table(words);
         self.tables.push(table);
         self.tables.len() - 1
@@ -224,8 +224,7 @@ impl Hardware {
         self.frames.len() - 1
     }
 
-    fn table(&mut self, words: &[CheckWord]) -> Table {
-        let words: Vec<_> = words.iter().map(CheckWord::number).collect();
+    fn table(&mut self, words: Vec<u32>) -> Table {
         for &word in &words {
             let word = word as usize;
             self.words.resize(self.words.len().max(word + 1), false);

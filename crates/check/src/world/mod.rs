@@ -5,6 +5,12 @@
 
 #![expect(unsafe_code, reason = "the run is found by a pointer, and CPUs are suspended by one")]
 
+mod log;
+mod machine;
+mod run;
+mod system;
+mod word;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,16 +18,20 @@ use std::ptr;
 
 use corosensei::Yielder;
 
-use crate::choice::mix;
 use crate::hardware::{Entry, Hardware, Wrong};
+use crate::hash::mix;
 use crate::history::{Line, LineKind, Writing};
 use crate::kernel_pages::KernelPages;
 use crate::memory::{Access, Memory, Visible};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::system::{System, with_system};
 use crate::telling::Telling;
+pub use machine::{KernelTable, PageTables, Upper};
+pub use run::{End, Outcome, Setting, Stacks, run};
+pub use system::System;
+use system::with_system;
+pub use word::{CheckWord, complete_accesses, fence, publish};
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +56,7 @@ impl Action {
 
 /// The state of a CPU's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+enum Program {
     /// It can go on.
     Ready,
     /// It waits until a word changes that it has read since it last began to wait.
@@ -55,44 +65,44 @@ pub(crate) enum Program {
     Idle,
 }
 
-pub(crate) struct CpuContext {
-    pub(crate) program: Cell<Program>,
+struct CpuContext {
+    program: Cell<Program>,
     /// What it has read since it last began to wait, and how often that had changed by then.
-    pub(crate) read: RefCell<Vec<(u32, u32)>>,
+    read: RefCell<Vec<(u32, u32)>>,
     /// A hash of all that it has done and seen.
-    pub(crate) seen: Cell<u64>,
+    seen: Cell<u64>,
     /// How often interrupts were masked.
-    pub(crate) masks: Cell<u32>,
-    pub(crate) is_rung: Cell<bool>,
+    masks: Cell<u32>,
+    is_rung: Cell<bool>,
     /// It takes the interrupt when it is resumed.
-    pub(crate) takes_interrupt: Cell<bool>,
+    takes_interrupt: Cell<bool>,
 }
 
 /// A run.
 pub struct World {
-    pub(crate) cpus: Vec<CpuContext>,
-    pub(crate) running: Cell<usize>,
-    pub(crate) in_context: Cell<bool>,
-    pub(crate) yielder: Cell<*const Yielder<(), ()>>,
-    pub(crate) memory: RefCell<Memory>,
-    pub(crate) hardware: RefCell<Hardware>,
-    pub(crate) kernel_pages: RefCell<KernelPages>,
-    pub(crate) telling: RefCell<Telling>,
-    pub(crate) sharing: RefCell<Sharing>,
-    pub(crate) wrong: RefCell<Option<Wrong>>,
-    pub(crate) choices: RefCell<Vec<Action>>,
-    pub(crate) reached: RefCell<BTreeSet<Sometimes>>,
-    pub(crate) has_begun: Cell<bool>,
+    cpus: Vec<CpuContext>,
+    running: Cell<usize>,
+    in_context: Cell<bool>,
+    yielder: Cell<*const Yielder<(), ()>>,
+    memory: RefCell<Memory>,
+    hardware: RefCell<Hardware>,
+    kernel_pages: RefCell<KernelPages>,
+    telling: RefCell<Telling>,
+    sharing: RefCell<Sharing>,
+    wrong: RefCell<Option<Wrong>>,
+    choices: RefCell<Vec<Action>>,
+    reached: RefCell<BTreeSet<Sometimes>>,
+    has_begun: Cell<bool>,
     /// How many words there were when it did.
-    pub(crate) words_at_begin: Cell<u32>,
-    pub(crate) steps: Cell<u64>,
-    pub(crate) lines: RefCell<Option<Vec<Line>>>,
+    words_at_begin: Cell<u32>,
+    steps: Cell<u64>,
+    lines: RefCell<Option<Vec<Line>>>,
     /// What was last written of what each CPU holds.
-    pub(crate) held: RefCell<Vec<String>>,
+    held: RefCell<Vec<String>>,
 }
 
 impl World {
-    pub(crate) fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
+    fn new(profile: Profile, cpus: usize, writing: Writing) -> Self {
         let cpu = |_| CpuContext {
             program: Cell::new(Program::Ready),
             read: RefCell::default(),
@@ -123,8 +133,26 @@ impl World {
     }
 
     /// How many CPUs there are.
-    pub(crate) const fn cpu_count(&self) -> usize {
+    const fn cpu_count(&self) -> usize {
         self.cpus.len()
+    }
+
+    /// The architecture of the run.
+    pub(crate) fn profile(&self) -> Profile {
+        *self.hardware.borrow().profile()
+    }
+
+    /// Makes a value, and names the words that belong to it, by their place among them, in
+    /// histories.
+    pub(crate) fn with_names<R>(
+        &self,
+        make: impl FnOnce() -> R,
+        name: impl Fn(usize) -> String,
+    ) -> R {
+        let first = self.memory.borrow().word_count();
+        let made = make();
+        self.memory.borrow_mut().name_from(first, name);
+        made
     }
 
     /// The CPU whose turn it is.
@@ -159,7 +187,7 @@ impl World {
     }
 
     /// The same for what nobody else can see: only an interrupt may come first.
-    pub(crate) fn step_if_interrupted(&self) {
+    fn step_if_interrupted(&self) {
         let context = &self.cpus[self.cpu()];
         if context.is_rung.get() && context.masks.get() == 0 {
             self.step();
@@ -217,7 +245,7 @@ impl World {
 
     /// The calling CPU is about to use a word: a step if that is shared, or if it makes its stores
     /// visible at once. Returns whether the word is shared.
-    pub(crate) fn step_to(&self, word: u32, access: Access, is_barrier: bool) -> bool {
+    fn step_to(&self, word: u32, access: Access, is_barrier: bool) -> bool {
         let is_shared = self.note_use(word, access);
         let cpu = self.cpu();
         if is_shared || is_barrier && self.memory.borrow().has_stored(cpu) {
@@ -231,7 +259,7 @@ impl World {
     }
 
     /// The calling CPU uses a word. Returns whether that is shared.
-    pub(crate) fn note_use(&self, word: u32, access: Access) -> bool {
+    fn note_use(&self, word: u32, access: Access) -> bool {
         // Page tables are read by walkers, too; and what is made on the way is not always the same.
         !self.has_begun.get()
             || word >= self.words_at_begin.get()
@@ -239,7 +267,7 @@ impl World {
             || self.is_of_page_tables(word)
     }
 
-    pub(crate) fn is_of_page_tables(&self, word: u32) -> bool {
+    fn is_of_page_tables(&self, word: u32) -> bool {
         self.hardware.borrow().is_of_page_tables(word) || self.kernel_pages.borrow().contains(word)
     }
 
@@ -291,7 +319,7 @@ impl World {
         self.yielder.set(yielder);
     }
 
-    pub(crate) fn store_becomes_visible(&self, cpu: usize, index: usize) {
+    fn store_becomes_visible(&self, cpu: usize, index: usize) {
         let stored = self.memory.borrow_mut().write_back(cpu, index);
         let name = || self.memory.borrow().name_of(stored.word);
         let text = || format!("its store to {} becomes visible", name());
@@ -307,7 +335,7 @@ impl World {
     }
 
     /// A word has another value for all from now on, written by this CPU. It held `before`.
-    pub(crate) fn written(&self, cpu: usize, word: u32, before: u64) {
+    fn written(&self, cpu: usize, word: u32, before: u64) {
         let found = {
             let memory = self.memory.borrow();
             let mut kernel = self.kernel_pages.borrow_mut();
@@ -323,7 +351,7 @@ impl World {
     }
 
     /// All that a CPU has stored becomes visible.
-    pub(crate) fn drain(&self, cpu: usize) {
+    fn drain(&self, cpu: usize) {
         loop {
             let Some(word) = self.memory.borrow().oldest(cpu) else { return };
             self.unlock_others(word, cpu);
@@ -333,7 +361,7 @@ impl World {
     }
 
     /// Nothing is in the way any more of a CPU that is about to write to the word at once.
-    pub(crate) fn unlock(&self, word: u32, cpu: usize) {
+    fn unlock(&self, word: u32, cpu: usize) {
         self.unlock_others(word, cpu);
         self.clear_the_way(word, cpu, cpu);
     }
@@ -353,7 +381,7 @@ impl World {
     }
 
     /// What can happen next.
-    pub(crate) fn find_actions(&self, actions: &mut Vec<Action>) {
+    fn find_actions(&self, actions: &mut Vec<Action>) {
         actions.clear();
         for (cpu, context) in self.cpus.iter().enumerate() {
             if self.goes_on(context) {
@@ -382,11 +410,11 @@ impl World {
     }
 
     /// Whether every program is over, and nobody is on his way.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.cpus.iter().all(|context| context.program.get() == Program::Idle)
     }
 
-    pub(crate) fn state(&self) -> u64 {
+    fn state(&self) -> u64 {
         let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
         hash = mix(hash, self.kernel_pages.borrow().hash());
         hash = mix(hash, self.telling.borrow().hash());
@@ -427,10 +455,10 @@ pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
 }
 
 /// While it lives, this thread of the host is in a run.
-pub(crate) struct Here(*const World);
+struct Here(*const World);
 
 impl Here {
-    pub(crate) fn enter(world: &World) -> Self {
+    fn enter(world: &World) -> Self {
         Self(WORLD.replace(world))
     }
 }

@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 
 use shootdown::Word;
 
-use crate::choice::mix;
+use super::World;
 use crate::hardware::{
     Access, Entry, Hardware, Keeps, Moment, Outdated, PAGE_NUMBERS, PAGES, Reach, SLOTS,
     Translation, What, Wrong,
 };
+use crate::hash::mix;
 use crate::history::LineKind;
 use crate::kernel_pages::KernelPages;
-use crate::memory::{CheckWord, Memory};
+use crate::memory::Memory;
 use crate::telling::{Told, Use};
-use crate::world::World;
+use crate::world::CheckWord;
 
 /// A root, with a table below each of its entries and a frame in each page.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl PageTables {
         };
         let number = world.hardware.borrow().root_count();
         let slots = words(SLOTS, &|slot| format!("entry {slot} of root {number}"));
-        let root = world.hardware.borrow_mut().add_root(&slots);
+        let root = world.hardware.borrow_mut().add_root(numbers(&slots));
         let tables = (0..SLOTS).map(|slot| {
             let entries =
                 words(PAGES, &|index| format!("page {} of space {root}", slot * PAGES + index));
@@ -42,7 +43,7 @@ impl PageTables {
                 let frame = world.hardware.borrow_mut().add_frame();
                 entry.store(Entry::to(frame).writable().0, Relaxed);
             }
-            let table = world.hardware.borrow_mut().add_table(&entries);
+            let table = world.hardware.borrow_mut().add_table(numbers(&entries));
             slots[slot].store(Entry::to(table).0, Relaxed);
             (table, entries)
         });
@@ -141,7 +142,7 @@ impl KernelTable {
         let page =
             |page| CheckWord::named(Entry::to(page).writable().0, || format!("kernel page {page}"));
         let words: Vec<_> = (0..SLOTS).map(page).collect();
-        world.kernel_pages(|kernel, memory| kernel.set_words(memory, &words));
+        world.kernel_pages(|kernel, memory| kernel.set_words(memory, numbers(&words)));
         Self(words)
     }
 
@@ -445,6 +446,10 @@ impl World {
         }
         self.see(4);
     }
+}
+
+fn numbers(words: &[CheckWord]) -> Vec<u32> {
+    words.iter().map(CheckWord::number).collect()
 }
 
 fn as_bits(pages: impl Fn(usize) -> bool) -> u64 {

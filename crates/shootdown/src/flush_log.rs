@@ -9,8 +9,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::extent::Extent;
-use crate::machine::{Machine, Word};
-use crate::rules::{Rule, order};
+use crate::memory::{Memory, Word, order};
+use crate::rules::Rule;
 
 /// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
 /// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
@@ -23,13 +23,13 @@ pub(crate) const LOG_ENTRIES: usize = 16;
 /// The count comes last, so that in a [`Space`](crate::Space) it shares a line with what is read
 /// along with it.
 #[repr(C)]
-pub(crate) struct Journal<M: Machine> {
+pub(crate) struct FlushLog<M: Memory> {
     entries: [Entry<M>; LOG_ENTRIES],
     pub(crate) generation: M::Word,
 }
 
 /// The flush of one generation.
-struct Entry<M: Machine> {
+struct Entry<M: Memory> {
     /// The generation times 4, plus [`RECLAIMED`] if it was such a flush, plus [`WRITING`] while
     /// `extent` is not yet that generation's.
     stamp: M::Word,
@@ -42,20 +42,20 @@ const GENERATION: u64 = 4;
 
 /// Why page tables were changed. It decides how much of it is worth making up for page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// The program asked for it.
-    Asked,
-    /// Who needs memory took pages that seemed of no use: the program goes on with all others.
-    Reclaimed,
+pub(crate) enum Cause {
+    /// The program asked for the change.
+    Explicit,
+    /// The kernel reclaimed pages that seemed to be unused. The program continues with all others.
+    Reclaim,
 }
 
 /// How many pages are worth invalidating one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ceiling {
     /// Of those that the program itself has changed.
-    pub(crate) asked: usize,
+    pub(crate) explicit: usize,
     /// Of those that a batch has taken from it.
-    pub(crate) reclaimed: usize,
+    pub(crate) reclaim: usize,
     /// Of all; no less than each of these.
     pub(crate) all: usize,
 }
@@ -63,15 +63,15 @@ pub(crate) struct Ceiling {
 impl Ceiling {
     /// So many, whoever has changed them.
     pub(crate) const fn of_all(pages: usize) -> Self {
-        Self { asked: pages, reclaimed: pages, all: pages }
+        Self { explicit: pages, reclaim: pages, all: pages }
     }
 
     /// The part of the ceiling that applies to one kind of flush.
     #[inline]
-    pub(crate) const fn of(&self, origin: Origin) -> usize {
-        match origin {
-            Origin::Asked => self.asked,
-            Origin::Reclaimed => self.reclaimed,
+    pub(crate) const fn of(&self, cause: Cause) -> usize {
+        match cause {
+            Cause::Explicit => self.explicit,
+            Cause::Reclaim => self.reclaim,
         }
     }
 }
@@ -119,7 +119,7 @@ impl Ranges {
     }
 }
 
-impl<M: Machine> Journal<M> {
+impl<M: Memory> FlushLog<M> {
     pub(crate) fn new() -> Self {
         Self {
             generation: M::Word::new(0),
@@ -139,7 +139,7 @@ impl<M: Machine> Journal<M> {
     /// Counts so many flushes, then fences: whatever the caller reads next, it reads after the
     /// bump. Returns the generation of the last of them.
     ///
-    /// The page tables must have been [published](Machine::publish). See [`Rule::FlushFence`].
+    /// The page tables must have been [published](crate::Machine::publish). See [`Rule::FlushFence`].
     #[inline]
     pub(crate) fn bump(&self, machine: &M, count: u64) -> u64 {
         let release = order(machine, Rule::BumpRelease);
@@ -156,9 +156,9 @@ impl<M: Machine> Journal<M> {
     /// Does nothing if the entry's writer of 16 generations ago is still at it or that of 16
     /// generations hence was faster: then it stays unknown, which costs a reader a whole flush.
     #[inline]
-    pub(crate) fn log(&self, machine: &M, generation: u64, extent: Extent, origin: Origin) {
+    pub(crate) fn record(&self, machine: &M, generation: u64, extent: Extent, cause: Cause) {
         let entry = self.entry(generation);
-        let mark = if origin == Origin::Reclaimed { RECLAIMED } else { 0 };
+        let mark = if cause == Cause::Reclaim { RECLAIMED } else { 0 };
         let stamp = (generation * GENERATION) | mark;
         let claim = order(machine, Rule::StampClaim);
         // Not read first, which would fetch the line twice, once to read and once to write. Most
@@ -184,9 +184,9 @@ impl<M: Machine> Journal<M> {
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if seen + 1 == now
-            && let Some((extent, origin)) = self.read(machine, now)
+            && let Some((extent, cause)) = self.read(machine, now)
             && !extent.is_unbounded()
-            && extent.page_count() <= ceiling.of(origin)
+            && extent.page_count() <= ceiling.of(cause)
         {
             return Missed::Ranges(Ranges::One(extent));
         }
@@ -199,9 +199,9 @@ impl<M: Machine> Journal<M> {
             return Missed::Everything;
         }
         let mut extents = [Extent::whole(); LOG_ENTRIES];
-        let (mut count, mut asked, mut reclaimed) = (0, 0, 0);
+        let (mut count, mut explicit, mut reclaim) = (0, 0, 0);
         for generation in seen + 1..=now {
-            let Some((extent, origin)) = self.read(machine, generation) else {
+            let Some((extent, cause)) = self.read(machine, generation) else {
                 if machine.breaks(Rule::KnowEveryRange) {
                     continue;
                 }
@@ -214,13 +214,13 @@ impl<M: Machine> Journal<M> {
             if extents[..count].iter().any(|known| known.contains(extent)) {
                 continue;
             }
-            match origin {
-                Origin::Asked => asked += extent.page_count(),
-                Origin::Reclaimed => reclaimed += extent.page_count(),
+            match cause {
+                Cause::Explicit => explicit += extent.page_count(),
+                Cause::Reclaim => reclaim += extent.page_count(),
             }
-            if asked > ceiling.asked
-                || reclaimed > ceiling.reclaimed
-                || asked + reclaimed > ceiling.all
+            if explicit > ceiling.explicit
+                || reclaim > ceiling.reclaim
+                || explicit + reclaim > ceiling.all
             {
                 return Missed::Everything;
             }
@@ -232,16 +232,16 @@ impl<M: Machine> Journal<M> {
 
     /// What the flush of a generation covered, if its entry is written and not yet overwritten.
     #[inline]
-    pub(crate) fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Origin)> {
+    pub(crate) fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Cause)> {
         let entry = self.entry(generation);
         let stamp = entry.stamp.load(order(machine, Rule::StampAcquire));
         if stamp & !RECLAIMED != generation * GENERATION {
             return None;
         }
         let bits = entry.extent.load(order(machine, Rule::ExtentAcquire));
-        let origin = if stamp & RECLAIMED == 0 { Origin::Asked } else { Origin::Reclaimed };
+        let cause = if stamp & RECLAIMED == 0 { Cause::Explicit } else { Cause::Reclaim };
         // Relaxed: ExtentAcquire, above, orders this load after that of the extent.
-        (entry.stamp.load(Relaxed) == stamp).then(|| (Extent::from_bits(bits), origin))
+        (entry.stamp.load(Relaxed) == stamp).then(|| (Extent::from_bits(bits), cause))
     }
 
     #[inline]
@@ -254,7 +254,7 @@ impl<M: Machine> Journal<M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::machine::CpuId;
+    use crate::ids::CpuId;
     use crate::soft::{Config, Host, Platform, Soft};
     use core::cell::{Cell, RefCell};
     use core::sync::atomic::{AtomicU64, Ordering};
@@ -334,37 +334,37 @@ mod tests {
 
     type Watching = Soft<WatchedHost>;
 
-    /// A journal on its machine.
+    /// A log on its machine.
     struct Log {
         engine: Shootdown<Watching>,
-        journal: Journal<Watching>,
+        log: FlushLog<Watching>,
     }
 
-    use Origin::{Asked, Reclaimed};
+    use Cause::{Explicit, Reclaim};
 
     impl Log {
         fn new() -> Self {
-            Self { engine: Watching::engine(Config::default()), journal: Journal::new() }
+            Self { engine: Watching::engine(Config::default()), log: FlushLog::new() }
         }
 
         /// Logs so many pages from the page with the generation's number on.
-        fn log(&self, generation: u64, pages: usize, origin: Origin) {
+        fn record(&self, generation: u64, pages: usize, cause: Cause) {
             let extent = pages_at(generation, pages);
-            self.journal.log(self.engine.machine(), generation, extent, origin);
+            self.log.record(self.engine.machine(), generation, extent, cause);
         }
 
-        fn read(&self, generation: u64) -> Option<(Extent, Origin)> {
-            self.journal.read(self.engine.machine(), generation)
+        fn read(&self, generation: u64) -> Option<(Extent, Cause)> {
+            self.log.read(self.engine.machine(), generation)
         }
 
-        fn missed(&self, seen: u64, now: u64, asked: usize, all: usize) -> Missed {
-            let ceiling = Ceiling { asked, reclaimed: all, all };
-            self.journal.missed(self.engine.machine(), seen, now, ceiling)
+        fn missed(&self, seen: u64, now: u64, explicit: usize, all: usize) -> Missed {
+            let ceiling = Ceiling { explicit, reclaim: all, all };
+            self.log.missed(self.engine.machine(), seen, now, ceiling)
         }
 
         /// How many extents have to be made up for; `None` for everything.
-        fn missed_count(&self, seen: u64, now: u64, asked: usize, all: usize) -> Option<usize> {
-            match self.missed(seen, now, asked, all) {
+        fn missed_count(&self, seen: u64, now: u64, explicit: usize, all: usize) -> Option<usize> {
+            match self.missed(seen, now, explicit, all) {
                 Missed::Ranges(ranges) => Some(ranges.count()),
                 Missed::Everything => None,
             }
@@ -378,10 +378,10 @@ mod tests {
 
     #[test]
     fn an_entry_is_claimed_at_the_first_attempt() {
-        for origin in [Asked, Reclaimed] {
+        for cause in [Explicit, Reclaim] {
             let log = Log::new();
             CLAIMS.set(0);
-            (1..=100).for_each(|generation| log.log(generation, 1, origin));
+            (1..=100).for_each(|generation| log.record(generation, 1, cause));
             assert_eq!(CLAIMS.get(), 100);
         }
     }
@@ -389,9 +389,9 @@ mod tests {
     #[test]
     fn an_entry_of_another_kind_is_overwritten() {
         let log = Log::new();
-        for (generation, origin) in [(1, Asked), (17, Reclaimed), (33, Asked)] {
-            log.log(generation, 1, origin);
-            assert_eq!(log.read(generation), Some((pages_at(generation, 1), origin)));
+        for (generation, cause) in [(1, Explicit), (17, Reclaim), (33, Explicit)] {
+            log.record(generation, 1, cause);
+            assert_eq!(log.read(generation), Some((pages_at(generation, 1), cause)));
         }
         assert_eq!(log.read(17), None);
     }
@@ -399,28 +399,28 @@ mod tests {
     #[test]
     fn who_is_overtaken_by_sixteen_generations_logs_nothing() {
         let log = Log::new();
-        log.log(17, 1, Asked);
-        log.log(1, 1, Asked);
-        assert_eq!((log.read(1), log.read(17)), (None, Some((pages_at(17, 1), Asked))));
+        log.record(17, 1, Explicit);
+        log.record(1, 1, Explicit);
+        assert_eq!((log.read(1), log.read(17)), (None, Some((pages_at(17, 1), Explicit))));
     }
 
     /// Else the entry would pair the stamp of the one with the extent of the other.
     #[test]
     fn who_finds_an_entry_being_written_logs_nothing() {
-        for origin in [Asked, Reclaimed] {
+        for cause in [Explicit, Reclaim] {
             let log = Rc::new(Log::new());
             let other = Rc::clone(&log);
             // Between the extent and the stamp.
-            INTERLUDE.set(Some((1, Box::new(move || other.log(17, 1, Asked)))));
-            log.log(1, 1, origin);
-            assert_eq!((log.read(1), log.read(17)), (Some((pages_at(1, 1), origin)), None));
+            INTERLUDE.set(Some((1, Box::new(move || other.record(17, 1, Explicit)))));
+            log.record(1, 1, cause);
+            assert_eq!((log.read(1), log.read(17)), (Some((pages_at(1, 1), cause)), None));
         }
     }
 
     #[test]
     fn the_log_reaches_back_sixteen_flushes() {
         let log = Log::new();
-        (1..=20).for_each(|generation| log.log(generation, 1, Asked));
+        (1..=20).for_each(|generation| log.record(generation, 1, Explicit));
         assert_eq!(log.missed_count(4, 20, 33, 33), Some(16));
         assert_eq!(log.missed_count(3, 20, 33, 33), None);
         // Nor is it reason to look that nothing was missed.
@@ -437,28 +437,28 @@ mod tests {
     #[test]
     fn pages_are_dropped_one_by_one_up_to_the_ceilings() {
         let log = Log::new();
-        log.log(1, 4, Asked);
+        log.record(1, 4, Explicit);
         assert_eq!((log.missed_count(0, 1, 4, 4), log.missed_count(0, 1, 3, 3)), (Some(1), None));
-        log.log(2, 4, Reclaimed);
+        log.record(2, 4, Reclaim);
         assert_eq!((log.missed_count(0, 2, 4, 8), log.missed_count(0, 2, 4, 7)), (Some(2), None));
         // The program's own are the first.
         assert_eq!((log.missed_count(0, 2, 3, 8), log.missed_count(1, 2, 3, 4)), (None, Some(1)));
-        log.log(3, 2, Asked);
+        log.record(3, 2, Explicit);
         assert_eq!((log.missed_count(0, 3, 6, 10), log.missed_count(0, 3, 5, 10)), (Some(3), None));
     }
 
     #[test]
     fn each_cause_has_a_ceiling_of_its_own() {
         let log = Log::new();
-        let ceiling = Ceiling { asked: 3, reclaimed: 4, all: 6 };
-        let count = |seen, now| match log.journal.missed(log.engine.machine(), seen, now, ceiling) {
+        let ceiling = Ceiling { explicit: 3, reclaim: 4, all: 6 };
+        let count = |seen, now| match log.log.missed(log.engine.machine(), seen, now, ceiling) {
             Missed::Ranges(ranges) => Some(ranges.count()),
             Missed::Everything => None,
         };
-        for (generation, pages, origin) in
-            [(1, 3, Asked), (2, 4, Reclaimed), (3, 2, Asked), (4, 4, Asked), (5, 5, Reclaimed)]
+        for (generation, pages, cause) in
+            [(1, 3, Explicit), (2, 4, Reclaim), (3, 2, Explicit), (4, 4, Explicit), (5, 5, Reclaim)]
         {
-            log.log(generation, pages, origin);
+            log.record(generation, pages, cause);
         }
         let one = [0, 1, 2, 3, 4].map(|seen| count(seen, seen + 1));
         assert_eq!(one, [Some(1), Some(1), Some(1), None, None]);
@@ -470,17 +470,17 @@ mod tests {
         let log = Log::new();
         let machine = log.engine.machine();
         for (generation, pages) in [(1, 2), (2, 1), (3, 3)] {
-            log.journal.log(machine, generation, pages_at(7, pages), Asked);
+            log.log.record(machine, generation, pages_at(7, pages), Explicit);
         }
         // The longer one comes too late.
         let ranges = [pages_at(7, 2), pages_at(7, 3)];
         let Missed::Ranges(missed) = log.missed(0, 3, 5, 5) else { panic!("5 pages are allowed") };
         assert_eq!(missed.iter().collect::<Vec<_>>(), ranges);
         assert!(!missed.free_tables());
-        log.journal.log(machine, 4, pages_at(8, 1).freeing_tables(), Asked);
+        log.log.record(machine, 4, pages_at(8, 1).freeing_tables(), Explicit);
         let Missed::Ranges(missed) = log.missed(0, 4, 6, 6) else { panic!("6 pages are allowed") };
         assert!(missed.free_tables());
-        log.journal.log(machine, 5, Extent::whole(), Asked);
+        log.log.record(machine, 5, Extent::whole(), Explicit);
         assert_eq!((log.missed_count(4, 5, 33, 33), log.missed_count(3, 5, 33, 33)), (None, None));
     }
 }

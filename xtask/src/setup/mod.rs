@@ -17,8 +17,8 @@ const CARGO_MUTANTS: &str = "27.1.0";
 /// the next.
 const ROOM_MIB: u64 = 4 * 1024;
 
-/// Room, targets, components, and a nightly toolchain with miri.
-pub(crate) fn for_tests() -> Result<(), Failure> {
+/// Checks the room on the disk, and installs targets and components of the stable toolchain.
+pub(crate) fn toolchain() -> Result<(), Failure> {
     room()?;
     let installed = Command::new("rustup").args("target list --installed").output()?;
     for target in BARE_TARGETS {
@@ -32,6 +32,12 @@ pub(crate) fn for_tests() -> Result<(), Failure> {
             Command::new("rustup").args("component add").arg(component).run()?;
         }
     }
+    println!("targets and components are installed");
+    Ok(())
+}
+
+/// Installs miri, the emulators and valgrind.
+pub(crate) fn packages() -> Result<(), Failure> {
     let nightly = Command::new("rustup")
         .args("component list --installed --toolchain nightly")
         .output()
@@ -43,14 +49,20 @@ pub(crate) fn for_tests() -> Result<(), Failure> {
         let add = "component add miri rust-src --toolchain nightly";
         Command::new("rustup").args(if nightly.is_empty() { install } else { add }).run()?;
     }
-    println!("targets, components and miri are installed");
+    println!("miri is installed");
+    let ready = emulators::for_boots()?;
+    println!("emulators are installed for {}", ready.join(", "));
+    if let Err(failure) = instruction_counter() {
+        // The step that counts reports that it is skipped.
+        println!("note: {}", failure.cause());
+    }
     Ok(())
 }
 
 /// Before the lab is first built: a compiler that finds the disk full says so in a hundred lines.
 fn room() -> Result<(), Failure> {
     let output = crate::output();
-    if output.join("debug/shootdown").exists() {
+    if output.join("ci/shootdown").exists() {
         return Ok(());
     }
     let failed = |error: std::io::Error| {
