@@ -2,9 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, PipeReader, Read as _};
 use std::path::Path;
-use std::process::{self, ExitStatus, Output, Stdio};
+use std::process::{self, Child, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// One line of cause and one of remedy.
 #[derive(Debug)]
@@ -29,6 +32,13 @@ impl fmt::Display for Failure {
     }
 }
 
+/// The output of a command, and how it ended: `None` if it was stopped.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) output: String,
+}
+
 /// A command that runs in the root of the repository.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -43,14 +53,15 @@ pub(crate) fn cargo(arguments: &str) -> Command {
 }
 
 impl Command {
-    pub(crate) fn new(program: &str) -> Self {
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        let program = program.as_ref();
         let mut command = process::Command::new(program);
         command.current_dir(crate::root());
         // Set by the cargo that runs us, for the toolchain that runs us.
         for inherited in ["CARGO", "RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC"] {
             command.env_remove(inherited);
         }
-        Self { command, line: program.to_owned() }
+        Self { command, line: program.display().to_string() }
     }
 
     pub(crate) fn args(mut self, words: &str) -> Self {
@@ -78,14 +89,8 @@ impl Command {
 
     /// Runs it, with its output shown.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
-        match self.command.status() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Failure::new(
-                format!("`{}` failed ({status})", self.line),
-                "read what it says above",
-            )),
-            Err(error) => Err(self.not_run(&error)),
-        }
+        let status = self.command.status().map_err(|error| self.not_run(&error))?;
+        self.succeeded(status)
     }
 
     /// Runs it, with its output shown, and returns how it ended.
@@ -106,6 +111,47 @@ impl Command {
             child.wait()
         };
         run().map_err(|error| self.not_run(&error))
+    }
+
+    /// Runs it, hands over each line that it prints on either stream, and fails if it does.
+    pub(crate) fn run_with(mut self, mut line: impl FnMut(&str)) -> Result<(), Failure> {
+        let (mut child, output) = self.start().map_err(|error| self.not_run(&error))?;
+        for text in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            line(&String::from_utf8_lossy(&text));
+        }
+        let status = child.wait().map_err(|error| self.not_run(&error))?;
+        self.succeeded(status)
+    }
+
+    /// Runs it for at most `limit`, and returns its output and how it ended.
+    pub(crate) fn captured_within(mut self, limit: Duration) -> Result<Captured, Failure> {
+        /// After that, a process that the command started and left behind holds the pipe.
+        const AFTER_KILL: Duration = Duration::from_secs(1);
+        let (mut child, mut output) = self.start().map_err(|error| self.not_run(&error))?;
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // What was read before an error is worth showing; nobody waits for it after a while.
+            let _ = output.read_to_end(&mut bytes);
+            let _ = sender.send(bytes);
+        });
+        let in_time = receiver.recv_timeout(limit);
+        let status = match &in_time {
+            Ok(_) => Some(child.wait().map_err(|error| self.not_run(&error))?),
+            Err(_) => child.kill().and_then(|()| child.wait()).err().and(None),
+        };
+        let bytes = in_time.or_else(|_| receiver.recv_timeout(AFTER_KILL)).unwrap_or_default();
+        Ok(Captured { status, output: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    /// Starts it with both of its streams in one pipe.
+    fn start(&mut self) -> io::Result<(Child, PipeReader)> {
+        let (reader, writer) = io::pipe()?;
+        self.command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+        let child = self.command.spawn();
+        // These would keep the pipe open.
+        self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok((child?, reader))
     }
 
     /// Runs it, and returns what it printed.
@@ -135,10 +181,16 @@ impl Command {
         }
         eprint!("{}", String::from_utf8_lossy(&output.stdout));
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        Err(Failure::new(
-            format!("`{}` failed ({})", self.line, output.status),
-            "read what it says above",
-        ))
+        self.succeeded(output.status)
+    }
+
+    /// A failure, unless this is the status of a success.
+    fn succeeded(&self, status: ExitStatus) -> Result<(), Failure> {
+        if status.success() {
+            return Ok(());
+        }
+        let cause = format!("`{}` failed ({status})", self.line);
+        Err(Failure::new(cause, "read its output above"))
     }
 
     fn not_run(&self, error: &std::io::Error) -> Failure {

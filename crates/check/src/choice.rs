@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
+use crate::hash::{Ready, finish, mix};
 use crate::world::Action;
 
 /// Decides.
@@ -244,33 +245,5 @@ impl Chooser for Again {
         // One that is not possible any more is left out: so schedules can be made shorter.
         let next = self.actions.find_map(|next| actions.iter().position(|&it| it == next));
         Some(next.unwrap_or(0))
-    }
-}
-
-/// Adds a value to a hash.
-pub(crate) const fn mix(hash: u64, value: u64) -> u64 {
-    // The sum, lest nothing added to nothing be nothing.
-    finish((hash.rotate_left(23) ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15))
-}
-
-const fn finish(mut hash: u64) -> u64 {
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
-}
-
-/// For what is a hash already.
-#[derive(Default)]
-pub(crate) struct Ready(u64);
-
-impl Hasher for Ready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only hashes are hashed");
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
     }
 }

@@ -7,10 +7,9 @@ use crate::choice::{Again, Chooser, Everything, Priorities, Random};
 use crate::hardware::Wrong;
 use crate::history::{Line, Writing};
 use crate::profile::Profile;
-use crate::run::{End, Outcome, Setting, Stacks};
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::world::Action;
+use crate::world::{Action, End, Outcome, Setting, Stacks};
 
 /// What can be run over and over.
 pub trait Scene {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::choice::mix;
 use crate::hardware::{Entry, Wrong};
-use crate::memory::{CheckWord, Memory};
+use crate::hash::mix;
+use crate::memory::Memory;
 use crate::profile::{Invalidations, Profile};
 
 /// A page as its entry was, and how often its frame had been given away by then.
@@ -52,9 +52,9 @@ impl KernelPages {
     }
 
     /// These are the words of their page table, each with a frame of the same number.
-    pub(crate) fn set_words(&mut self, memory: &Memory, words: &[CheckWord]) -> Option<Wrong> {
-        self.words = words.iter().map(CheckWord::number).collect();
+    pub(crate) fn set_words(&mut self, memory: &Memory, words: Vec<u32>) -> Option<Wrong> {
         self.lives = vec![0; words.len()];
+        self.words = words;
         self.fill(memory)
     }
 

@@ -61,16 +61,14 @@
 // In reading order.
 mod profile;
 mod sometimes;
-mod system;
-mod sharing;
-mod world;
+mod hash;
 mod history;
-mod run;
 mod memory;
 mod hardware;
 mod kernel_pages;
 mod telling;
-mod machine;
+mod sharing;
+mod world;
 mod choice;
 mod explore;
 mod timeline;
@@ -90,13 +88,12 @@ pub use hardware::{
     Access, Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
 };
 pub use history::{Line, LineKind, Writing};
-pub use machine::{KernelTable, PageTables, Upper};
-pub use memory::{CheckWord, complete_accesses, fence, publish};
 pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
-pub use run::{End, Outcome, Setting, Stacks, run};
 pub use sharing::Sharing;
 pub use sometimes::Sometimes;
-pub use system::System;
 pub use telling::{Told, Use};
 pub use timeline::Detail;
-pub use world::{Action, World, with_world};
+pub use world::{
+    Action, CheckWord, End, KernelTable, Outcome, PageTables, Setting, Stacks, System, Upper,
+    World, complete_accesses, fence, publish, run, with_world,
+};

@@ -1,7 +1,7 @@
 //! Who may be interrupted for a space: whoever uses it, or is on its way from or to any space,
 //! while others change it. Everyone else catches up by itself.
 
-use crate::choice::mix;
+use crate::hash::mix;
 use crate::memory::Memory;
 
 /// What a CPU does with spaces, as far as others can know.

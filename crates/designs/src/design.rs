@@ -1,6 +1,7 @@
 //! A design, as others refer to it.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use shootdown_sim::Sim;
@@ -62,6 +63,12 @@ impl PartialEq for Design {
 }
 
 impl Eq for Design {}
+
+impl Hash for Design {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
 
 impl fmt::Debug for Design {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -50,9 +50,9 @@ unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
         self.root
     }
     #[inline]
-    fn ring(&self, _: &CpuSet<Counted<P, W>>) {}
+    fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
     #[inline]
-    fn relax(&self, _: &CpuSet<Counted<P, W>>) {}
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {}
     #[inline]
     fn reclaim(&self, _: NonNull<Space<Counted<P, W>>>) {}
 }

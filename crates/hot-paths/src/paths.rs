@@ -113,7 +113,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.here.answer(),
-            limits: Limits::new([91, 91, 91], Some([75, 75, 75])),
+            limits: Limits::new([89, 89, 89], Some([75, 75, 75])),
         },
         // The batch has the space already.
         Self {

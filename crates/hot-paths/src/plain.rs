@@ -8,17 +8,16 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use shootdown::{Entries, Extent, Root, Tag, TagSlot};
+use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 use shootdown_hw::Processor;
 
 /// A processor with six tags, as many as Linux uses on x86, and no TLB.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
-// SAFETY: there is one thread, one TLB that holds nothing, and no interrupt.
-unsafe impl Processor for Plain {
-    type TagSlots = [TagSlot; 6];
-    type TagWords = [AtomicU64; 0];
+// SAFETY: sequentially consistent operations are full barriers.
+unsafe impl Memory for Plain {
+    type Word = AtomicU64;
 
     const PREFETCHES: bool = false;
 
@@ -36,6 +35,14 @@ unsafe impl Processor for Plain {
     fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) -> u64 {
         word.fetch_add(value, SeqCst)
     }
+}
+
+// SAFETY: there is one thread, one TLB that holds nothing, and no interrupt.
+unsafe impl Processor for Plain {
+    type TagSlots = [TagSlot; 6];
+    type TagWords = [AtomicU64; 0];
+    type Broadcaster = NoBroadcaster;
+
     #[inline]
     fn publish(&self) {}
     #[inline]

@@ -32,21 +32,21 @@ pub unsafe trait Kernel: Sync + Sized {
 
     /// How many CPUs there can be at most.
     fn cpu_limit(&self) -> usize {
-        CpuSet::<Bare<Self>>::capacity()
+        CpuSet::<Self::CpuBits>::capacity()
     }
 
     /// The page table that maps the kernel and nothing else, for ever.
     fn root(&self) -> Root;
 
     /// Sends the flush interrupt, and sees to it that who takes it finds memory as it is now.
-    fn ring(&self, cpus: &CpuSet<Bare<Self>>);
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>);
 
     /// A space that was retired is the kernel's again.
     fn reclaim(&self, space: NonNull<Space<Bare<Self>>>);
 
     /// Called over and over while waiting for other CPUs, before
     /// [the processor's](Processor::relax): a place to count, or to yield a virtual CPU.
-    fn relax(&self, waiting: &CpuSet<Bare<Self>>) {
+    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
         let _ = waiting;
     }
 }

@@ -34,6 +34,7 @@
 extern crate std;
 
 // In reading order.
+mod forward;
 mod processor;
 mod kernel;
 mod bare;
@@ -44,7 +45,7 @@ pub mod x86_64;
 
 pub use bare::Bare;
 pub use kernel::Kernel;
-pub use processor::{Processor, Targets};
+pub use processor::Processor;
 
 #[doc(no_inline)]
 pub use shootdown::Machine;

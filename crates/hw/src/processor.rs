@@ -2,62 +2,27 @@
 
 #![expect(unsafe_code, reason = "the half of the engine's contract that is the processor's")]
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use shootdown::{
-    Broadcast, CpuId, Entries, Extent, FlushCosts, Root, Tag, TagSlots, TagWords, Tagging,
-    TellingCosts,
+    Broadcaster, Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlots, TagWords, Tagging,
 };
 
-/// The CPUs that a broadcast is for, where it [names](shootdown::Reach::Targets) them.
-pub type Targets<'a> = &'a mut dyn Iterator<Item = CpuId>;
-
-/// A processor's translation caches and barriers. Each method is what the method of the same name
-/// of [`Machine`](shootdown::Machine) is, with what the kernel knows as an argument.
+/// A processor's translation caches. Its barriers are its [`Memory`].
+///
+/// Each method is the method of the same name of [`Machine`](shootdown::Machine), with what the
+/// kernel knows as an argument.
 ///
 /// # Safety
 ///
-/// What [`Machine`](shootdown::Machine) asks of these methods.
-pub unsafe trait Processor: Sync {
+/// The obligations of [`Machine`](shootdown::Machine) for these methods.
+pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::TagSlots`](shootdown::Machine::TagSlots).
     type TagSlots: TagSlots;
     /// See [`Machine::TagWords`](shootdown::Machine::TagWords).
     type TagWords: TagWords<AtomicU64>;
-
-    /// A full barrier.
-    fn fence(&self);
-
-    /// Stores, then a full barrier.
-    #[inline]
-    fn store_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) {
-        word.store(value, order);
-        self.fence();
-    }
-
-    /// Adds, then a full barrier.
-    #[inline]
-    fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        let held = word.fetch_add(value, order);
-        self.fence();
-        held
-    }
-
-    /// Sets bits, then a full barrier.
-    #[inline]
-    fn fetch_or_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        let held = word.fetch_or(value, order);
-        self.fence();
-        held
-    }
-
-    /// Whether `prefetch` does anything.
-    const PREFETCHES: bool = true;
-
-    /// Begins to fetch a word that is about to be read.
-    #[inline]
-    fn prefetch(&self, word: &AtomicU64) {
-        let _ = word;
-    }
+    /// See [`Machine::Broadcaster`](shootdown::Machine::Broadcaster).
+    type Broadcaster: Broadcaster;
 
     /// Makes page-table writes visible to every walker.
     fn publish(&self);
@@ -67,12 +32,6 @@ pub unsafe trait Processor: Sync {
     fn synchronize(&self) {
         self.fence();
         self.publish();
-    }
-
-    /// A clock of this CPU's in ns; 0 where there is none.
-    #[inline]
-    fn clock_ns(&self) -> u64 {
-        0
     }
 
     /// Whether interrupts are masked on this CPU.
@@ -137,33 +96,11 @@ pub unsafe trait Processor: Sync {
         false
     }
 
-    /// How others are told without an interrupt.
+    /// The hardware's way to invalidate on other CPUs: see
+    /// [`Machine::broadcaster`](shootdown::Machine::broadcaster).
     #[inline]
-    fn broadcast(&self) -> Option<Broadcast> {
+    fn broadcaster(&self) -> Option<&Self::Broadcaster> {
         None
-    }
-
-    /// What telling costs.
-    #[inline]
-    fn telling_costs(&self) -> TellingCosts {
-        TellingCosts::default()
-    }
-
-    /// Begins to drop pages, or all of a tag, elsewhere, too.
-    fn issue_broadcast(&self, targets: Targets<'_>, tag: Tag, extent: Extent) {
-        let _ = (targets, tag, extent);
-        unreachable!("this processor said that it cannot broadcast");
-    }
-
-    /// Begins to drop pages of the kernel's, or everything, elsewhere, too.
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        let _ = extent;
-        unreachable!("this processor said that it cannot broadcast");
-    }
-
-    /// Waits for what this CPU has issued; how long, in ns, or 0 if that is not measured.
-    fn complete_broadcasts(&self) -> u64 {
-        0
     }
 
     /// Called while waiting for other CPUs.

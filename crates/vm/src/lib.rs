@@ -82,7 +82,7 @@
 //!
 //! In this order:
 //!
-//! - [`Platform`] and [`Coherence`] are the two seams; [`Teller`] is of use behind the second.
+//! - [`Platform`] and [`Coherence`] are the two seams.
 //! - [`File`] is the page cache, [`Area`] what user space asked for, [`format`](Format) the bits of
 //!   an entry, and `table` the tree of them.
 //! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush CPUs come to by
@@ -108,7 +108,6 @@ extern crate alloc;
 // In reading order.
 mod platform;
 mod coherence;
-mod teller;
 mod error;
 mod file;
 mod area;
@@ -143,7 +142,6 @@ pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
 pub use space::{AddressSpace, Stats};
 pub use system::System;
-pub use teller::Teller;
 pub use vm::Vm;
 
 /// The size of a page.

@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use shootdown::{
-    Batch, BatchIsFull, CpuStats, Extent, Horizon, Pending, Presence, Root, Space, StaleWrites,
+    Batch, BatchIsFull, CpuStats, Extent, Horizon, LazyEntryPredictor, Pending, Presence, Root,
+    Space, StaleWrites,
 };
 use shootdown_vm::{
     Batching, Change, Defer, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush, Retired,
-    Scheduling, Teller, UnmapLock, ZeroPage,
+    Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
@@ -30,10 +31,10 @@ pub(crate) struct Sent {
     began_ns: u64,
 }
 
-static TELLERS: [Teller; CPUS_MAX] = [const { Teller::new() }; CPUS_MAX];
+static PREDICTORS: [LazyEntryPredictor; CPUS_MAX] = [const { LazyEntryPredictor::new() }; CPUS_MAX];
 
-fn teller() -> &'static Teller {
-    &TELLERS[Arch::cpu() as usize]
+fn predictor() -> &'static LazyEntryPredictor {
+    &PREDICTORS[Arch::cpu() as usize]
 }
 
 /// Loads a space, or comes back to it, and counts what that made the CPU forget. Returns whether it
@@ -171,13 +172,13 @@ impl Scheduling for Engine {
         // SAFETY: as our caller promises.
         unsafe { load(space) };
         // The thread is in the kernel, and need not be told of flushes until it leaves that.
-        if teller().switched() {
+        if predictor().switched() {
             self.enter_lazy();
         }
     }
 
     fn enter_kernel(&self) {
-        if teller().enters_kernel() {
+        if predictor().entered_kernel() {
             self.enter_lazy();
         }
     }
@@ -185,9 +186,9 @@ impl Scheduling for Engine {
     unsafe fn return_to_user(&self, space: &SharedSpace) {
         // SAFETY: as our caller promises. Nothing but a comparison, if the CPU has not told.
         let has_made_up = unsafe { load(space) };
-        teller().returns_to_user();
+        predictor().returned_to_user();
         if has_made_up {
-            teller().made_up();
+            predictor().caught_up();
         }
     }
 
@@ -200,7 +201,7 @@ impl Scheduling for Engine {
     }
 
     fn interrupt(&self) {
-        teller().interrupted();
+        predictor().interrupted();
         with_here(|here| here.answer());
     }
 }

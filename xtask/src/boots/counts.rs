@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::{BOOK, WORKLOADS, boot, written};
+use super::{BOOK, Built, WORKLOADS, written};
 use crate::command::{Command, Failure};
+use crate::parallel;
 
 /// What was counted, with what it was counted with.
 const COUNTS: &str = "kernel/counts.csv";
@@ -30,8 +31,8 @@ const RECORDED_ON: (&str, u32) = ("x86_64", 2);
 /// Another compiler makes other code, and another emulator has other devices.
 const COUNTED_WITH: [&str; 2] = ["rustc 1.95.", "QEMU emulator version 10.0."];
 
-/// Counts, and compares.
-pub(crate) fn compare() -> Result<(), Failure> {
+/// Counts every workload and recording, and compares the counts with the file.
+pub(super) fn compare(built: &Built) -> Result<(), Failure> {
     let compiler = Command::new("rustc").args("--version").output()?;
     let emulator = Command::new("qemu-system-x86_64").args("--version").output()?;
     for (wanted, found) in COUNTED_WITH.into_iter().zip([&compiler, &emulator]) {
@@ -41,35 +42,30 @@ pub(crate) fn compare() -> Result<(), Failure> {
             return Ok(());
         }
     }
-    let mut counts = "arch,workload,cpus,count,booted,simulated\n".to_owned();
+    let mut runs = Vec::new();
     for (arch, cpus) in CPUS {
         for workload in WORKLOADS {
-            for cpus in cpus {
-                counts += &counted(arch, workload, *cpus)?;
-            }
+            runs.extend(cpus.iter().map(|cpus| (arch, workload, *cpus)));
         }
-        println!("{arch}: {} workloads counted", WORKLOADS.len());
     }
-    let (arch, cpus) = RECORDED_ON;
-    for recording in RECORDINGS {
-        counts += &counted(arch, recording, cpus)?;
+    runs.extend(RECORDINGS.map(|recording| (RECORDED_ON.0, recording, RECORDED_ON.1)));
+    let counted = parallel::map(&runs, |(arch, name, cpus)| counted(built, arch, name, *cpus));
+    let mut counts = "arch,workload,cpus,count,booted,simulated\n".to_owned();
+    for counted in counted {
+        counts += &counted?;
     }
-    println!("{arch}: {} recordings counted", RECORDINGS.len());
+    println!("{} runs counted", runs.len());
     written::part_of(BOOK, "workloads", &table(&counts))?;
     written::whole(COUNTS, &counts)
 }
 
-/// Lines of one workload.
-fn counted(arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
-    let said = boot(arch)
-        .args("--counts --format csv --workload")
-        .arg(workload)
-        .arg("--cpus")
-        .arg(cpus.to_string())
-        .output()?;
+/// The lines of one workload.
+fn counted(built: &Built, arch: &str, workload: &str, cpus: u32) -> Result<String, Failure> {
+    let command = built.count(arch).args("--workload").arg(workload).args("--cpus");
+    let printed = command.arg(cpus.to_string()).output()?;
     // As it is printed, but for the architecture, which is first here.
     let mut counts = String::new();
-    for (_, rest) in said.lines().skip(1).filter_map(|line| line.split_once(',')) {
+    for (_, rest) in printed.lines().skip(1).filter_map(|line| line.split_once(',')) {
         let rest = rest.strip_prefix(arch).unwrap_or(rest);
         let _ = writeln!(counts, "{arch},{workload}{rest}");
     }

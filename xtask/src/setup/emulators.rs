@@ -71,7 +71,7 @@ pub(crate) fn bochs() -> Result<(), Failure> {
     install_from_distribution(PACKAGES)
 }
 
-/// `cargo` with these words for the kernel on a target, whose `core` is there or built.
+/// `cargo` with these words for the kernel on a target, with a prebuilt `core` or one to be built.
 pub(crate) fn cargo_for_kernel(words: &str, target: &str) -> Result<Command, Failure> {
     core_for(target)?;
     let command = cargo(words).args("--package shootdown-kernel --target").arg(target);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use shootdown::{Lifetime, Rule};
 
 use crate::explore::Scene;
-use crate::run::{Outcome, Setting};
+use crate::world::{Outcome, Setting};
 
 pub use hostile::Hostile;
 pub use op::{BadProgram, Op};

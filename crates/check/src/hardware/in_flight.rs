@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Entry, Hardware, PAGES};
-use crate::choice::mix;
+use crate::hash::mix;
 use crate::memory::Memory;
 
 /// What a CPU finds for a page.

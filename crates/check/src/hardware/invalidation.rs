@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::{Hardware, Overwritten, PAGE_NUMBERS, Wrong};
-use crate::choice::mix;
+use crate::hash::mix;
 use crate::memory::Memory;
 
 /// One that is not complete.

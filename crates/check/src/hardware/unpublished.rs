@@ -12,7 +12,7 @@
 //! orders it by the dependency.
 
 use super::{Entry, Hardware, Leaf, PAGES, SLOTS, Upper};
-use crate::choice::mix;
+use crate::hash::mix;
 use crate::memory::Memory;
 use crate::profile::Invalidations;
 

@@ -6,8 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead, uses_foreign};
 use crate::hardware::Keeps;
-use crate::memory::fence;
 use crate::profile::Profile;
+use crate::world::fence;
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
@@ -102,7 +102,7 @@ fn free_and_flush(stage: &Stage) {
 }
 
 fn flush_twice_and_wait_once(stage: &Stage) {
-    let answers = stage.word(0);
+    let answers = stage.word("answers");
     let ask = || {
         let before = answers.load(Acquire);
         let ticket = stage.ask(0);
@@ -123,11 +123,11 @@ fn flush_twice_and_wait_once(stage: &Stage) {
 
 fn drops_and_counts(stage: &Stage) {
     stage.drop_all();
-    stage.word(0).fetch_add(1, AcqRel);
+    stage.word("answers").fetch_add(1, AcqRel);
 }
 
 fn miss_a_full_flush(stage: &Stage) {
-    let (generation, absent) = (stage.word(0), stage.word(1));
+    let (generation, absent) = (stage.word("the generation"), stage.word("absent"));
     let seen = generation.load(Acquire);
     stage.load(0);
     stage.user_mode();
@@ -151,8 +151,8 @@ fn miss_a_full_flush(stage: &Stage) {
 fn flush_all_and_then_a_page(stage: &Stage) {
     for page in [0, 1] {
         let frame = stage.take(0, page);
-        stage.word(0).fetch_add(1, AcqRel);
-        if stage.word(1).load(Acquire) == 0 {
+        stage.word("the generation").fetch_add(1, AcqRel);
+        if stage.word("absent").load(Acquire) == 0 {
             stage.ask_and_wait(0);
         }
         stage.reuse(frame);
@@ -160,7 +160,7 @@ fn flush_all_and_then_a_page(stage: &Stage) {
 }
 
 fn note_and_flush_later(stage: &Stage) {
-    let clean = stage.word(0);
+    let clean = stage.word("clean");
     stage.load(0);
     let frame = stage.take(0, 0);
     if stage.is_mended() {
@@ -188,19 +188,19 @@ fn use_it_and_sweep(stage: &Stage) {
     stage.load(0);
     stage.user_mode();
     // The tick.
-    if stage.word(0).load(Acquire) != 0 {
+    if stage.word("state").load(Acquire) != 0 {
         stage.drop_page(0);
     }
-    stage.come_to(1);
+    stage.come_to("swept");
     stage.user_mode();
 }
 
 fn unmap_and_put_off(stage: &Stage) {
     let frame = stage.take(0, 0);
-    stage.come_to(0);
+    stage.come_to("state");
     if stage.is_mended() {
         // It has looked before we came, or has come to it: who can tell is interrupted.
-        stage.wait_for(1);
+        stage.wait_for("swept");
         stage.ask_and_wait(0);
     }
     stage.reuse(frame);

@@ -6,9 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, nothing, uses_dead, uses_foreign};
 use crate::hardware::{Entry, Keeps};
-use crate::memory::{fence, publish};
 use crate::profile::Profile;
-use crate::world::{World, with_world};
+use crate::world::{World, fence, publish, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
@@ -91,15 +90,15 @@ fn broadcast_and_go_on(stage: &Stage) {
     stage.take(0, 0);
     publish();
     with_world(|world| world.issue_broadcast(|page| page == 0));
-    stage.come_to(0);
+    stage.come_to("issued");
     with_world(World::complete_broadcasts);
-    stage.come_to(1);
+    stage.come_to("completed");
 }
 
 fn rely_on_its_own_barrier(stage: &Stage) {
-    stage.wait_for(0);
+    stage.wait_for("issued");
     if stage.is_mended() {
-        stage.wait_for(1);
+        stage.wait_for("completed");
     }
     with_world(World::complete_broadcasts);
     stage.is_flushed(0, 0);
@@ -156,10 +155,10 @@ fn load_both_under_no_tag(stage: &Stage) {
 
 fn switch_by_the_tag_it_finds(stage: &Stage) {
     stage.masked(|| {
-        let has_global_tag = stage.word(0).load(Acquire) != 0;
+        let has_global_tag = stage.word("has a global tag").load(Acquire) != 0;
         if stage.is_mended() || !has_global_tag {
             // By its own tag, for which it must be interrupted.
-            stage.word(1).fetch_or(1, AcqRel);
+            stage.word("present").fetch_or(1, AcqRel);
         }
         stage.load(0);
         if stage.is_mended() && !has_global_tag {
@@ -170,10 +169,10 @@ fn switch_by_the_tag_it_finds(stage: &Stage) {
 }
 
 fn flush_by_the_tag_it_has(stage: &Stage) {
-    stage.word(0).fetch_or(1, AcqRel);
+    stage.word("has a global tag").fetch_or(1, AcqRel);
     let frame = stage.take(0, 0);
     // A broadcast to the global tag reaches no entry under the CPU's own.
-    if stage.is_mended() && stage.word(1).load(Acquire) != 0 {
+    if stage.is_mended() && stage.word("present").load(Acquire) != 0 {
         stage.ask_and_wait(0);
     }
     stage.reuse(frame);

@@ -17,12 +17,10 @@ use shootdown::Word;
 
 use crate::explore::Scene;
 use crate::hardware::{Entry, Keeps, Wrong};
-use crate::machine::{PageTables, Upper};
-use crate::memory::{CheckWord, fence};
 use crate::profile::Profile;
-use crate::run::{Outcome, Setting, run};
-use crate::system::System;
-use crate::world::{World, with_world};
+use crate::world::{
+    CheckWord, Outcome, PageTables, Setting, System, Upper, World, fence, run, with_world,
+};
 
 /// A bug.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +90,7 @@ impl Scene for BugScene<'_> {
 #[derive(Debug)]
 pub(crate) struct Stage {
     spaces: Vec<PageTables>,
-    words: Vec<CheckWord>,
+    words: Vec<(&'static str, CheckWord)>,
     /// How often each CPU was asked.
     asked: Vec<CheckWord>,
     /// And how often it has answered.
@@ -122,7 +120,10 @@ impl Stage {
         };
         Self {
             spaces: (0..spaces).map(|_| PageTables::new(world)).collect(),
-            words: words.iter().map(|&name| CheckWord::named(0, || name.to_owned())).collect(),
+            words: words
+                .iter()
+                .map(|&name| (name, CheckWord::named(0, || name.to_owned())))
+                .collect(),
             asked: counters("what is asked of CPU"),
             answered: counters("the answer of CPU"),
             cpus,
@@ -139,8 +140,10 @@ impl Stage {
         with_world(World::cpu)
     }
 
-    fn word(&self, index: usize) -> &CheckWord {
-        &self.words[index]
+    /// The word of this name, which is in the bug's list of words.
+    fn word(&self, name: &str) -> &CheckWord {
+        let (_, word) = self.words.iter().find(|(it, _)| *it == name).expect("a word of the bug");
+        word
     }
 
     fn space(&self, index: usize) -> &PageTables {
@@ -203,12 +206,12 @@ impl Stage {
     }
 
     /// Waits until another CPU has come so far.
-    fn wait_for(&self, word: usize) {
+    fn wait_for(&self, word: &str) {
         self.wait_until(|| self.word(word).load(Acquire) != 0);
     }
 
     /// Tells another CPU that one has come so far.
-    fn come_to(&self, word: usize) {
+    fn come_to(&self, word: &str) {
         self.word(word).store(1, Release);
         fence();
     }

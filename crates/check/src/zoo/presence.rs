@@ -6,10 +6,9 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, interrupts_for_nothing, uses_dead, walks_freed};
 use crate::hardware::Entry;
-use crate::memory::fence;
 use crate::profile::Profile;
 use crate::telling::{Told, Use};
-use crate::world::with_world;
+use crate::world::{fence, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
@@ -46,7 +45,7 @@ pub(super) const BUGS: &[Bug] = &[
         finds: uses_dead,
         spaces: 1,
         words: &["the generation", "what is loaded"],
-        cpus: &[switch_and_say_so_late, flush_who_is_active],
+        cpus: &[switch_and_say_so_late, flush_who_has_loaded],
         handler: drops_everything,
     },
     Bug {
@@ -102,7 +101,7 @@ pub(super) const BUGS: &[Bug] = &[
 
 fn join_and_use(stage: &Stage) {
     stage.masked(|| {
-        stage.word(0).fetch_or(1, AcqRel);
+        stage.word("the mask").fetch_or(1, AcqRel);
         stage.load(0);
     });
     stage.user_mode();
@@ -114,7 +113,7 @@ fn flush_whom_the_mask_names(stage: &Stage) {
     if stage.is_mended() {
         fence();
     }
-    if stage.word(0).load(Acquire) & 1 != 0 {
+    if stage.word("the mask").load(Acquire) & 1 != 0 {
         stage.ask_and_wait(0);
     }
     fence();
@@ -124,14 +123,14 @@ fn flush_whom_the_mask_names(stage: &Stage) {
 
 fn flush_whom_the_mask_names_in_order(stage: &Stage) {
     let frame = stage.take(0, 0);
-    if stage.word(0).load(Acquire) & 1 != 0 {
+    if stage.word("the mask").load(Acquire) & 1 != 0 {
         stage.ask_and_wait(0);
     }
     stage.reuse(frame);
 }
 
 fn be_lazy_and_come_back(stage: &Stage) {
-    let (generation, lazy) = (stage.word(0), stage.word(1));
+    let (generation, lazy) = (stage.word("the generation"), stage.word("lazy"));
     let seen = generation.load(Acquire);
     stage.load(0);
     lazy.store(1, Release);
@@ -150,15 +149,15 @@ fn be_lazy_and_come_back(stage: &Stage) {
 
 fn flush_who_is_not_lazy(stage: &Stage) {
     let frame = stage.take(0, 0);
-    stage.word(0).fetch_add(1, AcqRel);
-    if stage.word(1).load(Acquire) == 0 {
+    stage.word("the generation").fetch_add(1, AcqRel);
+    if stage.word("lazy").load(Acquire) == 0 {
         stage.ask_and_wait(0);
     }
     stage.reuse(frame);
 }
 
 fn switch_and_say_so_late(stage: &Stage) {
-    let (generation, loaded) = (stage.word(0), stage.word(1));
+    let (generation, loaded) = (stage.word("the generation"), stage.word("what is loaded"));
     stage.masked(|| {
         if stage.is_mended() {
             // From here on it counts as loaded.
@@ -175,35 +174,35 @@ fn switch_and_say_so_late(stage: &Stage) {
 
 fn use_while_trimmed(stage: &Stage) {
     stage.masked(|| {
-        stage.word(0).fetch_or(1, AcqRel);
+        stage.word("the mask").fetch_or(1, AcqRel);
         stage.load(0);
     });
-    stage.wait_for(1);
+    stage.wait_for("trimmed");
     stage.user_mode();
 }
 
 fn trim_and_flush(stage: &Stage) {
     if !stage.is_mended() {
         // All but the one user have been asked to leave by now, and have.
-        stage.word(0).store(0, Release);
+        stage.word("the mask").store(0, Release);
         fence();
     }
-    stage.come_to(1);
+    stage.come_to("trimmed");
     flush_whom_the_mask_names_in_order(stage);
 }
 
 fn leave_the_mask_and_then_the_space(stage: &Stage) {
     stage.masked(|| {
-        stage.word(0).fetch_or(1, AcqRel);
+        stage.word("the mask").fetch_or(1, AcqRel);
         stage.load(0);
     });
     stage.user_mode();
     stage.masked(|| {
         if stage.is_mended() {
             stage.load_kernel();
-            stage.word(0).fetch_and(!1, AcqRel);
+            stage.word("the mask").fetch_and(!1, AcqRel);
         } else {
-            stage.word(0).fetch_and(!1, AcqRel);
+            stage.word("the mask").fetch_and(!1, AcqRel);
             stage.load_kernel();
         }
     });
@@ -212,7 +211,7 @@ fn leave_the_mask_and_then_the_space(stage: &Stage) {
 fn free_a_table_that_the_mask_may_walk(stage: &Stage) {
     let table = stage.unhook(0, 0);
     fence();
-    if stage.word(0).load(Acquire) & 1 != 0 {
+    if stage.word("the mask").load(Acquire) & 1 != 0 {
         stage.ask_and_wait(0);
     }
     with_world(|world| world.free_table(table));
@@ -221,23 +220,23 @@ fn free_a_table_that_the_mask_may_walk(stage: &Stage) {
 fn run_and_idle(stage: &Stage) {
     stage.masked(|| {
         with_world(|world| world.uses(Use::Switching));
-        stage.word(1).store(1, Release);
+        stage.word("active").store(1, Release);
         fence();
         stage.load(0);
         with_world(|world| world.uses(Use::Of(stage.space(0).root())));
     });
     stage.user_mode();
     stage.masked(|| {
-        stage.word(1).store(0, Release);
+        stage.word("active").store(0, Release);
         with_world(|world| world.uses(Use::None));
     });
 }
 
 fn flush_whoever_may_hold_it(stage: &Stage) {
     let frame = stage.take(0, 0);
-    stage.word(0).fetch_add(1, AcqRel);
+    stage.word("the generation").fetch_add(1, AcqRel);
     let flush = || {
-        if !stage.is_mended() || stage.word(1).load(Acquire) != 0 {
+        if !stage.is_mended() || stage.word("active").load(Acquire) != 0 {
             stage.ask_and_wait(0);
         }
     };
@@ -246,7 +245,7 @@ fn flush_whoever_may_hold_it(stage: &Stage) {
 }
 
 fn load_and_note_the_generation(stage: &Stage) {
-    let (generation, active) = (stage.word(0), stage.word(1));
+    let (generation, active) = (stage.word("the generation"), stage.word("active"));
     stage.masked(|| {
         let before = generation.load(Acquire);
         stage.load(0);
@@ -260,10 +259,19 @@ fn load_and_note_the_generation(stage: &Stage) {
     stage.user_mode();
 }
 
+fn flush_who_has_loaded(stage: &Stage) {
+    flush_if(stage, "what is loaded");
+}
+
 fn flush_who_is_active(stage: &Stage) {
+    flush_if(stage, "active");
+}
+
+/// Takes a page, and asks CPU 0 to drop it if a word is not zero.
+fn flush_if(stage: &Stage, word: &str) {
     let frame = stage.take(0, 0);
-    stage.word(0).fetch_add(1, AcqRel);
-    if stage.word(1).load(Acquire) != 0 {
+    stage.word("the generation").fetch_add(1, AcqRel);
+    if stage.word(word).load(Acquire) != 0 {
         stage.ask_and_wait(0);
     }
     stage.reuse(frame);

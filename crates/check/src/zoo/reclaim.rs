@@ -6,9 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead};
 use crate::hardware::{Entry, Wrong};
-use crate::memory::fence;
 use crate::profile::Profile;
-use crate::world::with_world;
+use crate::world::{fence, with_world};
 
 const USER: usize = 0;
 
@@ -111,17 +110,17 @@ fn use_it(stage: &Stage) {
 }
 
 fn take_and_flush_later(stage: &Stage) {
-    stage.word(0).fetch_add(1, AcqRel);
+    stage.word("held back").fetch_add(1, AcqRel);
     stage.take(0, 0);
-    stage.come_to(1);
+    stage.come_to("taken");
     stage.ask_and_wait(USER);
-    stage.word(0).fetch_add(1_u64.wrapping_neg(), AcqRel);
+    stage.word("held back").fetch_add(1_u64.wrapping_neg(), AcqRel);
 }
 
 fn unmap_what_is_there(stage: &Stage) {
-    stage.wait_for(1);
+    stage.wait_for("taken");
     let found = stage.space(0).swap(0, Entry::EMPTY);
-    let is_held_back = stage.is_mended() && stage.word(0).load(Acquire) != 0;
+    let is_held_back = stage.is_mended() && stage.word("held back").load(Acquire) != 0;
     if found.is_present() || is_held_back {
         stage.ask_and_wait(USER);
     }
@@ -131,35 +130,35 @@ fn unmap_what_is_there(stage: &Stage) {
 fn take_with_a_flag(stage: &Stage) {
     begin_pending(stage);
     stage.take(0, 0);
-    stage.come_to(1);
+    stage.come_to("taken");
     stage.ask_and_wait(USER);
     end_pending(stage);
 }
 
 fn take_another_and_rely_on_the_first(stage: &Stage) {
-    stage.wait_for(1);
+    stage.wait_for("taken");
     begin_pending(stage);
     // It finds nothing to flush of its own.
     end_pending(stage);
-    if stage.word(0).load(Acquire) == 0 {
+    if stage.word("pending").load(Acquire) == 0 {
         stage.is_flushed(0, 0);
     }
 }
 
 fn begin_pending(stage: &Stage) {
     if stage.is_mended() {
-        stage.word(0).fetch_add(1, AcqRel);
+        stage.word("pending").fetch_add(1, AcqRel);
     } else {
-        stage.word(0).store(1, Release);
+        stage.word("pending").store(1, Release);
         fence();
     }
 }
 
 fn end_pending(stage: &Stage) {
     if stage.is_mended() {
-        stage.word(0).fetch_add(1_u64.wrapping_neg(), AcqRel);
+        stage.word("pending").fetch_add(1_u64.wrapping_neg(), AcqRel);
     } else {
-        stage.word(0).store(0, Release);
+        stage.word("pending").store(0, Release);
         fence();
     }
 }
@@ -167,13 +166,13 @@ fn end_pending(stage: &Stage) {
 fn clear_and_flush(stage: &Stage) {
     stage.take(0, 0);
     stage.ask_and_wait(USER);
-    stage.come_to(0);
+    stage.come_to("flushed");
 }
 
 fn copy_what_is_clear(stage: &Stage) {
     if !stage.space(0).entry(0).is_present() {
         if stage.is_mended() {
-            stage.wait_for(0);
+            stage.wait_for("flushed");
         }
         stage.is_flushed(0, 0);
     }
@@ -202,22 +201,22 @@ fn move_and_flush(stage: &Stage) {
     let entry = stage.space(0).swap(0, Entry::EMPTY);
     stage.space(0).swap(2, entry);
     fence();
-    flush_and_let_others_come(stage);
+    flush_and_come_to(stage, "moved");
 }
 
-/// Or the other way round.
-fn flush_and_let_others_come(stage: &Stage) {
+/// Flushes, and lets the other CPU go on; with the bug, in the opposite order.
+fn flush_and_come_to(stage: &Stage, word: &str) {
     if stage.is_mended() {
         stage.ask_and_wait(USER);
     }
-    stage.come_to(0);
+    stage.come_to(word);
     if !stage.is_mended() {
         stage.ask_and_wait(USER);
     }
 }
 
 fn unmap_where_it_went(stage: &Stage) {
-    stage.wait_for(0);
+    stage.wait_for("moved");
     let frame = stage.take(0, 2);
     // Of the new place alone.
     with_world(|world| {
@@ -229,10 +228,10 @@ fn unmap_where_it_went(stage: &Stage) {
 
 fn unlink_and_flush(stage: &Stage) {
     stage.take(0, 0);
-    flush_and_let_others_come(stage);
+    flush_and_come_to(stage, "unlinked");
 }
 
 fn free_what_no_area_maps(stage: &Stage) {
-    stage.wait_for(0);
+    stage.wait_for("unlinked");
     stage.reuse(0);
 }

@@ -6,10 +6,8 @@ use shootdown::Word;
 
 use super::{Bug, Stage, drops_everything, uses_dead, walks_freed};
 use crate::hardware::Entry;
-use crate::machine::Upper;
-use crate::memory::fence;
 use crate::profile::Profile;
-use crate::world::with_world;
+use crate::world::{Upper, fence, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
     Bug {
@@ -114,13 +112,13 @@ fn free_a_table_after_the_flush(stage: &Stage) {
 fn be_lazy(stage: &Stage) {
     stage.load(0);
     stage.user_mode();
-    stage.word(0).store(1, Release);
+    stage.word("lazy").store(1, Release);
 }
 
 fn free_a_table_under_who_may_be_lazy(stage: &Stage) {
     let table = stage.unhook(0, 0);
     fence();
-    if stage.is_mended() || stage.word(0).load(Acquire) == 0 {
+    if stage.is_mended() || stage.word("lazy").load(Acquire) == 0 {
         stage.ask_and_wait(0);
     }
     with_world(|world| world.free_table(table));
@@ -128,22 +126,22 @@ fn free_a_table_under_who_may_be_lazy(stage: &Stage) {
 
 fn go_offline(stage: &Stage) {
     stage.masked(|| {
-        stage.word(0).fetch_or(1, AcqRel);
+        stage.word("the mask").fetch_or(1, AcqRel);
         stage.load(0);
     });
     stage.user_mode();
-    stage.come_to(1);
+    stage.come_to("no thread left");
     stage.masked(|| {
         if stage.is_mended() {
             stage.load_kernel();
         }
-        stage.word(0).fetch_and(!1, AcqRel);
+        stage.word("the mask").fetch_and(!1, AcqRel);
     });
 }
 
 fn exit_the_space(stage: &Stage) {
-    stage.wait_for(1);
-    if stage.word(0).load(Acquire) != 0 {
+    stage.wait_for("no thread left");
+    if stage.word("the mask").load(Acquire) != 0 {
         stage.ask_and_wait(0);
     }
     with_world(|world| world.free_root(stage.space(0).root()));
@@ -178,13 +176,13 @@ fn free_a_table_by_early_answer(stage: &Stage) {
         stage.ask_and_wait(0);
     } else {
         stage.ask(0);
-        stage.wait_for(0);
+        stage.wait_for("the answer");
     }
     with_world(|world| world.free_table(table));
 }
 
 fn answers_early(stage: &Stage) {
-    stage.word(0).store(1, Release);
+    stage.word("the answer").store(1, Release);
     fence();
     stage.drop_all();
 }

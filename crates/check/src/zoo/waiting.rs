@@ -77,11 +77,11 @@ fn wait_masked(stage: &Stage, other: usize) {
 }
 
 fn lock(stage: &Stage) {
-    stage.wait_until(|| stage.word(0).swap(1, AcqRel) == 0);
+    stage.wait_until(|| stage.word("the lock").swap(1, AcqRel) == 0);
 }
 
 fn unlock(stage: &Stage) {
-    stage.word(0).store(0, Release);
+    stage.word("the lock").store(0, Release);
 }
 
 fn take_the_lock_masked(stage: &Stage) {
@@ -106,7 +106,7 @@ fn flush_under_the_lock(stage: &Stage) {
 fn come_online(stage: &Stage) {
     with_world(World::mask);
     let goes_online = || {
-        stage.word(0).fetch_or(1, AcqRel);
+        stage.word("online").fetch_or(1, AcqRel);
     };
     if stage.is_mended() {
         with_world(World::unmask);
@@ -114,20 +114,20 @@ fn come_online(stage: &Stage) {
     } else {
         // It waits for who has started it, and only then lets interrupts in.
         goes_online();
-        stage.wait_until(|| stage.word(0).load(Acquire) & 2 != 0);
+        stage.wait_until(|| stage.word("online").load(Acquire) & 2 != 0);
         with_world(World::unmask);
     }
 }
 
 fn flush_who_is_online(stage: &Stage) {
-    if stage.word(0).load(Acquire) & 1 != 0 {
+    if stage.word("online").load(Acquire) & 1 != 0 {
         stage.ask_and_wait(0);
     }
-    stage.word(0).fetch_or(2, AcqRel);
+    stage.word("online").fetch_or(2, AcqRel);
 }
 
 fn attend_and_leave(stage: &Stage) {
-    let (attended, rung) = (stage.word(0), stage.word(1));
+    let (attended, rung) = (stage.word("attended"), stage.word("rung"));
     attended.swap(1, AcqRel);
     serve(stage);
     attended.swap(0, AcqRel);
@@ -137,8 +137,8 @@ fn attend_and_leave(stage: &Stage) {
 }
 
 fn serve(stage: &Stage) {
-    if stage.word(1).swap(0, AcqRel) != 0 {
-        stage.word(2).store(1, Release);
+    if stage.word("rung").swap(0, AcqRel) != 0 {
+        stage.word("served").store(1, Release);
     }
 }
 
@@ -147,10 +147,10 @@ fn serves(stage: &Stage) {
 }
 
 fn ring_the_bell(stage: &Stage) {
-    let (attended, rung) = (stage.word(0), stage.word(1));
+    let (attended, rung) = (stage.word("attended"), stage.word("rung"));
     rung.swap(1, AcqRel);
     if attended.load(Acquire) == 0 {
         stage.ask(0);
     }
-    stage.wait_for(2);
+    stage.wait_for("served");
 }

@@ -12,8 +12,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, PageSize, Reach,
-    Root, Rule, Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts, Word,
+    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime,
+    Machine, Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot,
+    Tagging, Word,
 };
 
 use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running};
@@ -61,7 +62,7 @@ pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     tags: usize,
     flush_ceiling: usize,
     broadcast: Option<Broadcast>,
-    telling_costs: TellingCosts,
+    notify_costs: NotifyCosts,
     broken: Option<Rule>,
     flush_costs: FlushCosts,
 }
@@ -94,7 +95,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             tags: machine.tlb.tags,
             flush_ceiling: machine.tlb.flush_ceiling,
             broadcast: telling::broadcast(machine, tell),
-            telling_costs: telling::costs(machine, tell),
+            notify_costs: telling::costs(machine, tell),
             broken,
             flush_costs: flush_costs(&machine.tlb),
         })
@@ -156,29 +157,11 @@ fn on_machine(f: impl FnOnce(&Sim)) {
     with_running(f);
 }
 
-// SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; accesses
-// happen one after the other, and `fence` costs what it would cost to make that so; the TLB of the
-// simulation forgets at once what it is told to forget, INVLPG including what is cached of upper
-// levels; what was broadcast is gone when its issuer has waited, and a remote fence when it
-// returns; interrupts arrive after finite time; `breaks` is only ever true in tests that expect the
-// oracle to notice.
-unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
+// SAFETY: accesses happen one after the other, and `fence` costs what it would cost to make that
+// so. `breaks` is only ever true in tests that expect the oracle to notice.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L> {
     type Word = SimWord;
-    type CpuBits = [u64; WORDS];
-    type TagSlots = [TagSlot; 256];
-    type TagWords = [SimWord; 2048];
 
-    const LIFETIME: Lifetime = L::LIFETIME;
-
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
-        &self.cpus[cpu.index()]
-    }
-    fn cpu(&self) -> CpuId {
-        CpuId(with_running(Sim::cpu).unwrap_or(0) as u32)
-    }
-    fn interrupts_masked(&self) -> bool {
-        with_running(Sim::is_masked).unwrap_or(true)
-    }
     fn fence(&self) {
         on_machine(Sim::fence);
     }
@@ -194,6 +177,31 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     }
     fn prefetch(&self, word: &SimWord) {
         word.prefetch();
+    }
+    fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+}
+
+// SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; the TLB of
+// the simulation drops at once what it is asked to drop, and INVLPG also drops what is cached of
+// upper levels; interrupts arrive after finite time.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
+    type CpuBits = [u64; WORDS];
+    type TagSlots = [TagSlot; 256];
+    type TagWords = [SimWord; 2048];
+    type Broadcaster = Self;
+
+    const LIFETIME: Lifetime = L::LIFETIME;
+
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        &self.cpus[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(with_running(Sim::cpu).unwrap_or(0) as u32)
+    }
+    fn interrupts_masked(&self) -> bool {
+        with_running(Sim::is_masked).unwrap_or(true)
     }
     fn publish(&self) {}
     fn traps_stale_writes(&self) -> bool {
@@ -239,41 +247,11 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     fn invalidate_all(&self) {
         on_machine(Sim::invalidate_all);
     }
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
-    fn broadcast(&self) -> Option<Broadcast> {
-        self.broadcast
-    }
-    fn telling_costs(&self) -> TellingCosts {
-        self.telling_costs
-    }
-    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
-        let Some(broadcast) = self.broadcast else { return };
-        let ranges = ranges(extent);
-        on_machine(|sim| match broadcast.reach {
-            Reach::Everyone => sim.broadcast(tag.0, told(extent, &ranges)),
-            Reach::Targets => {
-                // An SBI fence of addresses leaves what is cached of upper levels.
-                let whole = extent.is_whole() || extent.frees_tables();
-                let told = if whole { Told::Tag } else { Told::Pages(&ranges) };
-                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, told);
-            }
-        });
-    }
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        let ranges = ranges(extent);
-        let whole = extent.is_whole();
-        let told = if whole { Told::Everything } else { Told::Pages(&ranges) };
-        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, told));
-    }
-    fn complete_broadcasts(&self) -> u64 {
-        let waited = with_running(|sim| {
-            let began = sim.now();
-            sim.complete_broadcasts();
-            sim.now() - began
-        });
-        waited.unwrap_or(Time::ZERO).ns()
+    fn broadcaster(&self) -> Option<&Self> {
+        self.broadcast.map(|_| self)
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: whoever made the space keeps it until its root was taken from the list.
@@ -288,11 +266,45 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
             sim.unmask();
         });
     }
-    fn relax(&self, _waiting: &CpuSet<Self>) {
+    fn relax(&self, _waiting: &CpuSet<Self::CpuBits>) {
         on_machine(Sim::relax);
     }
-    fn breaks(&self, rule: Rule) -> bool {
-        self.broken == Some(rule)
+}
+
+// SAFETY: a broadcast has taken effect when its issuer has waited, and a remote fence when it
+// returns.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WORDS, L> {
+    fn capabilities(&self) -> Broadcast {
+        self.broadcast.expect("the machine has a broadcaster")
+    }
+    fn costs(&self) -> NotifyCosts {
+        self.notify_costs
+    }
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let ranges = ranges(extent);
+        on_machine(|sim| match self.capabilities().reach {
+            Reach::Everyone => sim.broadcast(tag.0, told(extent, &ranges)),
+            Reach::Targets => {
+                // An SBI fence of addresses leaves what is cached of upper levels.
+                let whole = extent.is_whole() || extent.frees_tables();
+                let told = if whole { Told::Tag } else { Told::Pages(&ranges) };
+                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, told);
+            }
+        });
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        let ranges = ranges(extent);
+        let whole = extent.is_whole();
+        let told = if whole { Told::Everything } else { Told::Pages(&ranges) };
+        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, told));
+    }
+    fn complete(&self) -> u64 {
+        let waited = with_running(|sim| {
+            let began = sim.now();
+            sim.complete_broadcasts();
+            sim.now() - began
+        });
+        waited.unwrap_or(Time::ZERO).ns()
     }
 }
 

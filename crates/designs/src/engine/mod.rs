@@ -13,14 +13,14 @@ use std::rc::Rc;
 
 pub use machine::{Counted, Handoff, Shoot, SimMachine, SpaceLifetime};
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, Pending, Presence, Root, Rule, Shootdown,
-    Space, StaleWrites,
+    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, LazyEntryPredictor, Pending, Presence, Root,
+    Rule, Shootdown, Space, StaleWrites,
 };
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
 use shootdown_vm::{
     Batching, Change, Defer, EmptyTables, ErasedCoherence, Flush, Lifetimes, Policy, ReclaimFlush,
-    Retired, Scheduling, Teller, UnmapLock, ZeroPage,
+    Retired, Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::design::{Design, Purpose};
@@ -62,7 +62,7 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     sim: Rc<Sim>,
     policy: Policy,
     /// For each CPU.
-    tellers: Vec<Teller>,
+    predictors: Vec<LazyEntryPredictor>,
     /// Spaces that were retired and may still be held, by their roots. The memory manager may drop
     /// them before their roots are handed out.
     retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, L>>>>>,
@@ -106,12 +106,13 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
 
     fn on(sim: Rc<Sim>, tell: Tell, broken: Option<Rule>) -> Self {
         let engine = Box::leak(Box::new(SimMachine::engine(&sim, tell, broken)));
-        let tellers = (0..sim.machine().cpu_count()).map(|_| Teller::default()).collect();
-        Self { sim, policy: POLICY, tellers, retired: RefCell::default(), engine }
+        let predictors =
+            (0..sim.machine().cpu_count()).map(|_| LazyEntryPredictor::new()).collect();
+        Self { sim, policy: POLICY, predictors, retired: RefCell::default(), engine }
     }
 
-    fn teller(&self) -> &Teller {
-        &self.tellers[self.sim.cpu()]
+    fn predictor(&self) -> &LazyEntryPredictor {
+        &self.predictors[self.sim.cpu()]
     }
 
     /// How often this CPU has flushed.
@@ -261,14 +262,14 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
             // promises.
             unsafe { here.switch(space) };
             // The thread is in the kernel, and need not be told of flushes until it leaves that.
-            if self.teller().switched() {
+            if self.predictor().switched() {
                 here.enter_lazy();
             }
         });
     }
 
     fn enter_kernel(&self) {
-        if self.teller().enters_kernel() {
+        if self.predictor().entered_kernel() {
             self.here(|here| here.enter_lazy());
         }
     }
@@ -278,10 +279,10 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
         self.here(|here| {
             // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
             unsafe { here.switch(space) };
-            self.teller().returns_to_user();
+            self.predictor().returned_to_user();
         });
         if self.flushes() != flushes_before {
-            self.teller().made_up();
+            self.predictor().caught_up();
         }
     }
 
@@ -294,7 +295,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
     }
 
     fn interrupt(&self) {
-        self.teller().interrupted();
+        self.predictor().interrupted();
         self.here(|here| here.answer());
     }
 }

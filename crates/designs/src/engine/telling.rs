@@ -1,7 +1,7 @@
 //! What it costs to tell other CPUs, as far as a kernel could know it: from the machine's numbers
 //! alone, without what runs on it.
 
-use shootdown::{Broadcast, Reach, TellingCosts};
+use shootdown::{Broadcast, NotifyCosts, Reach};
 
 use shootdown_sim::{Machine, Time, machine};
 
@@ -37,14 +37,14 @@ pub(crate) fn broadcast(machine: &Machine, tell: Tell) -> Option<Broadcast> {
 }
 
 /// What telling costs, for the choice between the two ways.
-pub(crate) fn costs(machine: &Machine, tell: Tell) -> TellingCosts {
+pub(crate) fn costs(machine: &Machine, tell: Tell) -> NotifyCosts {
     let costs = interrupt_costs(machine);
     let costs = match (&machine.broadcast, &machine.remote_fence) {
         (Some(cost), _) => {
             let others = machine.cpu_count() as u64 - 1;
             let done = cost.complete.max(cost.occupy).max(machine.cache.fence);
             let broadcast = cost.issue + done + cost.victim * others;
-            TellingCosts {
+            NotifyCosts {
                 broadcast_ns: broadcast.ns(),
                 broadcast_each_ns: 0,
                 operation_ns: (cost.issue.max(cost.occupy) + cost.victim * others).ns(),
@@ -53,7 +53,7 @@ pub(crate) fn costs(machine: &Machine, tell: Tell) -> TellingCosts {
         }
         (None, Some(cost)) => {
             let invalidation = machine.tlb.invalidate_page;
-            TellingCosts {
+            NotifyCosts {
                 broadcast_ns: (cost.call + cost.deliver + invalidation).ns(),
                 broadcast_each_ns: (cost.each + cost.target + invalidation).ns(),
                 operation_ns: (cost.call + cost.deliver + invalidation).ns(),
@@ -63,13 +63,13 @@ pub(crate) fn costs(machine: &Machine, tell: Tell) -> TellingCosts {
         (None, None) => costs,
     };
     match tell {
-        Tell::Broadcasts => TellingCosts { interrupt_ns: u64::MAX, ..costs },
+        Tell::Broadcasts => NotifyCosts { interrupt_ns: u64::MAX, ..costs },
         Tell::Chosen | Tell::Interrupts => costs,
     }
 }
 
 /// The part of the costs that has to do with interrupts.
-fn interrupt_costs(machine: &Machine) -> TellingCosts {
+fn interrupt_costs(machine: &Machine) -> NotifyCosts {
     let cost = &machine.interrupt;
     let virtualization = machine.virtualization.as_ref();
     let extra = |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
@@ -80,9 +80,9 @@ fn interrupt_costs(machine: &Machine) -> TellingCosts {
     let lines = machine.cache.socket * 3;
     let handled = taken + machine.tlb.invalidate_page;
     let sends_each = send.ns() / cost.targets_per_send.max(1) as u64;
-    TellingCosts {
+    NotifyCosts {
         interrupt_ns: (send + deliver + handled + lines).ns(),
         interrupt_each_ns: sends_each + (machine.cache.socket * 3 + handled + cost.exit).ns(),
-        ..TellingCosts::default()
+        ..NotifyCosts::default()
     }
 }

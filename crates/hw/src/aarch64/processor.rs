@@ -19,8 +19,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::{Processor, Targets};
-use shootdown::{Broadcast, Entries, Extent, Root, Tag, TagSlot, Tagging, TellingCosts};
+use crate::Processor;
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Root, Tag,
+    TagSlot, Tagging,
+};
 
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Operation, Whose};
@@ -51,15 +54,9 @@ impl Aarch64 {
     }
 }
 
-// SAFETY: each method is what the manual asks for, as said there.
-unsafe impl Processor for Aarch64 {
-    /// For how many spaces a CPU knows up to which generation its TLB is clean: 8 KiB for each CPU.
-    /// The ASID names the slot, so more slots take no longer to find. A space that shares its slot
-    /// with another that runs here drops its translations at each switch, unless every flush of it
-    /// was broadcast or found no other CPU.
-    type TagSlots = [TagSlot; 256];
-    /// 16 bits of tags, each with its pin: 16 KiB.
-    type TagWords = [AtomicU64; 2048];
+// SAFETY: `dmb ish` is a full barrier.
+unsafe impl Memory for Aarch64 {
+    type Word = AtomicU64;
 
     /// `dmb ish`.
     #[inline]
@@ -71,11 +68,18 @@ unsafe impl Processor for Aarch64 {
     fn prefetch(&self, word: &AtomicU64) {
         instruction::prefetch(word.as_ptr());
     }
+}
 
-    #[inline]
-    fn clock_ns(&self) -> u64 {
-        self.ns_of(instruction::counter())
-    }
+// SAFETY: each method is what the manual asks for, as said there.
+unsafe impl Processor for Aarch64 {
+    /// For how many spaces a CPU knows up to which generation its TLB is clean: 8 KiB for each CPU.
+    /// The ASID names the slot, so more slots take no longer to find. A space that shares its slot
+    /// with another that runs here drops its translations at each switch, unless every flush of it
+    /// was broadcast or found no other CPU.
+    type TagSlots = [TagSlot; 256];
+    /// 16 bits of tags, each with its pin: 16 KiB.
+    type TagWords = [AtomicU64; 2048];
+    type Broadcaster = Self;
 
     #[inline]
     fn publish(&self) {
@@ -167,30 +171,8 @@ unsafe impl Processor for Aarch64 {
     }
 
     #[inline]
-    fn broadcast(&self) -> Option<Broadcast> {
-        Some(self.broadcasts())
-    }
-
-    #[inline]
-    fn telling_costs(&self) -> TellingCosts {
-        self.costs()
-    }
-
-    /// It reaches everyone, whoever the targets are.
-    fn issue_broadcast(&self, _: Targets<'_>, tag: Tag, extent: Extent) {
-        self.invalidate_everywhere(Whose::Tag(tag), extent);
-    }
-
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        self.invalidate_everywhere(Whose::Everyone, extent);
-    }
-
-    /// `dsb` waits for the operations of its own CPU alone, wherever they take effect; it cannot be
-    /// done by another.
-    fn complete_broadcasts(&self) -> u64 {
-        let start = instruction::counter();
-        instruction::complete_shared();
-        self.ns_of(instruction::counter() - start)
+    fn broadcaster(&self) -> Option<&Self> {
+        Some(self)
     }
 
     /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer
@@ -198,6 +180,42 @@ unsafe impl Processor for Aarch64 {
     #[inline]
     fn relax(&self) {
         instruction::relax();
+    }
+}
+
+// SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for all
+// that this CPU has issued.
+unsafe impl Broadcaster for Aarch64 {
+    #[inline]
+    fn capabilities(&self) -> Broadcast {
+        self.broadcasts()
+    }
+
+    #[inline]
+    fn costs(&self) -> NotifyCosts {
+        self.costs()
+    }
+
+    /// It reaches everyone, whoever the targets are.
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+        self.invalidate_everywhere(Whose::Tag(tag), extent);
+    }
+
+    fn broadcast_kernel(&self, extent: Extent) {
+        self.invalidate_everywhere(Whose::Everyone, extent);
+    }
+
+    /// `dsb` waits for the operations of its own CPU alone, wherever they take effect; it cannot be
+    /// done by another.
+    fn complete(&self) -> u64 {
+        let start = instruction::counter();
+        instruction::complete_shared();
+        self.ns_of(instruction::counter() - start)
+    }
+
+    #[inline]
+    fn clock_ns(&self) -> u64 {
+        self.ns_of(instruction::counter())
     }
 }
 
@@ -286,12 +304,12 @@ mod tests {
     fn what_is_broadcast_is_completed_later() {
         let tag = Whose::Tag(Tag(1));
         let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
-        let nobody = &mut core::iter::empty();
-        let issued = steps_of(|| PROCESSOR.issue_broadcast(nobody, Tag(1), two));
+        let nobody = &CpuSet::<[u64; 1]>::new();
+        let issued = steps_of(|| PROCESSOR.broadcast(nobody, Tag(1), two));
         assert_eq!(issued, pages(tag, Levels::Last, &[0x1000, 0x2000], SHARED));
-        let issued = steps_of(|| PROCESSOR.issue_kernel_broadcast(Extent::whole()));
+        let issued = steps_of(|| PROCESSOR.broadcast_kernel(Extent::whole()));
         assert_eq!(issued, [Tlbi(Operation::All, SHARED)]);
-        let completed = steps_of(|| assert_eq!(PROCESSOR.complete_broadcasts(), 1_000_000));
+        let completed = steps_of(|| assert_eq!(PROCESSOR.complete(), 1_000_000));
         assert_eq!(completed, [Synchronize, CompleteShared, Synchronize]);
         assert_eq!(steps_of(|| PROCESSOR.publish()), [Publish]);
         assert_eq!(steps_of(|| PROCESSOR.synchronize()), [CompleteShared]);
@@ -300,7 +318,7 @@ mod tests {
     #[test]
     fn who_must_be_told_twice_is() {
         let repeating = PROCESSOR.repeating();
-        let issued = steps_of(|| repeating.issue_kernel_broadcast(Extent::whole()));
+        let issued = steps_of(|| repeating.broadcast_kernel(Extent::whole()));
         let all = Tlbi(Operation::All, SHARED);
         assert_eq!(issued, [all, CompleteShared, all]);
         // Not here: an operation of one CPU is not affected.

@@ -1,6 +1,6 @@
 //! The processor, and what a kernel may say of it.
 
-use shootdown::{Extent, PageSize, TellingCosts};
+use shootdown::{Extent, NotifyCosts, PageSize};
 
 use crate::aarch64::features::Features;
 use crate::aarch64::operation::{Operation, Whose};
@@ -11,7 +11,7 @@ use crate::aarch64::plan::Plan;
 pub struct Aarch64 {
     features: Features,
     largest_leaf: PageSize,
-    costs: TellingCosts,
+    costs: NotifyCosts,
     issue: Issue,
 }
 
@@ -32,8 +32,8 @@ pub enum Issue {
 /// of an `mprotect` with its flush and without. Further operations are but handed to the
 /// interconnect; where others queue for it, the engine [measures] that itself.
 ///
-/// [measures]: crate::Processor::complete_broadcasts
-const COSTS: TellingCosts = TellingCosts {
+/// [measures]: shootdown::Broadcaster::complete
+const COSTS: NotifyCosts = NotifyCosts {
     interrupt_ns: 660,
     interrupt_each_ns: 510,
     broadcast_ns: 350,
@@ -68,7 +68,7 @@ impl Aarch64 {
 
     /// The kernel has measured what telling costs.
     #[must_use]
-    pub const fn with_costs(self, costs: TellingCosts) -> Self {
+    pub const fn with_costs(self, costs: NotifyCosts) -> Self {
         Self { costs, ..self }
     }
 
@@ -97,7 +97,7 @@ impl Aarch64 {
 
     /// What telling costs.
     #[must_use]
-    pub const fn costs(&self) -> TellingCosts {
+    pub const fn costs(&self) -> NotifyCosts {
         self.costs
     }
 }

@@ -4,7 +4,7 @@ use std::env;
 use std::rc::Rc;
 
 use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
-use shootdown_program::Refusals;
+use shootdown_program::OnFault;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
@@ -152,7 +152,7 @@ impl Case {
             memory: self.room.memory(reading),
             nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
             contents: Contents::Checked,
-            refusals: Refusals::Survived,
+            on_fault: OnFault::Survived,
         };
         run(machine, limits, Rc::new(self.program.clone()), design)
     }

@@ -4,8 +4,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Processor, Targets};
-use shootdown::{Broadcast, Entries, Extent, Reach, Root, Tag, TagSlot, Tagging, TellingCosts};
+use crate::Processor;
+use shootdown::{
+    Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, Memory, NotifyCosts, Reach, Root,
+    Tag, TagSlot, Tagging,
+};
 
 use crate::x86_64::features::Features;
 #[cfg(not(test))]
@@ -29,7 +32,7 @@ pub enum KernelPages {
 pub struct X86_64 {
     features: Features,
     kernel_pages: KernelPages,
-    telling_costs: TellingCosts,
+    notify_costs: NotifyCosts,
 }
 
 /// How many PCIDs a CPU gives to spaces where they are its own: as many as Linux uses. The programs
@@ -47,8 +50,8 @@ const FLUSH_CEILING: usize = 33;
 /// What is assumed where the kernel has measured nothing: of an EPYC with `INVLPGB`, which
 /// interrupts in some 2 µs for the first and 500 ns for each one more, and completes a broadcast in
 /// half a microsecond. Nobody has published such a measurement; a kernel that has made one tells it
-/// by [`X86_64::with_telling_costs`].
-const ASSUMED_COSTS: TellingCosts = TellingCosts {
+/// by [`X86_64::with_notify_costs`].
+const ASSUMED_COSTS: NotifyCosts = NotifyCosts {
     interrupt_ns: 2000,
     interrupt_each_ns: 500,
     broadcast_ns: 560,
@@ -65,19 +68,24 @@ impl X86_64 {
     /// called there with them, in ring 0. The kernel maps its pages as it says.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
-        Self { features, kernel_pages, telling_costs: ASSUMED_COSTS }
+        Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
     }
 
     /// The same, with what has been measured.
     #[must_use]
-    pub const fn with_telling_costs(self, telling_costs: TellingCosts) -> Self {
-        Self { telling_costs, ..self }
+    pub const fn with_notify_costs(self, notify_costs: NotifyCosts) -> Self {
+        Self { notify_costs, ..self }
     }
 
     /// What it can do.
     #[must_use]
     pub const fn features(&self) -> Features {
         self.features
+    }
+
+    /// Number of pages that one `INVLPGB` names. Ask only a processor that has the instruction.
+    fn broadcast_pages(&self) -> u32 {
+        self.features.invlpgb_pages().expect("the processor has a broadcaster")
     }
 
     /// Whether `INVLPG` of one page of the kernel's does not drop all that is asked for.
@@ -92,18 +100,11 @@ impl X86_64 {
     }
 }
 
-// SAFETY:
-// - Locked operations are full barriers (SDM 3A, "Loads and Stores Are Not Reordered with Locked
-//   Instructions"), and so are the three that are built on them. The compiler moves nothing across
-//   a read-modify-write that acquires and releases.
-// - MOV to CR3 and CR4 and INVLPG are serialising; INVPCID has dropped what it is to drop before
-//   what follows is translated; TLBSYNC waits for all CPUs. What each drops is said where it is.
-// - Walkers read page tables as loads do, coherently; and no CPU's stores are seen out of order. So
-//   nothing is needed to publish an entry.
-// - What is answered depends on what never changes.
-unsafe impl Processor for X86_64 {
-    type TagSlots = [TagSlot; SLOTS];
-    type TagWords = [AtomicU64; TAG_WORDS];
+// SAFETY: locked operations are full barriers (SDM 3A, "Loads and Stores Are Not Reordered with
+// Locked Instructions"), and so are the three that are built on them. The compiler moves nothing
+// across a read-modify-write that acquires and releases.
+unsafe impl Memory for X86_64 {
+    type Word = AtomicU64;
 
     #[inline]
     fn fence(&self) {
@@ -130,6 +131,18 @@ unsafe impl Processor for X86_64 {
     fn fetch_or_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) -> u64 {
         word.fetch_or(value, Ordering::SeqCst)
     }
+}
+
+// SAFETY:
+// - MOV to CR3 and CR4 and INVLPG are serialising; INVPCID has dropped what it is to drop before
+//   what follows is translated; TLBSYNC waits for all CPUs. What each drops is said where it is.
+// - Walkers read page tables as loads do, coherently; and no CPU's stores are seen out of order. So
+//   nothing is needed to publish an entry.
+// - What is answered depends on what never changes.
+unsafe impl Processor for X86_64 {
+    type TagSlots = [TagSlot; SLOTS];
+    type TagWords = [AtomicU64; TAG_WORDS];
+    type Broadcaster = Self;
 
     #[inline]
     fn publish(&self) {}
@@ -222,20 +235,30 @@ unsafe impl Processor for X86_64 {
         true
     }
 
+    /// Only with `INVLPGB`.
     #[inline]
-    fn broadcast(&self) -> Option<Broadcast> {
-        let pages_per_operation = self.features.invlpgb_pages()? as usize;
+    fn broadcaster(&self) -> Option<&Self> {
+        self.features.invlpgb_pages().map(|_| self)
+    }
+}
+
+// SAFETY: `INVLPGB` drops on all CPUs what it names, and `TLBSYNC` waits until they have done so
+// (AMD's manual, volume 3).
+unsafe impl Broadcaster for X86_64 {
+    #[inline]
+    fn capabilities(&self) -> Broadcast {
+        let pages_per_operation = self.broadcast_pages() as usize;
         let operation_ceiling = FLUSH_CEILING.div_ceil(pages_per_operation);
-        Some(Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling })
+        Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling }
     }
 
     #[inline]
-    fn telling_costs(&self) -> TellingCosts {
-        self.telling_costs
+    fn costs(&self) -> NotifyCosts {
+        self.notify_costs
     }
 
-    fn issue_broadcast(&self, _: Targets<'_>, tag: Tag, extent: Extent) {
-        let pages = self.features.invlpgb_pages().expect("it said that it can broadcast");
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let pages = self.broadcast_pages();
         // `INVLPGB` is weakly ordered: it must not overtake the stores to the page tables that it
         // is for, else another CPU drops an entry, and walks to the old one.
         self.fence();
@@ -246,8 +269,8 @@ unsafe impl Processor for X86_64 {
         }
     }
 
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        let pages = self.features.invlpgb_pages().expect("it said that it can broadcast");
+    fn broadcast_kernel(&self, extent: Extent) {
+        let pages = self.broadcast_pages();
         // As above.
         self.fence();
         if extent.is_whole() {
@@ -257,7 +280,7 @@ unsafe impl Processor for X86_64 {
         }
     }
 
-    fn complete_broadcasts(&self) -> u64 {
+    fn complete(&self) -> u64 {
         instructions::tlbsync();
         0
     }

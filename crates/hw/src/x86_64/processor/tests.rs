@@ -6,9 +6,11 @@ use crate::x86_64::recorded::Step::{
     Fence, Invlpg, Invlpgb, ReloadCr3, Tlbsync, ToggleGlobalPages, WriteCr3,
 };
 use crate::x86_64::recorded::steps_of;
-use core::iter::empty;
 use shootdown::PageSize;
 use std::vec::Vec;
+
+/// `INVLPGB` reaches every CPU, whatever the set.
+const NO_CPUS: CpuSet<[u64; 1]> = CpuSet::new();
 
 struct With {
     pcid: u32,
@@ -41,7 +43,8 @@ fn processor(pcid: u32, invlpgb: u32, kernel_pages: KernelPages) -> X86_64 {
 fn tags_are_as_the_table_says() {
     let tags = |pcid, invlpgb| {
         let processor = processor(pcid, invlpgb, KernelPages::Global);
-        (processor.tagging(), processor.tag_count(), processor.broadcast())
+        let broadcast = processor.broadcaster().map(Broadcaster::capabilities);
+        (processor.tagging(), processor.tag_count(), broadcast)
     };
     assert_eq!(tags(0, 0), (Tagging::PerCpu, 0, None));
     assert_eq!(tags(1, 0), (Tagging::PerCpu, 6, None));
@@ -99,9 +102,9 @@ fn broadcast_follows_fence() {
     // Eight pages an instruction, as CPUID says here.
     let pages: Vec<_> = invlpgb::pages(tag, ten, 8).map(Invlpgb).collect();
     assert_eq!(pages.len(), 2);
-    let issued = steps_of(|| processor.issue_broadcast(&mut empty(), tag, ten));
+    let issued = steps_of(|| processor.broadcast(&NO_CPUS, tag, ten));
     assert_eq!(issued, [&[Fence], &pages[..]].concat());
-    let issued = steps_of(|| processor.issue_broadcast(&mut empty(), tag, Extent::whole()));
+    let issued = steps_of(|| processor.broadcast(&NO_CPUS, tag, Extent::whole()));
     assert_eq!(issued, [Fence, Invlpgb(invlpgb::tag(tag))]);
 }
 
@@ -110,9 +113,9 @@ fn kernel_broadcast_follows_fence() {
     let processor = processor(1, 1, KernelPages::Global);
     let ten = Extent::pages(0xffff_8000_0000_0000, 10, PageSize::SIZE_4K);
     let pages: Vec<_> = invlpgb::kernel_pages(ten, 8).map(Invlpgb).collect();
-    let issued = steps_of(|| processor.issue_kernel_broadcast(ten));
+    let issued = steps_of(|| processor.broadcast_kernel(ten));
     assert_eq!(issued, [&[Fence], &pages[..]].concat());
-    let issued = steps_of(|| processor.issue_kernel_broadcast(Extent::whole()));
+    let issued = steps_of(|| processor.broadcast_kernel(Extent::whole()));
     assert_eq!(issued, [Fence, Invlpgb(invlpgb::everything())]);
 }
 
@@ -121,8 +124,8 @@ fn completing_broadcasts_executes_tlbsync() {
     let processor = processor(1, 1, KernelPages::Global);
     let page = Extent::page(0x1000);
     let steps = steps_of(|| {
-        processor.issue_broadcast(&mut empty(), Tag(1), page);
-        processor.complete_broadcasts();
+        processor.broadcast(&NO_CPUS, Tag(1), page);
+        processor.complete();
     });
     let issued = invlpgb::pages(Tag(1), page, 8).map(Invlpgb);
     let expected: Vec<_> = [Fence].into_iter().chain(issued).chain([Tlbsync]).collect();
@@ -145,9 +148,9 @@ fn local_invalidation_executes_its_instruction() {
 
 #[test]
 fn measured_costs_replace_what_is_assumed() {
-    let measured = TellingCosts { interrupt_ns: 1, ..TellingCosts::default() };
-    let processor = processor(1, 1, KernelPages::Global).with_telling_costs(measured);
-    assert_eq!(processor.telling_costs(), measured);
+    let measured = NotifyCosts { interrupt_ns: 1, ..NotifyCosts::default() };
+    let processor = processor(1, 1, KernelPages::Global).with_notify_costs(measured);
+    assert_eq!(processor.costs(), measured);
 }
 
 /// On x86-64 a store may be passed by a later load, and nothing else happens out of order. Each of

@@ -1,8 +1,9 @@
 //! Interrupts: masked and not, sent and taken.
 
 use super::register::{read, run};
-use super::{Interrupt, gic, timer};
-use crate::kernel::arch::Architecture as _;
+use super::{gic, timer};
+use crate::kernel::arch::contract::Interrupt;
+use crate::kernel::arch::upcalls;
 
 /// The SGIs that CPUs send each other.
 const FLUSH: u32 = 0;
@@ -61,9 +62,9 @@ pub(super) extern "C" fn take_interrupt() {
             timer::stop();
             Interrupt::Timer
         }
-        other => crate::kernel::fatal(format_args!("interrupt {other} is nobody's")),
+        other => panic!("interrupt {other} is nobody's"),
     };
     gic::finish(number);
-    crate::kernel::interrupt(interrupt);
-    debug_assert!(super::Aarch64::interrupts_masked());
+    upcalls::interrupt(interrupt);
+    debug_assert!(are_masked());
 }

@@ -66,7 +66,7 @@ mod user;
 use shootdown::Root;
 use shootdown_hw::aarch64::Features;
 
-use super::{Architecture, Interrupt, Status, User, UserExit};
+use super::contract::{Architecture, Interrupt, Status, User, UserExit};
 use register::{read, run};
 
 /// `AArch64`, as [`Architecture`] has it.
@@ -78,8 +78,11 @@ unsafe impl Architecture for Aarch64 {
     type Format = shootdown_vm::Aarch64;
 
     const NAME: &'static str = "aarch64";
-    const PHYSICAL_MEMORY: usize = tables::PHYSICAL_MEMORY;
     const STARTS_AGAIN: bool = true;
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        tables::phys_to_virt(address)
+    }
 
     fn processor() -> Self::Processor {
         shootdown_hw::aarch64::Aarch64::new(Features::detect())

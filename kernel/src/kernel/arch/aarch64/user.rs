@@ -5,8 +5,9 @@ use core::mem::offset_of;
 
 use shootdown_vm::Access;
 
+use super::interrupts;
 use super::register::read;
-use super::{User, UserExit, interrupts};
+use crate::kernel::arch::contract::{User, UserExit};
 
 global_asm!(include_str!("user.s"));
 
@@ -65,9 +66,7 @@ fn exit_by_exception() -> UserExit {
         }
         _ => {
             let pc = read!("elr_el1");
-            crate::kernel::fatal(format_args!(
-                "user exception: esr={syndrome:#x} far={address:#x} pc={pc:#x}"
-            ))
+            panic!("user exception: esr={syndrome:#x} far={address:#x} pc={pc:#x}")
         }
     };
     UserExit::Fault { address, access }

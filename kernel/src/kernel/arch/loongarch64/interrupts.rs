@@ -7,7 +7,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use super::{csr, timer, windows};
-use crate::kernel::arch::Interrupt;
+use crate::kernel::arch::contract::Interrupt;
+use crate::kernel::arch::upcalls;
 
 /// In CSR.ECFG and CSR.ESTAT, of 13 interrupts.
 const TIMER: u64 = 1 << 11;
@@ -53,7 +54,7 @@ pub(super) fn handle() {
     let pending = csr::read::<{ csr::ESTAT }>();
     if pending & TIMER != 0 {
         timer::stop();
-        crate::kernel::interrupt(Interrupt::Timer);
+        upcalls::interrupt(Interrupt::Timer);
     }
     if pending & FROM_CPUS != 0 {
         let sent = csr::read_chip(STATUS);
@@ -64,7 +65,7 @@ pub(super) fn handle() {
         complete_accesses();
         for (number, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
             if sent & 1 << number != 0 {
-                crate::kernel::interrupt(interrupt);
+                upcalls::interrupt(interrupt);
             }
         }
     }

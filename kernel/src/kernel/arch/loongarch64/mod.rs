@@ -68,7 +68,7 @@ mod windows;
 use shootdown::Root;
 use shootdown_hw::loongarch64::LoongArch64 as Processor;
 
-use crate::kernel::arch::{Architecture, Interrupt, Status, User, UserExit};
+use crate::kernel::arch::contract::{Architecture, Interrupt, Status, User, UserExit};
 
 /// The architecture that the kernel is built for.
 #[derive(Debug)]
@@ -81,9 +81,12 @@ unsafe impl Architecture for LoongArch64 {
     type Format = shootdown_vm::LoongArch64;
 
     const NAME: &'static str = "loongarch64";
-    const PHYSICAL_MEMORY: usize = windows::CACHED;
     /// There is firmware for that on machines, and none on QEMU's.
     const STARTS_AGAIN: bool = false;
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        windows::memory(address)
+    }
 
     fn processor() -> Processor {
         Processor::detect()

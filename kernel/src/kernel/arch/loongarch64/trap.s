@@ -5,11 +5,10 @@
     .equ PGD, 0x1b
     .equ TLBRSAVE, 0x8b
     # Each CPU has its own. In SAVE0 what is in a register's way; of who is in user mode, in SAVE1
-    # its User, and in SAVE2 the kernel's stack; in SAVE3 how many TLB refills there were.
+    # its User, and in SAVE2 the kernel's stack.
     .equ SAVE0, 0x30
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
-    .equ SAVE3, 0x33
 
     .section .text.trap, "ax"
 
@@ -19,9 +18,6 @@
     .globl refill_entry
 refill_entry:
     csrwr   $t0, TLBRSAVE
-    csrrd   $t0, SAVE3
-    addi.d  $t0, $t0, 1
-    csrwr   $t0, SAVE3
     csrrd   $t0, PGD
     lddir   $t0, $t0, 3
     lddir   $t0, $t0, 2

@@ -2,10 +2,11 @@
 
 #![expect(unsafe_code, reason = "stacks and user mode")]
 
+use shootdown_hw::loongarch64::LoongArch64 as Processor;
 use shootdown_vm::Access;
 
 use super::{csr, interrupts, trap, walk};
-use crate::kernel::arch::{Architecture, User, UserExit};
+use crate::kernel::arch::contract::{User, UserExit};
 
 unsafe extern "C" {
     fn enter_user(user: *mut User);
@@ -85,7 +86,7 @@ pub(super) fn run(user: &mut User) -> UserExit {
         }
         // The TLB still has the page as it was refused. (Linux rewrites the pair there, which
         // saves the refill.)
-        super::LoongArch64::processor().forget(address);
+        Processor::detect().forget(address);
     }
 }
 

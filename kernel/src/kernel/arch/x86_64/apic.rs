@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::registers::{
     interrupts_masked, mask_interrupts, read_msr, unmask_interrupts, write_msr, write_port_8,
 };
-use super::{PHYSICAL_MEMORY, cpu, vectors};
+use super::{cpu, paging, vectors};
 
 /// Where xAPIC registers are, unless somebody has moved them.
 pub(super) const REGISTERS: u64 = 0xfee0_0000;
@@ -171,5 +171,5 @@ fn read(register: u32) -> u32 {
 }
 
 fn memory(register: u32) -> *mut u32 {
-    (PHYSICAL_MEMORY + REGISTERS as usize + register as usize) as *mut u32
+    paging::phys_to_virt(REGISTERS + u64::from(register))
 }

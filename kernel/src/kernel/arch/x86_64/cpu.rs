@@ -9,8 +9,10 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 
+use shootdown_hw::x86_64::Features;
+
 use super::registers::{read_msr, set_in_cr4, write_msr};
-use super::{features, vectors};
+use super::vectors;
 
 /// How many there can be. CPU *n* is the one with APIC id *n*.
 pub(super) const CPUS_MAX: usize = 64;
@@ -84,6 +86,11 @@ impl PerCpu {
             emergency_stack: [0; EMERGENCY_STACK_BYTES],
         }
     }
+}
+
+/// What all CPUs can do: they are taken to be alike.
+pub(super) fn features() -> Features {
+    shootdown_hw::x86_64::detect()
 }
 
 /// Gives the calling CPU its number, its tables, and the rules by which it runs.

@@ -6,7 +6,7 @@ use core::arch::asm;
 
 use super::registers::{write_port_8, write_port_16, write_port_32};
 use super::uart;
-use crate::kernel::arch::Status;
+use crate::kernel::arch::contract::Status;
 
 /// QEMU's `isa-debug-exit`: ends it with twice what is written and one more, so never with 0, which
 /// is what a triple fault ends with.

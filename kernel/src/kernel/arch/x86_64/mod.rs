@@ -45,11 +45,10 @@
 
 mod apic;
 mod boot;
+mod boot_info;
 mod cpu;
 mod end;
-mod multiboot2;
 mod paging;
-mod pvh;
 mod registers;
 mod smp;
 mod stack;
@@ -60,20 +59,12 @@ mod user;
 mod vectors;
 
 use shootdown::Root;
-use shootdown_hw::x86_64::{Features, KernelPages};
+use shootdown_hw::x86_64::KernelPages;
 
-use super::{Architecture, Interrupt, Status, User, UserExit};
-
-/// Where the kernel sees physical address 0: the first address of the upper half.
-const PHYSICAL_MEMORY: usize = 0xffff_8000_0000_0000;
+use super::contract::{Architecture, Interrupt, Status, User, UserExit};
 
 /// A PC.
 pub(crate) enum X86_64 {}
-
-/// What all CPUs can do: they are taken to be alike.
-fn features() -> Features {
-    shootdown_hw::x86_64::detect()
-}
 
 // SAFETY: each method does what it says, by what is said where it is done.
 unsafe impl Architecture for X86_64 {
@@ -81,12 +72,15 @@ unsafe impl Architecture for X86_64 {
     type Format = shootdown_vm::X86_64;
 
     const NAME: &'static str = "x86_64";
-    const PHYSICAL_MEMORY: usize = PHYSICAL_MEMORY;
     const STARTS_AGAIN: bool = true;
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        paging::phys_to_virt(address)
+    }
 
     fn processor() -> Self::Processor {
         // SAFETY: `cpu::install` has enabled them, on every CPU; `paging` maps only global pages.
-        unsafe { shootdown_hw::x86_64::X86_64::new(features(), KernelPages::Global) }
+        unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) }
     }
 
     fn kernel_root() -> Root {

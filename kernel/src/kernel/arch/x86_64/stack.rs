@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "changes the stack")]
 
 unsafe extern "C" {
-    /// In `vectors.s`; see [`Architecture`](crate::kernel::arch::Architecture).
+    /// In `vectors.s`; see [`Architecture`](super::Architecture).
     pub(super) fn switch_stack(from: *mut usize, to: usize);
     /// There; never called, but returned to.
     fn thread_start();
@@ -13,7 +13,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 ///
-/// See [`Architecture::new_stack`](crate::kernel::arch::Architecture::new_stack).
+/// See [`Architecture::new_stack`](super::Architecture::new_stack).
 pub(super) unsafe fn new(
     stack_end: usize,
     entry: extern "C" fn(usize) -> !,

@@ -117,7 +117,7 @@ pub(super) fn now_ns() -> u64 {
     scale(ticks, NS_PER_TICK.load(Ordering::Relaxed))
 }
 
-/// See [`Architecture::set_timer_ns`](crate::kernel::arch::Architecture::set_timer_ns).
+/// See [`Architecture::set_timer_ns`](super::Architecture::set_timer_ns).
 pub(super) fn set_timer_ns(delay_ns: u64) {
     let due = now_ns().saturating_add(delay_ns).max(NEVER + 1);
     cpu::deadline_ns().store(due, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 
 use super::registers::fault_address;
 use super::{apic, cpu, time, vectors};
-use crate::kernel::arch::{Interrupt, User};
+use crate::kernel::arch::contract::{Interrupt, User};
+use crate::kernel::arch::upcalls;
 
 /// What the stubs of `vectors.s` push, from the last to the first.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ fn interrupt(vector: u8) -> Option<Left> {
             if !time::is_due() {
                 return Some(Left::Nothing);
             }
-            crate::kernel::interrupt(Interrupt::Timer);
+            upcalls::interrupt(Interrupt::Timer);
             return Some(Left::Interrupt);
         }
         // It is not to be acknowledged.
@@ -94,7 +95,7 @@ fn interrupt(vector: u8) -> Option<Left> {
         _ => return None,
     };
     apic::end_of_interrupt();
-    crate::kernel::interrupt(interrupt);
+    upcalls::interrupt(interrupt);
     Some(Left::Interrupt)
 }
 
@@ -104,10 +105,10 @@ pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
     let (name, cr2) = (name(*vector as u8), fault_address());
     let mode = if *cs == u64::from(cpu::KERNEL_CODE) { "kernel" } else { "user" };
-    crate::kernel::fatal(format_args!(
+    panic!(
         "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
          flags={flags:#x} cr2={cr2:#x}"
-    ))
+    )
 }
 
 fn name(vector: u8) -> &'static str {

@@ -10,7 +10,7 @@ use shootdown_vm::Access;
 use super::traps::{FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, Left, SCRATCH};
 use super::traps::{trap_from_user, trap_in_kernel, unexpected};
 use super::{cpu, vectors};
-use crate::kernel::arch::{Task, User, UserExit};
+use crate::kernel::arch::contract::{Task, User, UserExit};
 
 const WORD: usize = size_of::<usize>();
 const MACHINE: usize = offset_of!(User, machine);
@@ -61,7 +61,7 @@ const ALWAYS: usize = 0x202;
 const BY_WRITE: usize = 1 << 1;
 const BY_FETCH: usize = 1 << 4;
 
-/// See [`Architecture::run_user`](crate::kernel::arch::Architecture::run_user).
+/// See [`Architecture::run_user`](super::Architecture::run_user).
 pub(super) fn run(user: &mut User) -> UserExit {
     loop {
         user.machine[FLAGS] = user.machine[FLAGS] & KEPT | ALWAYS;

@@ -1,0 +1,31 @@
+//! Hashes of states, from which the search recognises a state that it has met.
+
+use std::hash::Hasher;
+
+/// Adds a value to a hash.
+pub(crate) const fn mix(hash: u64, value: u64) -> u64 {
+    // The sum keeps a hash of zeros from being zero.
+    finish((hash.rotate_left(23) ^ value).wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+pub(crate) const fn finish(mut hash: u64) -> u64 {
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+/// The hasher of keys that are hashes already.
+#[derive(Default)]
+pub(crate) struct Ready(u64);
+
+impl Hasher for Ready {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only hashes are hashed");
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}

@@ -1,0 +1,205 @@
+//! The kernel boots on every architecture and passes its own tests, and the book shows what they
+//! find.
+
+mod counts;
+mod written;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::command::{Command, Failure};
+use crate::parallel;
+use crate::setup::emulators::{self, ARCHITECTURES};
+use crate::test::builds;
+
+/// The time for boots with four CPUs on each architecture. `cargo xtask soak` has more.
+const SOAK_IN_TEST: Duration = Duration::from_secs(15);
+
+/// The book's chapter.
+const BOOK: &str = "docs/bare-metal.md";
+
+/// All that `shootdown boot --workload` knows by name.
+const WORKLOADS: [&str; 9] =
+    ["migrate", "mprotect", "heap", "crowd", "threads", "pairs", "beside", "exits", "sort"];
+
+/// Boots with one CPU; with four, on as many threads of the host; and with time that counts
+/// instructions, where two runs must give the same bytes.
+pub(crate) fn all() -> Result<(), Failure> {
+    type Run = fn(&Built, &str) -> Result<String, Failure>;
+    /// The runs on each architecture. Each takes one core.
+    const RUNS: [Run; 3] = [Built::trials, Built::trials, Built::alone];
+    let ready = emulators::for_boots()?;
+    let built = Built::new(&ready)?;
+    let mut found = Vec::new();
+    let runs: Vec<_> = ready.iter().flat_map(|arch| RUNS.map(|run| (*arch, run))).collect();
+    let outputs = parallel::map(&runs, |(arch, run)| run(&built, arch));
+    let outputs: Vec<String> = outputs.into_iter().collect::<Result<_, _>>()?;
+    for (arch, outputs) in ready.iter().zip(outputs.chunks_exact(RUNS.len())) {
+        if outputs[0] != outputs[1] {
+            return Err(Failure::new(
+                format!("two runs on {arch} that count instructions differ"),
+                format!("compare two of `shootdown boot --arch {arch} --counts --console`"),
+            ));
+        }
+        println!("{arch}: boots with one CPU; the same twice, where instructions are counted");
+        found.extend(outputs[0].lines().skip(1).map(str::to_owned));
+    }
+    for arch in &ready {
+        built.soak(Machine::Qemu(arch), SOAK_IN_TEST, 1)?;
+    }
+    if ready.len() < ARCHITECTURES.len() {
+        return Ok(());
+    }
+    written::part_of(BOOK, "trials", &table(&found))?;
+    counts::compare(&built)
+}
+
+/// Boots with four CPUs for a time on each architecture, and as long on Bochs, if it can be
+/// installed.
+pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
+    let ready = emulators::for_boots()?;
+    let built = Built::new(&ready)?;
+    for arch in ready {
+        built.soak(Machine::Qemu(arch), each, seed)?;
+    }
+    if let Err(failure) = emulators::bochs() {
+        println!("skipped on Bochs: {}", failure.cause());
+        return Ok(());
+    }
+    built.soak(Machine::Bochs, each, seed)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Machine<'a> {
+    /// QEMU, for this architecture.
+    Qemu(&'a str),
+    /// An x86-64 machine.
+    Bochs,
+}
+
+/// The command and the kernels that it boots. A boot that builds its kernel starts cargo each time.
+#[derive(Debug)]
+struct Built {
+    lab: PathBuf,
+    /// By architecture: with assertions, and as the kernel would ship.
+    kernels: BTreeMap<String, [PathBuf; 2]>,
+}
+
+impl Built {
+    fn new(ready: &[&str]) -> Result<Self, Failure> {
+        let mut kernels = BTreeMap::new();
+        for (arch, target, ..) in ARCHITECTURES.iter().filter(|(arch, ..)| ready.contains(arch)) {
+            let kernel = |profile: &str, folder: &str| {
+                emulators::cargo_for_kernel(&format!("build --quiet --profile {profile}"), target)?
+                    .run()?;
+                Ok(crate::output().join(target).join(folder).join("shootdown-kernel"))
+            };
+            let both = [kernel("dev", "debug")?, kernel("release", "release")?];
+            kernels.insert((*arch).to_owned(), both);
+        }
+        Ok(Self { lab: builds::lab()?, kernels })
+    }
+
+    /// `shootdown boot` with the kernel that has every assertion.
+    fn boot(&self, machine: Machine<'_>) -> Command {
+        let (option, name, arch) = match machine {
+            Machine::Qemu(arch) => ("--arch", arch, arch),
+            Machine::Bochs => ("--emulator", "bochs", "x86_64"),
+        };
+        let command = Command::new(&self.lab).args("boot").arg(option).arg(name);
+        command.arg("--kernel").arg(&self.kernels[arch][0])
+    }
+
+    /// `shootdown boot` where instructions are counted, of the kernel as it would ship.
+    fn count(&self, arch: &str) -> Command {
+        let command = Command::new(&self.lab).args("boot --counts --format csv --arch").arg(arch);
+        command.arg("--kernel").arg(&self.kernels[arch][1])
+    }
+
+    fn alone(&self, arch: &str) -> Result<String, Failure> {
+        self.boot(Machine::Qemu(arch)).args("--cpus 1").output()
+    }
+
+    fn trials(&self, arch: &str) -> Result<String, Failure> {
+        self.count(arch).output()
+    }
+
+    /// All trials and storms, and each workload, repeatedly, with another seed each time.
+    ///
+    /// Any violation fails the boot, and so does a kernel that prints nothing for a minute.
+    fn soak(&self, machine: Machine<'_>, time: Duration, seed: u64) -> Result<(), Failure> {
+        /// About 50 ms for each round and storm, where four CPUs spin on two of the host's.
+        const ROUNDS: u64 = 100;
+        let start = Instant::now();
+        let mut boots = 0;
+        let mut is_over = || {
+            boots += 1;
+            start.elapsed() >= time
+        };
+        let mut seed = seed;
+        loop {
+            let storms = self.boot(machine).args("--cpus 4 --rounds").arg(ROUNDS.to_string());
+            storms.output_or_show()?;
+            for workload in WORKLOADS {
+                if is_over() {
+                    println!("{machine:?}: {boots} boots with 4 CPUs, the last with seed {seed}");
+                    return Ok(());
+                }
+                self.boot(machine)
+                    .args("--cpus 4 --workload")
+                    .arg(workload)
+                    .arg("--seed")
+                    .arg(seed.to_string())
+                    .output_or_show()?;
+            }
+            seed = seed.wrapping_add(1);
+        }
+    }
+}
+
+/// A row for each way to be missed and each fault, a column for each machine.
+///
+/// Of lines as `shootdown boot --format csv` prints them: machine, way, fault, verdict.
+fn table(found: &[String]) -> String {
+    let cells: Vec<[&str; 4]> = found
+        .iter()
+        .filter_map(|line| line.split(',').collect::<Vec<_>>().try_into().ok())
+        .collect();
+    let mut rows: Vec<(&str, &str)> = Vec::new();
+    for [_, way, fault, _] in &cells {
+        if !rows.contains(&(way, fault)) {
+            rows.push((way, fault));
+        }
+    }
+    let names = ARCHITECTURES.map(|(arch, ..)| arch);
+    let mut text = format!("| a CPU that | fault | {} |\n|---|---|", names.join(" | "));
+    text += &"---|".repeat(names.len());
+    text.push('\n');
+    for (way, fault) in rows {
+        let _ = write!(text, "| {} | {fault} |", way.replace('-', " "));
+        for arch in names {
+            let is_it = |cell: &&[&str; 4]| cell[..3] == [arch, way, fault];
+            let verdict = cells.iter().find(is_it).map_or("", |[.., verdict]| verdict);
+            let _ = write!(text, " {verdict} |");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_machines_find_is_side_by_side() {
+        let found = ["x86_64,reads-all,none,fresh", "aarch64,reads-all,none,stale"];
+        let table = table(&found.map(str::to_owned));
+        let rows: Vec<_> = table.lines().collect();
+        assert_eq!(rows[0], "| a CPU that | fault | x86_64 | aarch64 | loongarch64 |");
+        assert_eq!(rows[2], "| reads all | none | fresh | stale |  |");
+        assert_eq!(rows.len(), 3);
+    }
+}

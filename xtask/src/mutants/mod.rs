@@ -1,0 +1,300 @@
+//! Mutants of the engine: each barrier removed, each ordering relaxed and each step left out that
+//! has a name in `rules.rs`, everywhere at once and at each place alone; each function, operator
+//! and condition changed, by cargo-mutants; and each statement that calls or stores [deleted].
+//!
+//! Somebody must notice each: a test that fails, by its name, or one that never ends. Who is not
+//! noticed is argued in `crates/shootdown/mutants.txt`, or is a finding.
+//!
+//! Most mutants die in the first pass, of tests that take less than a second. Those that survive a
+//! pass are tried by the next one, whose tests take longer. What died stays dead when the command
+//! is given again, so that it can be interrupted at any time; what survived is tried again, for
+//! somebody may have written a test.
+//!
+//! [deleted]: mod@deletions
+
+mod deletions;
+mod ledger;
+mod listed;
+mod scratch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fs, iter};
+
+use crate::command::{Command, Failure};
+use crate::setup;
+use deletions::Deletion;
+use ledger::{Ledger, Verdict};
+use scratch::Scratch;
+
+/// Of the mutants that can be built, so many percent must be killed.
+const KILLED_PERCENT_MIN: f64 = 95.0;
+
+/// Where survivors are argued.
+const ARGUED: &str = "crates/shootdown/mutants.txt";
+
+/// One go at all mutants that are left, with some of the tests.
+struct Pass {
+    name: &'static str,
+    /// For cargo-mutants, and by `-C` for cargo.
+    tests: &'static str,
+    /// Tests of a second are not worth optimising for.
+    opt_level: &'static str,
+    /// More than ten times what they take. What takes longer waits for what does not come.
+    timeout_s: u32,
+    /// Whether survivors that are argued are tried, too: to tell a wrong argument.
+    tries_argued: bool,
+}
+
+const PASSES: &[Pass] = &[
+    // Alone, for it takes twice as long to build the next ones with it, and kills most.
+    Pass {
+        name: "each part for itself",
+        tests: "-C=--lib",
+        opt_level: "0",
+        timeout_s: 5,
+        tries_argued: true,
+    },
+    Pass {
+        name: "one CPU at a time",
+        tests: "-C=--test=engine -C=--test=ends",
+        opt_level: "0",
+        timeout_s: 5,
+        tries_argued: true,
+    },
+    Pass {
+        name: "tags, and random schedules",
+        tests: "-C=--test=tags -C=--test=schedules",
+        opt_level: "1",
+        timeout_s: 60,
+        tries_argued: false,
+    },
+    Pass {
+        name: "a hostile machine, in every schedule",
+        tests: "--test-package=shootdown-check -C=--test=engine",
+        opt_level: "2",
+        timeout_s: 900,
+        tries_argued: false,
+    },
+    Pass {
+        name: "every interleaving, with weak memory",
+        tests: "-C=--test=rules",
+        opt_level: "2",
+        timeout_s: 3600,
+        tries_argued: false,
+    },
+];
+
+/// Tries all mutants, or `part` of those that are generated: `SHARD/SHARDS`, from `0/8` to `7/8`,
+/// or a regular expression of the names that `cargo mutants --list` shows, and then no deletions.
+pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
+    let place = place()?;
+    let tool = Tool { program: setup::mutator()?, place: place.clone() };
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    tool.note_verdicts(&mut ledger)?;
+
+    let all = tool.list("")?;
+    let deletions = deletions::all(crate::root())?;
+    let (part_of_them, deletions) = match part {
+        None => (all.clone(), deletions),
+        Some(part) => match shard(part) {
+            Some((shard, shards)) => {
+                let deletions = deletions.into_iter().skip(shard).step_by(shards).collect();
+                (all.iter().skip(shard).step_by(shards).map(String::clone).collect(), deletions)
+            }
+            None => (tool.list(part)?, Vec::new()),
+        },
+    };
+    let arguments = read_arguments()?;
+    let scratch = Scratch::new(&place)?;
+    for pass in PASSES {
+        let mut left: BTreeSet<&String> =
+            part_of_them.iter().filter(|mutant| !ledger.is_settled(mutant)).collect();
+        if !pass.tries_argued {
+            left.retain(|mutant| !arguments.contains_key(ledger::without_place(mutant)));
+        }
+        println!("\n── {} mutants left: {} ──", left.len(), pass.name);
+        if !left.is_empty() {
+            let settled = all.iter().filter(|mutant| !left.contains(mutant));
+            tool.run(pass, settled)?;
+            tool.note_verdicts(&mut ledger)?;
+        }
+        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
+    }
+    let deleted = deletions.into_iter().map(|deletion| deletion.name);
+    let mutants: Vec<String> = part_of_them.into_iter().chain(deleted).collect();
+    let mut failures = conclude(&ledger, &mutants, &arguments, part.is_none());
+    if part.is_none() {
+        failures.extend(listed::each_broken_rule_is_noticed(&arguments)?);
+    }
+    result_of(&failures)
+}
+
+/// Tries deleted statements alone: all, `SHARD/SHARDS`, or those with `part` in their names.
+pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
+    let place = place()?;
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    let mut deletions = deletions::all(crate::root())?;
+    if let Some(part) = part {
+        deletions = match shard(part) {
+            Some((shard, shards)) => deletions.into_iter().skip(shard).step_by(shards).collect(),
+            None => {
+                deletions.retain(|deletion| deletion.name.contains(part));
+                deletions
+            }
+        };
+    }
+    if deletions.is_empty() {
+        return Err(Failure::new(
+            "there is no such statement to delete",
+            "cargo xtask mutants deletions flush.rs",
+        ));
+    }
+    let arguments = read_arguments()?;
+    let scratch = Scratch::new(&place)?;
+    for pass in PASSES {
+        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
+    }
+    let names: Vec<String> = deletions.into_iter().map(|deletion| deletion.name).collect();
+    result_of(&conclude(&ledger, &names, &arguments, false))
+}
+
+/// Where mutants are built, and verdicts kept.
+fn place() -> Result<PathBuf, Failure> {
+    let place = crate::output().join("mutants");
+    fs::create_dir_all(&place).map_err(|error| unwritable(&place, &error))?;
+    Ok(place)
+}
+
+fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
+    let text = fs::read_to_string(crate::root().join(ARGUED)).unwrap_or_default();
+    ledger::arguments(&text)
+}
+
+/// Tries the deletions that have survived so far with the tests of a pass.
+fn try_deletions(
+    scratch: &Scratch,
+    pass: &Pass,
+    deletions: &[Deletion],
+    arguments: &BTreeMap<String, usize>,
+    ledger: &mut Ledger,
+) -> Result<(), Failure> {
+    let is_argued = |name: &str| arguments.contains_key(ledger::without_place(name));
+    let left: Vec<_> = deletions
+        .iter()
+        .filter(|deletion| !ledger.is_settled(&deletion.name))
+        .filter(|deletion| pass.tries_argued || !is_argued(&deletion.name))
+        .collect();
+    println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
+    if left.is_empty() { Ok(()) } else { scratch.run(pass, &left, ledger) }
+}
+
+/// Prints how mutants fared, and returns what is wrong with that.
+fn conclude(
+    ledger: &Ledger,
+    mutants: &[String],
+    arguments: &BTreeMap<String, usize>,
+    are_all: bool,
+) -> Vec<String> {
+    let tally = ledger.tally(mutants, arguments);
+    println!("\n{tally}");
+    println!("verdicts: {}", ledger.path().display());
+    let mut failures = Vec::new();
+    if !tally.unargued.is_empty() {
+        failures.push(format!("{} mutants survive, and nobody says why", tally.unargued.len()));
+    }
+    if are_all && tally.killed_percent() < KILLED_PERCENT_MIN {
+        failures.push(format!("less than {KILLED_PERCENT_MIN} % were killed"));
+    }
+    failures
+}
+
+fn result_of(failures: &[String]) -> Result<(), Failure> {
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(failures.join("; "), format!("write a test, or argue in {ARGUED}")))
+}
+
+/// `SHARD/SHARDS`.
+fn shard(part: &str) -> Option<(usize, usize)> {
+    let (shard, shards) = part.split_once('/')?;
+    let (shard, shards) = (shard.parse().ok()?, shards.parse().ok()?);
+    (shard < shards).then_some((shard, shards))
+}
+
+fn unwritable(place: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", place.display()), "make room, or set CARGO_TARGET_DIR")
+}
+
+/// cargo-mutants, and where it works.
+struct Tool {
+    program: PathBuf,
+    place: PathBuf,
+}
+
+impl Tool {
+    fn command(&self) -> Command {
+        Command::new(&self.program)
+            .args("mutants --package shootdown --exclude crates/shootdown/src/soft/**")
+            // It takes modules that need more than `test` for a part of the engine.
+            .args(r"--exclude-re \btests::")
+            .arg("--output")
+            .arg(&self.place)
+    }
+
+    /// The names of all mutants, or of those that a regular expression matches.
+    fn list(&self, expression: &str) -> Result<Vec<String>, Failure> {
+        let mut list = self.command().args("--list");
+        if !expression.is_empty() {
+            list = list.arg("--re").arg(expression);
+        }
+        Ok(list.output()?.lines().map(str::to_owned).collect())
+    }
+
+    /// Tries all but those that are settled.
+    fn run<'a>(
+        &self,
+        pass: &Pass,
+        settled: impl Iterator<Item = &'a String>,
+    ) -> Result<(), Failure> {
+        // It leaves out whom its last run killed, and this is how it remembers.
+        let memory = self.place.join("mutants.out");
+        let text: String =
+            settled.flat_map(|mutant| iter::once(mutant.as_str()).chain(["\n"])).collect();
+        let _ = fs::remove_dir_all(&memory);
+        fs::create_dir_all(&memory)
+            .and_then(|()| fs::write(memory.join("previously_caught.txt"), text))
+            .map_err(|error| unwritable(&memory, &error))?;
+        let status = self
+            .command()
+            .args("--iterate --no-shuffle --profile mutants --timeout")
+            .arg(pass.timeout_s.to_string())
+            .args(pass.tests)
+            // Its own: it builds a copy of the workspace.
+            .env("CARGO_TARGET_DIR", self.place.join("target"))
+            .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
+            .env("CHECK_ALL", "1")
+            .status()?;
+        match status.code() {
+            // All were killed; some survived; some took too long.
+            Some(0 | 2 | 3) => Ok(()),
+            _ => Err(Failure::new(
+                format!("cargo-mutants gave up ({status})"),
+                "read what it says above; what died so far is remembered",
+            )),
+        }
+    }
+
+    /// Notes what the last run found, which may have been interrupted.
+    fn note_verdicts(&self, ledger: &mut Ledger) -> Result<(), Failure> {
+        let logs = fs::read_dir(self.place.join("mutants.out/log")).into_iter().flatten();
+        for log in logs.flatten() {
+            let text = fs::read(log.path()).unwrap_or_default();
+            if let Some((mutant, verdict)) = Verdict::of_log(&String::from_utf8_lossy(&text)) {
+                ledger.note(mutant, verdict);
+            }
+        }
+        ledger.write().map_err(|error| unwritable(&self.place, &error))
+    }
+}

@@ -1,0 +1,119 @@
+//! Searches that take as long as one likes, and the shorter ones that CI makes of the same kind.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::command::{Failure, cargo};
+use crate::test::builds;
+use crate::{boots, setup};
+
+/// Runs the stress example.
+fn stress(seconds: u64) -> Result<(), Failure> {
+    cargo("run --quiet --release -p shootdown --features soft --example stress --")
+        .arg(seconds.to_string())
+        .run()
+}
+
+/// Reads damaged recordings and imports damaged texts for some seconds, in a build that detects
+/// arithmetic that overflows.
+pub(crate) fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
+    builds::example("fuzz")?
+        .args("--seconds")
+        .arg(seconds.to_string())
+        .arg("--seed")
+        .arg(seed.to_string())
+        .run()
+}
+
+/// How much of the engine's tests miri runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Miri {
+    /// The part that CI runs.
+    Sample,
+    /// Everything, and the tests with threads under this number of seeds.
+    Seeds(u32),
+}
+
+/// Runs the engine's own tests under miri, which knows C++20's weak memory.
+///
+/// The word in which a CPU publishes its hazard is a pointer with flags: miri is told that integers
+/// may become pointers.
+pub(crate) fn miri(part: Miri) -> Result<(), Failure> {
+    let tests = |tests: &str, flags: String| {
+        cargo("+nightly miri test -p shootdown --features soft")
+            .args(tests)
+            .env(
+                "MIRIFLAGS",
+                format!("-Zmiri-disable-isolation -Zmiri-permissive-provenance {flags}"),
+            )
+            .env("PROPTEST_CASES", "4")
+            .run()
+    };
+    let seeds = match part {
+        Miri::Sample => 2,
+        Miri::Seeds(seeds) => seeds,
+    };
+    tests("--lib --test engine --test ends", String::new())?;
+    tests("--test stress", format!("-Zmiri-many-seeds=0..{seeds}"))
+}
+
+/// A number of minutes from the command line, from 1 to a year.
+pub(crate) fn parse_minutes(text: &str, remedy: &str) -> Result<u64, Failure> {
+    const MAX: u64 = 365 * 24 * 60;
+    text.parse().ok().filter(|minutes| (1..=MAX).contains(minutes)).ok_or_else(|| {
+        let cause = format!("`{}` is not a number of minutes from 1 to {MAX}", text.escape_debug());
+        Failure::new(cause, remedy)
+    })
+}
+
+/// Another seed each time. Commands print it when they find a violation.
+fn seed_of_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() & u64::from(u32::MAX)
+}
+
+/// Boots the kernel on every machine: the last part of [`all`] alone.
+pub(crate) fn boots(minutes: u64) -> Result<(), Failure> {
+    boots::soak(Duration::from_secs(minutes * 60), seed_of_now())
+}
+
+/// Runs every search for a time that follows from `minutes`.
+pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
+    setup::toolchain()?;
+    setup::packages()?;
+    stress(minutes * 60 / 2)?;
+    cargo("test --release -p shootdown --features soft --test rules")
+        .env("SHOOTDOWN_SOAK", "1")
+        .run()?;
+    let seed = seed_of_now();
+    damage(minutes * 60, seed)?;
+    // About 2000 programs a minute.
+    cargo("test --release -p shootdown-run --test contents memory_holds")
+        .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
+        .env("CONTENTS_SEED", seed.to_string())
+        .run()?;
+    // The checker's programs that CI leaves out.
+    cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
+    boots::soak(Duration::from_secs(minutes * 60), seed)?;
+    // As long for short programs in every schedule as for large ones at random.
+    cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")
+        .arg(format!("{minutes}m"))
+        .arg("--seed")
+        .arg(seed.to_string())
+        .run()?;
+    // About 16 seeds in two minutes.
+    miri(Miri::Seeds(u32::try_from(minutes * 4).unwrap_or(u32::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minutes_are_positive_numbers() {
+        assert_eq!(parse_minutes("30", "").ok(), Some(30));
+        for text in ["", "0", "-1", "1.5", "ten", "525601", "99999999999999999999"] {
+            let failure = parse_minutes(text, "cargo xtask soak boots 30").unwrap_err();
+            assert!(failure.to_string().contains("try:   cargo xtask soak boots 30"), "{text}");
+        }
+    }
+}

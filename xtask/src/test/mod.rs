@@ -1,0 +1,71 @@
+//! Everything that CI runs, as steps that run side by side where they leave a core idle.
+//!
+//! `cargo xtask test` runs each step as a process of its own, `cargo xtask test STEP`, and prints
+//! the step's name before each of its lines.
+
+mod binaries;
+pub(crate) mod builds;
+mod schedule;
+
+use crate::command::{Failure, cargo};
+use crate::{bench, boots, demo, setup, soak, tidy};
+use schedule::{Cores, Step};
+use soak::Miri;
+
+/// The steps, in the order in which they start: what each keeps busy, the steps that must be done
+/// before, and a budget.
+///
+/// A budget is about the number of seconds that the step takes on two idle cores from a clean
+/// clone, with the other steps beside it.
+const STEPS: &[Step] = &[
+    Step::new("toolchain", Cores::None, &[], 10, setup::toolchain),
+    // It downloads, and leaves the cores to the compiler.
+    Step::new("packages", Cores::None, &["toolchain"], 90, setup::packages),
+    Step::new("format", Cores::One, &["toolchain"], 5, || cargo("fmt --all --check").run()),
+    Step::new("tidy", Cores::One, &[], 5, tidy::check),
+    Step::new("clippy", Cores::All, &["toolchain"], 90, builds::clippy),
+    Step::new("build", Cores::All, &[], 240, builds::tests),
+    Step::new("miri", Cores::One, &["packages"], 120, || soak::miri(Miri::Sample)),
+    Step::new("tests", Cores::One, &["build"], 120, binaries::run),
+    Step::new("damaged", Cores::One, &["build"], 30, || soak::damage(20, 1)),
+    Step::new("examples", Cores::One, &["build"], 40, builds::doc_tests),
+    Step::new("documentation", Cores::One, &["toolchain"], 40, builds::documentation),
+    Step::new("bare", Cores::One, &["packages"], 60, builds::bare_targets),
+    Step::new("boots", Cores::All, &["packages", "build"], 120, boots::all),
+    Step::new("readme", Cores::All, &["build"], 100, demo::readme),
+    Step::new("bytes", Cores::One, &["readme"], 20, demo::same_bytes),
+    Step::new("counts", Cores::One, &["packages"], 60, bench::counts_if_possible),
+];
+
+/// Runs all steps.
+pub(crate) fn all() -> Result<(), Failure> {
+    schedule::run(STEPS)
+}
+
+/// Runs one step in this process.
+pub(crate) fn step(name: &str) -> Result<(), Failure> {
+    match STEPS.iter().find(|step| step.name == name) {
+        Some(step) => (step.run)(),
+        None => {
+            let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+            Err(Failure::new(
+                format!("`{name}` is not a step"),
+                format!("cargo xtask test with one of: {}", names.join(", ")),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_needs_only_earlier_steps() {
+        for (index, step) in STEPS.iter().enumerate() {
+            for needed in step.needs {
+                assert!(STEPS[..index].iter().any(|step| step.name == *needed), "{}", step.name);
+            }
+        }
+    }
+}

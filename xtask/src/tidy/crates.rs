@@ -1,0 +1,63 @@
+//! Each crate's size and the cycles among its modules.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::modules::Modules;
+use super::source::{code_lines, without_tests};
+
+/// The largest number of modules of one crate that may all use each other, where that is not
+/// [`CYCLE_MAX`]. These limits may only fall.
+const CYCLES: &[(&str, usize)] = &[
+    ("crates/check", 10),
+    ("crates/lab", 8),
+    ("crates/shootdown", 18),
+    ("crates/sim", 7),
+    ("crates/vm", 7),
+    ("kernel", 24),
+];
+
+/// For all other crates.
+const CYCLE_MAX: usize = 4;
+
+/// Prints a line for each crate, and adds the crates whose cycles are too large to `findings`.
+///
+/// Lines of code are lines outside of tests that are neither blank nor comments.
+pub(super) fn check(files: &[(PathBuf, String)], findings: &mut Vec<String>) {
+    let mut lines: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for (file, text) in files.iter().filter(|(file, _)| !is_test(file)) {
+        *lines.entry(crate_of(file)).or_default() += code_lines(&without_tests(text));
+    }
+    let read =
+        |path: &Path| files.iter().find(|(file, _)| file == path).map(|(_, text)| text.clone());
+    println!("{:<20} {:>13} {:>8} {:>14}", "crate", "lines of code", "modules", "largest cycle");
+    for (name, lines) in &lines {
+        let crates =
+            ["src/lib.rs", "src/main.rs"].map(|root| Modules::read(&name.join(root), &read));
+        let modules: usize = crates.iter().map(Modules::count).sum();
+        let cycle = crates.iter().map(Modules::largest_cycle).max_by_key(Vec::len);
+        let cycle = cycle.unwrap_or_default();
+        println!("{:<20} {lines:>13} {modules:>8} {:>14}", name.display(), cycle.len());
+        let limit = CYCLES.iter().find(|(of, _)| Path::new(of) == name);
+        let limit = limit.map_or(CYCLE_MAX, |(_, limit)| *limit);
+        if cycle.len() > limit {
+            findings.push(format!(
+                "{}: {} modules use each other, and {limit} may: {}",
+                name.display(),
+                cycle.len(),
+                cycle.join(", "),
+            ));
+        }
+    }
+    println!("{:<20} {:>13}", "total", lines.values().sum::<usize>());
+}
+
+/// The folder of the crate that a file belongs to: `crates/NAME`, or the first part of its path.
+fn crate_of(file: &Path) -> PathBuf {
+    let parts = if file.starts_with("crates") { 2 } else { 1 };
+    file.iter().take(parts).collect()
+}
+
+fn is_test(file: &Path) -> bool {
+    file.iter().any(|part| part == "tests" || part == "tests.rs")
+}

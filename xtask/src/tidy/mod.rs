@@ -1,0 +1,84 @@
+//! The part of the house style that a program can check.
+
+mod crates;
+mod modules;
+mod source;
+mod style;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{Command, Failure};
+
+/// The guide for embedders. Each of its excerpts is a copy of lines of the file that it names.
+const GUIDE: &str = "docs/embedding.md";
+
+/// Checks every Rust file that git tracks or would add.
+pub(crate) fn check() -> Result<(), Failure> {
+    let list = "ls-files --cached --others --exclude-standard -- *.rs";
+    let listed = Command::new("git").args(list).output()?;
+    let mut files = Vec::new();
+    for file in listed.lines().map(PathBuf::from) {
+        // A file that is deleted but not yet committed as deleted is not there.
+        let Ok(text) = fs::read_to_string(crate::root().join(&file)) else { continue };
+        files.push((file, text));
+    }
+    let mut findings = Vec::new();
+    for (file, text) in &files {
+        style::check_file(file, text, &mut findings);
+        check_module_file(file, &files, &mut findings);
+    }
+    check_excerpts(&mut findings);
+    crates::check(&files, &mut findings);
+    if findings.is_empty() {
+        println!("{} files are tidy", files.len());
+        return Ok(());
+    }
+    for finding in &findings {
+        println!("{finding}");
+    }
+    Err(Failure::new(
+        format!("{} findings", findings.len()),
+        "fix them; the rules are in xtask/src/tidy",
+    ))
+}
+
+/// Crates whose module files are still in both styles.
+const MODULE_FILES_MIXED: &[&str] = &[
+    "crates/designs",
+    "crates/lab",
+    "crates/shootdown",
+    "crates/vm",
+    "crates/workload",
+    "crates/x86_64",
+];
+
+/// A module with child modules is in `name/mod.rs`, not in `name.rs` beside `name/`.
+fn check_module_file(file: &Path, files: &[(PathBuf, String)], findings: &mut Vec<String>) {
+    let folder = file.with_extension("");
+    let has_folder = || files.iter().any(|(other, _)| other.starts_with(&folder));
+    if !MODULE_FILES_MIXED.iter().any(|of| file.starts_with(of)) && has_folder() {
+        findings.push(format!(
+            "{}:1: move it to {}/mod.rs, where its child modules are",
+            file.display(),
+            folder.display(),
+        ));
+    }
+}
+
+/// Each excerpt in the guide occurs in the file that the guide named last before it.
+fn check_excerpts(findings: &mut Vec<String>) {
+    let text = fs::read_to_string(crate::root().join(GUIDE)).unwrap_or_default();
+    let mut before = String::new();
+    let mut parts = text.split("```");
+    while let (Some(prose), block) = (parts.next(), parts.next()) {
+        before.push_str(prose);
+        let Some(excerpt) = block.and_then(|block| block.strip_prefix("rust\n")) else { continue };
+        let named = before.split('`').rev().find(|word| word.ends_with(".rs")).unwrap_or_default();
+        let source = fs::read_to_string(crate::root().join(named)).unwrap_or_default();
+        if !source.contains(excerpt) {
+            let first = excerpt.lines().next().unwrap_or_default().trim();
+            findings.push(format!("{GUIDE}: `{first}` … is not in `{named}`"));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The rules for one file: its size, its lines, its functions, and the engine's orderings.
+
+use std::path::Path;
+
+const COLUMNS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 600;
+const FUNCTION_LINES_MAX: usize = 70;
+const ORDERINGS: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
+
+/// Adds what the file breaks of the house style to `findings`.
+pub(super) fn check_file(file: &Path, text: &str, findings: &mut Vec<String>) {
+    let place = |line: usize| format!("{}:{line}", file.display());
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        findings.push(format!("{}: {lines} lines; one idea each", place(1)));
+    }
+    if !text.starts_with("//!") && !text.starts_with("#!") {
+        findings.push(format!("{}: says not what it is for", place(1)));
+    }
+    let has_rules = has_rules(file);
+    if has_rules {
+        check_relaxed(file, text, findings);
+    }
+    let mut function: Option<(usize, usize)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.chars().count() > COLUMNS_MAX {
+            findings.push(format!("{}: longer than {COLUMNS_MAX} columns", place(number)));
+        }
+        // Split, so that this file does not find itself.
+        for mark in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("dbg", "!(")] {
+            if line.contains(mark) {
+                findings.push(format!("{}: `{mark}` is for a note, not for main", place(number)));
+            }
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
+        let is_bare = words.any(|word| ORDERINGS.contains(&word)) || code.contains(".fence()");
+        if has_rules && is_bare {
+            findings.push(format!("{}: orders, and names no rule of rules.rs", place(number)));
+        }
+        let indent = line.len() - line.trim_start().len();
+        if is_function(line.trim_start()) {
+            function = Some((number, indent));
+        } else if let Some((start, of)) = function
+            && line.trim_end() == format!("{:of$}}}", "")
+        {
+            if number - start > FUNCTION_LINES_MAX {
+                findings.push(format!(
+                    "{}: {} lines in one function",
+                    place(start),
+                    number - start
+                ));
+            }
+            function = None;
+        }
+    }
+}
+
+/// Each relaxed access to a word of the engine says why no ordering is needed: `Relaxed: <reason>`
+/// in a comment on the same line, or above it in the same paragraph. In the doc comment of a
+/// function, the reason is that of the whole function. Unit tests are exempt, and counters, whose
+/// module says why.
+fn check_relaxed(file: &Path, text: &str, findings: &mut Vec<String>) {
+    if file.ends_with("stats.rs") {
+        return;
+    }
+    let (mut of_paragraph, mut of_item, mut of_function) = (false, false, None);
+    let lines = text.lines().take_while(|line| !line.starts_with("#[cfg("));
+    for (number, line) in (1..).zip(lines) {
+        let (code, comment) = line.split_once("//").unwrap_or((line, ""));
+        let (indent, code) = (line.len() - line.trim_start().len(), code.trim_start());
+        if line.trim().is_empty() {
+            (of_paragraph, of_item) = (false, false);
+        }
+        if comment.split_once("Relaxed: ").is_some_and(|(_, reason)| !reason.is_empty()) {
+            let is_doc = comment.starts_with('/');
+            (of_paragraph, of_item) = (of_paragraph || !is_doc, of_item || is_doc);
+        }
+        if is_function(code) && std::mem::take(&mut of_item) {
+            of_function = Some(indent);
+        }
+        let has_reason = of_paragraph || of_function.is_some();
+        let mut words = code.split(|letter: char| !letter.is_alphanumeric());
+        if words.any(|word| word == "Relaxed") && !code.starts_with("use ") && !has_reason {
+            let place = format!("{}:{number}", file.display());
+            findings.push(format!("{place}: relaxed, without a `// Relaxed: <reason>`"));
+        }
+        if of_function.is_some_and(|of| line.trim_end() == format!("{:of$}}}", "")) {
+            of_function = None;
+        }
+    }
+}
+
+/// Whether this is a part of the engine whose fences, and whose orderings beyond relaxed, are all
+/// rules with names: so that there is a test that breaks each.
+fn has_rules(file: &Path) -> bool {
+    let is_exempt = |file: &Path| {
+        // The list itself, what a kernel implements, and the machine for tests.
+        file == Path::new("rules.rs")
+            || file == Path::new("memory.rs")
+            || file == Path::new("machine.rs")
+            || file.starts_with("machine")
+            || file.starts_with("soft")
+    };
+    file.strip_prefix("crates/shootdown/src").is_ok_and(|file| !is_exempt(file))
+}
+
+/// Whether a line begins a function. rustfmt has seen to the rest.
+fn is_function(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let signature = words.find(|word| {
+        !matches!(*word, "pub" | "const" | "unsafe" | "async" | "extern")
+            && !word.starts_with("pub(")
+    });
+    signature == Some("fn") && line.ends_with(['{', '('])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_orders_without_a_rule_is_found_in_the_engine() {
+        let findings = |file: &str, line: &str| {
+            let mut findings = Vec::new();
+            check_file(Path::new(file), &format!("//! A file.\n{line}\n"), &mut findings);
+            findings.len()
+        };
+        let engine = "crates/shootdown/src/tag/global.rs";
+        for bare in
+            ["let tag = self.tag.load(Ordering::Acquire);", "use x::{Release};", "m.fence();"]
+        {
+            assert_eq!(findings(engine, bare), 1, "{bare}");
+            assert_eq!(findings("crates/shootdown/src/machine.rs", bare), 0);
+            assert_eq!(findings("crates/sim/src/lib.rs", bare), 0);
+        }
+        for fine in [
+            "order(machine, Rule::NumberAcquire)",
+            "fence(machine, Rule::FlushFence);",
+            "self.tag.load(Relaxed) // Relaxed: Acquire is not needed",
+        ] {
+            assert_eq!(findings(engine, fine), 0, "{fine}");
+        }
+    }
+
+    #[test]
+    fn relaxed_access_without_reason_is_found() {
+        let findings = |file: &str, text: &str| {
+            let mut findings = Vec::new();
+            check_file(Path::new(file), &format!("//! A file.\n{text}\n"), &mut findings);
+            findings.len()
+        };
+        let engine = "crates/shootdown/src/bell.rs";
+        let access = "    self.rung.load(Relaxed);";
+        for (unreasoned, count) in [
+            (access.to_owned(), 1),
+            (format!("{access}\n{access}"), 2),
+            (format!("    // Relaxed: only a hint.\n\n{access}"), 1),
+            (format!("    // It is relaxed.\n{access}"), 1),
+            (format!("    // Relaxed: \n{access}"), 1),
+            (format!("/// Relaxed: under the lock.\nfn f() {{\n}}\nfn g() {{\n{access}\n}}"), 1),
+            (format!("/// Relaxed: of f.\nfn f() {{\n}}\n\nfn g() {{\n{access}\n}}"), 1),
+        ] {
+            assert_eq!(findings(engine, &unreasoned), count, "{unreasoned}");
+            assert_eq!(findings("crates/shootdown/src/stats.rs", &unreasoned), 0);
+            assert_eq!(findings("crates/shootdown/src/machine.rs", &unreasoned), 0);
+        }
+        for fine in [
+            format!("{access} // Relaxed: only a hint."),
+            format!("    // Relaxed: only a hint.\n    let x = 1;\n{access}\n{access}"),
+            format!("/// Relaxed: under the lock.\nfn f() {{\n    let x = 1;\n\n{access}\n}}"),
+            "use core::sync::atomic::Ordering::Relaxed;".to_owned(),
+            format!("#[cfg(test)]\nmod tests {{\n{access}\n}}"),
+        ] {
+            assert_eq!(findings(engine, &fine), 0, "{fine}");
+        }
+    }
+}
