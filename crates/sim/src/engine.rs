@@ -19,10 +19,10 @@ use shootdown::{
 use crate::broadcast::Told;
 use crate::machine;
 use crate::mmu::TagEntries;
-use crate::sim::Sim;
+use crate::sim::{Sim, with_running};
 use crate::telling::{self, Tell};
 use crate::time::Time;
-use crate::word::{SimWord, with_running};
+use crate::word::SimWord;
 
 /// What an embedder of the engine decides when it is compiled.
 pub trait EngineOptions: Sync + 'static {
