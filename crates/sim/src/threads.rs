@@ -46,11 +46,11 @@ pub(crate) struct Thread {
 pub(crate) enum Waits {
     /// Off its CPU, which others may have.
     OffCpu,
-    /// On its CPU: see [`Sim::hold_cpu`].
+    /// On its CPU: see [`Sim::hold_cpu`](crate::Sim::hold_cpu).
     OnCpu,
 }
 
-/// What a CPU does while its thread [waits](Sim::wait_on_cpu).
+/// What a CPU does while its thread [waits](crate::Sim::wait_on_cpu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meanwhile {
     /// It computes.
