@@ -8,7 +8,7 @@ fn main() {
         return;
     }
     let arch = variable("CARGO_CFG_TARGET_ARCH");
-    let script = format!("{}/src/arch/{arch}/link.ld", variable("CARGO_MANIFEST_DIR"));
+    let script = format!("{}/src/kernel/arch/{arch}/link.ld", variable("CARGO_MANIFEST_DIR"));
     println!("cargo:rerun-if-changed={script}");
     println!("cargo:rustc-link-arg-bins=-T{script}");
 }

@@ -26,7 +26,7 @@ fn counts() -> Result<(), Failure> {
 /// are, a path above its budget is a failure.
 pub(crate) fn hot_paths() -> Result<bool, Failure> {
     setup::instruction_counter()?;
-    let counted = cargo("bench --quiet -p shootdown-bench --bench hot_paths")
+    let counted = cargo("bench --quiet -p shootdown-hot-paths --bench hot_paths")
         // As in a kernel; a profile's `panic` is not for benchmarks.
         .env("RUSTFLAGS", "-Cpanic=abort")
         .run();
@@ -104,7 +104,7 @@ fn counts_in_book(book: &str, path: &str) -> Option<[f64; 2]> {
 /// How fast the simulator, replays and the checker are on this host. Nothing fails: hosts differ.
 fn throughput() -> Result<(), Failure> {
     cargo("bench -p shootdown-sim --bench throughput").run()?;
-    cargo("bench -p shootdown-workload --bench recordings").run()?;
+    cargo("bench -p shootdown-run --bench recordings").run()?;
     cargo("bench -p shootdown-check --bench states").run()
 }
 

@@ -16,7 +16,7 @@ fn stress(seconds: u64) -> Result<(), Failure> {
 /// Reads damaged recordings and imports damaged texts for some seconds, in a build that detects
 /// arithmetic that overflows.
 pub(crate) fn damage(seconds: u64, seed: u64) -> Result<(), Failure> {
-    builds::example("fuzz_recordings")?
+    builds::example("fuzz")?
         .args("--seconds")
         .arg(seconds.to_string())
         .arg("--seed")
@@ -87,7 +87,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     let seed = seed_of_now();
     damage(minutes * 60, seed)?;
     // About 2000 programs a minute.
-    cargo("test --release -p shootdown-workload --test contents memory_holds")
+    cargo("test --release -p shootdown-run --test contents memory_holds")
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;

@@ -3,17 +3,16 @@
 use std::rc::Rc;
 
 use shootdown::Rule;
+use shootdown_designs::Design;
 use shootdown_designs::engine::{Counting, Ours, Policy, Shooting};
 use shootdown_designs::{Engine, LinuxPolicy};
-use shootdown_lab::Design;
-use shootdown_sim::{Machine, Time, Wrong};
-use shootdown_workload::operation::{
+use shootdown_program::Workload;
+use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::programs::{
-    ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched,
-};
-use shootdown_workload::{Limits, Outcome, Workload};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::{Machine, Time, Wrong};
 
 fn machine(name: &str, cpus: usize) -> Machine {
     let text = match name {
@@ -29,7 +28,8 @@ const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
@@ -101,7 +101,8 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         };
         for seed in 1..=seeds {
             let workload = workloads(cpus, seed).swap_remove(index);
-            for (design, cost) in [(Design::Linux70, &mut linux), (Design::Shootdown, &mut ours)] {
+            for (design, cost) in [(Design::LINUX_7_0, &mut linux), (Design::SHOOTDOWN, &mut ours)]
+            {
                 let outcome = run(design, &machine, &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}");
                 cost.add(&outcome);
@@ -195,7 +196,7 @@ fn the_sound_designs_are_sound() {
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
             // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
-            if design != Design::Linux414 {
+            if design != Design::LINUX_4_14 {
                 assert_eq!(outcome.hazards, 0, "{} under {design}: {first:?}", workload.name());
             }
         }
@@ -212,7 +213,7 @@ fn latr_beside_the_others() {
             let (count, iterations) = (cpus as u32, 2000);
             let workload = Loop { kind, tasks: Tasks::Threads, count, iterations, seed: 1 };
             let workload: Rc<dyn Workload> = Rc::new(workload);
-            let designs = [Design::Linux412, Design::Latr, Design::Linux70, Design::Shootdown];
+            let designs = [Design::LINUX_4_12, Design::LATR, Design::LINUX_7_0, Design::SHOOTDOWN];
             let [before, latr, _, ours] = designs.map(|design| {
                 let outcome = run(design, &machine("xeon-2s", cpus), &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
@@ -236,7 +237,7 @@ fn the_bug_that_seed_000_had_is_found() {
         let outcome = run(design, &machine("skylake", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");
         // It keeps page tables until the end, but it would tell the lazy CPU.
-        assert_eq!(outcome.hazards > 0, design == Design::Linux414, "{design}");
+        assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
     }
 }
 
@@ -244,7 +245,7 @@ fn the_bug_that_seed_000_had_is_found() {
 fn caught<P: Policy + 'static>(rule: Rule, workload: Rc<dyn Workload>) -> shootdown_sim::Violation {
     let machine = machine("skylake", 4);
     let design = |sim| Engine::<1, P>::with_broken_rule(sim, Some(rule));
-    let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(&workload), design);
+    let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
     let first = first.unwrap_or_else(|| panic!("{rule:?} is broken, and nobody notices"));
@@ -384,7 +385,7 @@ fn every_lifetime_of_the_engine_is_sound() {
     fn interrupts<P: Policy + 'static>(workload: &Rc<dyn Workload>) -> u64 {
         let machine = machine("xeon-2s", 13);
         let design = Engine::<1, P>::new;
-        let outcome = shootdown_workload::run(machine, LIMITS, Rc::clone(workload), design);
+        let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(workload), design);
         let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
         assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
         outcome.counts.interrupts_sent

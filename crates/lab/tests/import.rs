@@ -14,7 +14,7 @@ use common::{assert_error, command, files, text};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
-const TEXT: &str = include_str!("../../workload/tests/import/kernel.txt");
+const TEXT: &str = include_str!("../../recording/tests/import/kernel.txt");
 
 /// A directory with the text `t`, and the command that imports something there.
 fn importer(arguments: &[&str]) -> (TempDir, Command) {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::{assert_error, command, files, text};
 use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
-use shootdown_workload::recording::record::{Event, Record};
-use shootdown_workload::recording::{Ended, Reader, Totals};
+use shootdown_recording::record::{Event, Record};
+use shootdown_recording::{Ended, Reader, Totals};
 use tempfile::TempDir;
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";

@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use common::{assert_error, command, files, text};
 use rustix::process::{Pid, Signal, kill_process_group};
-use shootdown_workload::recording::record::{
-    Call, Event, FaultCode, Owner, Record, SpaceId, TaskId,
-};
-use shootdown_workload::recording::{Ended, Header, Source, Writer};
+use shootdown_recording::record::{Call, Event, FaultCode, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
 /// What acts on a terminal, each in another way.

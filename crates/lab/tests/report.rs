@@ -4,10 +4,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use shootdown_workload::recording::record::{
-    Call, Event, FaultCode, Left, Owner, Record, SpaceId, TaskId,
-};
-use shootdown_workload::recording::{Ended, Header, Source, Writer};
+use shootdown_recording::record::{Call, Event, FaultCode, Left, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
 const HOSTILE: &str = "<script>alert(\"1\")</script>'&\u{1b}[2J\n\u{202e}";

@@ -3,15 +3,14 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
-use shootdown_sim::{Machine, Time};
-use shootdown_workload::operation::{
+use shootdown_designs::Design;
+use shootdown_program::Workload;
+use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
-use shootdown_workload::programs::{
-    ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched,
-};
-use shootdown_workload::{Limits, Outcome, Workload};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::{Machine, Time};
 
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
@@ -72,7 +71,8 @@ impl Hardware {
 }
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 

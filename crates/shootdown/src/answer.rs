@@ -1,9 +1,9 @@
 //! The flush interrupt's handler.
 
 use crate::bell::Round;
-use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
-use crate::journal::{Ceiling, LOG_ENTRIES, Missed};
+use crate::flush_log::{Ceiling, LOG_ENTRIES, Missed};
+use crate::here::Here;
 use crate::machine::Machine;
 use crate::presence::Presence;
 use crate::rules::Rule;
@@ -131,19 +131,19 @@ impl<M: Machine> Here<'_, M> {
     fn may_walk_freed_tables(&self) -> bool {
         let Some(space) = self.loaded() else { return false };
         let (machine, seen) = (self.machine(), self.seen_of_loaded(space));
-        let generation = space.journal.generation(machine);
+        let generation = space.log.generation(machine);
         // By now, every CPU may have been notified of flushes that this one has yet to see counted.
         if seen >= generation {
             return false;
         }
-        let missed = space.journal.missed(machine, seen, generation, Ceiling::of_all(usize::MAX));
+        let missed = space.log.missed(machine, seen, generation, Ceiling::of_all(usize::MAX));
         !matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables())
     }
 
     /// Whether the space that this CPU is lazy on is dead: now that it is awake, it can as well let
     /// go of it. [`reap`](Self::reap) relies on that.
     fn is_on_dead_space(&self) -> bool {
-        self.held().is_owing() && !self.machine().breaks(Rule::LeaveDeadSpace)
+        self.hazard().is_marked() && !self.machine().breaks(Rule::LeaveDeadSpace)
     }
 }
 
@@ -153,7 +153,7 @@ const _: () = assert!(LOG_ENTRIES * 8 <= 128);
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use crate::extent::Extent;
-    use crate::machine::{CpuId, Root};
+    use crate::ids::{CpuId, Root};
     use crate::soft::{Config, Host, Soft};
 
     #[test]

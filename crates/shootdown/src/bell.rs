@@ -9,20 +9,20 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::line::OwnLine;
-use crate::machine::{Machine, Word};
-use crate::rules::{Rule, order};
+use crate::cache_padded::CachePadded;
+use crate::memory::{Memory, Word, order};
+use crate::rules::Rule;
 
 /// One CPU's bell.
 ///
 /// A line for those who ring, and a line for those who wait: rings do not disturb a waiter, which
 /// reads its line again only when it was written. Rounds are 61 bits: they last for decades.
 #[repr(C)]
-pub(crate) struct Bell<M: Machine> {
+pub(crate) struct Bell<M: Memory> {
     /// How many rounds have begun, times [`ROUND`], with the flags below.
-    rung: OwnLine<M::Word>,
+    rung: CachePadded<M::Word>,
     /// The last round that is done.
-    answered: OwnLine<M::Word>,
+    answered: CachePadded<M::Word>,
 }
 
 /// Someone has rung, and no round has begun since.
@@ -69,10 +69,13 @@ enum Left {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
-impl<M: Machine> Bell<M> {
+impl<M: Memory> Bell<M> {
     /// A disconnected bell: CPUs start offline.
     pub(crate) fn new() -> Self {
-        Self { rung: OwnLine(M::Word::new(DISCONNECTED)), answered: OwnLine(M::Word::new(0)) }
+        Self {
+            rung: CachePadded(M::Word::new(DISCONNECTED)),
+            answered: CachePadded(M::Word::new(0)),
+        }
     }
 
     /// Rings, after the full fence of the flush: see [`Rule::LookAcquire`]. A disconnected bell

@@ -15,38 +15,19 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::bell::Rung;
-use crate::cpu::Here;
+use crate::broadcaster::{Broadcast, Broadcaster, Reach};
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
-use crate::machine::{CpuId, Machine, Tag, Word};
-use crate::method::Telling;
+use crate::here::Here;
+use crate::ids::{CpuId, Tag};
+use crate::machine::{Machine, Tagging};
+use crate::memory::Word;
+use crate::method::NotifyMethod;
 use crate::pending::Pending;
-use crate::roster::Phase;
+use crate::phase::Phase;
 use crate::rules::Rule;
 use crate::space::Space;
-use crate::tag::Tagging;
-
-/// What broadcasts can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broadcast {
-    /// Whom they reach.
-    pub reach: Reach,
-    /// How many pages one operation can name: 1 for `TLBI VAE1IS`, more with `FEAT_TLBIRANGE` or
-    /// `INVLPGB`.
-    pub pages_per_operation: usize,
-    /// Above how many operations the whole tag is dropped instead.
-    pub operation_ceiling: usize,
-}
-
-/// Whom a broadcast reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Every CPU, whatever it runs, and devices that share page tables (Arm, AMD).
-    Everyone,
-    /// The CPUs that are named (RISC-V: SBI's remote fence).
-    Targets,
-}
 
 /// After so many flushes in which a CPU may have missed one, a broadcast drops the whole tag.
 ///
@@ -57,19 +38,21 @@ pub enum Reach {
 const GAP_MAX: u64 = 64;
 
 impl<M: Machine> Shootdown<M> {
-    /// Whether hardware can tell every CPU what to drop of any space.
+    /// The broadcaster, if it can name every space: each has a tag that is the same on all CPUs.
     #[inline]
-    pub(crate) fn reaches_everyone(&self) -> bool {
-        self.broadcast().is_some_and(|broadcast| broadcast.reach == Reach::Everyone)
+    pub(crate) fn broadcaster(&self) -> Option<&M::Broadcaster> {
+        let broadcaster = self.machine.broadcaster()?;
+        let names_spaces =
+            self.machine.tagging() == Tagging::Global && self.tags().covers_all_cpus(&self.machine);
+        names_spaces.then_some(broadcaster)
     }
 
-    /// What broadcasts can do, if every space has a number that all CPUs know it by.
+    /// The broadcaster, if it can name every space, and reaches every CPU.
     #[inline]
-    pub(crate) fn broadcast(&self) -> Option<Broadcast> {
-        let broadcast = self.machine.broadcast()?;
-        let is_named =
-            self.machine.tagging() == Tagging::Global && self.tags().suffice(&self.machine);
-        is_named.then_some(broadcast)
+    pub(crate) fn broadcaster_to_all(&self) -> Option<&M::Broadcaster> {
+        let reaches_all =
+            |broadcaster: &&M::Broadcaster| broadcaster.capabilities().reach == Reach::Everyone;
+        self.broadcaster().filter(reaches_all)
     }
 }
 
@@ -80,7 +63,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// [`Space::global_tag`].
     #[inline]
     pub(crate) fn broadcast_tag(&self, space: &Space<M>) -> Tag {
-        match self.engine.broadcast() {
+        match self.engine.broadcaster() {
             Some(_) => space.global_tag(self.machine()),
             None => Tag::KERNEL,
         }
@@ -105,21 +88,21 @@ impl<'e, M: Machine> Here<'e, M> {
         &self,
         space: &Space<M>,
         tag: Tag,
-        present: &CpuSet<M>,
+        present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
     ) -> bool {
-        let Some(broadcast) = self.engine.broadcast() else { return false };
-        self.broadcasts_by(broadcast, space, tag, present, extents, generation)
+        let Some(broadcaster) = self.engine.broadcaster() else { return false };
+        self.broadcasts_by(broadcaster, space, tag, present, extents, generation)
     }
 
     #[inline(never)]
     fn broadcasts_by(
         &self,
-        broadcast: Broadcast,
+        broadcaster: &M::Broadcaster,
         space: &Space<M>,
         tag: Tag,
-        present: &CpuSet<M>,
+        present: &CpuSet<M::CpuBits>,
         extents: &[Extent],
         generation: u64,
     ) -> bool {
@@ -128,20 +111,21 @@ impl<'e, M: Machine> Here<'e, M> {
         if present.is_empty() && !devices {
             return false;
         }
+        let broadcast = broadcaster.capabilities();
         let operations = broadcast.operations(extents);
-        let costs = machine.telling_costs();
+        let costs = broadcaster.costs();
         let count = operations.unwrap_or(1) as u64;
-        let chosen = self.local().teller.choose(&costs, present.len() as u64, count);
-        if chosen == Telling::Interrupt && !devices {
+        let chosen = self.local().policy.choose(&costs, present.len() as u64, count);
+        if chosen == NotifyMethod::Interrupt && !devices {
             return false;
         }
         let has_old_gap = generation.saturating_sub(space.clean_everywhere()) > GAP_MAX;
         let is_whole = operations.is_none() || has_old_gap && broadcast.reach == Reach::Everyone;
         if is_whole {
-            machine.issue_broadcast(present, tag, Extent::whole());
+            broadcaster.broadcast(present, tag, Extent::whole());
         } else {
             for &extent in extents {
-                machine.issue_broadcast(present, tag, extent);
+                broadcaster.broadcast(present, tag, extent);
             }
         }
         self.note_issued(if is_whole { 1 } else { count });
@@ -158,10 +142,8 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Drops all of a space's translations everywhere, if hardware can. Returns whether it does.
     pub(crate) fn broadcasts_whole(&self, space: &Space<M>, tag: Tag, generation: u64) -> bool {
-        if !self.engine.reaches_everyone() {
-            return false;
-        }
-        self.machine().issue_broadcast(&CpuSet::new(), tag, Extent::whole());
+        let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
+        broadcaster.broadcast(&CpuSet::<M::CpuBits>::new(), tag, Extent::whole());
         self.note_issued(1);
         self.note_whole(space, generation, generation);
         true
@@ -181,30 +163,27 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Drops the kernel's pages of an extent everywhere, if hardware can. Returns whether it does.
     pub(crate) fn broadcasts_kernel(&self, extent: Extent) -> bool {
-        if !self.engine.reaches_everyone() {
-            return false;
-        }
-        self.machine().issue_kernel_broadcast(extent);
+        let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
+        broadcaster.broadcast_kernel(extent);
         self.note_issued(1);
         true
     }
 
     /// Learns what it took to wait for the answers of so many CPUs that were interrupted.
     pub(crate) fn learn_answered(&self, cpus: u64, took_ns: u64) {
-        let machine = self.machine();
-        if cpus != 0 && machine.broadcast().is_some() {
-            self.local().teller.learn_answers(&machine.telling_costs(), cpus, took_ns);
+        if let Some(broadcaster) = self.machine().broadcaster().filter(|_| cpus != 0) {
+            self.local().policy.learn_answers(&broadcaster.costs(), cpus, took_ns);
         }
     }
 
-    /// A flush from `since` to `generation` found nobody else in the roster, and was done here.
+    /// A flush from `since` to `generation` found nobody else in the cpumask, and was done here.
     ///
-    /// As long as the roster has never moved, every CPU that has ever run the space is in it. If
+    /// As long as the cpumask has never moved, every CPU that has ever run the space is in it. If
     /// that is this CPU alone, no other has cached anything of the space, and the flush is no gap.
-    /// (A CPU that registers after the roster was read reads a generation at least as new, and
+    /// (A CPU that registers after the cpumask was read reads a generation at least as new, and
     /// walks page tables as new as that.)
     pub(crate) fn note_flushed_alone(&self, space: &Space<M>, since: u64, generation: u64) {
-        if space.roster.phase(self.machine()) == Phase::FIRST
+        if space.cpumask.phase(self.machine()) == Phase::FIRST
             && self.has_loaded(space)
             && self.loaded_slot().generation() >= generation
         {
@@ -213,7 +192,7 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 
     fn note_issued(&self, operations: u64) {
-        let outstanding = &self.local().teller.outstanding;
+        let outstanding = &self.local().policy.outstanding;
         outstanding.set(outstanding.get().saturating_add(operations as u16));
         self.counters().broadcasts_sent.add_alone(1);
     }
@@ -221,11 +200,12 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Waits for what this CPU has issued.
     #[inline]
     pub(crate) fn complete_broadcasts(&self) {
-        let teller = &self.local().teller;
-        if teller.outstanding.get() != 0 {
-            let machine = self.machine();
-            let took_ns = machine.complete_broadcasts();
-            teller.learn(&machine.telling_costs(), took_ns);
+        let policy = &self.local().policy;
+        if policy.outstanding.get() != 0
+            && let Some(broadcaster) = self.machine().broadcaster()
+        {
+            let took_ns = broadcaster.complete();
+            policy.learn(&broadcaster.costs(), took_ns);
         }
     }
 }
@@ -317,7 +297,7 @@ impl<M: Machine> Pending<'_, M> {
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use super::*;
-    use crate::machine::Root;
+    use crate::ids::Root;
     use crate::soft::{Config, Host, Soft};
     use proptest::prelude::*;
 

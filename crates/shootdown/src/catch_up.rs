@@ -3,11 +3,11 @@
 //! It compares the generation of the space with the one that it remembers. If it has missed only a
 //! few ranges, and the log still has all of them, it invalidates these; else the whole tag.
 
-use crate::cpu::Here;
-use crate::journal::{Ceiling, Missed};
-use crate::machine::{Machine, Tag};
+use crate::flush_log::{Ceiling, Missed};
+use crate::here::Here;
+use crate::ids::Tag;
+use crate::machine::{Machine, Tagging};
 use crate::space::Space;
-use crate::tag::Tagging;
 
 impl<M: Machine> Here<'_, M> {
     /// How many pages are invalidated one by one by a CPU that is interrupted in its work. See
@@ -15,14 +15,14 @@ impl<M: Machine> Here<'_, M> {
     #[inline]
     pub(crate) fn ceiling_at_work(&self) -> Ceiling {
         let all = self.machine().flush_ceiling();
-        Ceiling { asked: all, reclaimed: self.machine().batch_ceiling(), all }
+        Ceiling { explicit: all, reclaim: self.machine().batch_ceiling(), all }
     }
 
     /// And by one that comes back to a space. See [`Machine::catch_up_ceiling`].
     #[inline]
     pub(crate) fn ceiling_on_return(&self) -> Ceiling {
-        let (all, asked) = (self.machine().flush_ceiling(), self.machine().catch_up_ceiling());
-        Ceiling { asked, reclaimed: all, all: all.max(asked) }
+        let (all, explicit) = (self.machine().flush_ceiling(), self.machine().catch_up_ceiling());
+        Ceiling { explicit, reclaim: all, all: all.max(explicit) }
     }
 
     /// Invalidates what the loaded space's flushes covered and this CPU has not yet seen.
@@ -31,15 +31,15 @@ impl<M: Machine> Here<'_, M> {
         let machine = self.machine();
         // Read before anything is invalidated: translations that are cached from then on are at
         // least as new.
-        let generation = space.journal.generation(machine);
+        let generation = space.log.generation(machine);
         let seen = self.seen_of_loaded(space);
         if generation == seen {
             return;
         }
         // One missed range is what a CPU that was interrupted finds nearly always.
         if generation == seen + 1
-            && let Some((extent, origin)) = space.journal.read(machine, generation)
-            && extent.page_count_within(self.ceiling_at_work().of(origin))
+            && let Some((extent, cause)) = space.log.read(machine, generation)
+            && extent.page_count_within(self.ceiling_at_work().of(cause))
         {
             let slot = self.loaded_slot();
             machine.invalidate(slot.tag(), extent);
@@ -60,7 +60,7 @@ impl<M: Machine> Here<'_, M> {
             // Every CPU has been notified meanwhile.
             return 0;
         }
-        let missed = space.journal.missed(self.machine(), seen, generation, ceiling);
+        let missed = space.log.missed(self.machine(), seen, generation, ceiling);
         self.invalidate_missed(space, self.loaded_slot().tag(), &missed);
         self.loaded_slot().set_generation(generation);
         if matches!(missed, Missed::Everything) { 0 } else { generation - seen }

@@ -1,4 +1,5 @@
-//! The costs of the two ways to invalidate: page by page, or the whole tag.
+//! The costs of a machine, by which the engine chooses: of the two ways to invalidate, page by page
+//! or the whole tag; and of the two ways to notify other CPUs.
 
 /// Costs of invalidation on one CPU, from which [`Machine::batch_ceiling`] is derived.
 ///
@@ -44,6 +45,45 @@ impl FlushCosts {
     }
 }
 
+/// Costs of notifying other CPUs, by which the engine chooses between interrupts and broadcasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotifyCosts {
+    /// Time to interrupt any CPUs at all: to send, and to wait for the first answer.
+    pub interrupt_ns: u64,
+    /// Additional time for each CPU that is interrupted: the sender's longer wait, and the time
+    /// that the target loses.
+    pub interrupt_each_ns: u64,
+    /// Time to issue and complete a broadcast of one operation while no other CPU broadcasts.
+    pub broadcast_ns: u64,
+    /// Additional time for each CPU that the broadcast names, where it names some.
+    pub broadcast_each_ns: u64,
+    /// Time for each operation after the first.
+    pub operation_ns: u64,
+}
+
+impl NotifyCosts {
+    /// Costs by which a broadcast is always the cheaper method: for a kernel that waits for flushes
+    /// under locks that other CPUs spin for with the interrupt masked, and do not answer meanwhile.
+    ///
+    /// Where the machine [broadcasts](crate::Broadcaster) to everyone and every space has a
+    /// [global](crate::Tagging::Global) tag, flushes then interrupt no CPU, and a wait on the CPU
+    /// of the flush ends without any other. Interrupts are still sent, and answers waited for, by:
+    ///
+    /// - a flush that [frees tables](crate::Extent::freeing_tables), or is
+    ///   [for a resize](crate::Here::flush_for_resize), while a CPU is on its way out of the space:
+    ///   no broadcast is sure to reach it ([`Here::flush_gathered`](crate::Here::flush_gathered)
+    ///   interrupts none);
+    /// - [`Here::expel`](crate::Here::expel), of such CPUs, and [`Here::reap`](crate::Here::reap);
+    /// - [`Lifetime::Shoot`](crate::Lifetime::Shoot), when a space is retired;
+    /// - a wait with the interrupt unmasked, or on another CPU than the flush: it interrupts the
+    ///   CPU that has issued the broadcast;
+    /// - machines with too few tags for their CPUs, which cannot broadcast.
+    #[must_use]
+    pub const fn broadcasts_only(self) -> Self {
+        Self { interrupt_ns: u64::MAX, ..self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,7 +111,7 @@ mod batches {
 
     use crate::engine::Shootdown;
     use crate::extent::Extent;
-    use crate::machine::{CpuId, Root};
+    use crate::ids::{CpuId, Root};
     use crate::reclaim::{Batch, StaleWrites};
     use crate::soft::{Config, Host, Soft, Touch};
     use crate::space::Space;

@@ -11,9 +11,10 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{self, Relaxed};
 
-use crate::machine::sealed::Sealed;
-use crate::machine::{CpuId, Machine, Word};
-use crate::rules::{Rule, fence, order};
+use crate::ids::CpuId;
+use crate::memory::sealed::Sealed;
+use crate::memory::{Memory, Word, fence, order};
+use crate::rules::Rule;
 
 /// Room for one bit per possible CPU. Implemented for `[u64; N]`, which holds `64 * N` CPUs, and
 /// for nothing else.
@@ -91,15 +92,15 @@ pub(crate) fn cpus_of_word(word: usize, members: u64) -> impl Iterator<Item = Cp
 }
 
 /// A set of CPUs, as large as the machine: 8 bytes and a bit per CPU.
-pub struct CpuSet<M: Machine> {
+pub struct CpuSet<B: CpuBits> {
     /// With one word in all, that word. With more, a bit for each word that has members.
     top: u64,
     /// With more than one word: those that `top` names are initialised, and no others.
-    words: MaybeUninit<M::CpuBits>,
+    words: MaybeUninit<B>,
 }
 
-impl<M: Machine> CpuSet<M> {
-    const ONE_WORD: bool = M::CpuBits::WORDS == 1;
+impl<B: CpuBits> CpuSet<B> {
+    const ONE_WORD: bool = B::WORDS == 1;
 
     /// No CPU.
     #[must_use]
@@ -112,7 +113,7 @@ impl<M: Machine> CpuSet<M> {
     #[must_use]
     #[inline]
     pub const fn capacity() -> usize {
-        M::CpuBits::WORDS * 64
+        B::WORDS * 64
     }
 
     /// Takes every CPU out of the set.
@@ -133,7 +134,7 @@ impl<M: Machine> CpuSet<M> {
     #[inline]
     pub fn contains(&self, cpu: CpuId) -> bool {
         let (word, bit) = place(cpu);
-        assert!(word < M::CpuBits::WORDS, "{cpu:?} is beyond the machine's CpuBits");
+        assert!(word < B::WORDS, "{cpu:?} is beyond the machine's CpuBits");
         self.word(word) & bit != 0
     }
 
@@ -145,7 +146,7 @@ impl<M: Machine> CpuSet<M> {
     #[inline]
     pub fn insert(&mut self, cpu: CpuId) {
         let (word, bit) = place(cpu);
-        assert!(word < M::CpuBits::WORDS, "{cpu:?} is beyond the machine's CpuBits");
+        assert!(word < B::WORDS, "{cpu:?} is beyond the machine's CpuBits");
         self.insert_word(word, bit);
     }
 
@@ -187,8 +188,8 @@ impl<M: Machine> CpuSet<M> {
 
     /// The words that may have members, as they are now: the set can be changed meanwhile.
     #[inline]
-    pub(crate) fn word_indices(&self) -> impl Iterator<Item = usize> + use<M> {
-        named_words::<M::CpuBits>(if Self::ONE_WORD { 1 } else { self.top })
+    pub(crate) fn word_indices(&self) -> impl Iterator<Item = usize> + use<B> {
+        named_words::<B>(if Self::ONE_WORD { 1 } else { self.top })
     }
 
     /// The members in one word.
@@ -200,7 +201,7 @@ impl<M: Machine> CpuSet<M> {
             0
         } else {
             // SAFETY: `name` initialises every word of a bit before it sets the bit.
-            unsafe { M::CpuBits::words(&self.words)[word].assume_init() }
+            unsafe { B::words(&self.words)[word].assume_init() }
         }
     }
 
@@ -212,7 +213,7 @@ impl<M: Machine> CpuSet<M> {
         } else if members != 0 {
             self.name(word);
             let all = self.word(word) | members;
-            M::CpuBits::words_mut(&mut self.words)[word] = MaybeUninit::new(all);
+            B::words_mut(&mut self.words)[word] = MaybeUninit::new(all);
         }
     }
 
@@ -224,7 +225,7 @@ impl<M: Machine> CpuSet<M> {
             return;
         }
         debug_assert!(self.top & top_bit(word) != 0, "a word without members is not initialised");
-        M::CpuBits::words_mut(&mut self.words)[word] = MaybeUninit::new(members);
+        B::words_mut(&mut self.words)[word] = MaybeUninit::new(members);
         if members == 0 && Self::words_of_bit(word).all(|word| self.word(word) == 0) {
             self.top &= !top_bit(word);
         }
@@ -236,7 +237,7 @@ impl<M: Machine> CpuSet<M> {
     /// of the word afterwards.
     #[inline]
     pub(crate) fn lend_word(&mut self, word: usize, members: u64, f: impl FnOnce(&Self)) {
-        if M::CpuBits::WORDS > 64 {
+        if B::WORDS > 64 {
             let mut lent = Self::new();
             lent.insert_word(word, members);
             return f(&lent);
@@ -255,7 +256,7 @@ impl<M: Machine> CpuSet<M> {
     fn name(&mut self, word: usize) {
         if self.top & top_bit(word) == 0 {
             for sharing in Self::words_of_bit(word) {
-                M::CpuBits::words_mut(&mut self.words)[sharing] = MaybeUninit::new(0);
+                B::words_mut(&mut self.words)[sharing] = MaybeUninit::new(0);
             }
             self.top |= top_bit(word);
         }
@@ -264,19 +265,19 @@ impl<M: Machine> CpuSet<M> {
     /// The words that share a bit of the top word with `word`: itself alone up to 4096 CPUs.
     #[inline]
     fn words_of_bit(word: usize) -> impl Iterator<Item = usize> {
-        let shares = M::CpuBits::WORDS > 64;
+        let shares = B::WORDS > 64;
         let first = if shares { word % 64 } else { word };
-        (first..M::CpuBits::WORDS).step_by(64).take(if shares { usize::MAX } else { 1 })
+        (first..B::WORDS).step_by(64).take(if shares { usize::MAX } else { 1 })
     }
 }
 
-impl<M: Machine> Default for CpuSet<M> {
+impl<B: CpuBits> Default for CpuSet<B> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<M: Machine> Clone for CpuSet<M> {
+impl<B: CpuBits> Clone for CpuSet<B> {
     fn clone(&self) -> Self {
         let mut clone = Self::new();
         clone.insert_all(self);
@@ -284,7 +285,7 @@ impl<M: Machine> Clone for CpuSet<M> {
     }
 }
 
-impl<M: Machine> fmt::Debug for CpuSet<M> {
+impl<B: CpuBits> fmt::Debug for CpuSet<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(|cpu| cpu.0)).finish()
     }
@@ -297,22 +298,22 @@ impl<M: Machine> fmt::Debug for CpuSet<M> {
 /// fences before it relies on having been seen. Bits of the top word are never cleared: they may
 /// name an empty word, but if they could be cleared, a late insertion could leave its bit set in a
 /// word that is not named.
-pub(crate) struct SharedCpuSet<M: Machine> {
+pub(crate) struct SharedCpuSet<M: Memory, B: CpuBits> {
     top: M::Word,
-    words: <M::CpuBits as CpuBits>::Shared<M::Word>,
+    words: B::Shared<M::Word>,
 }
 
-impl<M: Machine> SharedCpuSet<M> {
+impl<M: Memory, B: CpuBits> SharedCpuSet<M, B> {
     /// With one word there is nothing to summarise; the compiler drops the top word's code.
-    const HAS_TOP: bool = M::CpuBits::WORDS > 1;
+    const HAS_TOP: bool = B::WORDS > 1;
 
     pub(crate) fn new() -> Self {
-        Self { top: M::Word::new(0), words: M::CpuBits::shared() }
+        Self { top: M::Word::new(0), words: B::shared() }
     }
 
     #[inline]
     fn words(&self) -> &[M::Word] {
-        M::CpuBits::shared_words(&self.words)
+        B::shared_words(&self.words)
     }
 
     #[inline]
@@ -377,7 +378,7 @@ impl<M: Machine> SharedCpuSet<M> {
 
     /// Adds the members to `into`.
     #[inline]
-    pub(crate) fn read_into(&self, machine: &M, into: &mut CpuSet<M>) {
+    pub(crate) fn read_into(&self, machine: &M, into: &mut CpuSet<B>) {
         for word in self.word_indices() {
             into.insert_word(word, self.members(machine, word));
         }
@@ -391,13 +392,13 @@ impl<M: Machine> SharedCpuSet<M> {
 
     /// The words that may have members.
     #[inline]
-    fn word_indices(&self) -> impl Iterator<Item = usize> + use<M> {
+    fn word_indices(&self) -> impl Iterator<Item = usize> + use<M, B> {
         // Relaxed: a word that is not named yet has no member that a reader must see.
-        named_words::<M::CpuBits>(if Self::HAS_TOP { self.top.load(Relaxed) } else { 1 })
+        named_words::<B>(if Self::HAS_TOP { self.top.load(Relaxed) } else { 1 })
     }
 }
 
-impl<M: Machine> fmt::Debug for SharedCpuSet<M> {
+impl<M: Memory, B: CpuBits> fmt::Debug for SharedCpuSet<M, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Relaxed: for people to read.
         f.debug_list().entries(self.words().iter().map(|word| word.load(Relaxed))).finish()
@@ -428,11 +429,8 @@ mod tests {
         CpuId((word * 64 + bit * 21) as u32)
     }
 
-    fn assert_same<const WORDS: usize>(
-        set: &CpuSet<Soft<Host, WORDS>>,
-        expected: &BTreeSet<CpuId>,
-    ) {
-        assert_eq!(CpuSet::<Soft<Host, WORDS>>::capacity(), 64 * WORDS);
+    fn assert_same<const WORDS: usize>(set: &CpuSet<[u64; WORDS]>, expected: &BTreeSet<CpuId>) {
+        assert_eq!(CpuSet::<[u64; WORDS]>::capacity(), 64 * WORDS);
         let mut members: Vec<_> = set.iter().collect();
         if WORDS <= 64 {
             assert!(members.is_sorted());
@@ -454,9 +452,10 @@ mod tests {
 
     /// Of each pair, the CPU is put in or taken out.
     fn sets_are_sets<const WORDS: usize>(steps: &[(CpuId, bool)], others: &[CpuId]) {
-        let engine = Soft::<Host, WORDS>::engine(Config::default());
+        let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
-        let (mut set, shared) = (CpuSet::new(), SharedCpuSet::new());
+        let mut set = CpuSet::<[u64; WORDS]>::new();
+        let shared = SharedCpuSet::<Soft<Host>, [u64; WORDS]>::new();
         let mut expected = BTreeSet::new();
         for (number, &(cpu, is_put_in)) in steps.iter().enumerate() {
             if is_put_in {
@@ -528,7 +527,7 @@ mod tests {
     /// Words 2 and 66 share one, words 0 and 64 another.
     #[test]
     fn a_bit_of_the_summary_goes_with_the_last_of_its_words() {
-        let mut set = CpuSet::<Soft<Host, 67>>::new();
+        let mut set = CpuSet::<[u64; 67]>::new();
         let [zero, two, last] = [0, 2, 66].map(|word| CpuId(word * 64));
         for cpu in [zero, two, last] {
             set.insert(cpu);
@@ -543,7 +542,7 @@ mod tests {
 
     #[test]
     fn who_is_not_yet_named_by_the_summary_is_no_member() {
-        let shared = SharedCpuSet::<Soft<Host, FEW>>::new();
+        let shared = SharedCpuSet::<Soft<Host>, [u64; FEW]>::new();
         shared.words()[1].store(1, Relaxed);
         assert!(!shared.contains(CpuId(64)));
         shared.insert(CpuId(65));

@@ -1,18 +1,19 @@
 //! The engine: a machine, the kernel's own translations, and who is online.
 
 use core::fmt;
-use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cpu::{Cpu, Here};
+use crate::cache_padded::CachePadded;
+use crate::cpu::Cpu;
 use crate::cpu_set::SharedCpuSet;
-use crate::journal::Journal;
-use crate::line::OwnLine;
-use crate::machine::{CpuId, Machine, Root, Word};
-use crate::presence::{Presence, SpaceId};
+use crate::flush_log::FlushLog;
+use crate::ids::{CpuId, Root, SpaceId};
+use crate::machine::Machine;
+use crate::memory::Word;
+use crate::presence::Presence;
 use crate::space::Space;
-use crate::tag::global::GlobalTags;
+use crate::tag::asids::AsidAllocator;
 
 /// The engine. A kernel has one, and reaches everything from it.
 ///
@@ -25,10 +26,10 @@ pub struct Shootdown<M: Machine> {
     /// What tells it from other engines of the program, of which tests have many; 0 until it has
     /// made a space. Not a [`Word`]: no protocol between CPUs rests on it.
     number: AtomicU32,
-    kernel: OwnLine<Journal<M>>,
-    online: OwnLine<SharedCpuSet<M>>,
-    last_space: OwnLine<M::Word>,
-    tags: OwnLine<GlobalTags<M>>,
+    kernel: CachePadded<FlushLog<M>>,
+    online: CachePadded<SharedCpuSet<M, M::CpuBits>>,
+    last_space: CachePadded<M::Word>,
+    tags: CachePadded<AsidAllocator<M>>,
 }
 
 impl<M: Machine> Shootdown<M> {
@@ -38,10 +39,10 @@ impl<M: Machine> Shootdown<M> {
         Self {
             machine,
             number: AtomicU32::new(0),
-            kernel: OwnLine(Journal::new()),
-            online: OwnLine(SharedCpuSet::new()),
-            last_space: OwnLine(M::Word::new(0)),
-            tags: OwnLine(GlobalTags::new()),
+            kernel: CachePadded(FlushLog::new()),
+            online: CachePadded(SharedCpuSet::new()),
+            last_space: CachePadded(M::Word::new(0)),
+            tags: CachePadded(AsidAllocator::new()),
         }
     }
 
@@ -53,19 +54,19 @@ impl<M: Machine> Shootdown<M> {
 
     /// The flushes of the kernel's own translations.
     #[inline]
-    pub(crate) const fn kernel(&self) -> &Journal<M> {
+    pub(crate) const fn kernel(&self) -> &FlushLog<M> {
         &self.kernel.0
     }
 
     /// The CPUs that are online.
     #[inline]
-    pub(crate) const fn online(&self) -> &SharedCpuSet<M> {
+    pub(crate) const fn online(&self) -> &SharedCpuSet<M, M::CpuBits> {
         &self.online.0
     }
 
     /// The book of global tags.
     #[inline]
-    pub(crate) const fn tags(&self) -> &GlobalTags<M> {
+    pub(crate) const fn tags(&self) -> &AsidAllocator<M> {
         &self.tags.0
     }
 
@@ -81,29 +82,16 @@ impl<M: Machine> Shootdown<M> {
         Space::new(self.choose_number(), SpaceId(before + 1), root)
     }
 
-    /// The CPU that runs this call, as a token by which it can switch, flush and answer.
-    ///
-    /// # Safety
-    ///
-    /// Whenever a method of the token runs, the caller must be on this CPU, stay there, and have
-    /// masked the flush interrupt and every other whose handler may make a token, or wait for or
-    /// drop a [`Pending`](crate::Pending). It must not be in a handler that cannot be masked (an
-    /// NMI, a machine check) and so may have interrupted another token's method.
-    ///
-    /// The methods themselves call [`Machine::ring`], [`Machine::relax`] and [`Machine::reclaim`]
-    /// where a second token may be made, to [answer](Here::answer): a lock that these take may be
-    /// waited for in a loop that answers, and `relax` may let the flush interrupt in.
+    /// Whether this engine made the space. Another engine would look for the space's id on CPUs
+    /// that never publish it.
     #[inline]
-    #[expect(unsafe_code, reason = "only the kernel knows where it runs")]
-    pub unsafe fn here(&self) -> Here<'_, M> {
-        let id = self.machine.cpu();
-        debug_assert!(self.machine.interrupts_masked(), "the flush interrupt must be masked");
-        Here { engine: self, cpu: self.machine.state(id), id, not_send: PhantomData }
+    pub(crate) fn owns(&self, space: &Space<M>) -> bool {
+        space.engine == self.number()
     }
 
-    /// What the spaces of this engine, and of no other, have in common.
+    /// The number that the spaces of this engine carry, and no others.
     #[inline]
-    pub(crate) fn number(&self) -> u32 {
+    fn number(&self) -> u32 {
         // Relaxed: whoever has a space of this engine has it from the CPU that stored the number.
         self.number.load(Relaxed)
     }
@@ -160,7 +148,7 @@ mod tests {
         for spaces in 1..4 {
             let space = engine.space(Root(spaces));
             assert_eq!(publications(), spaces);
-            assert!(space.is_of(&engine));
+            assert!(engine.owns(&space));
         }
     }
 }

@@ -141,29 +141,6 @@ impl fmt::Debug for Extents {
     }
 }
 
-impl Extent {
-    /// The shortest extent that covers both, if they have pages of one size and it is not whole.
-    fn joined_with(self, other: Self) -> Option<Self> {
-        let size = self.page_size();
-        if size != other.page_size() {
-            return None;
-        }
-        let first = self.start().min(other.start());
-        let last = self.last_page().max(other.last_page());
-        let count = usize::try_from(((last - first) >> size.shift()) + 1).ok()?;
-        let joined = Self::pages(first, count, size);
-        let tables = self.frees_tables() || other.frees_tables();
-        let joined = if tables { joined.freeing_tables() } else { joined };
-        (!joined.is_unbounded()).then_some(joined)
-    }
-
-    /// The address of the last page of an extent that is not whole.
-    fn last_page(self) -> u64 {
-        let after_first = (self.page_count() as u64 - 1) << self.page_size().shift();
-        self.start().saturating_add(after_first) & !(self.page_size().bytes() - 1)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,22 +2,22 @@
 //! others to find out. How its end is awaited is in [`pending`](Pending).
 //!
 //! Every flush has the same four parts: it is counted, so that a CPU that comes later catches up;
-//! the roster says which CPUs to look at; the scan keeps those of them that must be notified; and
-//! these are interrupted, or notified by a broadcast. A flush that finds no other CPU in the roster
-//! ends after the second part, and is kept short for it.
+//! the CPU mask names the CPUs to look at; the scan keeps those of them that must be notified; and
+//! these are interrupted, or notified by a broadcast. A flush that finds no other CPU in the mask
+//! ends after the second part, and its code is short for that reason.
 
-use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extents::Extents;
-use crate::journal::Origin;
-use crate::machine::Machine;
+use crate::flush_log::Cause;
+use crate::here::Here;
+use crate::machine::{Machine, Tagging, publish};
+use crate::memory::fence;
 use crate::notify::{Flush, WalkerPolicy};
 use crate::pending::Pending;
 use crate::quarantine::Horizon;
-use crate::rules::{Rule, fence, publish};
+use crate::rules::Rule;
 use crate::space::Space;
-use crate::tag::Tagging;
 
 impl<'e, M: Machine> Here<'e, M> {
     /// Flushes `extent` of `space`. Call this after the page tables were changed, and before the
@@ -109,7 +109,7 @@ impl<'e, M: Machine> Here<'e, M> {
         pending: &mut Pending<'e, M>,
     ) -> (u64, u64) {
         let generation = self.begin_flush(space, extent.is_unbounded(), 1);
-        if !space.roster.has_only(self.machine(), self.id) || self.has_devices(space) {
+        if !space.cpumask.has_only(self.machine(), self.id) || self.has_devices(space) {
             let cleared = self.flush_among_others(space, extent, generation, walkers, pending);
             return (generation, cleared);
         }
@@ -134,7 +134,7 @@ impl<'e, M: Machine> Here<'e, M> {
         walkers: WalkerPolicy,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        let flush = Flush { extents: &[extent], generation, walkers, origin: Origin::Asked };
+        let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
         let cleared = self.notify_others(space, &flush, pending);
         self.flush_here(space, extent, generation);
         cleared
@@ -147,8 +147,8 @@ impl<'e, M: Machine> Here<'e, M> {
         let count = extents.len() as u64;
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
         let flush =
-            Flush { extents, generation, walkers: WalkerPolicy::Defer, origin: Origin::Asked };
-        let is_alone = space.roster.has_only(self.machine(), self.id) && !self.has_devices(space);
+            Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
+        let is_alone = space.cpumask.has_only(self.machine(), self.id) && !self.has_devices(space);
         let mut cleared = generation;
         if is_alone {
             self.counters().flushes_told_nobody.add_alone(1);
@@ -171,15 +171,15 @@ impl<'e, M: Machine> Here<'e, M> {
         &self,
         space: &Space<M>,
         extents: &[Extent],
-        present: &mut CpuSet<M>,
+        present: &mut CpuSet<M::CpuBits>,
     ) -> (u64, Notified) {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), extents.len() as u64);
         let mut others = CpuSet::new();
-        space.roster.read_into(self.machine(), &mut others);
+        space.cpumask.read_into(self.machine(), &mut others);
         others.remove(self.id);
         let is_alone = others.is_empty() && !self.has_devices(space);
-        let (walkers, origin) = (WalkerPolicy::Ignore, Origin::Reclaimed);
-        let flush = Flush { extents, generation, walkers, origin };
+        let (walkers, cause) = (WalkerPolicy::Ignore, Cause::Reclaim);
+        let flush = Flush { extents, generation, walkers, cause };
         if !is_alone || self.presence_word().is_lazy_on(space.id()) {
             self.log_all(space, &flush);
         }
@@ -206,16 +206,16 @@ impl<'e, M: Machine> Here<'e, M> {
     /// lazy since the last flush has not published that it has caught up. For a kernel that has no
     /// room left to hold tables back.
     pub fn expel(&self, space: &Space<M>) -> Pending<'e, M> {
-        assert!(space.is_of(self.engine), "the space is another engine's");
+        assert!(self.engine.owns(space), "the space is another engine's");
         let machine = self.machine();
-        let generation = space.journal.generation(machine);
+        let generation = space.log.generation(machine);
         // Pairs with SwitchFence: a CPU that switches in, and has not seen this generation, is seen
         // to do so.
         fence(machine, Rule::ExpelFence);
         let is_sent = self.broadcasts_whole(space, space.global_tag(machine), generation);
         let mut pending = Pending::done(self.engine);
         pending.horizon = Horizon::of(space.id(), generation, generation);
-        let mut members = space.roster.members(machine);
+        let mut members = space.cpumask.members(machine);
         members.remove(self.id);
         for cpu in members.iter() {
             let state = machine.state(cpu);
@@ -225,7 +225,7 @@ impl<'e, M: Machine> Here<'e, M> {
             }
             let is_coming = presence.is_switching_to(space.id());
             // Also one that is active: it may be on its way back, and not have caught up yet.
-            let is_behind = || state.held(machine).is(space) && state.seen(machine) < generation;
+            let is_behind = || state.hazard(machine).is(space) && state.seen(machine) < generation;
             if (is_coming || is_behind()) && !machine.breaks(Rule::ExpelWalkers) {
                 pending.waiting.insert(cpu);
             }
@@ -256,7 +256,7 @@ impl<'e, M: Machine> Here<'e, M> {
             return pending;
         }
         let generation = kernel.bump(machine, 1);
-        kernel.log(machine, generation, extent, Origin::Asked);
+        kernel.record(machine, generation, extent, Cause::Explicit);
         if !machine.breaks(Rule::RingOnline) {
             self.engine.online().read_into(machine, &mut pending.waiting);
             pending.waiting.remove(self.id);
@@ -266,13 +266,21 @@ impl<'e, M: Machine> Here<'e, M> {
         pending
     }
 
-    /// Takes out of the space's roster all CPUs that are not present on it; they come back by
-    /// themselves. Flushes do so when the roster has cost them too many wasted probes.
+    /// Takes out of the space's cpumask all CPUs that are not present on it; they come back by
+    /// themselves. Flushes do so when the cpumask has cost them too many wasted probes.
     ///
     /// For a kernel that knows better: a process has become single-threaded, or has moved to
     /// another node. Returns `false` if another CPU is at it.
     pub fn trim_roster(&self, space: &Space<M>) -> bool {
-        let moved = space.roster.move_on(self.machine(), space);
+        let machine = self.machine();
+        let moved = space.cpumask.trim(machine, |cpu| {
+            let state = machine.state(cpu);
+            let is_present = state.presence_word(machine).is_on(space.id())
+                && !machine.breaks(Rule::KeepPresent);
+            // On its way out it walks the tables until another root is loaded.
+            let holds = || state.hazard(machine).is(space) && !machine.breaks(Rule::KeepHolders);
+            is_present || holds()
+        });
         if moved {
             space.counters.roster_moves.add(1);
             space.looks_at_move.set(space.counters.skipped_elsewhere.read());
@@ -283,12 +291,12 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Counts a flush of so many extents, and returns the generation of the last of them.
     #[inline]
     fn begin_flush(&self, space: &Space<M>, is_whole: bool, extents: u64) -> u64 {
-        assert!(space.is_of(self.engine), "the space is another engine's");
+        assert!(self.engine.owns(space), "the space is another engine's");
         self.publish_tables();
         if is_whole {
             space.counters.flushes_full.add(1);
         }
-        space.journal.bump(self.machine(), extents)
+        space.log.bump(self.machine(), extents)
     }
 
     /// Before a flush is counted, and before anything is invalidated.
@@ -364,7 +372,7 @@ pub(crate) enum Notified {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::machine::{CpuId, Root};
+    use crate::ids::{CpuId, Root};
     use crate::presence::Presence;
     use crate::soft::{Config, Host, Soft};
 
@@ -383,7 +391,7 @@ mod tests {
         let space = engine.space(Root(0));
         let machine = engine.machine();
         for cpu in 1..4 {
-            space.roster.register(machine, CpuId(cpu));
+            space.cpumask.register(machine, CpuId(cpu));
             let cpu = engine.enter(CpuId(cpu));
             cpu.here().set_presence(Presence::Active(space.id()).into());
         }
@@ -425,8 +433,8 @@ mod tests {
         assert_eq!(after.flushes_ranged - before.flushes_ranged, 3);
         assert_eq!(after.flushes_told_nobody - before.flushes_told_nobody, 3);
         assert_eq!(after.flushes_full, before.flushes_full);
-        let everything = space.journal.missed(engine.machine(), 2, 3, here.ceiling_at_work());
-        assert_eq!(everything, crate::journal::Missed::Everything);
+        let everything = space.log.missed(engine.machine(), 2, 3, here.ceiling_at_work());
+        assert_eq!(everything, crate::flush_log::Missed::Everything);
         // More than are worth it.
         here.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
@@ -437,11 +445,11 @@ mod tests {
         let engine = engine();
         let space = engine.space(Root(0));
         let machine = engine.machine();
-        space.roster.register(machine, CpuId(1));
+        space.cpumask.register(machine, CpuId(1));
         let zero = engine.enter(CpuId(0));
         assert!(zero.here().flush(&space, Extent::page(0)).poll());
         assert!(zero.here().trim_roster(&space));
-        assert!(space.roster.members(machine).is_empty());
+        assert!(space.cpumask.members(machine).is_empty());
         assert_eq!((space.stats(machine).roster_moves, space.looks_at_move.read()), (1, 1));
     }
 }

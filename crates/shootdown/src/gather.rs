@@ -9,9 +9,9 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use crate::cpu::Here;
 use crate::extent::{Extent, PageSize};
 use crate::extents::Extents;
+use crate::here::Here;
 use crate::machine::Machine;
 use crate::pending::Pending;
 use crate::quarantine::{Horizon, Quarantine};
@@ -204,7 +204,7 @@ impl<B> fmt::Debug for Flushed<B> {
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use super::*;
-    use crate::machine::{CpuId, Root};
+    use crate::ids::{CpuId, Root};
     use crate::soft::{Config, Host, Soft};
     use std::vec;
     use std::vec::Vec;

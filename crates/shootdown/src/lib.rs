@@ -3,16 +3,17 @@
 //!
 //! # The problem
 //!
-//! A CPU caches the translations that it has read in page tables, and nothing tells it when they
-//! change. A kernel that unmaps a page, or takes a permission away, must therefore make sure that
-//! no CPU goes on using the old translation *before* the page is used for anything else. The usual
-//! way is to interrupt every CPU that may have it and to wait until each has answered: a "TLB
-//! shootdown". It can take microseconds, and most of it is for nothing, for the CPUs interrupted
-//! are idle, or elsewhere, or have long forgotten. Those that are left out wrongly corrupt memory,
-//! rarely and far from the cause.
+//! A CPU caches the translations that it has read in page tables, and does not notice when the page
+//! tables change. A kernel that unmaps a page, or takes a permission away, must therefore ensure
+//! that no CPU uses the old translation *before* the page is used for anything else. The usual way
+//! is to interrupt every CPU that may have cached it, and to wait until each has answered: a "TLB
+//! shootdown". It can take microseconds. Most of these interrupts are unnecessary, because their
+//! targets are idle, or run another space, or have not held the translation for long. Leaving out
+//! one CPU wrongly corrupts memory, rarely and far from the cause.
 //!
-//! This crate decides who must be told, when, and of what. It is `no_std`, allocates nothing,
-//! depends on nothing, and touches the machine only through one trait.
+//! This crate decides which CPUs must be notified, when, and of what. It is `no_std`, allocates
+//! nothing, depends on nothing, and reaches the machine only through traits that the kernel
+//! implements.
 //!
 //! # The four ideas
 //!
@@ -22,35 +23,35 @@
 //!   │ generation      1042 │◄── 3. compare ─────│ tag slots  (space, 1040) …   │
 //!   │ log   1041: 0x7000+1 │                    │ presence   Active(space)     │◄── 2. read
 //!   │       1042: 0x9000+4 │                    │ bell       rung; round 6     │◄── 4. ring
-//!   │ roster    {0, 3, 17} │                    └──────────────────────────────┘
+//!   │ cpumask   {0, 3, 17} │                    └──────────────────────────────┘
 //!   └──────────────────────┘                                    │ 5. answer
 //!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
 //! ```
 //!
-//! - **Generation.** Each [`Space`] counts its flushes and logs what the last 16 covered, if anyone
-//!   may want to know. A CPU that knows which generation its TLB has seen knows what it missed:
-//!   nothing, a few ranges, or too much to know. So a CPU that does not use the space *now* need
-//!   not be told now. (Linux: `tlb_gen`, without the log.)
+//! - **Generation.** Each [`Space`] counts its flushes and logs the last 16. A CPU that knows which
+//!   generation its TLB has seen knows what it missed: nothing, a few ranges, or too much to list.
+//!   So a CPU that does not use the space *now* need not be notified now. (Linux: `tlb_gen`,
+//!   without the log.)
 //! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
-//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but idle or in a
-//!   kernel thread), or [nothing](Presence::Out). Only those who are active, or on their way there,
-//!   are rung. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
-//! - **Doorbell.** A CPU that must be told has a bell. Ringing is one locked operation; an
-//!   interrupt is sent only if the bell was quiet and nobody attends to it; one answer satisfies
-//!   all who rang before it began. No call objects, no queue, no lock: the handler is
-//!   [`Here::answer`], and that is all.
-//! - **Pending.** A flush is two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
+//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but the CPU is idle or
+//!   runs a kernel thread), or [nothing](Presence::Out). A flush rings only CPUs that are active on
+//!   the space, or are switching to it. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
+//! - **Doorbell.** Each CPU has a bell. Ringing it is one locked operation. The ringing CPU sends
+//!   an interrupt only if the bell was quiet and its owner does not poll it. One answer satisfies
+//!   all CPUs that rang before it began. There are no call objects, no queue and no lock: the
+//!   handler is [`Here::answer`], and nothing else.
+//! - **Pending.** A flush has two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
 //!
-//! Where hardware can tell other CPUs by itself (Arm, AMD, and RISC-V's firmware), it is one more
-//! way to tell those who are present, and taken where it is cheaper: see [`Broadcast`]. A flush
-//! that finds nobody else present tells nobody, on any machine. How spaces get their tags is in
-//! [`Tagging`]: a few per CPU, one that all CPUs share, or ever new ones.
+//! Some hardware can invalidate on other CPUs by itself (Arm, AMD, and RISC-V's firmware). The
+//! engine uses such a [`Broadcaster`] where it costs less than interrupts. A flush that finds no
+//! other CPU present notifies none, on any machine. [`Tagging`] describes how spaces get their
+//! tags: a few per CPU, one that all CPUs share, or ever new ones.
 //!
-//! What a lazy CPU can still *walk* is kept alive without it. Page tables that are taken out wait
-//! in [`Quarantine`] until it has caught up, which it does by itself; a space that dies is freed by
-//! the last CPU that lets go of it ([`Here::retire`]). Neither costs an interrupt, nor a reference
-//! count that all CPUs write when they go idle.
+//! Page tables that a lazy CPU can still *walk* are kept alive without its help. Page tables that
+//! were unhooked wait in [`Quarantine`] until the CPU has caught up, which it does by itself. A
+//! space that dies is freed by the last CPU that drops it ([`Here::retire`]). Neither costs an
+//! interrupt, nor a reference count that all CPUs write when they go idle.
 //!
 //! # Example
 //!
@@ -75,17 +76,17 @@
 //!     assert_eq!(cpu.touch(3), Touch::Ok);
 //! }
 //!
-//! // CPU 0 unmaps the page. CPU 1 uses the space, so its bell rings.
+//! // CPU 0 unmaps the page. CPU 1 uses the space, so CPU 0 rings its bell.
 //! engine.machine().unmap(&space, 3);
 //! let mut pending = zero.here().flush(&space, Extent::page(0x3000));
 //! assert!(!pending.poll());
-//! assert_eq!(one.touch(3), Touch::Ok); // it still may: the page has not been given away
-//! one.interrupt_point(); // the handler, which calls `Here::answer`
-//! pending.wait(); // now nobody can use it
+//! assert_eq!(one.touch(3), Touch::Ok); // it still may: the page is not free yet
+//! one.interrupt_point(); // the handler calls `Here::answer`
+//! pending.wait(); // now no CPU can use it
 //! engine.machine().free(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Fault);
 //!
-//! // CPU 1 goes idle. The next flush does not disturb it; it makes up for it when it returns.
+//! // CPU 1 goes idle. The next flush does not interrupt it; it catches up when it returns.
 //! engine.machine().map(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Ok);
 //! one.here().enter_lazy();
@@ -101,48 +102,60 @@
 //!
 //! # Embedding it
 //!
-//! 1. Implement [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives, how a root is
-//!    loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`] of it. (For
-//!    x86-64, `AArch64` and `LoongArch64`, what is the processor's is done: see `shootdown-bare`.)
-//! 2. On each CPU, when its flush interrupt works: [`Here::online`]. The handler calls
-//!    [`Here::answer`]. Before the CPU stops: [`Here::offline`].
+//! 1. Implement [`Memory`] and [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives,
+//!    how a root is loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`]
+//!    of it. (For x86-64, `AArch64` and `LoongArch64`, `shootdown-hw` has the processor's part.)
+//! 2. On each CPU, when its flush interrupt works, call [`Here::online`]. The handler calls
+//!    [`Here::answer`]. Before the CPU stops, call [`Here::offline`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
-//!    it runs a thread of it, and [`Here::enter_lazy`] when it runs none. Where the kernel touches
-//!    no user address until it returns to user mode, it may do so there, too: a CPU that is
-//!    interrupted often is then left alone while its threads are in the kernel.
-//! 4. Where you change page tables: [`Here::flush`], drop your locks, [`Pending::wait`], and only
-//!    then free pages. Where you free what was mapped, [`Gather`] does that in order, and page
-//!    tables, too. Where you only allow more than before, nothing is flushed: a CPU that remembers
-//!    what it refused (Arm, `LoongArch`) forgets it in its handler of page faults.
-//! 5. Where memory is reclaimed, and pages of many spaces are unmapped one by one: a [`Batch`], so
-//!    that each CPU is interrupted once for all of them. From then on, whoever changes page tables
-//!    and finds a page gone [settles](Here::settle), lest it return before the batch is flushed.
-//! 6. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space: its
-//!    page tables are yours again when [`Machine::reclaim`] says so. When memory is short:
-//!    [`Here::reap`]. A CPU that enters a deep idle state calls [`Here::leave`], and holds nothing.
+//!    it runs a thread of the space, and [`Here::enter_lazy`] when it runs none. If the kernel
+//!    touches no user address between kernel entry and return, it may enter lazy there as well: a
+//!    CPU that is interrupted often is then left alone while its threads are in the kernel
+//!    ([`LazyEntryPredictor`]).
+//! 4. Where you change page tables, call [`Here::flush`], drop your locks, call [`Pending::wait`],
+//!    and only then free pages. Where you free what was mapped, [`Gather`] does that in order, for
+//!    page tables as well. Where you only add permissions, flush nothing. A CPU that caches
+//!    refusals (Arm, `LoongArch`) drops them in its handler of page faults.
+//! 5. Where you reclaim memory, and unmap pages of many spaces one by one, use a [`Batch`], so that
+//!    each CPU is interrupted once for all of them. From then on, code that changes page tables and
+//!    finds a page gone calls [`Here::settle`], so that it does not return before the batch is
+//!    flushed.
+//! 6. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space.
+//!    [`Machine::reclaim`] returns its page tables to you. When memory is short, call
+//!    [`Here::reap`]. On a CPU that enters a deep idle state, call [`Here::leave`]: it then holds
+//!    no page table.
 //!
-//! `docs/embedding.md` goes through all of it in a kernel that boots, with what goes wrong at each
-//! step.
+//! `docs/embedding.md` goes through all of it in a kernel that boots, with the typical mistakes at
+//! each step.
 //!
-//! A [`Here`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. Not
-//! handled: an engine that is rung by NMI, or used in one; but an NMI handler may ask whether it
-//! [may touch user memory](Shootdown::nmi_may_touch_user). Nor are secondary TLBs (IOMMUs) that
-//! must be notified by commands of their own; those that observe broadcasts are covered if their
-//! space is [pinned](Here::pin_tag). A flush that finds many CPUs present takes its time with the
-//! interrupt masked: a cache miss for each CPU in the roster.
+//! A [`Here`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. The
+//! engine cannot be rung by NMI, nor used in an NMI handler; but an NMI handler may ask whether it
+//! [may touch user memory](Shootdown::nmi_may_touch_user). Secondary TLBs (IOMMUs) that need
+//! commands of their own are not handled; those that observe broadcasts are covered if their
+//! space is [pinned](Here::pin_tag). A flush that finds many CPUs present keeps the interrupt
+//! masked for a cache miss for each CPU in the space's mask.
 //!
 //! # Reading it
 //!
-//! In this order: [`machine`](Machine) is the contract; [`extent`](Extent) what a flush covers;
-//! `journal` the generation and its log; [`presence`](Presence), and `held`, what a CPU can walk;
-//! `bell` the doorbell; `roster` who must be looked at; [`space`](Space) and [`cpu`](Cpu), what
-//! these make up, with their [tags](Tagging); then the main path, [`switch`](Here::switch),
-//! `catch_up`, `notify`, [`flush`](Here::flush), [`broadcast`](Broadcast) and the choice of a
-//! `method`, [`pending`](Pending),
-//! [`answer`](Here::answer); and the end of things,
-//! [`quarantine`](Quarantine), [`gather`](Gather), [`reclaim`](Batch), [`retire`](Here::retire).
-//! [`rules`] is the chapter on memory ordering: every barrier and every step that correctness
-//! hangs on has a name there, and a test that fails without it.
+//! The order of reading is the order of dependency; only the three modules of the core know each
+//! other.
+//!
+//! - *The ground:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
+//!   correctness depends on has a name there, and a test that fails without it. [`memory`](Memory)
+//!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers.
+//! - *Parts that need memory alone:* [`extent`](Extent) and [`extents`](Extents), the pages that a
+//!   flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
+//!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
+//!   `cpumask`, the CPUs that a flush looks at; `method`, the choice between interrupts and
+//!   broadcasts.
+//! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster);
+//!   [`space`](Space) and [`cpu`](Cpu) are made of the parts above. Then their [tags](Tagging), the
+//!   [engine](Shootdown), and [`here`](Here), the CPU that runs the caller.
+//! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending),
+//!   `broadcast`, `catch_up`, [`switch`](Here::switch),
+//!   `notify`, [`flush`](Here::flush), [`answer`](Here::answer).
+//! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
+//!   [`retire`](Here::retire).
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -157,58 +170,65 @@
 #[cfg(any(test, feature = "soft"))]
 extern crate std;
 
-// In reading order.
+// In reading order, which is the order of dependency.
+pub mod rules;
+mod memory;
+mod ids;
+mod cache_padded;
 mod costs;
-mod machine;
-mod line;
 mod extent;
 mod extents;
 mod cpu_set;
-mod journal;
+mod flush_log;
 mod presence;
-mod held;
+mod hazard;
 mod bell;
-mod roster;
-mod space;
-mod tag;
-mod cpu;
-mod engine;
-mod switch;
-mod catch_up;
+mod phase;
+mod cpumask;
+mod stats;
 mod method;
+mod broadcaster;
+mod machine;
+mod space;
+mod cpu;
+mod tag;
+mod engine;
+mod here;
+mod quarantine;
+mod pending;
+mod broadcast;
+mod catch_up;
+mod switch;
 mod notify;
 mod flush;
-mod broadcast;
-mod pending;
 mod answer;
-mod quarantine;
 mod gather;
 mod reclaim;
 mod retire;
-mod stats;
+mod lazy_entry;
 
-pub mod rules;
 #[cfg(feature = "soft")]
 pub mod soft;
 
-pub use broadcast::{Broadcast, Reach};
-pub use costs::FlushCosts;
-pub use cpu::{Cpu, Here};
+pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
+pub use costs::{FlushCosts, NotifyCosts};
+pub use cpu::Cpu;
 pub use cpu_set::{CpuBits, CpuSet};
 pub use engine::Shootdown;
 pub use extent::{Extent, PageSize};
 pub use extents::Extents;
 pub use gather::{Flushed, Gather, Sent};
-pub use machine::{CpuId, Entries, Machine, Root, Tag, Word};
-pub use method::TellingCosts;
+pub use here::Here;
+pub use ids::{CpuId, Root, SpaceId, Tag};
+pub use lazy_entry::LazyEntryPredictor;
+pub use machine::{Entries, Lifetime, Machine, Tagging};
+pub use memory::{Memory, TagWords, Word};
 pub use pending::Pending;
-pub use presence::{Presence, SpaceId};
+pub use presence::Presence;
 pub use quarantine::{Horizon, Quarantine};
 pub use reclaim::{BATCH_SPACES, Batch, BatchIsFull, InBatch, SentBatch, StaleWrites};
-pub use retire::{Lifetime, Reaping, Retiring};
+pub use retire::{Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;
 pub use stats::{CpuStats, SpaceStats};
-pub use tag::Tagging;
-pub use tag::global::TagWords;
 pub use tag::slots::{TagSlot, TagSlots};

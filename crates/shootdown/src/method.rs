@@ -7,32 +7,18 @@
 
 use core::cell::Cell;
 
-/// What it costs to tell other CPUs, as far as the choice between two ways depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TellingCosts {
-    /// To interrupt any CPUs at all: sending, and waiting for the first answer.
-    pub interrupt_ns: u64,
-    /// For each CPU that is interrupted, over and above: what the sender waits longer, and what the
-    /// target loses.
-    pub interrupt_each_ns: u64,
-    /// To issue and complete a broadcast of one operation while nobody else does.
-    pub broadcast_ns: u64,
-    /// For each CPU that it has to be sent to, where it is sent to some.
-    pub broadcast_each_ns: u64,
-    /// For each operation after the first.
-    pub operation_ns: u64,
-}
+use crate::costs::NotifyCosts;
 
 /// How to tell those who are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub(crate) enum NotifyMethod {
     Interrupt,
     Broadcast,
 }
 
 /// What a CPU knows of what telling costs, and what it has yet to complete.
 #[derive(Debug)]
-pub(crate) struct Teller {
+pub(crate) struct NotifyPolicy {
     /// By how much broadcasts have lately taken longer than the machine says: others' were before
     /// them.
     queueing_ns: Cell<u32>,
@@ -42,7 +28,7 @@ pub(crate) struct Teller {
     /// Of 128 rings, how many have lately taken an interrupt: the others found one on its way, or
     /// a CPU that looks at its bell by itself.
     interrupts_of_128: Cell<u8>,
-    last: Cell<Option<Telling>>,
+    last: Cell<Option<NotifyMethod>>,
     /// What could have been saved since others were last interrupted: see [`TRIAL_SHIFT`].
     untried_ns: Cell<u32>,
     /// How many operations were issued here and not completed.
@@ -67,30 +53,7 @@ const WORTH_A_CHANGE: (u64, u64) = (7, 8);
 /// broadcasts have cost since for each CPU that was present, and by waiting for others'.
 const TRIAL_SHIFT: u32 = 3;
 
-impl TellingCosts {
-    /// Costs by which a broadcast is always the cheaper method: for a kernel that waits for flushes
-    /// under locks that other CPUs spin for with the interrupt masked, and do not answer meanwhile.
-    ///
-    /// Where the machine [broadcasts](crate::Machine::broadcast) to everyone and every space has a
-    /// [global](crate::Tagging::Global) tag, flushes then interrupt no CPU, and a wait on the CPU
-    /// of the flush ends without any other. Interrupts are still sent, and answers waited for, by:
-    ///
-    /// - a flush that [frees tables](crate::Extent::freeing_tables), or is
-    ///   [for a resize](crate::Here::flush_for_resize), while a CPU is on its way out of the space:
-    ///   no broadcast is sure to reach it ([`Here::flush_gathered`](crate::Here::flush_gathered)
-    ///   interrupts none);
-    /// - [`Here::expel`](crate::Here::expel), of such CPUs, and [`Here::reap`](crate::Here::reap);
-    /// - [`Lifetime::Shoot`](crate::Lifetime::Shoot), when a space is retired;
-    /// - a wait with the interrupt unmasked, or on another CPU than the flush: it interrupts the
-    ///   CPU that has issued the broadcast;
-    /// - machines with too few tags for their CPUs, which cannot broadcast.
-    #[must_use]
-    pub const fn broadcasts_only(self) -> Self {
-        Self { interrupt_ns: u64::MAX, ..self }
-    }
-}
-
-impl Teller {
+impl NotifyPolicy {
     pub(crate) const fn new() -> Self {
         Self {
             queueing_ns: Cell::new(0),
@@ -103,7 +66,7 @@ impl Teller {
     }
 
     /// The cheaper way to tell so many CPUs; or, for once, the other.
-    pub(crate) fn choose(&self, costs: &TellingCosts, cpus: u64, operations: u64) -> Telling {
+    pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
         let interrupt =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
         let by_target = costs.broadcast_each_ns.saturating_mul(cpus);
@@ -124,7 +87,7 @@ impl Teller {
             let known = cost_ns.get();
             cost_ns.set(known - known.div_ceil(1 << FORGOTTEN_SHIFT));
         };
-        if chosen == Telling::Interrupt {
+        if chosen == NotifyMethod::Interrupt {
             forget(&self.queueing_ns);
         } else {
             forget(&self.answering_ns);
@@ -132,20 +95,24 @@ impl Teller {
             let for_others = by_target.saturating_add(queueing.saturating_sub(costs.broadcast_ns));
             let price = interrupt.saturating_add(answering).saturating_sub(broadcast);
             if self.is_trial_due(for_others, price) {
-                return Telling::Interrupt;
+                return NotifyMethod::Interrupt;
             }
         }
         chosen
     }
 
-    fn cheaper(&self, interrupt: u64, broadcast: u64) -> Telling {
+    fn cheaper(&self, interrupt: u64, broadcast: u64) -> NotifyMethod {
         let (worth, of) = WORTH_A_CHANGE;
         let is_worth = |new: u64, old: u64| new.saturating_mul(of) < old.saturating_mul(worth);
         match self.last.get() {
-            None if broadcast < interrupt => Telling::Broadcast,
-            None => Telling::Interrupt,
-            Some(Telling::Interrupt) if is_worth(broadcast, interrupt) => Telling::Broadcast,
-            Some(Telling::Broadcast) if is_worth(interrupt, broadcast) => Telling::Interrupt,
+            None if broadcast < interrupt => NotifyMethod::Broadcast,
+            None => NotifyMethod::Interrupt,
+            Some(NotifyMethod::Interrupt) if is_worth(broadcast, interrupt) => {
+                NotifyMethod::Broadcast
+            }
+            Some(NotifyMethod::Broadcast) if is_worth(interrupt, broadcast) => {
+                NotifyMethod::Interrupt
+            }
             Some(as_before) => as_before,
         }
     }
@@ -180,14 +147,14 @@ impl Teller {
     }
 
     /// Learns from the time that a wait for the answers of so many CPUs took.
-    pub(crate) fn learn_answers(&self, costs: &TellingCosts, cpus: u64, took_ns: u64) {
+    pub(crate) fn learn_answers(&self, costs: &NotifyCosts, cpus: u64, took_ns: u64) {
         let expected_ns =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
         learn_excess(&self.answering_ns, took_ns.saturating_sub(expected_ns));
     }
 
     /// What was outstanding took so long.
-    pub(crate) fn learn(&self, costs: &TellingCosts, took_ns: u64) {
+    pub(crate) fn learn(&self, costs: &NotifyCosts, took_ns: u64) {
         let after_first = u64::from(self.outstanding.replace(0).saturating_sub(1));
         let unqueued_ns =
             costs.broadcast_ns.saturating_add(costs.operation_ns.saturating_mul(after_first));
@@ -206,10 +173,10 @@ fn learn_excess(known_ns: &Cell<u32>, measured_ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Telling::{Broadcast as ByBroadcast, Interrupt as ByInterrupt};
+    use NotifyMethod::{Broadcast as ByBroadcast, Interrupt as ByInterrupt};
     use proptest::prelude::*;
 
-    const COSTS: TellingCosts = TellingCosts {
+    const COSTS: NotifyCosts = NotifyCosts {
         interrupt_ns: 2000,
         interrupt_each_ns: 500,
         broadcast_ns: 1000,
@@ -219,44 +186,44 @@ mod tests {
 
     #[test]
     fn more_cpus_speak_for_broadcasts_and_more_operations_for_interrupts() {
-        let teller = Teller::new();
-        assert_eq!(teller.choose(&COSTS, 1, 1), ByBroadcast);
+        let policy = NotifyPolicy::new();
+        assert_eq!(policy.choose(&COSTS, 1, 1), ByBroadcast);
         // 2500 ns to 1000 and 100 for each but the first.
-        assert_eq!(teller.choose(&COSTS, 1, 60), ByInterrupt);
-        assert_eq!(teller.choose(&COSTS, 60, 60), ByBroadcast);
+        assert_eq!(policy.choose(&COSTS, 1, 60), ByInterrupt);
+        assert_eq!(policy.choose(&COSTS, 60, 60), ByBroadcast);
     }
 
     #[test]
     fn what_costs_the_same_changes_nothing() {
-        assert_eq!(Teller::new().choose(&TellingCosts::default(), 3, 1), ByInterrupt);
+        assert_eq!(NotifyPolicy::new().choose(&NotifyCosts::default(), 3, 1), ByInterrupt);
         for first in [ByInterrupt, ByBroadcast] {
-            let teller = Teller::new();
-            teller.last.set(Some(first));
+            let policy = NotifyPolicy::new();
+            policy.last.set(Some(first));
             for (interrupt_ns, broadcast_ns) in [(100, 100), (100, 90), (90, 100), (0, 0)] {
-                let costs = TellingCosts { interrupt_ns, broadcast_ns, ..TellingCosts::default() };
-                assert_eq!(teller.choose(&costs, 3, 1), first);
+                let costs = NotifyCosts { interrupt_ns, broadcast_ns, ..NotifyCosts::default() };
+                assert_eq!(policy.choose(&costs, 3, 1), first);
             }
         }
     }
 
     #[test]
     fn costs_that_cannot_be_added_are_too_high() {
-        let teller = Teller::new();
-        let dear = TellingCosts { interrupt_each_ns: u64::MAX, interrupt_ns: 9, ..COSTS };
-        assert_eq!(teller.choose(&dear, 4, 1), ByBroadcast);
-        let dear = TellingCosts { broadcast_ns: u64::MAX, operation_ns: 7, ..COSTS };
-        assert_eq!(teller.choose(&dear, 4, 9), ByInterrupt);
-        teller.learn(&COSTS, u64::MAX);
-        assert_eq!(teller.choose(&COSTS, 4, 1), ByInterrupt);
+        let policy = NotifyPolicy::new();
+        let dear = NotifyCosts { interrupt_each_ns: u64::MAX, interrupt_ns: 9, ..COSTS };
+        assert_eq!(policy.choose(&dear, 4, 1), ByBroadcast);
+        let dear = NotifyCosts { broadcast_ns: u64::MAX, operation_ns: 7, ..COSTS };
+        assert_eq!(policy.choose(&dear, 4, 9), ByInterrupt);
+        policy.learn(&COSTS, u64::MAX);
+        assert_eq!(policy.choose(&COSTS, 4, 1), ByInterrupt);
     }
 
     /// A queue is learnt of within a few broadcasts, avoided for a while, and then tried again.
     #[test]
     fn queueing_is_learnt_and_forgotten() {
-        let teller = Teller::new();
-        let is_chosen = |chosen| teller.choose(&COSTS, 1, 1) == chosen;
+        let policy = NotifyPolicy::new();
+        let is_chosen = |chosen| policy.choose(&COSTS, 1, 1) == chosen;
         let broadcasts = (0..9).take_while(|_| is_chosen(ByBroadcast));
-        let broadcasts = broadcasts.inspect(|_| teller.learn(&COSTS, 100_000)).count();
+        let broadcasts = broadcasts.inspect(|_| policy.learn(&COSTS, 100_000)).count();
         assert!((1..=4).contains(&broadcasts), "{broadcasts}");
         let interrupts = 1 + (0..999).take_while(|_| is_chosen(ByInterrupt)).count();
         assert!((50..=400).contains(&interrupts), "{interrupts}");
@@ -266,73 +233,73 @@ mod tests {
     /// machine says.
     #[test]
     fn rings_that_take_no_interrupt_make_interrupts_cheaper() {
-        let teller = Teller::new();
-        let costs = TellingCosts { broadcast_ns: 2000, ..COSTS };
-        assert_eq!(teller.choose(&costs, 4, 1), ByBroadcast);
-        teller.learn_rings(0, 0);
-        assert_eq!(teller.choose(&costs, 4, 1), ByBroadcast);
-        (0..8).for_each(|_| teller.learn_rings(1, 3));
-        assert_eq!(teller.choose(&costs, 4, 1), ByInterrupt);
-        (0..16).for_each(|_| teller.learn_rings(4, 0));
-        assert_eq!(teller.choose(&costs, 4, 1), ByBroadcast);
-        teller.interrupts_of_128.set(64);
-        assert_eq!(teller.as_learnt(12_800), 6400);
+        let policy = NotifyPolicy::new();
+        let costs = NotifyCosts { broadcast_ns: 2000, ..COSTS };
+        assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
+        policy.learn_rings(0, 0);
+        assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
+        (0..8).for_each(|_| policy.learn_rings(1, 3));
+        assert_eq!(policy.choose(&costs, 4, 1), ByInterrupt);
+        (0..16).for_each(|_| policy.learn_rings(4, 0));
+        assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
+        policy.interrupts_of_128.set(64);
+        assert_eq!(policy.as_learnt(12_800), 6400);
     }
 
     /// Interrupts are tried at once where each CPU costs, and then as often as is worth it; never
     /// where broadcasts cost the same whoever is present, nor where interrupts are out of question.
     #[test]
     fn what_is_not_chosen_is_tried_now_and_then() {
-        let trials = |costs: TellingCosts| {
-            let teller = Teller::new();
+        let trials = |costs: NotifyCosts| {
+            let policy = NotifyPolicy::new();
             let tries = |count: u64| {
-                (0..count).filter(|_| teller.choose(&costs, 2, 1) == ByInterrupt).count()
+                (0..count).filter(|_| policy.choose(&costs, 2, 1) == ByInterrupt).count()
             };
             (tries(1), tries(1600))
         };
         assert_eq!(trials(COSTS), (0, 0));
         // 3000 ns to 1200: a trial for each 8 x 1800 ns of 200.
-        let by_target = TellingCosts { broadcast_each_ns: 100, ..COSTS };
+        let by_target = NotifyCosts { broadcast_each_ns: 100, ..COSTS };
         assert_eq!(trials(by_target), (1, 1600 / 73));
-        let alone = TellingCosts { interrupt_ns: u64::MAX, ..by_target };
+        let alone = NotifyCosts { interrupt_ns: u64::MAX, ..by_target };
         assert_eq!(trials(alone), (0, 0));
     }
 
     #[test]
     fn many_operations_are_no_queue() {
-        let teller = Teller::new();
-        (0..100).for_each(|_| teller.learn(&COSTS, COSTS.broadcast_ns + 8000));
-        assert!((7990..=8000).contains(&teller.queueing_ns.get()), "that is one");
+        let policy = NotifyPolicy::new();
+        (0..100).for_each(|_| policy.learn(&COSTS, COSTS.broadcast_ns + 8000));
+        assert!((7990..=8000).contains(&policy.queueing_ns.get()), "that is one");
         for _ in 0..100 {
-            teller.outstanding.set(50);
-            teller.learn(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
+            policy.outstanding.set(50);
+            policy.learn(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
         }
-        assert_eq!(teller.queueing_ns.get(), 0);
+        assert_eq!(policy.queueing_ns.get(), 0);
     }
 
     /// A virtual CPU that is not running answers after milliseconds.
     #[test]
     fn slow_answers_are_learnt_and_forgotten() {
-        let teller = Teller::new();
-        let costs = TellingCosts { broadcast_ns: 5000, ..COSTS };
-        let is_chosen = |chosen| teller.choose(&costs, 1, 1) == chosen;
-        let slow = |_: &i32| teller.learn_answers(&costs, 1, 10_000_000);
+        let policy = NotifyPolicy::new();
+        let costs = NotifyCosts { broadcast_ns: 5000, ..COSTS };
+        let is_chosen = |chosen| policy.choose(&costs, 1, 1) == chosen;
+        let slow = |_: &i32| policy.learn_answers(&costs, 1, 10_000_000);
         let interrupts = (0..9).take_while(|_| is_chosen(ByInterrupt)).inspect(slow).count();
         assert_eq!(interrupts, 1);
         let broadcasts = 1 + (0..999).take_while(|_| is_chosen(ByBroadcast)).count();
         assert!((100..=700).contains(&broadcasts), "{broadcasts}");
-        teller.learn_answers(&costs, 1, 0);
-        assert_eq!(teller.choose(&costs, 1, 1), ByInterrupt, "as fast as the machine says");
+        policy.learn_answers(&costs, 1, 0);
+        assert_eq!(policy.choose(&costs, 1, 1), ByInterrupt, "as fast as the machine says");
     }
 
     #[test]
     fn broadcasts_only_never_interrupts() {
-        let teller = Teller::new();
-        let costs = TellingCosts { broadcast_each_ns: 100, ..COSTS }.broadcasts_only();
+        let policy = NotifyPolicy::new();
+        let costs = NotifyCosts { broadcast_each_ns: 100, ..COSTS }.broadcasts_only();
         for _ in 0..1000 {
-            assert_eq!(teller.choose(&costs, 64, 9), ByBroadcast);
-            teller.learn(&costs, 1_000_000);
-            teller.learn_rings(0, 1);
+            assert_eq!(policy.choose(&costs, 64, 9), ByBroadcast);
+            policy.learn(&costs, 1_000_000);
+            policy.learn_rings(0, 1);
         }
     }
 
@@ -344,13 +311,13 @@ mod tests {
             interrupt in 1000u64..100_000, broadcast in 1000u64..100_000,
             shakes in prop::collection::vec((0u64..=125, 0u64..=125), 1..20)
         ) {
-            let teller = Teller::new();
-            let costs = |shake: (u64, u64)| TellingCosts {
+            let policy = NotifyPolicy::new();
+            let costs = |shake: (u64, u64)| NotifyCosts {
                 interrupt_ns: interrupt + interrupt * shake.0 / 1000,
                 broadcast_ns: broadcast + broadcast * shake.1 / 1000,
-                ..TellingCosts::default()
+                ..NotifyCosts::default()
             };
-            let first = teller.choose(&costs((0, 0)), 5, 1);
+            let first = policy.choose(&costs((0, 0)), 5, 1);
             if interrupt * 2 < broadcast {
                 prop_assert_eq!(first, ByInterrupt);
             }
@@ -360,7 +327,7 @@ mod tests {
             let mut last = first;
             let mut changes = 0;
             for shake in shakes {
-                let chosen = teller.choose(&costs(shake), 5, 1);
+                let chosen = policy.choose(&costs(shake), 5, 1);
                 changes += u32::from(chosen != last);
                 last = chosen;
             }

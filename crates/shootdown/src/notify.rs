@@ -1,18 +1,19 @@
 //! *Notify*: which CPUs a flush must notify, and how it does so.
 //!
-//! The scan looks at every CPU of the roster, and keeps those that could be using the space, or
+//! The scan looks at every CPU of the cpumask, and keeps those that could be using the space, or
 //! walk tables that are about to be freed. These are interrupted, or notified by a broadcast where
 //! that costs less.
 
 use crate::bell::Rung;
-use crate::cpu::Here;
 use crate::cpu_set::{CpuSet, cpus_of_word};
+use crate::cpumask::CpuMask;
 use crate::extent::Extent;
-use crate::journal::Origin;
-use crate::machine::{CpuId, Machine, Tag};
+use crate::flush_log::Cause;
+use crate::here::Here;
+use crate::ids::{CpuId, Tag};
+use crate::machine::Machine;
 use crate::pending::Pending;
 use crate::presence::PresenceWord;
-use crate::roster::Roster;
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -22,7 +23,7 @@ pub(crate) struct Flush<'f> {
     /// The generation of the last of them.
     pub(crate) generation: u64,
     pub(crate) walkers: WalkerPolicy,
-    pub(crate) origin: Origin,
+    pub(crate) cause: Cause,
 }
 
 /// What a flush does about CPUs that do not use the space, and could walk its tables.
@@ -36,7 +37,7 @@ pub(crate) enum WalkerPolicy {
     Defer,
 }
 
-/// What a look at the CPUs in the roster has found.
+/// What a look at the CPUs in the cpumask has found.
 #[derive(Default)]
 pub(crate) struct Scan {
     /// The space's tag, if broadcasts are to name it.
@@ -64,15 +65,15 @@ pub(crate) struct Rings {
 }
 
 impl<'e, M: Machine> Here<'e, M> {
-    /// Notifies those CPUs of the roster that must be, in the cheaper way, and makes `pending` wait
-    /// for them. Returns up to which generation no CPU can walk unhooked tables any more.
+    /// Notifies those CPUs of the mask that must be, by the cheaper method, and makes `pending`
+    /// wait for them. Returns the generation up to which no CPU can walk unhooked tables any more.
     pub(crate) fn notify_others(
         &self,
         space: &Space<M>,
         flush: &Flush<'_>,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        space.roster.read_into(self.machine(), &mut pending.waiting);
+        space.cpumask.read_into(self.machine(), &mut pending.waiting);
         pending.waiting.remove(self.id);
         self.log_all(space, flush);
         let scan = self.scan(space, flush, &mut pending.waiting);
@@ -104,13 +105,18 @@ impl<'e, M: Machine> Here<'e, M> {
     pub(crate) fn log_all(&self, space: &Space<M>, flush: &Flush<'_>) {
         let before = flush.generation - flush.extents.len() as u64;
         for (generation, &extent) in (before + 1..).zip(flush.extents) {
-            space.journal.log(self.machine(), generation, extent, flush.origin);
+            space.log.record(self.machine(), generation, extent, flush.cause);
         }
     }
 
     /// Looks at the CPUs of a set, and leaves those in it that must be notified.
     #[inline]
-    pub(crate) fn scan(&self, space: &Space<M>, flush: &Flush<'_>, cpus: &mut CpuSet<M>) -> Scan {
+    pub(crate) fn scan(
+        &self,
+        space: &Space<M>,
+        flush: &Flush<'_>,
+        cpus: &mut CpuSet<M::CpuBits>,
+    ) -> Scan {
         let machine = self.machine();
         let mut scan = Scan {
             tag: self.broadcast_tag(space),
@@ -167,7 +173,7 @@ impl<'e, M: Machine> Here<'e, M> {
             _ if is_lazy => Rule::RingLazy,
             _ => Rule::RingLeaving,
         };
-        if machine.breaks(step) || !state.held(machine).is(space) {
+        if machine.breaks(step) || !state.hazard(machine).is(space) {
             return false;
         }
         if walkers == WalkerPolicy::Interrupt {
@@ -184,7 +190,7 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 
     #[inline]
-    pub(crate) fn count_if_nobody(&self, present: &CpuSet<M>) {
+    pub(crate) fn count_if_nobody(&self, present: &CpuSet<M::CpuBits>) {
         if present.is_empty() {
             self.counters().flushes_told_nobody.add_alone(1);
         }
@@ -201,11 +207,11 @@ impl<'e, M: Machine> Here<'e, M> {
         }
     }
 
-    /// Moves the roster when it has cost more wasted probes than the move will.
+    /// Moves the cpumask when it has cost more wasted probes than the move will.
     fn note_wasted_probes(&self, space: &Space<M>, wasted: u64, member_count: u64) {
         let all = space.counters.skipped_elsewhere.add_and_read(wasted);
         let since_move = all.saturating_sub(space.looks_at_move.read());
-        if Roster::<M>::is_stale(since_move, member_count) {
+        if CpuMask::<M, M::CpuBits>::is_stale(since_move, member_count) {
             self.trim_roster(space);
         }
     }
@@ -214,8 +220,8 @@ impl<'e, M: Machine> Here<'e, M> {
     /// them are offline.
     pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
         let rings = self.ring_all(pending);
-        if self.machine().broadcast().is_some() {
-            self.local().teller.learn_rings(rings.interrupts, rings.coalesced);
+        if self.machine().broadcaster().is_some() {
+            self.local().policy.learn_rings(rings.interrupts, rings.coalesced);
         }
         rings.disconnected
     }

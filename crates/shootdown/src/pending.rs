@@ -6,10 +6,12 @@
 use core::fmt;
 
 use crate::bell::Ticket;
-use crate::cpu::Here;
+use crate::broadcaster::Broadcaster;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
-use crate::machine::{CpuId, Machine};
+use crate::here::Here;
+use crate::ids::CpuId;
+use crate::machine::Machine;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
 
@@ -22,7 +24,7 @@ use crate::rules::Rule;
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
     /// The CPUs that were rung and have not been seen to answer.
-    pub(crate) waiting: CpuSet<M>,
+    pub(crate) waiting: CpuSet<M::CpuBits>,
     /// What the first of them must have served; taken when its turn comes.
     ticket: Option<Ticket>,
     /// The CPU that has issued a broadcast which has yet to be completed.
@@ -52,7 +54,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
     /// calls [`Here::answer`](crate::Here::answer) as it spins.
     ///
-    /// Where the machine [broadcasts](Machine::broadcast), wait with the interrupt masked, on the
+    /// Where the machine [broadcasts](Machine::broadcaster), wait with the interrupt masked, on the
     /// CPU of the flush: that CPU has to complete its broadcast, and anywhere else (or unmasked,
     /// where the thread may be moved at any moment) it must be interrupted for that.
     ///
@@ -135,7 +137,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     }
 
     /// The CPUs that have not yet been seen to answer.
-    pub const fn waiting(&self) -> &CpuSet<M> {
+    pub const fn waiting(&self) -> &CpuSet<M::CpuBits> {
         &self.waiting
     }
 
@@ -151,7 +153,8 @@ impl<'e, M: Machine> Pending<'e, M> {
         if M::PREFETCHES {
             self.waiting.iter().for_each(|cpu| machine.state(cpu).bell.prefetch(machine));
         }
-        let began_ns = self.engine.broadcast().map_or(0, |_| machine.clock_ns());
+        let broadcaster = self.engine.broadcaster();
+        let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
         let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
         if attends {
@@ -166,8 +169,9 @@ impl<'e, M: Machine> Pending<'e, M> {
         if attends {
             let here = self.here();
             here.cease_to_attend();
-            if began_ns != 0 {
-                here.learn_answered(interrupted, machine.clock_ns().saturating_sub(began_ns));
+            if let Some(broadcaster) = broadcaster.filter(|_| began_ns != 0) {
+                let took_ns = broadcaster.clock_ns().saturating_sub(began_ns);
+                here.learn_answered(interrupted, took_ns);
             }
         }
     }
@@ -213,7 +217,7 @@ impl<M: Machine> fmt::Debug for Pending<'_, M> {
 mod tests {
     use super::*;
     use crate::extent::Extent;
-    use crate::machine::Root;
+    use crate::ids::Root;
     use crate::machine::tests::Plain;
     use crate::soft::{Config, Host, Soft, Touch};
     use crate::space::Space;

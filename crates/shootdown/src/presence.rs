@@ -6,20 +6,9 @@
 
 use core::fmt;
 
-use crate::machine::Machine;
+use crate::ids::SpaceId;
+use crate::memory::Memory;
 use crate::rules::Rule;
-
-/// The id of a [`Space`](crate::Space): never 0, and no other space of the same engine ever has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SpaceId(pub(crate) u64);
-
-impl SpaceId {
-    /// The id as a number: 1 for the first space, and counting.
-    #[must_use]
-    pub const fn number(self) -> u64 {
-        self.0
-    }
-}
 
 /// What a CPU could be using.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,7 +70,7 @@ impl From<Presence> for PresenceWord {
 impl PresenceWord {
     /// Whether the CPU could be using pages of `space`: then a flush must interrupt it.
     #[inline]
-    pub(crate) fn uses<M: Machine>(self, machine: &M, space: SpaceId) -> bool {
+    pub(crate) fn uses<M: Memory>(self, machine: &M, space: SpaceId) -> bool {
         self.0 | Presence::LAZY == Presence::Switching(space).to_word()
             && !machine.breaks(if self.is_switching_to(space) {
                 Rule::RingSwitching

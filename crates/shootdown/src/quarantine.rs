@@ -9,7 +9,7 @@
 
 use core::fmt;
 
-use crate::presence::SpaceId;
+use crate::ids::SpaceId;
 
 /// Which of a space's unhooked page tables a CPU may still walk, once a flush is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,13 +33,14 @@ use core::mem::{self, ManuallyDrop};
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::cpu::Here;
 use crate::extent::Extent;
 use crate::extents::Extents;
 use crate::flush::Notified;
-use crate::machine::{Machine, Word};
+use crate::here::Here;
+use crate::machine::Machine;
+use crate::memory::{Word, order};
 use crate::pending::Pending;
-use crate::rules::{Rule, order};
+use crate::rules::Rule;
 use crate::space::Space;
 
 /// Of how many spaces a batch can hold pages, unless it says otherwise: as many as Linux takes
@@ -342,7 +343,7 @@ impl<'e, M: Machine> Here<'e, M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::machine::{CpuId, Root};
+    use crate::ids::{CpuId, Root};
     use crate::soft::{Config, Host, OnCpu, Soft, Touch};
     use core::cell::Cell;
     use std::vec;

@@ -1,53 +1,34 @@
 //! *Retire*: the end of a space, while CPUs that are lazy on it still have it loaded.
 //!
-//! A kernel thread, or the idle loop, borrows whatever user space was loaded before. Who frees it
-//! must know that nobody does so any more. Most kernels count the borrowers, in one word per space:
-//! two locked operations on one cache line for each trip through idle, which limits a machine of
-//! 192 CPUs to a million context switches per second. There are two ways out ([`Lifetime`]): to
-//! interrupt the borrowers when the space dies; or to have the last of them free it. The second was
-//! proposed in the same discussion and not built. It costs nothing until a space dies, and then
-//! neither an interrupt nor a wait:
+//! A kernel thread, or the idle loop, borrows the user space that was loaded before. A kernel must
+//! not free the space before the last borrower is gone. Most kernels count the borrowers, in one
+//! word per space: two locked operations on one cache line for each trip through idle, which limits
+//! a machine of 192 CPUs to a million context switches per second. There are two alternatives
+//! ([`Lifetime`]): to interrupt the borrowers when the space dies; or to let the last of them free
+//! it. The second was proposed for Linux in the same discussion and not built. It costs nothing
+//! until a space dies, and then neither an interrupt nor a wait:
 //!
-//! Each CPU says whose tables it can walk, in a word of its own (`held`). Whoever retires the space
-//! looks at these words, and marks those that name it with a debt, one by one, by compare-and-swap.
-//! A CPU lets go of a space by swapping its word, which it does for each switch anyway; it finds
-//! the mark and takes one from the space's count of stakes. Who takes the last one frees. How the
-//! two fit together is in [`rules`](crate::rules).
+//! Each CPU publishes the space whose tables it can walk, in a word of its own, its hazard pointer.
+//! The CPU that retires a space reads these words, and marks those that name the space, one by one,
+//! by compare-and-swap. A CPU drops a space by swapping its hazard pointer, as it does at each
+//! switch. If it finds the mark, it drops a reference to the space. The CPU that drops the last
+//! reference frees the space. How the two fit together is in [`rules`](crate::rules).
 
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
 use core::fmt;
 use core::ptr::NonNull;
 
-use crate::cpu::Here;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
-use crate::held::Held;
-use crate::machine::{Machine, Word};
+use crate::hazard::Hazard;
+use crate::here::Here;
+use crate::machine::{Lifetime, Machine};
+use crate::memory::{Word, order};
 use crate::pending::Pending;
 use crate::presence::Presence;
-use crate::rules::{Rule, order};
-use crate::space::Space;
-
-/// How a space is kept from being freed under CPUs that are lazy on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lifetime {
-    /// The CPU that lets go of it last frees it. Nobody is interrupted, nobody waits, and going
-    /// lazy and coming back writes no shared line. Its page tables are held until then: for
-    /// as long as a CPU idles in a state that keeps its translations, unless it is told to
-    /// [let go](Here::reap).
-    Handoff,
-    /// Who retires it interrupts those who are lazy on it, and waits for them. (Linux:
-    /// `MMU_LAZY_TLB_SHOOTDOWN`, as in seed 001, which interrupts all who ever ran the space.)
-    Shoot,
-    /// Each CPU that goes lazy counts itself in the space, and out when it comes back. (Linux:
-    /// `MMU_LAZY_TLB_REFCOUNT`.) The baseline that the other two are measured against: a locked
-    /// operation on a line of the space's whenever a CPU goes lazy, and another when it comes back.
-    Counted,
-}
-
-/// The stake of all who use the space, as long as it is alive: more than there can be CPUs.
-pub(crate) const ALIVE: u64 = 1 << 32;
+use crate::rules::Rule;
+use crate::space::{ALIVE, Space, drop_ref};
 
 impl<'e, M: Machine> Here<'e, M> {
     /// Ends a space. It is [reclaimed](Machine::reclaim) when no CPU can walk its page tables any
@@ -70,16 +51,16 @@ impl<'e, M: Machine> Here<'e, M> {
     /// The space must stay where it is until it is reclaimed, and its root a valid page table.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
         // Exposes the pointer that we were given: it is what comes back to be reclaimed.
-        let held = Held::space(space.as_ptr());
+        let hazard = Hazard::space(space.as_ptr());
         let mut pending = Pending::done(self.engine);
         let mut marked = 0;
         if M::LIFETIME != Lifetime::Counted && !self.machine().breaks(Rule::MarkHolders) {
-            if M::LIFETIME == Lifetime::Shoot && self.held().is(space.as_ptr()) {
+            if M::LIFETIME == Lifetime::Shoot && self.hazard().is(space.as_ptr()) {
                 self.leave();
             }
-            // SAFETY: the space is there as long as the stake of those who use it, which is ours
-            // to give up, and the reference is gone by then.
-            let holders = self.mark_holders(unsafe { space.as_ref() }, held);
+            // SAFETY: the space is there as long as the reference of its users, which is ours to
+            // drop, and the Rust reference is gone by then.
+            let holders = self.mark_holders(unsafe { space.as_ref() }, hazard);
             marked = holders.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
                 pending.waiting = holders;
@@ -104,8 +85,10 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn reap(&self) -> Reaping<'e, M> {
         let machine = self.machine();
         // What our handler could not reclaim, too.
-        let held = self.held();
-        if held.is_bequeathed() || held.is_owing() && matches!(self.presence(), Presence::Lazy(_)) {
+        let hazard = self.hazard();
+        if hazard.is_orphaned()
+            || hazard.is_marked() && matches!(self.presence(), Presence::Lazy(_))
+        {
             self.leave();
         }
         let mut online = CpuSet::new();
@@ -116,11 +99,11 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         let (mut pending, mut all) = (Pending::done(self.engine), CpuSet::new());
         for cpu in online.iter() {
-            let held = machine.state(cpu).held(machine);
-            if held.is_owing() {
+            let hazard = machine.state(cpu).hazard(machine);
+            if hazard.is_marked() {
                 pending.waiting.insert(cpu);
             }
-            if held.is_marked() {
+            if hazard.is_dead() {
                 all.insert(cpu);
             }
         }
@@ -130,12 +113,12 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Marks every CPU that holds the space: it will have to pay when it lets go.
     ///
-    /// None can be missed. Whoever holds the space has put itself into the roster first; what it
+    /// None can be missed. Whoever holds the space has put itself into the cpumask first; what it
     /// says to hold, it said before it stopped using the space, and so before we look; and it does
     /// not come back once it has let go.
-    fn mark_holders(&self, space: &Space<M>, held: Held) -> CpuSet<M> {
+    fn mark_holders(&self, space: &Space<M>, hazard: Hazard) -> CpuSet<M::CpuBits> {
         let machine = self.machine();
-        let members = space.roster.members(machine);
+        let members = space.cpumask.members(machine);
         if M::PREFETCHES {
             members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
@@ -143,7 +126,9 @@ impl<'e, M: Machine> Here<'e, M> {
         for cpu in members.iter() {
             let state = machine.state(cpu);
             // Looked at first: the line of one who is elsewhere stays where it is.
-            if state.held(machine).is(space) && state.change_held(machine, held, held.owing()) {
+            if state.hazard(machine).is(space)
+                && state.change_hazard(machine, hazard, hazard.marked())
+            {
                 holders.insert(cpu);
             }
         }
@@ -153,22 +138,22 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Says what is held from now on, the new root being loaded. Returns what was held, and whether
     /// there is a debt to be paid for it.
     #[inline]
-    pub(crate) fn let_go(&self, next: Held, before: Presence) -> Held {
-        let held = self.hold(next);
+    pub(crate) fn replace_hazard(&self, next: Hazard, before: Presence) -> Hazard {
+        let hazard = self.set_hazard(next);
         if self.machine().breaks(Rule::LookForDebt) {
-            return Held::NOTHING;
+            return Hazard::NOTHING;
         }
         match M::LIFETIME {
-            Lifetime::Counted if matches!(before, Presence::Lazy(_)) => held.owing(),
-            _ => held,
+            Lifetime::Counted if matches!(before, Presence::Lazy(_)) => hazard.marked(),
+            _ => hazard,
         }
     }
 
     /// After this CPU has let go of what it held, which was marked: does what is due for it.
     #[cold]
-    pub(crate) fn settle_held(&self, held: Held) {
-        let Some(space) = NonNull::new(held.pointer().cast_mut()) else { return };
-        if held.is_bequeathed() || pay(self.machine(), space) {
+    pub(crate) fn release_hazard(&self, hazard: Hazard) {
+        let Some(space) = hazard.pointer() else { return };
+        if hazard.is_orphaned() || drop_ref(self.machine(), space) {
             self.counters().spaces_reclaimed.add_alone(1);
             self.machine().reclaim(space);
         }
@@ -178,58 +163,24 @@ impl<'e, M: Machine> Here<'e, M> {
     /// If that falls to us, the next one to look at what we hold does it: ourselves, when we next
     /// switch or leave, or whoever [reaps](Self::reap).
     ///
-    /// From owing to bequeathed in one step: in between, a reaper would find nothing to do here.
+    /// From marked to orphaned in one step: in between, a reaper would find nothing to do here.
     #[cold]
-    pub(crate) fn let_go_in_handler(&self, before: Presence) {
+    pub(crate) fn drop_hazard_in_handler(&self, before: Presence) {
         let machine = self.machine();
-        let held = self.held();
+        let hazard = self.hazard();
         let counted = M::LIFETIME == Lifetime::Counted && matches!(before, Presence::Lazy(_));
         // If that fails, it has been marked this moment.
-        let is_alive = !held.is_owing() && !counted;
-        if is_alive && self.cpu.let_go_if_unmarked(machine, held) {
+        let is_alive = !hazard.is_marked() && !counted;
+        if is_alive && self.cpu.drop_unmarked_hazard(machine, hazard) {
             return;
         }
-        let Some(space) = NonNull::new(held.pointer().cast_mut()) else { return };
-        if pay(machine, space) {
-            self.bequeath(held);
+        let Some(space) = hazard.pointer() else { return };
+        if drop_ref(machine, space) {
+            self.orphan(hazard);
         } else {
-            self.hold(Held::NOTHING);
+            self.set_hazard(Hazard::NOTHING);
         }
     }
-}
-
-/// For [`Lifetime::Counted`]: a CPU goes lazy on the space.
-///
-/// Relaxed: its users still have their stake, so that nobody can be the last before
-/// they give it up, which comes after this.
-#[inline]
-pub(crate) fn take_stake<M: Machine>(space: &Space<M>) {
-    space.stakes.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-}
-
-/// For [`Lifetime::Counted`]: it has come back.
-#[inline]
-pub(crate) fn give_stake_back<M: Machine>(machine: &M, space: &Space<M>) {
-    let was_last = pay(machine, NonNull::from(space));
-    debug_assert!(!was_last, "nobody comes back to a dead space that is counted");
-}
-
-/// Gives up one stake in a space. Returns whether it was the last one: then it is the caller's.
-///
-/// See [`Rule::PayRelease`].
-#[inline]
-fn pay<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
-    // SAFETY: the space is there as long as anyone has a stake in it, and this one is ours. The
-    // reference that the call is made by does not outlive the operation, and points to a word that
-    // may change at any time, as `Arc` has it.
-    let stakes = unsafe { &(*space.as_ptr()).stakes };
-    // Minus one.
-    let was_last = stakes.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
-    if was_last {
-        // All others' are behind us.
-        stakes.load(order(machine, Rule::PayAcquire));
-    }
-    was_last
 }
 
 /// A space that is being retired. Done at once, unless its [`Lifetime`] is [`Shoot`].
@@ -257,19 +208,20 @@ impl<M: Machine> Retiring<'_, M> {
         is_done
     }
 
-    /// Gives up the stake of those who used the space, in favour of those who were marked.
+    /// Drops the reference of the users of the space, and adds one for each CPU that was marked.
     ///
-    /// Some of these may have paid already, when the stake of the users was still there: so only
-    /// now can anybody be the last, and if all have paid, it is us. See [`Rule::SettleRelease`].
+    /// Some of these CPUs may have dropped theirs already, while the users still held their
+    /// reference. So only from now on can a drop be the last, and if all have dropped theirs, it is
+    /// this one. See [`Rule::SettleRelease`].
     fn settle(&mut self) {
         let Some((space, marked)) = self.unsettled.take() else { return };
         let machine = &self.pending.engine.machine;
-        // SAFETY: as in `pay`: the stake that we give up here is ours.
-        let stakes = unsafe { &(*space.as_ptr()).stakes };
+        // SAFETY: as in `drop_ref`: the reference that we drop here is ours.
+        let refs = unsafe { &(*space.as_ptr()).refs };
         let change = marked.wrapping_sub(ALIVE);
-        let before = stakes.fetch_add(change, order(machine, Rule::SettleRelease));
+        let before = refs.fetch_add(change, order(machine, Rule::SettleRelease));
         if before.wrapping_add(change) == 0 {
-            stakes.load(order(machine, Rule::SettleAcquire));
+            refs.load(order(machine, Rule::SettleAcquire));
             machine.reclaim(space);
         }
     }
@@ -293,7 +245,7 @@ impl<M: Machine> fmt::Debug for Retiring<'_, M> {
 pub struct Reaping<'e, M: Machine> {
     engine: &'e Shootdown<M>,
     pending: Pending<'e, M>,
-    cpus: CpuSet<M>,
+    cpus: CpuSet<M::CpuBits>,
 }
 
 impl<M: Machine> Reaping<'_, M> {
@@ -316,10 +268,10 @@ impl<M: Machine> Reaping<'_, M> {
         while let Some(cpu) = self.cpus.first() {
             self.cpus.remove(cpu);
             let state = machine.state(cpu);
-            let held = state.held(machine);
-            if held.is_bequeathed()
-                && state.change_held(machine, held, Held::NOTHING)
-                && let Some(space) = NonNull::new(held.pointer().cast_mut())
+            let hazard = state.hazard(machine);
+            if hazard.is_orphaned()
+                && state.change_hazard(machine, hazard, Hazard::NOTHING)
+                && let Some(space) = hazard.pointer()
             {
                 machine.reclaim(space);
             }

@@ -2,7 +2,7 @@
 //! left out, by name, in one place. (What is ordered more than it must be says so where it is.)
 //!
 //! The code names the rule wherever it obeys one, so each entry here can be looked up at both ends
-//! of its pair. A machine can be told to [break](Machine::breaks) a rule, and for each rule a test
+//! of its pair. A test's memory can break a rule (`Memory::breaks`), and for each rule a test
 //! shows that an engine that breaks it lets a CPU use a dead translation, lose an answer, or wait
 //! for ever (`tests/rules`; a rule without an entry there does not compile). loom runs the programs
 //! of all rules but four. For three of these, an enumeration of all executions that C++20's memory
@@ -22,7 +22,7 @@
 //!   write page table
 //!   generation += 1        (BumpRelease)       presence := Switching / Active
 //!   full fence             (FlushFence)        full fence      (SwitchFence, ResumeFence)
-//!   read roster                                read roster; register if missing (RegisterFence)
+//!   read cpumask                                read cpumask; register if missing (RegisterFence)
 //!   log, if others are there; read presence
 //!                                              read generation (GenerationAcquire)
 //! ```
@@ -32,7 +32,7 @@
 //! values, and the CPU goes on with the old translation. The fence comes *after* the bump: with
 //! tags, a CPU keeps translations across switches, and a bump that is still on its way when
 //! presence is read lets a returning CPU find its tag "current". And the switching side fences
-//! also when it is in the roster already (Linux took the barrier to be implied by setting a bit,
+//! also when it is in the cpumask already (Linux took the barrier to be implied by setting a bit,
 //! and skipped both when the bit was set: fixed by 83b0177a6c48).
 //!
 //! # The bell
@@ -89,13 +89,13 @@
 //!   stamp := n                  (StampRelease)   stamp is still n?
 //! ```
 //!
-//! # The roster
+//! # The CPU mask
 //!
-//! Moving a roster to a fresh set (why it moves is told in `roster.rs`) is a handshake between the
-//! flush that moves it and CPUs that register:
+//! Trimming a CPU mask (`cpumask.rs` has the reason) moves it to a fresh set. It is a handshake
+//! between the flush that trims the mask and CPUs that register:
 //!
 //! ```text
-//!   move                                         register
+//!   trim                                         register
 //!   ────                                         ────────
 //!   clear the new set      (ClearRelease)        presence := Switching
 //!   phase := moving        (MovingRelease)       full fence             (SwitchFence)
@@ -111,9 +111,10 @@
 //!
 //! # Tables that are held back
 //!
-//! A flush that unhooks tables does not ring a CPU that is lazy. It looks which generation that CPU
-//! has seen, and up to that one, tables can be freed. It looks at presence first; whatever it finds
-//! there, what the CPU held and had seen when it wrote that is known:
+//! A flush that unhooks tables does not ring a lazy CPU. It reads the generation that the CPU has
+//! seen: tables that were unhooked up to that generation can be freed. The flush reads the CPU's
+//! presence first. That load acquires the hazard pointer and the seen generation that the CPU had
+//! published by then:
 //!
 //! ```text
 //!   flush                                        lazy, and away
@@ -121,38 +122,40 @@
 //!   unhook table                                 catch up with the space
 //!   generation += 1; full fence (FlushFence)     seen := generation     (SeenRelease)
 //!   read presence: in use → ring                 presence := Lazy
-//!   else held is the space? (HeldAcquire)        …
+//!   else hazard is the space? (HeldAcquire)      …
 //!        up to seen: free   (SeenAcquire)        load another root; seen := its generation
-//!        beyond: hold back  (HoldBackTables)     held := another space  (HeldRelease)
+//!        beyond: hold back  (HoldBackTables)     hazard := another space (HeldRelease)
 //! ```
 //!
-//! Where there is no room to hold tables back, those who hold the space and have not said that they
-//! have seen the last flush are rung; and so are those on their way in, who may have read an older
-//! generation, and do not hold it yet ([`ExpelFence`](Rule::ExpelFence)).
+//! Where there is no room to hold tables back, the flush rings two more kinds of CPU: those whose
+//! hazard pointer names the space, and that have not published that they have seen the last flush;
+//! and those that are switching in, which may have read an older generation, and whose hazard
+//! pointer does not name the space yet ([`ExpelFence`](Rule::ExpelFence)).
 //!
-//! # Numbers that all CPUs share
+//! # Global tags
 //!
-//! A flush that is broadcast names the space's number. While the flush looks for it, a CPU may be
+//! A flush that is broadcast names the space's ASID. While the flush reads it, a CPU may be
 //! giving the space another one:
 //!
 //! ```text
-//!   flush                                        switch in, and the number is of an old version
-//!   ─────                                        ──────────────────────────────────────────────
-//!   write page table                             take a number, under the lock
-//!   generation += 1; full fence (FlushFence)     space's number := it, without a version
-//!   read the space's number                      full fence             (RenumberFence)
-//!   broadcast it                                 space's number := it, with this version
+//!   flush                                        switch in, and the ASID is of an old epoch
+//!   ─────                                        ──────────────────────────────────────────
+//!   write page table                             allocate an ASID, under the lock
+//!   generation += 1; full fence (FlushFence)     space's ASID := it, without an epoch
+//!   read the space's ASID                        full fence             (RenumberFence)
+//!   broadcast it                                 space's ASID := it, with this epoch
 //!                                                load the root under it; walk page tables
 //! ```
 //!
-//! Either the flush names the new number, or the CPU walks page tables as new as the flush; and so
-//! does a third CPU that finds the number with its version ([`NumberAcquire`]). That a
-//! number is never two spaces' takes no fence: a CPU that goes back to a space, and a rollover that
-//! takes its number away, do so by read-modify-writes of one word ([`ReserveTags`]); and a CPU that
+//! Either the flush names the new ASID, or the CPU walks page tables as new as the flush. The same
+//! holds for a third CPU that finds the ASID with its epoch ([`NumberAcquire`]). No fence keeps two
+//! spaces from having one ASID: a CPU that goes back to a space, and a rollover that takes the ASID
+//! of the space away, do so by read-modify-writes of one word ([`ReserveTags`]). A CPU that
 //! finds the word empty empties its TLB before it goes on ([`FlushOnRollover`]).
 //!
-//! A broadcast is complete when its issuer has waited for it ([`CompleteBroadcasts`]). Who waits
-//! elsewhere rings the issuer, and is answered when that is done ([`CompleteForOthers`]).
+//! A broadcast is complete when its issuer has waited for it ([`CompleteBroadcasts`]). A CPU that
+//! waits elsewhere rings the issuer, and is answered when the broadcast is complete
+//! ([`CompleteForOthers`]).
 //!
 //! [`NumberAcquire`]: Rule::NumberAcquire
 //! [`ReserveTags`]: Rule::ReserveTags
@@ -160,47 +163,45 @@
 //! [`CompleteBroadcasts`]: Rule::CompleteBroadcasts
 //! [`CompleteForOthers`]: Rule::CompleteForOthers
 //!
-//! # Pages that a batch holds back
+//! # Pages of a batch
 //!
-//! Reclaim takes pages from many spaces, and flushes them together, later. Until then, who finds
-//! one gone must not conclude that nobody uses it:
+//! Reclaim unmaps pages of many spaces, and flushes them together, later. Until then, code that
+//! finds an entry empty must not conclude that no CPU uses its page:
 //!
 //! ```text
 //!   batch                                        munmap, mprotect, mremap, madvise
 //!   ─────                                        ─────────────────────────────────
-//!   held back += 1             (MarkHeldBack)    look at the entry (the kernel's, with acquire)
+//!   held back += 1             (MarkHeldBack)    read the entry (the kernel's, with acquire)
 //!   clear the entry (the kernel's, with release)   it is clear: nothing to flush
 //!   flush all; wait                              held back?            (HeldBackAcquire)
-//!   held back −= 1          (HeldBackRelease)      0 → nobody uses the page any more
-//!   give the pages away                            else flush what it covers; wait
+//!   held back −= 1          (HeldBackRelease)      0 → no CPU uses the page any more
+//!   free the pages                                 else flush what it covers; wait
 //! ```
 //!
 //! # The hand-off
 //!
-//! A space that is retired is freed by whoever gives up the last stake in it. Marks and the letting
-//! go meet in one word per CPU by read-modify-writes, and so do the stakes: each CPU that is marked
-//! pays once, and one of all those who pay is the last.
+//! A space that is retired is freed by the CPU that drops the last reference to it. A mark and the
+//! drop of a hazard pointer meet in one word per CPU, by read-modify-writes. Each CPU that is
+//! marked drops one reference, and one of these drops is the last.
 //!
 //! ```text
-//!   retire                                       let go (switch, leave)
-//!   ──────                                       ──────────────────────
-//!   stakes: ALIVE since the beginning            load another root
-//!   for all in the roster:       (MarkHolders)   held: swap for the next (HeldRelease)
-//!     held: space → space, owing (HeldAcquire)   it was owing?           (LookForDebt)
-//!   stakes += marked − ALIVE   (SettleRelease)     stakes −= 1         (PayRelease)
-//!   0 → reclaim                (SettleAcquire)     0 → reclaim         (PayAcquire)
+//!   retire                                       drop (switch, leave)
+//!   ──────                                       ────────────────────
+//!   refs: ALIVE since the beginning              load another root
+//!   for all in the CPU mask:     (MarkHolders)   hazard: swap for the next (HeldRelease)
+//!     hazard: space → marked     (HeldAcquire)   it was marked?          (LookForDebt)
+//!   refs += marked − ALIVE    (SettleRelease)      refs −= 1           (PayRelease)
+//!   0 → reclaim               (SettleAcquire)      0 → reclaim         (PayAcquire)
 //!
-//!   reap                                         answer, lazy on what is dead
+//!   reap                                         answer, lazy on a dead space
 //!   ────                                         ────────────────────────────
-//!   held is owing → ring; wait                   load the kernel's root  (LeaveDeadSpace)
-//!   held: bequeathed → nothing                   stakes −= 1
-//!     by compare-and-swap      (HeldAcquire)       0 → held := bequeathed  (BequestRelease)
-//!     → reclaim                                    else held := nothing    (HeldRelease)
+//!   hazard is marked → ring; wait                load the kernel's root  (LeaveDeadSpace)
+//!   hazard: orphaned → nothing                   refs −= 1
+//!     by compare-and-swap      (HeldAcquire)       0 → hazard := orphaned  (BequestRelease)
+//!     → reclaim                                    else hazard := nothing  (HeldRelease)
 //! ```
 
 use core::sync::atomic::Ordering;
-
-use crate::machine::Machine;
 
 /// What kind of thing a [`Rule`] asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,21 +237,21 @@ use Kind::{Fence, Step};
 use Ordering::{AcqRel, Acquire, Release};
 
 rules! {
-    /// After the generation is bumped, before roster and presence are read. Pairs with
+    /// After the generation is bumped, before cpumask and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence), [`ResumeFence`](Self::ResumeFence),
     /// [`RegisterFence`](Self::RegisterFence) and [`OnlineSync`](Self::OnlineSync).
     FlushFence: Fence,
-    /// After presence is written, before roster and generation are read. Pairs with
+    /// After presence is written, before cpumask and generation are read. Pairs with
     /// [`FlushFence`](Self::FlushFence), [`MoveFence`](Self::MoveFence) and
     /// [`ExpelFence`](Self::ExpelFence).
     SwitchFence: Fence,
     /// On the way back from lazy: after presence is written, before the generation is read. Pairs
     /// with [`FlushFence`](Self::FlushFence).
     ResumeFence: Fence,
-    /// After a CPU has put itself into the roster, before it reads phase and generation. Pairs
+    /// After a CPU has put itself into the cpumask, before it reads phase and generation. Pairs
     /// with [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
     RegisterFence: Fence,
-    /// Who has tables forgotten that were held back: after the generation is read, before roster
+    /// Who has tables forgotten that were held back: after the generation is read, before cpumask
     /// and presence are. Pairs with [`SwitchFence`](Self::SwitchFence).
     ExpelFence: Fence,
     /// A space may have got another number: after that is written, before the version that lets
@@ -316,10 +317,10 @@ rules! {
     /// The other end of [`StampRelease`](Self::StampRelease).
     StampAcquire: Kind::Ordering(Acquire),
 
-    /// After the roster is moving, before the old set and presence are read. Pairs with
+    /// After the cpumask is moving, before the old set and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence) and [`RegisterFence`](Self::RegisterFence).
     MoveFence: Fence,
-    /// The new set holds all who are present before the roster says so. Pairs with
+    /// The new set holds all who are present before the cpumask says so. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire).
     MoveRelease: Kind::Ordering(Release),
     /// The other end of [`MoveRelease`](Self::MoveRelease).
@@ -335,20 +336,21 @@ rules! {
     /// [`LeaveOnlineRelease`](Self::LeaveOnlineRelease).
     ScanAcquire: Kind::Ordering(Acquire),
 
-    /// A CPU's last walk of a space's tables comes before it says that it holds another. Pairs with
-    /// [`HeldAcquire`](Self::HeldAcquire). Without: a table is given away while it is walked.
+    /// A CPU's last walk of a space's tables comes before its hazard pointer names another space.
+    /// Pairs with [`HeldAcquire`](Self::HeldAcquire). Without: a table is freed while it is walked.
     HeldRelease: Kind::Ordering(Release),
     /// The other end of [`HeldRelease`](Self::HeldRelease), and of
     /// [`BequestRelease`](Self::BequestRelease).
     HeldAcquire: Kind::Ordering(Acquire),
-    /// A CPU's last walk of tables that it has caught up with comes before it says so. Pairs with
+    /// A CPU's last walk of tables that it has caught up with comes before it publishes that. Pairs
+    /// with
     /// [`SeenAcquire`](Self::SeenAcquire).
     SeenRelease: Kind::Ordering(Release),
     /// The other end of [`SeenRelease`](Self::SeenRelease).
     SeenAcquire: Kind::Ordering(Acquire),
-    /// A CPU that gives up its stake in a space has walked its tables for the last time. Pairs with
-    /// [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of who gives up
-    /// the last one.
+    /// A CPU that drops its reference to a space has walked the space's tables for the last time.
+    /// Pairs with [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of
+    /// the CPU that drops the last one.
     PayRelease: Kind::Ordering(Release),
     /// The other end of [`PayRelease`](Self::PayRelease) and of
     /// [`SettleRelease`](Self::SettleRelease): a CPU that was the last.
@@ -356,31 +358,33 @@ rules! {
     /// What was done to a space comes before it is retired. Pairs with
     /// [`PayAcquire`](Self::PayAcquire).
     SettleRelease: Kind::Ordering(Release),
-    /// The other end of [`PayRelease`](Self::PayRelease): who retires the space was the last.
+    /// The other end of [`PayRelease`](Self::PayRelease): the CPU that retires the space dropped
+    /// the last reference.
     SettleAcquire: Kind::Ordering(Acquire),
-    /// What the last one did comes before it leaves the space to whoever finds it. Pairs with
+    /// The accesses of the CPU that dropped the last reference come before it orphans its hazard
+    /// pointer, for another CPU to reclaim the space. Pairs with
     /// [`HeldAcquire`](Self::HeldAcquire).
     BequestRelease: Kind::Ordering(Release),
 
-    /// A CPU that finds a number of the current version comes after the fence of whoever wrote it.
-    /// Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the number at once, with
-    /// page tables older than a flush that has named another number.
+    /// A CPU that finds an ASID of the current epoch comes after the fence of the CPU that wrote
+    /// it. Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the ASID with page
+    /// tables older than a flush that has named another ASID.
     NumberAcquire: Kind::Ordering(Acquire),
-    /// The CPU that gives a space another number publishes, along with the number, the presence of
+    /// The CPU that gives a space another ASID publishes, along with the ASID, the presence of
     /// each CPU that a rollover found on its way out of the space. Pairs with
     /// [`GivenAwayAcquire`](Self::GivenAwayAcquire). Without: a flush that frees tables broadcasts
-    /// the new number, takes such a CPU to be on the space, and does not interrupt it. The CPU
-    /// walks the freed tables under the old number until it has loaded the next root.
+    /// the new ASID, takes such a CPU to be on the space, and does not interrupt it. The CPU
+    /// walks the freed tables under the old ASID until it has loaded the next root.
     ///
     /// Four CPUs take part, more than loom can explore. The axiomatic checker shows the need
     /// (`renumbered_space` and `pinned_space` in `crates/check/tests/axiomatic`) at two of three
-    /// stores: the number without its version, and the pin. The number with its version is stored
-    /// after [`RenumberFence`](Self::RenumberFence), which releases it.
+    /// stores: the ASID without its epoch, and the pin. The ASID with its epoch is stored after
+    /// [`RenumberFence`](Self::RenumberFence), which releases it.
     NumberRelease: Kind::Ordering(Release),
     /// The other end of [`NumberRelease`](Self::NumberRelease): a flush that is going to broadcast
-    /// the number. The axiomatic checker shows the need, by the same two programs.
+    /// the ASID. The axiomatic checker shows the need, by the same two programs.
     GivenAwayAcquire: Kind::Ordering(Acquire),
-    /// Who writes in the book of tags reads what the last one wrote.
+    /// A CPU that changes the ASID allocator reads what the previous one wrote.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
     TagLockRelease: Kind::Ordering(Release),
@@ -394,11 +398,12 @@ rules! {
     HeldBackAcquire: Kind::Ordering(Acquire),
 
     /// A flush publishes this CPU's page-table writes before it invalidates, here or by broadcast
-    /// ([`Machine::publish`]). A full barrier is not enough. Without: a walker reads the old entry
-    /// again after the invalidation.
+    /// ([`publish`](crate::Machine::publish)). A full barrier is not enough. Without: a walker
+    /// reads the old entry again after the invalidation.
     PublishTables: Step,
     /// A CPU that comes online: after it is in the set of those online, and after it has loaded the
-    /// kernel's generation, before it empties its TLB ([`Machine::synchronize`]). Pairs with
+    /// kernel's generation, before it empties its TLB
+    /// ([`synchronize`](crate::Machine::synchronize)). Pairs with
     /// [`FlushFence`](Self::FlushFence) of a kernel flush. Without: the flush does not find the CPU
     /// online, and the CPU walks the old page table; or, as no dependency orders the load and the
     /// invalidation, the TLB is emptied first, the CPU loads a generation whose flush it has
@@ -434,13 +439,13 @@ rules! {
     DiscardReusedTag: Step,
     /// A CPU that missed the freeing of tables discards its tag before it loads the root.
     DiscardFreedTables: Step,
-    /// A CPU that has registered looks whether the roster has moved meanwhile.
+    /// A CPU that has registered looks whether the cpumask has moved meanwhile.
     RecheckPhase: Step,
-    /// A roster on the move takes along who is present.
+    /// A cpumask on the move takes along who is present.
     KeepPresent: Step,
     /// It also takes along who has said that it is elsewhere, and still holds the space.
     KeepHolders: Step,
-    /// A reader of the roster looks whether it has moved meanwhile.
+    /// A reader of the cpumask looks whether it has moved meanwhile.
     RecheckScan: Step,
     /// Where there is no room to hold tables back, CPUs that could walk them are rung after all.
     ExpelWalkers: Step,
@@ -472,52 +477,4 @@ rules! {
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.
     RingOnline: Step,
-}
-
-/// The ordering that `rule` asks for, or relaxed where this machine breaks it.
-///
-/// # Panics
-///
-/// If the rule is not about an ordering.
-#[inline]
-#[track_caller]
-pub(crate) fn order<M: Machine>(machine: &M, rule: Rule) -> Ordering {
-    let Kind::Ordering(ordering) = rule.kind() else { unreachable!("{rule:?} is no ordering") };
-    if machine.breaks(rule) { Ordering::Relaxed } else { ordering }
-}
-
-/// The full barrier that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn fence<M: Machine>(machine: &M, rule: Rule) {
-    if !machine.breaks(rule) {
-        machine.fence();
-    }
-}
-
-/// The publication of page-table writes that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn publish<M: Machine>(machine: &M, rule: Rule) {
-    if !machine.breaks(rule) {
-        machine.publish();
-    }
-}
-
-/// A store ordered by `ordering`, and then the full barrier that `rule` asks for.
-#[inline]
-#[track_caller]
-pub(crate) fn store_then_fence<M: Machine>(
-    machine: &M,
-    word: &M::Word,
-    value: u64,
-    ordering: Rule,
-    rule: Rule,
-) {
-    use crate::machine::Word as _;
-    if machine.breaks(rule) {
-        word.store(value, order(machine, ordering));
-    } else {
-        machine.store_then_fence(word, value, order(machine, ordering));
-    }
 }

@@ -1,15 +1,23 @@
 //! An address space, as the engine sees it.
 
+#![expect(unsafe_code, reason = "a dead space is a pointer: it may be freed at any moment")]
+
 use core::fmt;
 use core::marker::PhantomPinned;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::engine::Shootdown;
-use crate::journal::Journal;
-use crate::machine::{Machine, Root, Word};
-use crate::presence::SpaceId;
-use crate::retire::ALIVE;
-use crate::roster::Roster;
+use crate::cpumask::CpuMask;
+use crate::flush_log::FlushLog;
+use crate::ids::{Root, SpaceId};
+use crate::machine::Machine;
+use crate::memory::{Word, order};
+use crate::rules::Rule;
 use crate::stats::{Counter, SpaceCounters, SpaceStats};
+
+/// The reference that the users of a space hold together while it is alive: more than the number of
+/// CPUs.
+pub(crate) const ALIVE: u64 = 1 << 32;
 
 /// One address space: its root, how often it was flushed, and who may be using it.
 ///
@@ -28,24 +36,24 @@ use crate::stats::{Counter, SpaceCounters, SpaceStats};
 /// [`CpuBits`]: crate::CpuBits
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
-    pub(crate) journal: Journal<M>,
+    pub(crate) log: FlushLog<M>,
     id: SpaceId,
     root: Root,
     /// The number of the engine that made it.
-    engine: u32,
+    pub(crate) engine: u32,
     pub(crate) counters: SpaceCounters,
-    /// How many looks at CPUs had been in vain when the roster last moved.
+    /// How many looks at CPUs had been in vain when the cpumask last moved.
     pub(crate) looks_at_move: Counter,
     /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
     /// and one for each CPU that has yet to let go of it. Not written before it dies, unless lazy
     /// CPUs are [counted](crate::Lifetime::Counted).
-    pub(crate) stakes: M::Word,
+    pub(crate) refs: M::Word,
     /// Its [global](crate::Tagging::Global) tag. See `tag/global.rs`.
     pub(crate) tag: M::Word,
     /// What flushes up to this generation covered, nobody has, or a broadcast that its issuer waits
     /// for takes it away.
     pub(crate) clean_everywhere: M::Word,
-    pub(crate) roster: Roster<M>,
+    pub(crate) cpumask: CpuMask<M, M::CpuBits>,
     /// How many batches hold back something that they took. See `reclaim.rs`.
     pub(crate) held_back: M::Word,
     /// CPUs keep its address.
@@ -55,16 +63,16 @@ pub struct Space<M: Machine> {
 impl<M: Machine> Space<M> {
     pub(crate) fn new(engine: u32, id: SpaceId, root: Root) -> Self {
         Self {
-            journal: Journal::new(),
+            log: FlushLog::new(),
             id,
             root,
             engine,
             counters: SpaceCounters::default(),
             looks_at_move: Counter::default(),
-            stakes: M::Word::new(ALIVE),
+            refs: M::Word::new(ALIVE),
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
-            roster: Roster::new(),
+            cpumask: CpuMask::new(),
             held_back: M::Word::new(0),
             _pinned: PhantomPinned,
         }
@@ -77,12 +85,6 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// Whether this engine made it. Another one would look for its id on CPUs that never say it.
-    #[inline]
-    pub(crate) fn is_of(&self, engine: &Shootdown<M>) -> bool {
-        self.engine == engine.number()
-    }
-
     /// The root of the page tables.
     #[must_use]
     #[inline]
@@ -93,7 +95,7 @@ impl<M: Machine> Space<M> {
     /// What flushes of this space did so far.
     pub fn stats(&self, machine: &M) -> SpaceStats {
         let stats = self.counters.read();
-        let flushes = self.journal.generation(machine);
+        let flushes = self.log.generation(machine);
         SpaceStats { flushes_ranged: flushes.saturating_sub(stats.flushes_full), ..stats }
     }
 }
@@ -107,6 +109,43 @@ impl<M: Machine> fmt::Debug for Space<M> {
     }
 }
 
+/// With [`Lifetime::Counted`](crate::Lifetime::Counted): a CPU goes lazy on the space, and takes a
+/// reference.
+///
+/// Relaxed: the users of the space still hold theirs, so that no reference can be the last before
+/// they drop it, which comes after this.
+#[inline]
+pub(crate) fn take_lazy_ref<M: Machine>(space: &Space<M>) {
+    space.refs.fetch_add(1, Relaxed);
+}
+
+/// With [`Lifetime::Counted`](crate::Lifetime::Counted): the CPU comes back, and drops its
+/// reference.
+#[inline]
+pub(crate) fn drop_lazy_ref<M: Machine>(machine: &M, space: &Space<M>) {
+    let was_last = drop_ref(machine, NonNull::from(space));
+    debug_assert!(!was_last, "no CPU comes back to a dead space that is counted");
+}
+
+/// Drops one reference to a space. Returns whether it was the last one: then the space is the
+/// caller's.
+///
+/// See [`Rule::PayRelease`].
+#[inline]
+pub(crate) fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
+    // SAFETY: the space is there as long as there is a reference to it, and this one is ours. The
+    // Rust reference that the call is made by does not outlive the operation, and points to a word
+    // that may change at any time, as in `Arc`.
+    let refs = unsafe { &(*space.as_ptr()).refs };
+    // Minus one.
+    let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
+    if was_last {
+        // Acquires all others, which were dropped before.
+        refs.load(order(machine, Rule::PayAcquire));
+    }
+    was_last
+}
+
 #[cfg(all(test, feature = "soft"))]
 mod tests {
     use super::*;
@@ -117,14 +156,14 @@ mod tests {
 
     #[test]
     fn what_a_switch_reads_shares_a_line() {
-        let generation = offset_of!(Small, journal) + offset_of!(Journal<Soft<Host>>, generation);
+        let generation = offset_of!(Small, log) + offset_of!(FlushLog<Soft<Host>>, generation);
         assert_eq!(generation, 256);
         for offset in [generation, offset_of!(Small, id), offset_of!(Small, root)] {
             assert_eq!(offset / 64, 4);
         }
         let counters = offset_of!(Small, counters);
-        // What flushes count is there, too; what follows is written when the roster moves.
+        // What flushes count is there, too; what follows is written when the cpumask moves.
         assert!(counters + size_of::<SpaceCounters>() <= 320);
-        assert!(offset_of!(Small, roster) >= 320);
+        assert!(offset_of!(Small, cpumask) >= 320);
     }
 }

@@ -2,15 +2,14 @@
 
 #![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
 
-use crate::cpu::Here;
-use crate::held::Held;
-use crate::journal::Missed;
-use crate::machine::{Entries, Machine, Tag};
-use crate::presence::{Presence, SpaceId};
-use crate::retire::{Lifetime, give_stake_back, take_stake};
+use crate::flush_log::Missed;
+use crate::hazard::Hazard;
+use crate::here::Here;
+use crate::ids::{SpaceId, Tag};
+use crate::machine::{Entries, Lifetime, Machine, Tagging};
+use crate::presence::Presence;
 use crate::rules::Rule;
-use crate::space::Space;
-use crate::tag::Tagging;
+use crate::space::{Space, drop_lazy_ref, take_lazy_ref};
 use crate::tag::slots::TagSlot;
 
 impl<'e, M: Machine> Here<'e, M> {
@@ -47,7 +46,7 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline(never)]
     unsafe fn switch_to(&self, space: &Space<M>) {
         debug_assert!(self.local().online.get(), "an offline CPU is not notified of flushes");
-        debug_assert!(space.is_of(self.engine), "the space is another engine's");
+        debug_assert!(self.engine.owns(space), "the space is another engine's");
         let machine = self.machine();
         let before = match M::LIFETIME {
             Lifetime::Counted => self.presence(),
@@ -58,12 +57,12 @@ impl<'e, M: Machine> Here<'e, M> {
         // new root is loaded is what `held` says.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
         if let Some(slot) = self.known_slot(space)
-            && slot.is_registered_in(space.roster.phase(machine))
+            && slot.is_registered_in(space.cpumask.phase(machine))
         {
-            // Pairs with FlushFence: a flush whose generation this is not, sees us in the roster,
+            // Pairs with FlushFence: a flush whose generation this is not, sees us in the cpumask,
             // and switching. Read before the load: translations that are cached from then on are
             // at least as new as this generation (BumpRelease).
-            let generation = space.journal.generation(machine);
+            let generation = space.log.generation(machine);
             if slot.generation() == generation {
                 // SAFETY: our caller promises what `load` asks for.
                 unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) };
@@ -74,7 +73,7 @@ impl<'e, M: Machine> Here<'e, M> {
         unsafe { self.switch_slowly(space, before) };
     }
 
-    /// Loads a space in whose roster this CPU may have to register, or of which it has missed
+    /// Loads a space in whose cpumask this CPU may have to register, or of which it has missed
     /// something, or whose tag is to be chosen.
     ///
     /// # Safety
@@ -83,9 +82,9 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline(never)]
     unsafe fn switch_slowly(&self, space: &Space<M>, before: Presence) {
         let machine = self.machine();
-        let phase = space.roster.register(machine, self.id);
+        let phase = space.cpumask.register(machine, self.id);
         // As in `switch_to`.
-        let generation = space.journal.generation(machine);
+        let generation = space.log.generation(machine);
         self.leave_kernel_tag();
         let choice = self.choose_tag(space, generation);
         choice.slot.set_phase(phase);
@@ -123,10 +122,10 @@ impl<'e, M: Machine> Here<'e, M> {
         slot.set_last_used(switches);
         self.set_loaded(space, slot);
         self.set_seen(generation);
-        let held = self.let_go(Held::space(space), before);
+        let hazard = self.replace_hazard(Hazard::space(space), before);
         self.set_presence(Presence::Active(space.id()).into());
-        if held.is_marked() {
-            self.settle_held(held);
+        if hazard.is_dead() {
+            self.release_hazard(hazard);
         }
     }
 
@@ -144,7 +143,7 @@ impl<'e, M: Machine> Here<'e, M> {
             if M::LIFETIME == Lifetime::Counted
                 && let Some(space) = self.loaded()
             {
-                take_stake(space);
+                take_lazy_ref(space);
             }
             self.set_presence(active.active_to_lazy());
         }
@@ -157,16 +156,16 @@ impl<'e, M: Machine> Here<'e, M> {
     pub fn leave(&self) {
         let before = self.presence();
         if self.load_kernel() {
-            let held = self.let_go(Held::NOTHING, before);
+            let hazard = self.replace_hazard(Hazard::NOTHING, before);
             self.set_presence(Presence::Out.into());
-            if held.is_marked() {
-                self.settle_held(held);
+            if hazard.is_dead() {
+                self.release_hazard(hazard);
             }
-        } else if self.held() != Held::NOTHING {
+        } else if self.hazard() != Hazard::NOTHING {
             // We have left it in the handler, and could not reclaim it there.
-            let held = self.hold(Held::NOTHING);
-            if held.is_marked() {
-                self.settle_held(held);
+            let hazard = self.set_hazard(Hazard::NOTHING);
+            if hazard.is_dead() {
+                self.release_hazard(hazard);
             }
         }
     }
@@ -175,7 +174,7 @@ impl<'e, M: Machine> Here<'e, M> {
     pub(crate) fn leave_in_handler(&self) {
         let before = self.presence();
         if self.load_kernel() {
-            self.let_go_in_handler(before);
+            self.drop_hazard_in_handler(before);
             self.set_presence(Presence::Out.into());
         }
     }
@@ -223,7 +222,7 @@ impl<'e, M: Machine> Here<'e, M> {
         let is_on_it =
             matches!(self.presence(), Presence::Lazy(on) | Presence::Active(on) if on == id);
         // The pages of a dead space are freed without a flush.
-        if !is_on_it || self.held().is_marked() {
+        if !is_on_it || self.hazard().is_dead() {
             return false;
         }
         if let Some(space) = self.loaded() {
@@ -242,7 +241,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.set_presence_then_fence(lazy.lazy_to_switching(), Rule::ResumeFence);
             // Read before anything is invalidated: translations that are cached from then on are at
             // least as new.
-            let generation = space.journal.generation(self.machine());
+            let generation = space.log.generation(self.machine());
             if generation != self.seen_of_loaded(space)
                 && !self.machine().breaks(Rule::CatchUpOnResume)
             {
@@ -250,7 +249,7 @@ impl<'e, M: Machine> Here<'e, M> {
             }
             self.set_presence(lazy.lazy_to_active());
             if M::LIFETIME == Lifetime::Counted {
-                give_stake_back(self.machine(), space);
+                drop_lazy_ref(self.machine(), space);
             }
         }
     }
@@ -262,7 +261,7 @@ impl<'e, M: Machine> Here<'e, M> {
         self.counters().caught_up_from_log.add_alone(ranges);
         self.set_presence(Presence::Active(space.id()).into());
         if M::LIFETIME == Lifetime::Counted {
-            give_stake_back(self.machine(), space);
+            drop_lazy_ref(self.machine(), space);
         }
     }
 
@@ -274,7 +273,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// As [`Machine::load`].
     unsafe fn load_behind(&self, space: &Space<M>, slot: &TagSlot, seen: u64, generation: u64) {
         let (machine, counters) = (self.machine(), self.counters());
-        let missed = space.journal.missed(machine, seen, generation, self.ceiling_on_return());
+        let missed = space.log.missed(machine, seen, generation, self.ceiling_on_return());
         let keeps = match &missed {
             Missed::Everything => false,
             // Ranges are invalidated when the tag is loaded, and speculation may be faster than
@@ -303,7 +302,7 @@ impl<'e, M: Machine> Here<'e, M> {
 mod tests {
     use super::*;
     use crate::engine::Shootdown;
-    use crate::machine::Root;
+    use crate::ids::Root;
     use crate::machine::tests::Plain;
     use core::sync::atomic::Ordering::Relaxed;
 

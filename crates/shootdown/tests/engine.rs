@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use proptest::prelude::*;
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
-    Batch, CpuId, CpuStats, Extent, Gather, Horizon, PageSize, Presence, Quarantine, Reach, Root,
-    Shootdown, Space, StaleWrites, Tagging, TellingCosts,
+    Batch, CpuId, CpuStats, Extent, Gather, Horizon, NotifyCosts, PageSize, Presence, Quarantine,
+    Reach, Root, Shootdown, Space, StaleWrites, Tagging,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -96,7 +96,7 @@ fn only_active_cpus_are_interrupted() {
 #[test]
 fn those_who_are_present_are_told_in_the_cheaper_way() {
     for (interrupt_ns, broadcast_ns) in [(9, 100), (100, 9)] {
-        let costs = TellingCosts { interrupt_ns, broadcast_ns, ..CONFIG.costs };
+        let costs = NotifyCosts { interrupt_ns, broadcast_ns, ..CONFIG.costs };
         let system: System = System::new(Config { costs, ..CONFIG.with_broadcasts(15) });
         system.switch(1, 0);
         system.flush(0, 0, page_at(0));

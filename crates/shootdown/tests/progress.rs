@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, Machine, Root, Shootdown, Space, Tag, TagSlot,
+    Cpu, CpuId, CpuSet, Entries, Extent, Machine, Memory, NoBroadcaster, Root, Shootdown, Space,
+    Tag, TagSlot,
 };
 
 const PAGE: Extent = Extent::page(0x1000);
@@ -47,12 +48,21 @@ impl Storm {
     }
 }
 
+// SAFETY: there is one thread.
+unsafe impl Memory for Storm {
+    type Word = AtomicU64;
+
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
 // SAFETY: there is one thread, no TLB, and an interrupt is taken when the test says so.
 unsafe impl Machine for Storm {
-    type Word = AtomicU64;
     type CpuBits = [u64; 1];
     type TagSlots = [TagSlot; 2];
     type TagWords = [AtomicU64; 0];
+    type Broadcaster = NoBroadcaster;
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
         &self.cpus[cpu.index()]
@@ -62,9 +72,6 @@ unsafe impl Machine for Storm {
     }
     fn interrupts_masked(&self) -> bool {
         true
-    }
-    fn fence(&self) {
-        fence(Ordering::SeqCst);
     }
     fn publish(&self) {}
     fn tag_count(&self) -> usize {
@@ -80,7 +87,7 @@ unsafe impl Machine for Storm {
     }
     fn invalidate_kernel(&self, _: Extent) {}
     fn invalidate_all(&self) {}
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         if cpus.contains(self.cpu()) {
             self.self_interrupts.fetch_add(1, Ordering::Relaxed);
         }
@@ -92,7 +99,7 @@ unsafe impl Machine for Storm {
         }
     }
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
-    fn relax(&self, _: &CpuSet<Self>) {}
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {}
 }
 
 /// CPU 0 uses the space, and CPU 1 has flushed it once.

@@ -427,7 +427,7 @@ thread_local! {
 
 /// Calls `f` with the simulation that runs on this thread, if one does.
 #[inline]
-pub(crate) fn with_running<R>(f: impl FnOnce(&Sim) -> R) -> Option<R> {
+pub fn with_running<R>(f: impl FnOnce(&Sim) -> R) -> Option<R> {
     let sim = RUNNING.get();
     // SAFETY: the pointer is null, or that of a `Sim` that is borrowed by `while_running` further
     // down the stack of this thread (or of the thread that resumed this coroutine, which waits).

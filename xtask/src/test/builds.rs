@@ -47,11 +47,10 @@ pub(super) fn documentation() -> Result<(), Failure> {
 /// system; and so does the kernel, without a warning.
 pub(super) fn bare_targets() -> Result<(), Failure> {
     for target in setup::BARE_TARGETS {
-        cargo("check --quiet -p shootdown -p shootdown-vm --target").arg(target).run()?;
-        cargo("check --quiet -p shootdown-workload --no-default-features --target")
+        cargo("check --quiet -p shootdown -p shootdown-vm -p shootdown-program --target")
             .arg(target)
             .run()?;
-        println!("shootdown, shootdown-vm and the language of shootdown-workload: {target}");
+        println!("shootdown, shootdown-vm and shootdown-program: {target}");
     }
     for (arch, target, ..) in emulators::ARCHITECTURES {
         emulators::cargo_for_kernel("clippy --quiet", target)?.args("-- -D warnings").run()?;

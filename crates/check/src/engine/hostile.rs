@@ -6,8 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, Entries, Extent, Lifetime, Machine, PageSize, Reach, Root, Rule,
-    Space, Tag, TagSlot, Tagging, TellingCosts,
+    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, Entries, Extent, Lifetime, Machine,
+    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging,
 };
 
 use super::{Config, Tags};
@@ -73,13 +73,26 @@ impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
     }
 }
 
+// SAFETY: a fence takes effect before the method returns. `breaks` is only ever true in runs that
+// expect the engine to fail.
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Memory for Hostile<LIFETIME, WORDS> {
+    type Word = CheckWord;
+
+    fn fence(&self) {
+        fence();
+    }
+    fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+}
+
 // SAFETY: everything takes effect before the method returns; interrupts arrive, for every CPU takes
 // them whenever it does not mask them, and none does so for ever.
 unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME, WORDS> {
-    type Word = CheckWord;
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 2];
     type TagWords = [CheckWord; 2];
+    type Broadcaster = Self;
 
     const LIFETIME: Lifetime = match LIFETIME {
         HANDOFF => Lifetime::Handoff,
@@ -100,9 +113,6 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
     }
     fn interrupts_masked(&self) -> bool {
         with_world(World::is_masked)
-    }
-    fn fence(&self) {
-        fence();
     }
     fn publish(&self) {
         publish();
@@ -155,7 +165,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
     fn traps_stale_writes(&self) -> bool {
         with_world(|world| world.profile().traps_stale_writes)
     }
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {
             if cpu.index() >= WORD_BITS {
                 with_world(|world| world.reach(Sometimes::RangInSecondWord));
@@ -163,25 +173,8 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
             with_world(|world| world.ring(Self::cpu_of(cpu)));
         }
     }
-    fn broadcast(&self) -> Option<Broadcast> {
-        let broadcast =
-            Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 };
-        matches!(self.tags, Tags::Broadcast(_)).then_some(broadcast)
-    }
-    fn telling_costs(&self) -> TellingCosts {
-        // So that it broadcasts whenever it may; elsewhere it interrupts.
-        TellingCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..TellingCosts::default() }
-    }
-    fn issue_broadcast(&self, _: &CpuSet<Self>, tag: Tag, extent: Extent) {
-        let covered = |page| covers(extent, page);
-        with_world(|world| world.broadcast_under(tag.0, covered, upper(extent)));
-    }
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        with_world(|world| world.broadcast_kernel(|page| covers(extent, page)));
-    }
-    fn complete_broadcasts(&self) -> u64 {
-        with_world(World::complete_broadcasts);
-        0
+    fn broadcaster(&self) -> Option<&Self> {
+        matches!(self.tags, Tags::Broadcast(_)).then_some(self)
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
         // SAFETY: it is ours again, and spaces live as long as the run.
@@ -197,11 +190,30 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
     fn spin(&self) {
         with_world(World::relax);
     }
-    fn relax(&self, _: &CpuSet<Self>) {
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
         with_world(World::relax);
     }
-    fn breaks(&self, rule: Rule) -> bool {
-        self.broken == Some(rule)
+}
+
+// SAFETY: a broadcast takes effect on every CPU before `complete` returns.
+unsafe impl<const LIFETIME: u8, const WORDS: usize> Broadcaster for Hostile<LIFETIME, WORDS> {
+    fn capabilities(&self) -> Broadcast {
+        Broadcast { reach: Reach::Everyone, pages_per_operation: 1, operation_ceiling: 4 }
+    }
+    fn costs(&self) -> NotifyCosts {
+        // The engine broadcasts whenever it may.
+        NotifyCosts { interrupt_ns: 1000, interrupt_each_ns: 1000, ..NotifyCosts::default() }
+    }
+    fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let covered = |page| covers(extent, page);
+        with_world(|world| world.broadcast_under(tag.0, covered, upper(extent)));
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        with_world(|world| world.broadcast_kernel(|page| covers(extent, page)));
+    }
+    fn complete(&self) -> u64 {
+        with_world(World::complete_broadcasts);
+        0
     }
 }
 

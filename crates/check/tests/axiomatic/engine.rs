@@ -4,7 +4,7 @@
 //!
 //! The functions are in these files of `crates/shootdown/src`: `switch_to` in `switch.rs`;
 //! `choose_global_tag`, `locked`, `roll_over`, `current_tag`, `pin_tag` and `global_tag` in
-//! `tag/global.rs`; `bump`, `log` and `read` in `journal.rs`; `look_for_present` in `flush.rs`;
+//! `tag/global.rs`; `bump`, `log` and `read` in `flush_log.rs`; `look_for_present` in `flush.rs`;
 //! `catch_up` in `switch.rs`.
 
 use std::sync::atomic::Ordering::Relaxed;

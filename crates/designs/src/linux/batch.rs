@@ -73,7 +73,7 @@ impl TlbFlushBatched {
     }
 
     /// Whether who finds an entry without a page must flush.
-    pub(crate) fn is_held_back(&self) -> bool {
+    pub(crate) fn is_batched(&self) -> bool {
         let generations = self.generations.0.load(Relaxed);
         self.batches.get() > 0 || pending(generations) != generations >> FLUSHED
     }
@@ -99,7 +99,7 @@ impl TlbFlushBatched {
 
 impl UnmapBatch {
     /// Entries of the space are about to be cleared.
-    pub(crate) fn hold_back(&mut self, mm: &Rc<TlbFlushBatched>) {
+    pub(crate) fn add_space(&mut self, mm: &Rc<TlbFlushBatched>) {
         // The last one is the likeliest.
         if !self.mms.iter().rev().any(|held| Rc::ptr_eq(held, mm)) {
             mm.batches.set(mm.batches.get() + 1);

@@ -29,7 +29,7 @@ use std::rc::Rc;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, Told};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
+use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
@@ -37,6 +37,13 @@ use super::batch::TlbFlushBatched;
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, NO_MM, OwnLine, UnmapBatch};
+use crate::design::{Design, Purpose};
+
+impl Design {
+    /// Linux on RISC-V.
+    pub const RISCV: Self =
+        Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -191,15 +198,13 @@ fn info(mm: &Mm, range: Option<Range<u64>>) -> FlushInfo {
     }
 }
 
-impl Coherence for Riscv {
+impl Flush for Riscv {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = UnmapBatch;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
-    const TAKING: Taking = Taking::Batched;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        super::POLICY
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -221,13 +226,21 @@ impl Coherence for Riscv {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.hold_back(&space.tlb_flush_batched);
+impl Defer for Riscv {
+    type Deferred = Infallible;
+}
+
+impl Batching for Riscv {
+    type Batch = UnmapBatch;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.add_space(&space.tlb_flush_batched);
         Ok(())
     }
 
-    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, _: u64, _: StaleWrites) {
+    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, _: u64, _: StaleWrites) {
         batch.add_pending(&space.tlb_flush_batched, space.cpumask.members());
     }
 
@@ -236,10 +249,12 @@ impl Coherence for Riscv {
         batch.finish();
     }
 
-    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_held_back()
+    fn is_batched(&self, space: &Rc<Mm>) -> bool {
+        space.tlb_flush_batched.is_batched()
     }
+}
 
+impl Lifetimes for Riscv {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         self.flush_mm(space, None, Freed::Tables);
         put(&**space)
@@ -248,7 +263,9 @@ impl Coherence for Riscv {
     fn take_dead(&self) -> Option<Root> {
         self.mms.take_free(self.sim.cpu())
     }
+}
 
+impl Scheduling for Riscv {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(space);
     }
@@ -257,7 +274,7 @@ impl Coherence for Riscv {
         self.mms.borrow(self.sim.cpu());
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         // The TLB is lost without its help.
     }
 

@@ -1,8 +1,9 @@
 //! A machine of which a test counts what is asked, and tests of the defaults.
 
 use super::*;
+use crate::broadcaster::NoBroadcaster;
 use crate::tag::slots::TagSlot;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// What says nothing of what it need not say; with room for a book of tags.
 pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
@@ -30,12 +31,21 @@ impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
     }
 }
 
-// SAFETY: nobody uses a translation on it.
-unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
+// SAFETY: the words are atomics, and one thread runs.
+unsafe impl<const TAG_WORDS: usize> Memory for Plain<TAG_WORDS> {
     type Word = AtomicU64;
+
+    fn fence(&self) {
+        self.fences.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: nothing uses a translation on it.
+unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     type CpuBits = [u64; 2];
     type TagSlots = [TagSlot; 0];
     type TagWords = [AtomicU64; TAG_WORDS];
+    type Broadcaster = NoBroadcaster;
 
     fn state(&self, _: CpuId) -> &Cpu<Self> {
         &self.state
@@ -45,9 +55,6 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     }
     fn interrupts_masked(&self) -> bool {
         self.interrupts_masked
-    }
-    fn fence(&self) {
-        self.fences.fetch_add(1, Ordering::Relaxed);
     }
     fn publish(&self) {
         self.publications.fetch_add(1, Ordering::Relaxed);
@@ -66,10 +73,10 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     }
     fn invalidate_kernel(&self, _: Extent) {}
     fn invalidate_all(&self) {}
-    fn ring(&self, _: &CpuSet<Self>) {}
+    fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
     /// Takes the interrupt, where it is not masked.
-    fn relax(&self, _: &CpuSet<Self>) {
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
         let bell = &self.state.bell;
         let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
         while let Some(round) = next {
@@ -90,9 +97,7 @@ fn what_is_not_said_is_as_documented() {
     assert_eq!(machine.batch_ceiling(), 17);
     assert_eq!(machine.cpu_limit(), 128);
     assert!(!machine.traps_stale_writes() && !machine.tolerates_mixed_sizes());
-    assert_eq!(machine.broadcast(), None);
-    assert_eq!(machine.complete_broadcasts(), 0);
-    assert_eq!(machine.telling_costs(), TellingCosts::default());
+    assert!(machine.broadcaster().is_none());
     assert!(Rule::ALL.iter().all(|&rule| !machine.breaks(rule)));
 }
 
@@ -105,12 +110,4 @@ fn combined_operations_are_both_of_their_parts() {
     machine.store_then_fence(&word, 9, Ordering::Relaxed);
     assert_eq!(word.load(Ordering::Relaxed), 9);
     assert_eq!(machine.fences.load(Ordering::Relaxed), 3);
-}
-
-#[test]
-fn who_cannot_broadcast_must_not_be_asked_to() {
-    let machine = plain();
-    let panics = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
-    assert!(panics(&|| machine.issue_broadcast(&CpuSet::new(), Tag(1), Extent::whole())));
-    assert!(panics(&|| machine.issue_kernel_broadcast(Extent::whole())));
 }

@@ -11,7 +11,8 @@ use super::{OnCpu, Platform, Soft, Touch};
 use crate::engine::Shootdown;
 use crate::extent::Extent;
 use crate::extents::Extents;
-use crate::machine::{CpuId, Root, Word};
+use crate::ids::{CpuId, Root};
+use crate::memory::Word;
 use crate::quarantine::Quarantine;
 use crate::space::Space;
 

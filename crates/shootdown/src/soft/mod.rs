@@ -29,18 +29,19 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-use crate::broadcast::{Broadcast, Reach};
-use crate::cpu::{Cpu, Here};
-use crate::cpu_set::CpuSet;
+use crate::broadcaster::{Broadcast, Broadcaster, Reach};
+use crate::costs::NotifyCosts;
+use crate::cpu::Cpu;
+use crate::cpu_set::{CpuBits, CpuSet};
 use crate::engine::Shootdown;
 use crate::extent::Extent;
-use crate::machine::{CpuId, Entries, Machine, Root, Tag, Word};
-use crate::method::TellingCosts;
-use crate::retire::Lifetime;
+use crate::here::Here;
+use crate::ids::{CpuId, Root, Tag};
+use crate::machine::{Entries, Lifetime, Machine, Tagging};
+use crate::memory::{Memory, Word};
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
-use crate::tag::Tagging;
 use crate::tag::slots::TagSlot;
 use tlb::{Table, Tlb};
 use wire::{Told, Wire};
@@ -133,7 +134,7 @@ pub struct Config {
     /// Whom broadcasts reach, if there are any.
     pub broadcast: Option<Reach>,
     /// What it takes to tell others: which way the engine chooses.
-    pub costs: TellingCosts,
+    pub costs: NotifyCosts,
     /// After how often these were asked for the other way is the cheaper one, and so on; 0 for
     /// never.
     pub costs_turn_after: u64,
@@ -176,7 +177,7 @@ impl Config {
         tags: 6,
         tagging: Tagging::PerCpu,
         broadcast: None,
-        costs: TellingCosts {
+        costs: NotifyCosts {
             interrupt_ns: 1,
             interrupt_each_ns: 0,
             broadcast_ns: 0,
@@ -234,7 +235,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     /// If there are more CPUs than `64 * WORDS`.
     #[must_use]
     pub fn engine(config: Config) -> Shootdown<Self> {
-        assert!(config.cpus as usize <= CpuSet::<Self>::capacity(), "WORDS is too small");
+        assert!(config.cpus as usize <= CpuSet::<[u64; WORDS]>::capacity(), "WORDS is too small");
         let cpus = (0..config.cpus).map(|_| SoftCpu {
             state: Cpu::new(),
             tlb: Mutex::new(Tlb::new()),
@@ -350,7 +351,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.note_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
 
-    fn issue(&self, to: Vec<CpuId>, told: Told) {
+    fn send(&self, to: Vec<CpuId>, told: Told) {
         self.cpus[P::cpu().index()].wire.issue(to, told);
     }
 
@@ -364,15 +365,33 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     }
 }
 
-// SAFETY: `cpu` is what the thread declared when it entered the CPU, which only one thread at a
-// time can have done; `fence` is the platform's full barrier; the TLB forgets at once what it is
-// told to forget; a rung CPU answers at its next interrupt point. `breaks` is only ever true in
-// tests that expect the engine to fail.
-unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
+// SAFETY: the words and the barrier are the platform's. `breaks` is only ever true in tests that
+// expect the engine to fail.
+unsafe impl<P: Platform, const WORDS: usize> Memory for Soft<P, WORDS> {
     type Word = P::Word;
+
+    fn fence(&self) {
+        P::fence();
+    }
+    #[track_caller]
+    fn breaks(&self, rule: Rule) -> bool {
+        let Config { broken, broken_site, note_site, .. } = self.config;
+        let site = Site { rule, location: Location::caller() };
+        if let Some(note) = note_site {
+            note(site);
+        }
+        broken == Some(rule) || broken_site == Some(site)
+    }
+}
+
+// SAFETY: `cpu` is the CPU that the thread declared when it entered it, which only one thread at a
+// time can have done. The TLB drops at once what it is asked to drop. A CPU that is rung answers at
+// its next interrupt point.
+unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
     type TagWords = [P::Word; 2];
+    type Broadcaster = Self;
 
     const LIFETIME: Lifetime = P::LIFETIME;
 
@@ -385,9 +404,6 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn interrupts_masked(&self) -> bool {
         !self.is_unmasked.load(Relaxed)
     }
-    fn fence(&self) {
-        P::fence();
-    }
     fn publish(&self) {}
     fn tagging(&self) -> Tagging {
         self.config.tagging
@@ -398,37 +414,8 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn cpu_limit(&self) -> usize {
         self.config.cpus as usize
     }
-    fn broadcast(&self) -> Option<Broadcast> {
-        let reach = self.config.broadcast?;
-        Some(Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() })
-    }
-    fn telling_costs(&self) -> TellingCosts {
-        let Config { costs, costs_turn_after, .. } = self.config;
-        let asked = self.costs_asked.fetch_add(1, Relaxed);
-        let turns = asked.checked_div(costs_turn_after).unwrap_or(0);
-        if turns.is_multiple_of(2) {
-            return costs;
-        }
-        let TellingCosts { interrupt_ns, broadcast_ns, .. } = costs;
-        TellingCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
-    }
-    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
-        let to = match self.config.broadcast {
-            Some(Reach::Targets) => cpus.iter().collect(),
-            _ => self.everyone(),
-        };
-        self.issue(to, Told::Tag(tag, extent));
-    }
-    fn issue_kernel_broadcast(&self, extent: Extent) {
-        self.issue(self.everyone(), Told::Kernel(extent));
-    }
-    fn complete_broadcasts(&self) -> u64 {
-        for (cpus, told) in self.cpus[P::cpu().index()].wire.take_issued() {
-            for cpu in cpus {
-                self.cpus[cpu.index()].wire.deliver(told);
-            }
-        }
-        0
+    fn broadcaster(&self) -> Option<&Self> {
+        self.config.broadcast.map(|_| self)
     }
     fn catch_up_ceiling(&self) -> usize {
         self.config.catch_up_ceiling
@@ -458,7 +445,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn tolerates_mixed_sizes(&self) -> bool {
         self.config.tolerates_mixed_sizes
     }
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         for cpu in cpus.iter() {
             self.cpus[cpu.index()].interrupt.store(1, Release);
         }
@@ -471,17 +458,45 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     fn spin(&self) {
         P::relax();
     }
-    fn relax(&self, _waiting: &CpuSet<Self>) {
+    fn relax(&self, _waiting: &CpuSet<Self::CpuBits>) {
         P::relax();
     }
-    #[track_caller]
-    fn breaks(&self, rule: Rule) -> bool {
-        let Config { broken, broken_site, note_site, .. } = self.config;
-        let site = Site { rule, location: Location::caller() };
-        if let Some(note) = note_site {
-            note(site);
+}
+
+// SAFETY: a broadcast is delivered to every CPU that it reaches before `complete` returns, and a
+// CPU that uses its TLB applies what was delivered first.
+unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
+    fn capabilities(&self) -> Broadcast {
+        let reach = self.config.broadcast.expect("the machine has a broadcaster");
+        Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() }
+    }
+    fn costs(&self) -> NotifyCosts {
+        let Config { costs, costs_turn_after, .. } = self.config;
+        let asked = self.costs_asked.fetch_add(1, Relaxed);
+        let turns = asked.checked_div(costs_turn_after).unwrap_or(0);
+        if turns.is_multiple_of(2) {
+            return costs;
         }
-        broken == Some(rule) || broken_site == Some(site)
+        let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
+        NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
+    }
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let to = match self.config.broadcast {
+            Some(Reach::Targets) => cpus.iter().collect(),
+            _ => self.everyone(),
+        };
+        self.send(to, Told::Tag(tag, extent));
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        self.send(self.everyone(), Told::Kernel(extent));
+    }
+    fn complete(&self) -> u64 {
+        for (cpus, told) in self.cpus[P::cpu().index()].wire.take_issued() {
+            for cpu in cpus {
+                self.cpus[cpu.index()].wire.deliver(told);
+            }
+        }
+        0
     }
 }
 

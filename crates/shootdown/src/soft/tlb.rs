@@ -6,7 +6,9 @@ use std::vec::Vec;
 
 use super::{Frame, Platform};
 use crate::extent::Extent;
-use crate::machine::{Entries, Root, Tag, Word};
+use crate::ids::{Root, Tag};
+use crate::machine::Entries;
+use crate::memory::Word;
 
 /// One flat page table. All accesses are relaxed but for one: what order there is, the engine must
 /// bring about.

@@ -12,7 +12,8 @@ use std::vec::Vec;
 use super::Platform;
 use super::tlb::Tlb;
 use crate::extent::Extent;
-use crate::machine::{CpuId, Tag, Word};
+use crate::ids::{CpuId, Tag};
+use crate::memory::Word;
 
 /// What is to be dropped.
 #[derive(Clone, Copy, Debug)]

@@ -5,29 +5,16 @@
 //! ([`Here::rename_loaded`] where that is no invalidation), and what becomes of tags when they run
 //! out.
 
+pub(crate) mod asids;
 pub(crate) mod global;
 pub(crate) mod rename;
 pub(crate) mod slots;
 
-use crate::cpu::Here;
-use crate::machine::{Machine, Tag};
+use crate::here::Here;
+use crate::ids::Tag;
+use crate::machine::{Machine, Tagging};
 use crate::space::Space;
 use slots::{TagSlot, find, least_recently_used};
-
-/// How tags are given to spaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tagging {
-    /// Each CPU gives its few tags to the spaces that it ran last (x86: PCIDs). A space has another
-    /// tag on each CPU, and nobody else knows which.
-    PerCpu,
-    /// A space has the same tag on all CPUs (Arm, RISC-V, and AMD with `INVLPGB`), so that hardware
-    /// can broadcast what is to be dropped. When tags run out, all but those that are loaded
-    /// somewhere are taken back, and each CPU empties its TLB before it uses a new one.
-    Global,
-    /// Each CPU counts tags up (ARC: 8 bits). To drop a space's translations, it gives the space
-    /// the next one; when they run out, it empties its TLB and begins anew.
-    Renamed,
-}
 
 /// The tag under which a space is to be loaded here.
 #[derive(Clone, Copy, Debug)]

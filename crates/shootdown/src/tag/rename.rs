@@ -8,8 +8,9 @@
 
 use super::Choice;
 use super::slots::{TagSlot, find, vacate};
-use crate::cpu::Here;
-use crate::machine::{Entries, Machine, Tag};
+use crate::here::Here;
+use crate::ids::Tag;
+use crate::machine::{Entries, Machine};
 use crate::rules::Rule;
 use crate::space::Space;
 

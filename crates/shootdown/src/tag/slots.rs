@@ -8,10 +8,9 @@
 
 use core::cell::Cell;
 
-use crate::machine::Tag;
-use crate::machine::sealed::Sealed;
-use crate::presence::SpaceId;
-use crate::roster::Phase;
+use crate::ids::{SpaceId, Tag};
+use crate::memory::sealed::Sealed;
+use crate::phase::Phase;
 
 /// One space that the CPU remembers.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub struct TagSlot {
     space: Cell<u64>,
     /// The TLB holds nothing of the space that a flush up to this generation covered.
     generation: Cell<u64>,
-    /// The phase of the space's roster in which this CPU was registered there. A set of CPUs is
+    /// The phase of the space's cpumask in which this CPU was registered there. A set of CPUs is
     /// cleared only in a later phase, so for as long as the phase is the same, so is the bit.
     phase: Cell<Phase>,
     /// When the space was last loaded: the lower bits of the number of this CPU's switches. When
@@ -95,13 +94,13 @@ impl TagSlot {
         self.generation.set(generation);
     }
 
-    /// Whether this CPU was registered in the space's roster in this phase.
+    /// Whether this CPU was registered in the space's cpumask in this phase.
     #[inline]
     pub(crate) fn is_registered_in(&self, phase: Phase) -> bool {
         self.phase.get() == phase
     }
 
-    /// Notes in which phase this CPU was registered in the space's roster.
+    /// Notes in which phase this CPU was registered in the space's cpumask.
     #[inline]
     pub(crate) fn set_phase(&self, phase: Phase) {
         self.phase.set(phase);

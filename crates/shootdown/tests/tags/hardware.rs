@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shootdown::{
-    Broadcast, Cpu, CpuId, CpuSet, CpuStats, Entries, Extent, Here, Machine, PageSize, Reach, Root,
-    Rule, Shootdown, Space, Tag, TagSlot, Tagging, TellingCosts,
+    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, CpuStats, Entries, Extent, Here, Machine,
+    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot, Tagging,
 };
 
 /// How many CPUs, spaces and tags there are, and how the latter are given.
@@ -190,13 +190,22 @@ impl<const WORDS: usize> Hardware<WORDS> {
     }
 }
 
-// SAFETY: one thread is all CPUs by turns, and everything takes effect at once; but for broadcasts,
-// which do when they are completed. Rules are broken where a test expects the engine to fail.
-unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
+// SAFETY: one thread is all CPUs by turns. A test that breaks a rule expects the engine to fail.
+unsafe impl<const WORDS: usize> Memory for Hardware<WORDS> {
     type Word = AtomicU64;
+
+    fn fence(&self) {}
+    fn breaks(&self, rule: Rule) -> bool {
+        self.size.broken == Some(rule)
+    }
+}
+
+// SAFETY: one thread is all CPUs by turns, and everything takes effect at once.
+unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     type CpuBits = [u64; 1];
     type TagSlots = [TagSlot; 6];
     type TagWords = [AtomicU64; WORDS];
+    type Broadcaster = Self;
 
     fn state(&self, cpu: CpuId) -> &Cpu<Self> {
         &self.states[cpu.index()]
@@ -207,7 +216,6 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     fn interrupts_masked(&self) -> bool {
         true
     }
-    fn fence(&self) {}
     fn publish(&self) {}
     fn tagging(&self) -> Tagging {
         self.size.tagging
@@ -262,25 +270,39 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
         // At once, with what is loaded still.
         self.walk(&mut core);
     }
-    fn ring(&self, cpus: &CpuSet<Self>) {
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
         cpus.iter().for_each(|cpu| self.interrupts[cpu.index()].store(true, Relaxed));
     }
-    fn broadcast(&self) -> Option<Broadcast> {
-        let reach = self.size.broadcast?;
-        Some(Broadcast { reach, pages_per_operation: 1, operation_ceiling: 8 })
+    fn broadcaster(&self) -> Option<&Self> {
+        self.size.broadcast.map(|_| self)
     }
-    fn telling_costs(&self) -> TellingCosts {
+    fn reclaim(&self, _space: NonNull<Space<Self>>) {}
+    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
+        panic!("nobody else runs, to answer for {waiting:?}");
+    }
+}
+
+// SAFETY: broadcasts take effect when they are completed.
+unsafe impl<const WORDS: usize> Broadcaster for Hardware<WORDS> {
+    fn capabilities(&self) -> Broadcast {
+        let reach = self.size.broadcast.expect("the machine has a broadcaster");
+        Broadcast { reach, pages_per_operation: 1, operation_ceiling: 8 }
+    }
+    fn costs(&self) -> NotifyCosts {
         self.play_interlude(Moment::Choice);
-        TellingCosts { interrupt_ns: 1000, broadcast_ns: 1, ..TellingCosts::default() }
+        NotifyCosts { interrupt_ns: 1000, broadcast_ns: 1, ..NotifyCosts::default() }
     }
-    fn issue_broadcast(&self, cpus: &CpuSet<Self>, tag: Tag, extent: Extent) {
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
         let to = match self.size.broadcast {
             Some(Reach::Targets) => cpus.iter().map(CpuId::index).collect(),
             _ => (0..self.cores.len()).collect(),
         };
         self.core().issued.push((to, tag, extent));
     }
-    fn complete_broadcasts(&self) -> u64 {
+    fn broadcast_kernel(&self, _extent: Extent) {
+        unreachable!("no test flushes the kernel's translations");
+    }
+    fn complete(&self) -> u64 {
         let issued = std::mem::take(&mut self.core().issued);
         for (to, tag, extent) in issued {
             for cpu in to {
@@ -290,13 +312,6 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
             }
         }
         0
-    }
-    fn reclaim(&self, _space: NonNull<Space<Self>>) {}
-    fn relax(&self, waiting: &CpuSet<Self>) {
-        panic!("nobody else runs, to answer for {waiting:?}");
-    }
-    fn breaks(&self, rule: Rule) -> bool {
-        self.size.broken == Some(rule)
     }
 }
 

@@ -1,0 +1,58 @@
+//! The kernel that the paths run in: one thread, which sets the number of the CPU that it plays.
+
+#![expect(unsafe_code, reason = "implements `Kernel`")]
+
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use shootdown::{Cpu, CpuId, CpuSet, Root, Space};
+use shootdown_hw::{Bare, Kernel, Processor};
+
+/// The engine's machine: a processor `P`, and CPU sets of `W` words.
+pub type Counted<P, const W: usize> = Bare<Harness<P, W>>;
+
+/// Up to `64 * W` CPUs, one of which runs.
+#[derive(Debug)]
+pub struct Harness<P: Processor, const W: usize> {
+    cpus: Vec<Cpu<Counted<P, W>>>,
+    current: AtomicU32,
+    root: Root,
+}
+
+impl<P: Processor, const W: usize> Harness<P, W> {
+    pub(crate) fn new(cpus: usize, root: Root) -> Self {
+        Self { cpus: (0..cpus).map(|_| Cpu::new()).collect(), current: AtomicU32::new(0), root }
+    }
+
+    /// Makes the thread play this CPU from here on.
+    pub(crate) fn be(&self, cpu: CpuId) {
+        self.current.store(cpu.0, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: there is one thread and one TLB. CPUs other than the first have no TLB of their own, so
+// that there is no interrupt to send. The maker of the system keeps the root for ever.
+unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
+    type Processor = P;
+    type CpuBits = [u64; W];
+
+    #[inline]
+    fn state(&self, cpu: CpuId) -> &Cpu<Counted<P, W>> {
+        &self.cpus[cpu.index()]
+    }
+    #[inline]
+    fn cpu(&self) -> CpuId {
+        CpuId(self.current.load(Ordering::Relaxed))
+    }
+    #[inline]
+    fn root(&self) -> Root {
+        self.root
+    }
+    #[inline]
+    fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
+    #[inline]
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {}
+    #[inline]
+    fn reclaim(&self, _: NonNull<Space<Counted<P, W>>>) {}
+}

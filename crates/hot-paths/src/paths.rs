@@ -1,0 +1,297 @@
+//! The paths that are counted.
+
+#![expect(unsafe_code, reason = "switches")]
+
+use alloc::boxed::Box;
+use core::fmt;
+use core::mem;
+
+use shootdown::{Batch, CpuId, Extent, Extents, Here, Space, StaleWrites};
+use shootdown_hw::Processor;
+
+use crate::harness::Counted;
+use crate::limits::{Limits, STACK};
+use crate::system::System;
+
+/// A path: one operation on a state that is made for it.
+pub struct Path<P: Processor + 'static, const W: usize> {
+    /// The name in reports.
+    pub name: &'static str,
+    /// Brings a new system into the state from which the path begins.
+    pub prepare: fn(&System<P, W>) -> &'static mut Stage<P, W>,
+    /// Runs the path once.
+    pub run: fn(&mut Stage<P, W>),
+    /// Instructions that the path may take.
+    pub limits: Limits,
+}
+
+impl<P: Processor, const W: usize> Path<P, W> {
+    /// All paths, in the order of reports.
+    pub const ALL: [Self; 11] = [
+        // The CPU has nothing to do, and keeps its space loaded.
+        Self {
+            name: "enter_lazy",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.here.enter_lazy(),
+            limits: Limits::new([10, 10, 10], Some([7, 7, 7])),
+        },
+        // The CPU returns to the same space.
+        Self {
+            name: "leave_lazy",
+            prepare: |system| {
+                let stage = Stage::new(system, 0);
+                stage.here.enter_lazy();
+                stage
+            },
+            run: |stage| stage.switch(),
+            limits: Limits::new([18, 18, 18], Some([16, 16, 16])),
+        },
+        // The space has a tag on the CPU.
+        Self {
+            name: "switch_current_tag",
+            prepare: |system| Stage::new(system, 1),
+            run: |stage| stage.switch(),
+            limits: Limits::new([36, 36, 36], Some([40, 42, 44])),
+        },
+        // The space had a tag on the CPU, which other spaces have taken since.
+        Self {
+            name: "switch_new_tag",
+            prepare: |system| {
+                for space in [6, 0, 1, 2, 3, 4, 5] {
+                    system.switch(space);
+                }
+                Stage::new(system, 6)
+            },
+            run: |stage| stage.switch(),
+            limits: Limits::new([137, 148, 150], Some([90, 90, 90])),
+        },
+        // No other CPU has run the space.
+        Self {
+            name: "flush_alone",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            limits: Limits::new([72, 103, 103], Some([45, 48, 52])),
+        },
+        // The same as `munmap` flushes, with the extents gathered.
+        Self {
+            name: "flush_gathered_alone",
+            prepare: |system| Stage::new(system, 0),
+            run: |stage| stage.flush_gathered(),
+            limits: Limits::new([79, 110, 110], Some([55, 60, 65])),
+        },
+        // The other CPU is lazy on the space.
+        Self {
+            name: "flush_lazy_skipped",
+            prepare: |system| {
+                system.on_other_cpu(|system| {
+                    system.switch(0);
+                    system.here().enter_lazy();
+                });
+                Stage::new(system, 0)
+            },
+            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            limits: Limits::new([281, 406, 400], Some([150, 160, 180])),
+        },
+        // The other CPU uses the space. The caller does not wait.
+        Self {
+            name: "flush_one_interrupted",
+            prepare: |system| {
+                system.on_other_cpu(|system| system.switch(0));
+                Stage::new(system, 0)
+            },
+            run: |stage| mem::forget(stage.here.flush(stage.space, PAGE)),
+            limits: Limits::new([314, 470, 450], Some([170, 180, 200])),
+        },
+        // The other CPU has interrupted this one for a flush of one page.
+        Self {
+            name: "answer",
+            prepare: |system| {
+                system.on_other_cpu(|system| {
+                    // No CPU answers here, so that a wait would not end.
+                    mem::forget(system.here().flush(system.space(0), PAGE));
+                });
+                Stage::new(system, 0)
+            },
+            run: |stage| stage.here.answer(),
+            limits: Limits::new([89, 89, 89], Some([75, 75, 75])),
+        },
+        // The batch has the space already.
+        Self {
+            name: "take_one_more",
+            prepare: Stage::reclaiming,
+            run: |stage| stage.take(0x2000),
+            limits: Limits::new([153, 153, 153], None),
+        },
+        // A batch of one page of one space, which no other CPU has run.
+        Self {
+            name: "flush_batch_alone",
+            prepare: Stage::reclaiming,
+            run: |stage| stage.send_batch(),
+            limits: Limits::new([222, 303, 374], Some([250, 250, 250])),
+        },
+    ];
+
+    /// The flush whose stack is measured, with [limits](Self::limits) in bytes: one gathered page,
+    /// from the notification of another CPU to the end of the wait. The other CPU answers on the
+    /// same stack, which is not deeper than the flush.
+    pub const FLUSH_AND_WAIT: Self = Self {
+        name: "flush_and_wait",
+        prepare: |system| {
+            system.on_other_cpu(|system| system.switch(0));
+            Stage::new(system, 0)
+        },
+        run: |stage| {
+            let mut extents = Extents::new();
+            extents.add(PAGE);
+            let mut pending = stage.here.flush_gathered(stage.space, &extents);
+            stage.other_answers();
+            pending.wait();
+        },
+        limits: STACK,
+    };
+}
+
+impl<P: Processor, const W: usize> fmt::Debug for Path<P, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, limits, .. } = self;
+        f.debug_struct("Path").field("name", name).field("limits", limits).finish_non_exhaustive()
+    }
+}
+
+/// The page that is flushed.
+const PAGE: Extent = Extent::page(0x1000);
+
+type Taken<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
+
+/// What a path works on: CPU 0, a space, and a batch.
+#[derive(Debug)]
+pub struct Stage<P: Processor + 'static, const W: usize> {
+    here: Here<'static, Counted<P, W>>,
+    other: Here<'static, Counted<P, W>>,
+    space: &'static Space<Counted<P, W>>,
+    machine: &'static Counted<P, W>,
+    batch: Taken<P, W>,
+}
+
+impl<P: Processor, const W: usize> Stage<P, W> {
+    fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
+        let mut other = None;
+        system.on_other_cpu(|system| other = Some(system.here()));
+        Box::leak(Box::new(Self {
+            here: system.here(),
+            other: other.expect("it was just set"),
+            space: system.space(space),
+            machine: system.machine(),
+            batch: Taken::new(),
+        }))
+    }
+
+    /// Reclaim has taken one page of space 0.
+    fn reclaiming(system: &System<P, W>) -> &'static mut Self {
+        let stage = Self::new(system, 0);
+        stage.take(0x1000);
+        stage
+    }
+
+    #[inline(always)]
+    fn switch(&self) {
+        // SAFETY: the CPU is online, and the space lives for ever.
+        unsafe { self.here.switch(self.space) };
+    }
+
+    /// Flushes one page as `munmap` does.
+    #[inline(always)]
+    fn flush_gathered(&self) {
+        let mut extents = Extents::new();
+        extents.add(PAGE);
+        self.here.flush_gathered(self.space, &extents).wait();
+    }
+
+    /// Takes a page of the space, as reclaim does.
+    #[inline(always)]
+    fn take(&mut self, address: u64) {
+        let space = self.batch.space(self.machine, &self.space).expect("a batch has room for one");
+        space.unmapped(&self.here, Extent::page(address), StaleWrites::Impossible).wait();
+    }
+
+    /// Flushes the batch, and waits.
+    #[inline(always)]
+    fn send_batch(&mut self) {
+        self.batch.send(&self.here).wait();
+    }
+
+    /// The other CPU answers its bell.
+    #[inline(never)]
+    fn other_answers(&self) {
+        let kernel = self.machine.kernel();
+        kernel.be(CpuId(1));
+        self.other.answer();
+        kernel.be(CpuId(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+    use crate::limits::WIDTHS;
+    use crate::plain::Plain;
+    use crate::system::Roots;
+
+    use shootdown::{CpuStats, Machine as _};
+
+    /// What CPU 0 did on each path, by the engine's own count.
+    fn done<const W: usize>() -> std::vec::Vec<(&'static str, CpuStats)> {
+        let paths = Path::<Plain, W>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
+        paths
+            .map(|path| {
+                // SAFETY: there is no interrupt, and nothing is loaded.
+                let system = unsafe { System::new(Plain, &Roots::NONE) };
+                let stage = (path.prepare)(&system);
+                let stats = || system.machine().state(CpuId(0)).stats();
+                let before = stats();
+                (path.run)(stage);
+                let now = stats();
+                let done = CpuStats {
+                    answers: now.answers - before.answers,
+                    interrupts_sent: now.interrupts_sent - before.interrupts_sent,
+                    flushes_full: now.flushes_full - before.flushes_full,
+                    flushes_ranged: now.flushes_ranged - before.flushes_ranged,
+                    flushes_told_nobody: now.flushes_told_nobody - before.flushes_told_nobody,
+                    skipped_lazy: now.skipped_lazy - before.skipped_lazy,
+                    switches: now.switches - before.switches,
+                    switches_without_flush: now.switches_without_flush
+                        - before.switches_without_flush,
+                    ..CpuStats::default()
+                };
+                (path.name, done)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_path_does_what_its_name_says() {
+        let nothing = CpuStats::default();
+        let alone = CpuStats { flushes_ranged: 1, flushes_told_nobody: 1, ..nothing };
+        let interrupted = CpuStats { flushes_ranged: 1, interrupts_sent: 1, ..nothing };
+        let expected = [
+            ("enter_lazy", nothing),
+            ("leave_lazy", nothing),
+            ("switch_current_tag", CpuStats { switches: 1, switches_without_flush: 1, ..nothing }),
+            ("switch_new_tag", CpuStats { switches: 1, flushes_full: 1, ..nothing }),
+            ("flush_alone", alone),
+            ("flush_gathered_alone", alone),
+            ("flush_lazy_skipped", CpuStats { skipped_lazy: 1, ..alone }),
+            ("flush_one_interrupted", interrupted),
+            ("answer", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
+            ("take_one_more", nothing),
+            ("flush_batch_alone", alone),
+            ("flush_and_wait", interrupted),
+        ];
+        assert_eq!(WIDTHS, [1, 8, 64]);
+        assert_eq!(done::<1>(), expected);
+        assert_eq!(done::<8>(), expected);
+        assert_eq!(done::<64>(), expected);
+    }
+}

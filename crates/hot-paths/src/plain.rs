@@ -1,0 +1,70 @@
+//! Hardware that does nothing, but for atomic operations.
+//!
+//! What is left is the engine: what an operation costs on top of the root loads, invalidations and
+//! interrupts that no design can do without.
+
+#![expect(unsafe_code, reason = "implements `Processor`")]
+
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
+use shootdown_hw::Processor;
+
+/// A processor with six tags, as many as Linux uses on x86, and no TLB.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+// SAFETY: sequentially consistent operations are full barriers.
+unsafe impl Memory for Plain {
+    type Word = AtomicU64;
+
+    const PREFETCHES: bool = false;
+
+    #[inline]
+    fn fence(&self) {
+        fence(SeqCst);
+    }
+    /// As a kernel for x86 would have it: one `xchg`.
+    #[inline]
+    fn store_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) {
+        word.swap(value, SeqCst);
+    }
+    /// As a kernel for x86 would have it: one `lock xadd`.
+    #[inline]
+    fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) -> u64 {
+        word.fetch_add(value, SeqCst)
+    }
+}
+
+// SAFETY: there is one thread, one TLB that holds nothing, and no interrupt.
+unsafe impl Processor for Plain {
+    type TagSlots = [TagSlot; 6];
+    type TagWords = [AtomicU64; 0];
+    type Broadcaster = NoBroadcaster;
+
+    #[inline]
+    fn publish(&self) {}
+    #[inline]
+    fn interrupts_masked(&self) -> bool {
+        true
+    }
+    #[inline]
+    fn tag_count(&self) -> usize {
+        6
+    }
+    #[inline]
+    unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
+    #[inline]
+    unsafe fn load_kernel(&self, _: Root) {}
+    #[inline]
+    fn invalidate(&self, _: Tag, _: Extent) {}
+    #[inline]
+    fn invalidate_tag(&self, _: Tag) {}
+    #[inline]
+    fn invalidate_kernel(&self, _: Extent) {}
+    #[inline]
+    fn invalidate_all(&self) {}
+    #[inline]
+    fn relax(&self) {}
+}

@@ -1,0 +1,70 @@
+//! The tables of `README.md` and `docs/cost.md` are made from the costs that are on record.
+//!
+//! `UPDATE_TABLES=1 cargo test -p shootdown-hot-paths --test tables` writes them.
+
+use std::fmt::Write as _;
+use std::path::Path as FilePath;
+use std::{env, fs};
+
+use shootdown_hot_paths::{Limits, Path, Plain};
+
+const BEGIN: &str = "<!-- costs: written by the test `tables` of crates/hot-paths -->\n";
+const END: &str = "<!-- end of costs -->\n";
+
+/// Instructions of Linux 6.12 on the same path, with the processor's half: see `docs/cost.md`.
+fn linux(name: &str) -> &'static str {
+    match name {
+        "enter_lazy" => "7",
+        "leave_lazy" => "40",
+        "switch_current_tag" => "83 (no tags)",
+        "flush_alone" => "176",
+        "flush_gathered_alone" => "260",
+        "flush_lazy_skipped" => "381 (two CPUs looked at)",
+        "answer" => "190",
+        _ => "–",
+    }
+}
+
+fn table() -> String {
+    let mut table = "| path | ≤ 64 CPUs | ≤ 512 | ≤ 4096 | target | Linux 6.12 |\n\
+                     |---|---|---|---|---|---|\n"
+        .to_owned();
+    let paths = Path::<Plain, 1>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
+    for Path { name, limits: Limits { measured: [one, eight, all], target }, .. } in paths {
+        let stack = name == Path::<Plain, 1>::FLUSH_AND_WAIT.name;
+        let title =
+            if stack { "stack of one flush, bytes".to_owned() } else { name.replace('_', " ") };
+        let target = target.map_or("–".to_owned(), |target| match target {
+            [same, eight, all] if same == eight && same == all => same.to_string(),
+            [one, eight, all] => format!("{one} / {eight} / {all}"),
+        });
+        let _ =
+            writeln!(table, "| {title} | {one} | {eight} | {all} | {target} | {} |", linux(name));
+    }
+    table
+}
+
+/// Compares the table in a file with the costs on record, or writes it.
+fn check(file: &str) {
+    let path = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+    let text = fs::read_to_string(&path).expect("the file is there");
+    let (before, rest) = text.split_once(BEGIN).expect("the file marks where the table begins");
+    let (shown, after) = rest.split_once(END).expect("the file marks where the table ends");
+    let table = table();
+    if env::var_os("UPDATE_TABLES").is_some() {
+        let text = format!("{before}{BEGIN}{table}{END}{after}");
+        fs::write(&path, text).expect("the file can be written");
+        return;
+    }
+    assert_eq!(shown, table, "{file}: try UPDATE_TABLES=1 cargo test -p shootdown-hot-paths");
+}
+
+#[test]
+fn readme_shows_costs_on_record() {
+    check("README.md");
+}
+
+#[test]
+fn book_shows_costs_on_record() {
+    check("docs/cost.md");
+}

@@ -1,0 +1,146 @@
+//! What a processor can do, as its ID registers and `TCR_EL1` say.
+
+use crate::aarch64::granule::Granule;
+
+/// What a processor can do, and how the kernel has set it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// How long ASIDs are: 8 or 16. 16 only if `TCR_EL1.AS` says so, too: without it the upper half
+    /// of what is written is ignored, and two spaces would share one.
+    pub tag_bits: u32,
+    /// How user addresses are translated, and, where operations with ranges are used, the kernel's.
+    pub granule: Granule,
+    /// Whether an operation can name a range (`FEAT_TLBIRANGE`).
+    pub has_ranges: bool,
+    /// Whether an operation can be told at which level to look (`FEAT_TTL`).
+    pub has_level_hints: bool,
+    /// Whether the MMU marks entries as written (`FEAT_HAFDBS`, `TCR_EL1.HD`).
+    pub marks_writes: bool,
+    /// How fast the counter counts; 0 if firmware has not said.
+    pub counter_hz: u64,
+}
+
+/// The registers that say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// `TCR_EL1`.
+    pub tcr: u64,
+    /// `ID_AA64ISAR0_EL1`.
+    pub isar0: u64,
+    /// `ID_AA64MMFR0_EL1`.
+    pub mmfr0: u64,
+    /// `ID_AA64MMFR1_EL1`.
+    pub mmfr1: u64,
+    /// `ID_AA64MMFR2_EL1`.
+    pub mmfr2: u64,
+    /// `CNTFRQ_EL0`.
+    pub cntfrq: u64,
+}
+
+impl Features {
+    /// What registers say. Their fields are in the manual under their names, in chapter D24
+    /// ("`AArch64` System Register Descriptions").
+    #[must_use]
+    pub const fn of(registers: &Registers) -> Self {
+        let Registers { tcr, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
+        let has_long_tags = field(mmfr0, 4) == 2 && bit(tcr, TCR_AS);
+        Self {
+            tag_bits: if has_long_tags { 16 } else { 8 },
+            granule: Granule::of_tg0(tcr >> TCR_TG0_SHIFT),
+            // With `TCR_EL1.DS` (`FEAT_LPA2`) a range begins at a multiple of 64 KiB, whatever the
+            // granule. Nobody here has asked for such addresses, so they do without ranges.
+            has_ranges: field(isar0, 56) >= 2 && !bit(tcr, TCR_DS),
+            has_level_hints: field(mmfr2, 48) >= 1,
+            marks_writes: field(mmfr1, 0) >= 2 && bit(tcr, TCR_HD),
+            counter_hz: cntfrq,
+        }
+    }
+
+    /// What this processor and another can both do: for machines whose CPUs differ. Tags, and how
+    /// much there is of them, must be the same on all.
+    #[must_use]
+    pub const fn common(self, other: Self) -> Self {
+        Self {
+            tag_bits: if self.tag_bits < other.tag_bits { self.tag_bits } else { other.tag_bits },
+            has_ranges: self.has_ranges && other.has_ranges,
+            has_level_hints: self.has_level_hints && other.has_level_hints,
+            marks_writes: self.marks_writes && other.marks_writes,
+            ..self
+        }
+    }
+}
+
+const TCR_TG0_SHIFT: u32 = 14;
+const TCR_AS: u32 = 36;
+const TCR_HD: u32 = 40;
+const TCR_DS: u32 = 59;
+
+/// A field of an ID register: four bits.
+const fn field(register: u64, shift: u32) -> u64 {
+    register >> shift & 0xf
+}
+
+const fn bit(register: u64, number: u32) -> bool {
+    register >> number & 1 != 0
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// As an Armv8.0 core: the ID registers say nothing but that ASIDs have 16 bits.
+    const OLD: Registers =
+        Registers { tcr: 1 << 36, isar0: 0, mmfr0: 0x20, mmfr1: 0, mmfr2: 0, cntfrq: 62_500_000 };
+
+    pub(crate) const V8_0: Features = Features::of(&OLD);
+    pub(crate) const V8_4: Features =
+        Features { has_ranges: true, has_level_hints: true, marks_writes: true, ..V8_0 };
+
+    /// `ID_AA64MMFR0_EL1`, `ASIDBits`: 0b0000 is 8 bits, 0b0010 16. `TCR_EL1`, AS, bit 36: the
+    /// upper bits "are used for allocation and matching in the TLB" if 1.
+    #[test]
+    fn tags_are_as_long_as_both_say() {
+        assert_eq!(Features::of(&OLD).tag_bits, 16);
+        assert_eq!(Features::of(&Registers { tcr: 0, ..OLD }).tag_bits, 8);
+        assert_eq!(Features::of(&Registers { mmfr0: 0, ..OLD }).tag_bits, 8);
+    }
+
+    /// `ID_AA64ISAR0_EL1`, TLB, bits 59:56: 0b0001 is outer shareable ones, 0b0010 ranges, too.
+    /// `TCR_EL1`, DS, bit 59.
+    #[test]
+    fn ranges_are_found() {
+        let has_ranges = |tlb: u64, ds: u64| {
+            let registers = Registers { isar0: tlb << 56, tcr: OLD.tcr | ds << 59, ..OLD };
+            Features::of(&registers).has_ranges
+        };
+        assert_eq!([0, 1, 2].map(|tlb| has_ranges(tlb, 0)), [false, false, true]);
+        assert!(!has_ranges(2, 1));
+    }
+
+    /// `ID_AA64MMFR2_EL1`, TTL, bits 51:48. `ID_AA64MMFR1_EL1`, HAFDBS, bits 3:0: 0b0001 is the
+    /// access flag, 0b0010 the dirty state, too. `TCR_EL1`, HD, bit 40; TG0, bits 15:14.
+    #[test]
+    fn hints_marks_and_granules_are_found() {
+        assert!(Features::of(&Registers { mmfr2: 1 << 48, ..OLD }).has_level_hints);
+        assert!(!Features::of(&OLD).has_level_hints);
+        let marks = |hafdbs, hd: u64| {
+            let registers = Registers { mmfr1: hafdbs, tcr: OLD.tcr | hd << 40, ..OLD };
+            Features::of(&registers).marks_writes
+        };
+        assert_eq!(
+            [(1, 1), (2, 0), (2, 1), (3, 1)].map(|(h, d)| marks(h, d)),
+            [false, false, true, true]
+        );
+        let granule = |tg0: u64| Features::of(&Registers { tcr: tg0 << 14, ..OLD }).granule;
+        assert_eq!([0, 1, 2].map(granule), [Granule::Size4K, Granule::Size64K, Granule::Size16K]);
+    }
+
+    #[test]
+    fn unlike_processors_do_what_both_can() {
+        let short = Features { tag_bits: 8, has_level_hints: false, ..V8_4 };
+        assert_eq!(V8_4.common(short), short);
+        assert_eq!(short.common(V8_4), short);
+        assert_eq!(V8_4.common(V8_0), V8_0);
+        assert_eq!(V8_0.common(V8_4), V8_0);
+    }
+}

@@ -1,0 +1,82 @@
+//! What stands in for the instructions in tests: it writes down which were run, in order.
+
+use std::cell::{Cell, RefCell};
+use std::vec::Vec;
+
+use crate::aarch64::operation::{Domain, Operation};
+
+/// What was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Tlbi(Operation, Domain),
+    /// `dsb ishst`.
+    Publish,
+    /// `dsb nsh`.
+    CompleteLocal,
+    /// `dsb ish`.
+    CompleteShared,
+    /// `isb`.
+    Synchronize,
+    SetTtbr0(u64),
+}
+
+std::thread_local! {
+    static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    static TTBR0: Cell<u64> = const { Cell::new(0) };
+    static TURNS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What `f` runs.
+pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
+    STEPS.take();
+    f();
+    STEPS.take()
+}
+
+fn step(step: Step) {
+    STEPS.with_borrow_mut(|steps| steps.push(step));
+}
+
+pub(crate) fn tlbi(operation: Operation, domain: Domain) {
+    step(Step::Tlbi(operation, domain));
+}
+
+pub(crate) fn publish() {
+    step(Step::Publish);
+}
+
+pub(crate) fn complete_local() {
+    step(Step::CompleteLocal);
+}
+
+pub(crate) fn complete_shared() {
+    step(Step::CompleteShared);
+}
+
+pub(crate) fn synchronize() {
+    step(Step::Synchronize);
+}
+
+pub(crate) fn relax() {}
+
+pub(crate) fn prefetch(_: *const u64) {}
+
+pub(crate) fn ttbr0() -> u64 {
+    TTBR0.get()
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn set_ttbr0(value: u64) {
+    TTBR0.set(value);
+    step(Step::SetTtbr0(value));
+}
+
+pub(crate) fn interrupts_masked() -> bool {
+    true
+}
+
+/// A millisecond has passed since it was read last, at the speed of the features that tests have.
+pub(crate) fn counter() -> u64 {
+    synchronize();
+    TURNS.replace(TURNS.get() + 62_500)
+}

@@ -1,0 +1,112 @@
+//! A kernel and its processor: together, the engine's machine.
+
+#![expect(unsafe_code, reason = "fulfils the engine's contract by what the halves promise")]
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use shootdown::{
+    Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space, Tag,
+    Tagging,
+};
+
+use crate::forward;
+use crate::kernel::Kernel;
+use crate::processor::Processor;
+
+/// A kernel on a processor: the engine's machine.
+#[derive(Debug)]
+pub struct Bare<K: Kernel> {
+    kernel: K,
+    processor: K::Processor,
+}
+
+impl<K: Kernel> Bare<K> {
+    /// This kernel on this processor.
+    pub const fn new(kernel: K, processor: K::Processor) -> Self {
+        Self { kernel, processor }
+    }
+
+    /// The kernel's half.
+    pub const fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    /// The processor's half.
+    pub const fn processor(&self) -> &K::Processor {
+        &self.processor
+    }
+}
+
+// SAFETY: the memory is the processor's.
+unsafe impl<K: Kernel> Memory for Bare<K> {
+    type Word = AtomicU64;
+
+    const PREFETCHES: bool = K::Processor::PREFETCHES;
+
+    forward! { self => self.processor;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
+    }
+}
+
+// SAFETY: each method is that of the half that promises what the contract requires.
+unsafe impl<K: Kernel> Machine for Bare<K> {
+    type CpuBits = K::CpuBits;
+    type TagSlots = <K::Processor as Processor>::TagSlots;
+    type TagWords = <K::Processor as Processor>::TagWords;
+    type Broadcaster = <K::Processor as Processor>::Broadcaster;
+
+    const LIFETIME: Lifetime = K::LIFETIME;
+
+    forward! { self => self.kernel;
+        fn state(cpu: CpuId) -> &Cpu<Self>;
+        fn cpu() -> CpuId;
+        fn cpu_limit() -> usize;
+        fn ring(cpus: &CpuSet<K::CpuBits>);
+        fn reclaim(space: NonNull<Space<Self>>);
+    }
+
+    forward! { self => self.processor;
+        fn interrupts_masked() -> bool;
+        fn synchronize();
+        fn publish();
+        fn tagging() -> Tagging;
+        fn tag_count() -> usize;
+        fn flush_ceiling() -> usize;
+        fn flush_costs() -> FlushCosts;
+        fn invalidate(tag: Tag, extent: Extent);
+        fn invalidate_tag(tag: Tag);
+        fn invalidate_kernel(extent: Extent);
+        fn invalidate_all();
+        fn traps_stale_writes() -> bool;
+        fn tolerates_mixed_sizes() -> bool;
+        fn broadcaster() -> Option<&Self::Broadcaster>;
+    }
+
+    #[inline]
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        // SAFETY: the caller promises what the processor requires.
+        unsafe { self.processor.load(root, tag, entries) }
+    }
+
+    #[inline]
+    fn load_kernel(&self) {
+        // SAFETY: the kernel promises that this root stays.
+        unsafe { self.processor.load_kernel(self.kernel.root()) }
+    }
+
+    #[inline]
+    fn spin(&self) {
+        self.processor.relax();
+    }
+
+    #[inline]
+    fn relax(&self, waiting: &CpuSet<K::CpuBits>) {
+        self.kernel.relax(waiting);
+        self.processor.relax();
+    }
+}

@@ -1,0 +1,93 @@
+//! Stands in for the instructions in tests: records those that are privileged, in order, instead of
+//! executing them. The others are executed on an x86-64 host, and the fence is recorded as well.
+
+use std::cell::{Cell, RefCell};
+use std::vec::Vec;
+
+#[cfg(target_arch = "x86_64")]
+use crate::x86_64::instructions;
+use crate::x86_64::{invlpgb, invpcid};
+
+/// An instruction that was executed, or would have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A full barrier.
+    Fence,
+    /// `mov cr3`.
+    WriteCr3(u64),
+    /// Both halves of loading the current root again.
+    ReloadCr3,
+    /// Both writes of `CR4.PGE`.
+    ToggleGlobalPages,
+    Invlpg(u64),
+    Invpcid(invpcid::Scope),
+    Invlpgb(invlpgb::Operands),
+    Tlbsync,
+}
+
+std::thread_local! {
+    static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
+    static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The instructions that `f` executes, in order.
+pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
+    STEPS.take();
+    IS_RECORDING.set(true);
+    f();
+    IS_RECORDING.set(false);
+    STEPS.take()
+}
+
+#[inline]
+fn record(step: Step) {
+    if IS_RECORDING.get() {
+        STEPS.with_borrow_mut(|steps| steps.push(step));
+    }
+}
+
+/// Records the fence and executes it: another test observes its effect on two threads.
+#[inline]
+pub(crate) fn fence() {
+    record(Step::Fence);
+    #[cfg(target_arch = "x86_64")]
+    instructions::fence();
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}
+
+pub(crate) fn interrupts_masked() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return instructions::interrupts_masked();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+#[expect(unsafe_code, reason = "as unsafe as the instruction")]
+pub(crate) unsafe fn write_cr3(value: u64) {
+    record(Step::WriteCr3(value));
+}
+
+pub(crate) fn reload_cr3() {
+    record(Step::ReloadCr3);
+}
+
+pub(crate) fn toggle_global_pages() {
+    record(Step::ToggleGlobalPages);
+}
+
+pub(crate) fn invlpg(address: u64) {
+    record(Step::Invlpg(address));
+}
+
+pub(crate) fn invpcid(scope: invpcid::Scope) {
+    record(Step::Invpcid(scope));
+}
+
+pub(crate) fn invlpgb(operands: invlpgb::Operands) {
+    record(Step::Invlpgb(operands));
+}
+
+pub(crate) fn tlbsync() {
+    record(Step::Tlbsync);
+}

@@ -1,0 +1,94 @@
+//! Which functions of the kernel an address is in.
+
+use std::ops::Range;
+
+use shootdown_recording::raw::{CallSite, Function};
+
+/// The functions that flush TLBs on other CPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Symbols {
+    flush_space: Vec<Range<u64>>,
+    call_function: Vec<Range<u64>>,
+}
+
+impl Symbols {
+    /// Of the text of `/proc/kallsyms`; `None` if the functions are not there or have no
+    /// addresses, as for those whom the kernel doesn't tell.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let symbols = || {
+            text.lines().filter_map(|line| {
+                let mut words = line.split_whitespace();
+                let address = u64::from_str_radix(words.next()?, 16).ok()?;
+                Some((address, words.nth(1)?))
+            })
+        };
+        let mut addresses: Vec<u64> = symbols().map(|(address, _)| address).collect();
+        addresses.sort_unstable();
+        // A compiler that makes a copy of a function adds to its name behind a dot.
+        let ranges = |wanted: &[&str]| -> Vec<Range<u64>> {
+            symbols()
+                .filter(|(address, name)| {
+                    let base = name.split('.').next().unwrap_or_default();
+                    *address != 0 && wanted.contains(&base)
+                })
+                .map(|(start, _)| {
+                    let next = addresses.partition_point(|address| *address <= start);
+                    start..addresses.get(next).copied().unwrap_or(u64::MAX)
+                })
+                .collect()
+        };
+        let flush_space = ranges(&["flush_tlb_func"]);
+        let call_function = ranges(&["smp_call_function_many_cond", "on_each_cpu_cond_mask"]);
+        (!flush_space.is_empty() && !call_function.is_empty())
+            .then_some(Self { flush_space, call_function })
+    }
+
+    /// What is called at `address`.
+    pub(super) fn function(&self, address: u64) -> Function {
+        match self.flush_space.iter().any(|range| range.start == address) {
+            true => Function::FlushSpace,
+            false => Function::Other,
+        }
+    }
+
+    /// Who called, given where it returns to.
+    pub(super) fn call_site(&self, return_address: u64) -> CallSite {
+        match self.call_function.iter().any(|range| range.contains(&return_address)) {
+            true => CallSite::CallFunction,
+            false => CallSite::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+0000000000001000 t flush_tlb_func.constprop.0
+0000000000003000 T on_each_cpu_cond_mask
+0000000000002000 t smp_call_function_many_cond
+0000000000003080 T next
+0000000000002800 T __pfx_on_each_cpu\t[module]
+";
+
+    #[test]
+    fn a_return_address_belongs_to_the_symbol_before_it() {
+        let symbols = Symbols::parse(TEXT).expect("symbols");
+        let sites: Vec<_> = [0x1fff, 0x2000, 0x27ff, 0x2800, 0x3079, 0x3080]
+            .into_iter()
+            .filter(|address| symbols.call_site(*address) == CallSite::CallFunction)
+            .collect();
+        assert_eq!(sites, [0x2000, 0x27ff, 0x3079]);
+        assert_eq!(symbols.function(0x1000), Function::FlushSpace);
+        assert_eq!(symbols.function(0x1001), Function::Other);
+    }
+
+    #[test]
+    fn hidden_addresses_are_no_symbols() {
+        let hidden: String =
+            TEXT.lines().map(|line| format!("{:016}{}\n", 0, &line[16..])).collect();
+        assert_eq!(Symbols::parse(&hidden), None);
+        assert_eq!(Symbols::parse("garbage\n"), None);
+    }
+}

@@ -1,0 +1,294 @@
+//! The language of workloads: the operations of a thread.
+//!
+//! A workload is plain data, so that benchmarks, recordings of real programs, the simulator and a
+//! kernel that boots share one language. The workload numbers its areas, files, threads and locks.
+//! The machine that runs it chooses the addresses.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The number of an area in its process: the one that [`Operation::Map`] gave it. Processes number
+/// their areas independently. A fork's child has its parent's areas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AreaId(pub u32);
+
+/// The number of a file. All processes of a workload share its files. A file exists as soon as it
+/// is mapped, holds zeros, and has no end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u32);
+
+/// The number of a thread's program. It also names the thread that runs the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProgramId(pub u32);
+
+/// The number of a lock. All processes of a workload share its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockId(pub u32);
+
+/// The accesses that an area allows (`prot` of `mmap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// No access.
+    None,
+    /// Reads.
+    Read,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// The initial contents of an area, and the visibility of its writes (`flags` of `mmap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Zeros. Writes are private to the process.
+    Anonymous,
+    /// A file from its first page. The first write to a page copies it; the copy is private to the
+    /// process.
+    PrivateFile(FileId),
+    /// A file from its first page. Every process that maps the file sees the writes.
+    SharedFile(FileId),
+}
+
+/// The kind of an access to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+}
+
+/// One step of a thread.
+///
+/// A thread exits after its last step. Its process ends with its last thread. Pages are 4 KiB, and
+/// `pages` counts from the beginning of the area: `0..1` is its first page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Maps an area at an address that the kernel chooses (`mmap`).
+    Map {
+        /// The number that later operations give for the area. If the process has an area of this
+        /// number, that area stays mapped and loses its number.
+        area: AreaId,
+        /// Size of the area in pages; at least 1.
+        pages: u64,
+        /// Accesses that the area allows.
+        permission: Permission,
+        /// Contents of the area.
+        mapping: Mapping,
+    },
+    /// Unmaps pages (`munmap`).
+    Unmap {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to unmap; at least 1.
+        pages: Range<u64>,
+    },
+    /// Changes the accesses that pages allow (`mprotect`).
+    Protect {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to change; at least 1, all mapped.
+        pages: Range<u64>,
+        /// Accesses that the pages allow from now on.
+        permission: Permission,
+    },
+    /// Frees the contents of pages, which stay mapped (`madvise(MADV_DONTNEED)`).
+    Discard {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to free; at least 1.
+        pages: Range<u64>,
+    },
+    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`).
+    MovePages {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to move; at least 1.
+        pages: Range<u64>,
+        /// The node, from 0 on. A node that the machine lacks has no room.
+        node: usize,
+    },
+    /// Reads or writes one word of each page, in ascending order.
+    Touch {
+        /// The area that the pages belong to.
+        area: AreaId,
+        /// The pages to access; none if the range is empty.
+        pages: Range<u64>,
+        /// The kind of each access.
+        access: Access,
+    },
+    /// Writes to a page whose area forbids writes, and handles the signal (`SIGSEGV`). The run
+    /// fails if the write succeeds.
+    Segfault {
+        /// The area that the page belongs to.
+        area: AreaId,
+        /// The page to write.
+        page: u64,
+    },
+    /// Changes or accesses memory that is named by its address.
+    ByAddress(ByAddress),
+    /// Starts a process with a copy of this process's memory, and runs a program in it (`fork`).
+    Fork(ProgramId),
+    /// Starts a thread in this process (`clone`).
+    Spawn(ProgramId),
+    /// Waits until a thread has ended (`wait`, `pthread_join`). A thread that has not been started
+    /// has not ended.
+    Join(ProgramId),
+    /// Replaces the process's memory by an empty address space (`exec`). Other threads of the
+    /// process keep the old one.
+    Exec,
+    /// Moves to a CPU, and stays there until the next `Migrate` (`sched_setaffinity`).
+    Migrate(usize),
+    /// Lets other threads that are ready on this CPU run (`sched_yield`).
+    Yield,
+    /// Waits for one [`Wake`](Self::Wake) that no earlier `Block` has waited for (a read from a
+    /// pipe).
+    Block,
+    /// Sleeps for a number of nanoseconds (`nanosleep`, or a device that takes this long).
+    Sleep(u64),
+    /// Wakes a thread, or lets its next [`Block`](Self::Block) return without waiting (a write to a
+    /// pipe). Wakes are counted.
+    Wake(ProgramId),
+    /// Locks a lock, and sleeps while another thread holds it (`pthread_mutex_lock`).
+    Lock(LockId),
+    /// Unlocks a lock that this thread holds.
+    Unlock(LockId),
+    /// Makes a system call that leaves memory unchanged (`getpid`, `open`).
+    SystemCall,
+    /// Computes in user mode for a number of nanoseconds.
+    Compute(u64),
+    /// Begins the measurement, unless a thread has begun it before.
+    Begin,
+    /// Ends the measurement, unless another thread ends it later.
+    End {
+        /// Number of iterations that the thread has done. The measurement adds up the iterations of
+        /// all threads.
+        iterations: u64,
+    },
+}
+
+/// The lowest page that an access maps on demand. As under Linux, no page below it can be mapped:
+/// an access there is a null pointer of the program.
+pub const LOWEST_PAGE: u64 = 16;
+
+/// The largest number of pages that [`Filling::AtOnce`] fills: 1 GiB. Larger mappings of a
+/// recording are filled on demand.
+pub const FILLED_MAX: u64 = 1 << 18;
+
+/// An operation on memory that is named by its address, as in recordings of real programs.
+///
+/// A recording contains the calls of a program, but not every mapping that the kernel made: `exec`
+/// maps areas that it does not show. These operations therefore tolerate gaps. A change skips
+/// addresses that are not mapped, and an access maps them. Pages are numbered from address 0 and
+/// have 4 KiB. An operation on addresses outside of user space does nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ByAddress {
+    /// Maps pages, and replaces what is mapped there (`mmap` with `MAP_FIXED`).
+    Map {
+        /// The pages to map.
+        pages: Range<u64>,
+        /// Accesses that the pages allow.
+        permission: Permission,
+        /// Contents of the pages. Every mapping of a file gets a file of its own, because a
+        /// recording does not tell which mappings share one.
+        mapping: Mapping,
+        /// The time at which the pages get their contents.
+        filling: Filling,
+    },
+    /// Unmaps pages (`munmap`).
+    Unmap(Range<u64>),
+    /// Changes the accesses that pages allow (`mprotect`).
+    Protect {
+        /// The pages to change.
+        pages: Range<u64>,
+        /// Accesses that the pages allow from now on.
+        permission: Permission,
+    },
+    /// Frees the contents of pages (`madvise(MADV_DONTNEED)`).
+    Discard(Range<u64>),
+    /// Marks pages that the kernel may free when memory is short (`madvise(MADV_FREE)`).
+    Offer(Range<u64>),
+    /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`). Recordings
+    /// do not contain this operation.
+    Collapse(Range<u64>),
+    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`). Recordings
+    /// do not contain this operation.
+    MovePages {
+        /// The pages to move.
+        pages: Range<u64>,
+        /// The node, from 0 on. A node that the machine lacks has no room.
+        node: usize,
+    },
+    /// Moves, grows or shrinks mappings (`mremap`).
+    Move {
+        /// The pages before the call.
+        from: Range<u64>,
+        /// The pages after the call. If both ranges begin at the same page, the mapping grows or
+        /// shrinks in place.
+        to: Range<u64>,
+    },
+    /// Accesses a page, at a page fault that was recorded.
+    Fault {
+        /// The page of the faulting address.
+        page: u64,
+        /// The kind of the access.
+        access: Access,
+        /// The page-table entry that the recorded fault found.
+        entry: Entry,
+    },
+}
+
+/// The time at which mapped pages get their contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filling {
+    /// At the first access to each page.
+    OnDemand,
+    /// In the call that maps them (`MAP_POPULATE`).
+    AtOnce,
+}
+
+/// The page-table entry that a recorded page fault found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// No entry.
+    Absent,
+    /// An entry that forbade the access. If the simulated page table has no entry, the recorded
+    /// kernel had mapped the page along with a neighbour, and the interpreter reads the page first.
+    Refusing,
+}
+
+/// The consequence of an access or a change that memory refuses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFault {
+    /// The run ends with the error.
+    #[default]
+    Fatal,
+    /// The thread goes on: with the next page after an access, whose signal it handles, and with
+    /// the next operation after a change, whose error it ignores. A workload in which one thread
+    /// unmaps pages that another uses needs this. An access, a move or a fork that finds no memory
+    /// ends the run in any case.
+    Survived,
+}
+
+/// The steps of a thread's program, in order.
+pub type Steps = Box<dyn Iterator<Item = Operation>>;
+
+/// A set of programs, and the processes that start with the workload.
+pub trait Workload {
+    /// Name of the workload, with its parameters.
+    fn name(&self) -> String;
+    /// The processes that start with the workload, each with one thread.
+    fn processes(&self) -> Vec<Start>;
+    /// The steps of a program.
+    fn steps(&self, program: ProgramId) -> Steps;
+}
+
+/// A thread that starts with the workload, in a process of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The program that the thread runs.
+    pub program: ProgramId,
+    /// The CPU that the thread is bound to; `None` if it may run on any.
+    pub cpu: Option<usize>,
+}

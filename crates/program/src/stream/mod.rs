@@ -1,0 +1,207 @@
+//! A workload as bytes, for who has nothing but memory to read it from: a kernel that boots.
+//!
+//! ```text
+//! magic "SDWL"  version  name: length, bytes
+//! processes: count, then for each   program  CPU + 1, or 0
+//! programs: count, then for each    number, less the one before and 1   length of its steps
+//! steps of the first program, of the second …
+//! ```
+//!
+//! Numbers are as in a recording: LEB128, in as few bytes as they need. A step is a byte that says
+//! which [`Operation`] it is, and its fields, which are in `codes`: one table for both ways. A step
+//! of a loop takes 3 to 6 bytes.
+//!
+//! [`encode`] writes down all programs that a workload can come to. A [`Stream`] borrows the bytes,
+//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a
+//! [`Workload`](crate::Workload) again, so that what boots can be simulated.
+
+mod codes;
+mod encode;
+mod encoded;
+
+use core::ops::Range;
+use core::str;
+
+use thiserror::Error;
+
+use crate::operation::{Operation, ProgramId, Start};
+use crate::varint::{Cursor, Malformed};
+use codes::Field;
+
+pub use encode::encode;
+pub use encoded::Encoded;
+
+const MAGIC: &[u8] = b"SDWL";
+/// The only layout so far.
+pub const VERSION: u64 = 1;
+
+/// A workload that somebody else has written down.
+#[derive(Clone, Debug)]
+pub struct Stream<'a> {
+    name: &'a str,
+    start_count: usize,
+    starts: Cursor<'a>,
+    program_count: usize,
+    directory: Cursor<'a>,
+    steps: &'a [u8],
+    /// How many bytes are before the steps.
+    steps_at: usize,
+}
+
+/// The reason why bytes are not a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The bytes do not begin like a workload.
+    #[error("not a workload")]
+    NotAStream,
+    /// The layout is newer than this version of the program.
+    #[error("a workload of version {version}: {VERSION} is known here")]
+    Newer {
+        /// The version of the layout.
+        version: u64,
+    },
+    /// The part before the steps is damaged.
+    #[error("the workload's head: {0}")]
+    Head(Malformed),
+    /// The steps do not end where the bytes do.
+    #[error("the workload's steps are more or fewer than it says")]
+    Length,
+    /// A step is damaged.
+    #[error("a step of program {}: {cause}", program.0)]
+    Step {
+        /// The program of the step.
+        program: ProgramId,
+        /// The damage.
+        cause: Malformed,
+    },
+    /// A program is started that the bytes do not contain.
+    #[error("program {} is started: none", .0.0)]
+    NoProgram(ProgramId),
+}
+
+impl<'a> Stream<'a> {
+    /// Reads all but the steps.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are something else, or were damaged before the steps.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, StreamError> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or(StreamError::NotAStream)?;
+        let mut head = Cursor::new(rest, 0);
+        let version = head.varint().map_err(StreamError::Head)?;
+        if version != VERSION {
+            return Err(StreamError::Newer { version });
+        }
+        let mut stream = Self::parse_head(head).map_err(StreamError::Head)?;
+        stream.steps_at = bytes.len() - stream.steps.len();
+        // Lengths are what a place in memory is computed from: they are looked at once, here.
+        let mut length: usize = 0;
+        for (_, steps) in stream.directory() {
+            length = length.checked_add(steps).ok_or(StreamError::Length)?;
+        }
+        if length == stream.steps.len() { Ok(stream) } else { Err(StreamError::Length) }
+    }
+
+    fn parse_head(mut head: Cursor<'a>) -> Result<Self, Malformed> {
+        let length = usize::take(&mut head)?;
+        let name = str::from_utf8(head.take(length)?).map_err(|_| Malformed::Unknown)?;
+        let start_count = usize::take(&mut head)?;
+        let starts = head.clone();
+        for _ in 0..start_count {
+            Start::take(&mut head)?;
+        }
+        let program_count = usize::take(&mut head)?;
+        let directory = head.clone();
+        let mut next: u32 = 0;
+        for left in (0..program_count).rev() {
+            let program = next.checked_add(u32::take(&mut head)?).ok_or(Malformed::Number)?;
+            // There may be one with the highest number.
+            next = program.checked_add(1).or((left == 0).then_some(0)).ok_or(Malformed::Number)?;
+            usize::take(&mut head)?;
+        }
+        let (steps, steps_at) = (head.rest(), 0);
+        Ok(Self { name, start_count, starts, program_count, directory, steps, steps_at })
+    }
+
+    /// Reads every step.
+    ///
+    /// # Errors
+    ///
+    /// If any makes no sense, or starts a program that is not there.
+    pub fn check(&self) -> Result<(), StreamError> {
+        let is_there =
+            |program| self.steps(program).map(drop).ok_or(StreamError::NoProgram(program));
+        self.processes().try_for_each(|start| is_there(start.program))?;
+        for (program, _) in self.directory() {
+            for step in self.steps(program).into_iter().flatten() {
+                match step.map_err(|cause| StreamError::Step { program, cause })? {
+                    Operation::Fork(other) | Operation::Spawn(other) => is_there(other)?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The workload's name.
+    #[must_use]
+    pub const fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The processes that run from the beginning.
+    pub fn processes(&self) -> impl Iterator<Item = Start> + 'a {
+        let mut from = self.starts.clone();
+        (0..self.start_count).map_while(move |_| Start::take(&mut from).ok())
+    }
+
+    /// The steps of a program, if there is one with this number.
+    #[must_use]
+    pub fn steps(&self, program: ProgramId) -> Option<StreamSteps<'a>> {
+        let Range { start, end } = self.range(program)?;
+        let steps = self.steps.get(start - self.steps_at..end - self.steps_at)?;
+        Some(StreamSteps(Cursor::new(steps, 0)))
+    }
+
+    /// Where in the bytes the steps of a program are.
+    fn range(&self, program: ProgramId) -> Option<Range<usize>> {
+        let mut start = self.steps_at;
+        for (number, length) in self.directory() {
+            if number == program {
+                return Some(start..start + length);
+            }
+            start += length;
+        }
+        None
+    }
+
+    /// Programs, and how many bytes their steps are.
+    fn directory(&self) -> impl Iterator<Item = (ProgramId, usize)> + 'a {
+        let (mut from, mut next) = (self.directory.clone(), 0_u32);
+        (0..self.program_count).map_while(move |_| {
+            let program = next.checked_add(u32::take(&mut from).ok()?)?;
+            next = program.wrapping_add(1);
+            Some((ProgramId(program), usize::take(&mut from).ok()?))
+        })
+    }
+}
+
+/// The steps of one program, in order, up to the first that makes no sense.
+#[derive(Clone, Debug)]
+pub struct StreamSteps<'a>(Cursor<'a>);
+
+impl Iterator for StreamSteps<'_> {
+    type Item = Result<Operation, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_at_end() {
+            return None;
+        }
+        let step = Operation::take(&mut self.0);
+        if step.is_err() {
+            self.0 = Cursor::new(&[], 0);
+        }
+        Some(step)
+    }
+}

@@ -1,0 +1,216 @@
+//! Workloads as bytes: what is written is what is read, and what is damaged is refused.
+
+use proptest::prelude::*;
+use shootdown_program::operation::{
+    Access, AreaId, ByAddress, Entry, FileId, Filling, LockId, Mapping, Operation, Permission,
+    ProgramId, Start, Steps,
+};
+use shootdown_program::stream::{Encoded, Stream, StreamError, encode};
+use shootdown_program::{Malformed, Workload};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Programs by number; the starts are of some of them.
+#[derive(Clone, Debug)]
+struct Programs {
+    starts: Vec<Start>,
+    programs: BTreeMap<u32, Vec<Operation>>,
+}
+
+impl Workload for Programs {
+    fn name(&self) -> String {
+        "programs, 1 × 2".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        self.starts.clone()
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        Box::new(self.programs.get(&program.0).cloned().unwrap_or_default().into_iter())
+    }
+}
+
+/// Every operation there is, by its number, with these numbers in it.
+fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
+    let (area, program, lock) = (AreaId(a as u32), ProgramId(a as u32), LockId(a as u32));
+    let (pages, file) = (b..c, FileId(a as u32));
+    let permission = [Permission::None, Permission::Read, Permission::ReadWrite][d as usize % 3];
+    let mappings = [Mapping::Anonymous, Mapping::PrivateFile(file), Mapping::SharedFile(file)];
+    let mapping = mappings[c as usize % 3];
+    let access = [Access::Read, Access::Write][d as usize % 2];
+    let filling = [Filling::OnDemand, Filling::AtOnce][a as usize % 2];
+    let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
+    let node = d as usize;
+    let by_address = match number.wrapping_sub(22) {
+        0 => Some(ByAddress::Map { pages: b..c, permission, mapping, filling }),
+        1 => Some(ByAddress::Unmap(b..c)),
+        2 => Some(ByAddress::Protect { pages: b..c, permission }),
+        3 => Some(ByAddress::Discard(b..c)),
+        4 => Some(ByAddress::Offer(b..c)),
+        5 => Some(ByAddress::Collapse(b..c)),
+        6 => Some(ByAddress::MovePages { pages: b..c, node }),
+        7 => Some(ByAddress::Move { from: a..b, to: c..d }),
+        8 => Some(ByAddress::Fault { page: b, access, entry }),
+        _ => None,
+    };
+    Some(match number {
+        0 => Operation::Map { area, pages: b, permission, mapping },
+        1 => Operation::Unmap { area, pages },
+        2 => Operation::Protect { area, pages, permission },
+        3 => Operation::Discard { area, pages },
+        4 => Operation::MovePages { area, pages, node },
+        5 => Operation::Touch { area, pages, access },
+        6 => Operation::Segfault { area, page: b },
+        7 => Operation::Fork(program),
+        8 => Operation::Spawn(program),
+        9 => Operation::Join(program),
+        10 => Operation::Exec,
+        11 => Operation::Migrate(b as usize),
+        12 => Operation::Yield,
+        13 => Operation::Block,
+        14 => Operation::Sleep(b),
+        15 => Operation::Wake(program),
+        16 => Operation::Lock(lock),
+        17 => Operation::Unlock(lock),
+        18 => Operation::SystemCall,
+        19 => Operation::Compute(b),
+        20 => Operation::Begin,
+        21 => Operation::End { iterations: b },
+        _ => return by_address.map(Operation::ByAddress),
+    })
+}
+
+/// Numbers of every size.
+fn number() -> impl Strategy<Value = u64> {
+    (any::<u64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
+}
+
+fn any_operation() -> impl Strategy<Value = Operation> {
+    (0..31_usize, prop::array::uniform4(number()))
+        .prop_map(|(number, numbers)| operation(number, numbers).expect("there are 31"))
+}
+
+fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
+    stream.steps(program).expect("it was come to").map(Result::unwrap).collect()
+}
+
+#[test]
+fn there_is_every_operation() {
+    let kinds: BTreeSet<String> = (0..)
+        .map_while(|number| operation(number, [1, 2, 3, 4]))
+        .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
+        .collect();
+    assert_eq!(kinds.len(), 31, "{kinds:?}");
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_what_is_read(
+        steps in prop::collection::vec(any_operation(), 0..40),
+        more in prop::collection::vec(any_operation(), 0..5),
+        cpu in prop::option::of(0..usize::MAX),
+        last: u32,
+    ) {
+        let start = |number, cpu| Start { program: ProgramId(number), cpu };
+        let starts = vec![start(7, cpu), start(last, None)];
+        let programs = BTreeMap::from([(last, more), (7, steps)]);
+        let workload = Programs { starts: starts.clone(), programs };
+        let bytes = encode(&workload);
+        let stream = Stream::parse(&bytes).unwrap();
+        prop_assert_eq!(stream.name(), workload.name());
+        prop_assert_eq!(stream.check(), Ok(()));
+        prop_assert_eq!(stream.processes().collect::<Vec<_>>(), starts);
+        let encoded = Encoded::new(bytes.clone()).unwrap();
+        for (&program, steps) in &workload.programs {
+            prop_assert_eq!(&read(&stream, ProgramId(program)), steps);
+            prop_assert_eq!(&encoded.steps(ProgramId(program)).collect::<Vec<_>>(), steps);
+            // Whoever they start is there, too.
+            for step in steps {
+                if let Operation::Fork(other) | Operation::Spawn(other) = step {
+                    prop_assert!(stream.steps(*other).is_some());
+                }
+            }
+        }
+        prop_assert_eq!(encode(&encoded), bytes);
+    }
+
+    #[test]
+    fn bytes_that_nobody_wrote_are_refused(bytes: Vec<u8>) {
+        look_at_all(&bytes);
+        look_at_all(&[b"SDWL\x01".as_slice(), &bytes].concat());
+    }
+}
+
+/// Reads whatever is there: an error, or operations, but never a panic.
+fn look_at_all(bytes: &[u8]) -> Option<StreamError> {
+    let stream = match Stream::parse(bytes) {
+        Ok(stream) => stream,
+        Err(error) => return Some(error),
+    };
+    let checked = stream.check();
+    for start in stream.processes().take(100) {
+        let _ = stream.steps(start.program).map(|steps| steps.take(1000).count());
+    }
+    assert_eq!(Encoded::new(bytes.to_vec()).err(), checked.err());
+    checked.err()
+}
+
+fn sample() -> Programs {
+    let all = (0..31).map(|number| operation(number, [3, 300, 70_000, 1]).unwrap());
+    let starts = vec![Start { program: ProgramId(0), cpu: Some(2) }];
+    let programs = BTreeMap::from([(0, all.collect()), (3, vec![Operation::Exec])]);
+    Programs { starts, programs }
+}
+
+#[test]
+fn what_is_damaged_is_refused_or_read_as_something_else() {
+    let bytes = encode(&sample());
+    assert_eq!(look_at_all(&bytes), None);
+    for length in 0..bytes.len() {
+        assert_ne!(look_at_all(&bytes[..length]), None, "of {length} bytes");
+    }
+    for bit in 0..8 * bytes.len() {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let _ = look_at_all(&flipped);
+    }
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let bytes = encode(&sample());
+    assert_eq!(Stream::parse(b"SDW").err(), Some(StreamError::NotAStream));
+    let mut newer = bytes.clone();
+    newer[4] = 2;
+    assert_eq!(Stream::parse(&newer).err(), Some(StreamError::Newer { version: 2 }));
+    let longer = [bytes.as_slice(), &[0]].concat();
+    assert_eq!(Stream::parse(&longer).err(), Some(StreamError::Length));
+    let mut unknown = bytes.clone();
+    *unknown.last_mut().unwrap() = 23;
+    let step = StreamError::Step { program: ProgramId(3), cause: Malformed::Unknown };
+    assert_eq!(Stream::parse(&unknown).unwrap().check(), Err(step));
+    let starts = vec![Start { program: ProgramId(0), cpu: None }];
+    let alone = Programs { starts, programs: BTreeMap::from([(0, vec![])]) };
+    let mut missing = encode(&alone);
+    // Its only program gets another number.
+    let directory = missing.len() - 2;
+    missing[directory] = 5;
+    let error = StreamError::NoProgram(ProgramId(0));
+    assert_eq!(Stream::parse(&missing).unwrap().check(), Err(error));
+}
+
+#[test]
+fn codes_stay_what_they_are() {
+    for number in 0..31 {
+        let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
+        let starts = vec![Start { program: ProgramId(0), cpu: None }];
+        let bytes = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
+        // Behind the name, the start, and the directory of one or two.
+        let head = b"SDWL\x01".len() + 1 + "programs, 1 × 2".len() + 3;
+        let steps_at = head + 1 + 2 * usize::from(bytes[head]);
+        let code = |index: usize| usize::from(bytes[steps_at + index]);
+        match number {
+            0..=6 => assert_eq!(code(0), number),
+            7..=21 => assert_eq!(code(0), number + 1),
+            _ => assert_eq!([code(0), code(1)], [7, number - 22]),
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! Damages recordings and texts to import at random, reads them, and sees that nothing worse
+//! happens than an error.
+//!
+//! `cargo run -p shootdown-recording --example fuzz -- --seconds 60 --seed 1`: without
+//! `--release`, so that an overflow is seen.
+//!
+//! Half of the files are damaged as such, which checksums find; the other half are damaged in
+//! their parts and put together again with the right lengths and checksums, which the decoder has
+//! to find. Whatever is accepted is written again, and must be read as the same. Texts lose and
+//! gain lines, words, numbers and bytes; what is imported must be a recording.
+//!
+//! What it cannot see: it has no feedback of which code was reached, so that what takes several
+//! unlikely changes at once is found by luck alone; and it does not run the code that a recording
+//! is replayed by.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use shootdown_recording::format::{Ended, Header, ReadError, Reader, Source, Totals, Writer};
+use shootdown_recording::import::{ImportError, Options as Selection, Program, import};
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
+};
+use shootdown_sim::Rng;
+
+#[path = "../src/format/tests/samples.rs"]
+mod samples;
+
+/// As much as a reader or an importer may have allocated at any one time.
+const MEMORY_BYTES_MAX: usize = 4 << 20;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(cause) => {
+            eprintln!("error: {cause}");
+            eprintln!("try:   fuzz --seconds 60 --seed 1");
+            return ExitCode::from(2);
+        }
+    };
+    let (seeds, texts) = (seeds(), texts());
+    if !seeds.iter().all(|seed| matches!(check_reader(&seed.file()), Ok(Outcome::Accepted))) {
+        eprintln!("error: a recording is refused though nothing has damaged it");
+        eprintln!("try:   cargo test -p shootdown-recording format");
+        return ExitCode::FAILURE;
+    }
+    let start = Instant::now();
+    let (mut runs, mut read, mut imported) = (0_u32, 0, 0);
+    let (first, end) = options.run.map_or((0, u64::MAX), |run| (run, run + 1));
+    for run in first..end {
+        if options.run.is_none() && start.elapsed() >= options.time {
+            break;
+        }
+        let mut rng = Rng::stream(options.seed, run);
+        let is_text = rng.below(2) == 0;
+        let once = || {
+            if is_text { run_importer(&mut rng, &texts) } else { run_reader(&mut rng, &seeds) }
+        };
+        let result = catch_unwind(AssertUnwindSafe(once));
+        match result {
+            Ok(Ok(Outcome::Accepted)) if is_text => imported += 1,
+            Ok(Ok(Outcome::Accepted)) => read += 1,
+            Ok(Ok(Outcome::Refused)) => {}
+            Ok(Err(cause)) => return failed(&options, run, &cause),
+            Err(_) => return failed(&options, run, "a panic"),
+        }
+        runs += 1;
+    }
+    let each_second = f64::from(runs) / start.elapsed().as_secs_f64();
+    println!(
+        "{each_second:.0} runs a second; {read} recordings and {imported} texts were accepted"
+    );
+    println!("ok: {runs} runs, no failure");
+    ExitCode::SUCCESS
+}
+
+fn failed(options: &Options, run: u64, cause: &str) -> ExitCode {
+    let seed = options.seed;
+    eprintln!("error: run {run} of seed {seed}: {cause}");
+    eprintln!("try:   fuzz --seed {seed} --run {run}, which does it again");
+    ExitCode::FAILURE
+}
+
+struct Options {
+    time: Duration,
+    seed: u64,
+    run: Option<u64>,
+}
+
+impl Options {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self { time: Duration::from_secs(10), seed: 1, run: None };
+        while let Some(name) = arguments.next() {
+            let value = arguments.next().unwrap_or_default();
+            let number: Result<u32, _> = value.parse();
+            match (name.as_str(), number) {
+                ("--seconds", Ok(number)) => options.time = Duration::from_secs(number.into()),
+                ("--seed", Ok(number)) => options.seed = number.into(),
+                ("--run", Ok(number)) => options.run = Some(number.into()),
+                ("--seconds" | "--seed" | "--run", Err(_)) => {
+                    return Err(format!("`{}` is no number", value.escape_debug()));
+                }
+                _ => return Err(format!("there is no option `{}`", name.escape_debug())),
+            }
+        }
+        Ok(options)
+    }
+}
+
+enum Outcome {
+    Accepted,
+    Refused,
+}
+
+fn run_reader(rng: &mut Rng, seeds: &[Parts]) -> Result<Outcome, String> {
+    // The last has several blocks, and takes as long as all others.
+    let seed = if rng.below(64) == 0 { seeds.len() - 1 } else { rng.below(3) as usize };
+    let mut parts = seeds[seed].clone();
+    let file = if rng.below(2) == 0 {
+        parts.damage(rng);
+        parts.file()
+    } else {
+        let mut file = parts.file();
+        let other = &seeds[rng.below(3) as usize].file();
+        (0..=rng.below(3)).for_each(|_| damage(rng, &mut file, other));
+        file
+    };
+    check_reader(&file)
+}
+
+/// Reads a file to its end, whatever that is.
+fn check_reader(file: &[u8]) -> Result<Outcome, String> {
+    let read = || {
+        let mut reader = Reader::open(file)?;
+        while reader.next_record()?.is_some() {}
+        Ok::<_, ReadError>(reader.totals().is_some())
+    };
+    let (result, bytes) = measured(read);
+    if bytes > MEMORY_BYTES_MAX {
+        return Err(format!("a reader has allocated {bytes} bytes"));
+    }
+    match result {
+        Ok(true) => check_again(file).map(|()| Outcome::Accepted),
+        Ok(false) => Err("a reader has ended without an error and without totals".into()),
+        Err(error) if error.offset > file.len() as u64 => Err(format!("{error}, beyond the end")),
+        Err(error) => check_line(&error.to_string()).map(|()| Outcome::Refused),
+    }
+}
+
+/// An error is one line that a terminal can be given.
+fn check_line(line: &str) -> Result<(), String> {
+    if line.chars().any(char::is_control) || line.len() > 1000 {
+        return Err(format!("no line to print: {line:?}"));
+    }
+    Ok(())
+}
+
+/// What was accepted once is written, and read as the same.
+fn check_again(file: &[u8]) -> Result<(), String> {
+    let (header, records, totals) = read(file).map_err(|error| format!("only once: {error}"))?;
+    let again = write(&header, &records, totals.ended)
+        .map_err(|error| format!("accepted by the reader, not by the writer: {error}"))?;
+    let (header_again, records_again, totals_again) =
+        read(&again).map_err(|error| format!("as it was written, refused: {error}"))?;
+    // Records of kinds that are not known count in the totals of the first.
+    let same_totals = totals.records > records.len() as u64 || totals == totals_again;
+    if (&header, &records) != (&header_again, &records_again) || !same_totals {
+        return Err("written again, it is read as another".into());
+    }
+    Ok(())
+}
+
+fn read(file: &[u8]) -> Result<(Header, Vec<Record>, Totals), ReadError> {
+    let mut reader = Reader::open(file)?;
+    let records = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+    let totals = *reader.totals().expect("all records have been read");
+    Ok((reader.header().clone(), records, totals))
+}
+
+fn write(header: &Header, records: &[Record], ended: Ended) -> std::io::Result<Vec<u8>> {
+    let mut writer = Writer::create(Vec::new(), header)?;
+    records.iter().try_for_each(|record| writer.write(record))?;
+    writer.finish(ended)
+}
+
+/// Small recordings first, and one with several blocks.
+fn seeds() -> Vec<Parts> {
+    let ended = Ended::Exited(0);
+    let few = samples::program(1, 200);
+    let many = samples::program(2, 30_000);
+    [vec![], samples::every_kind(), few, many]
+        .iter()
+        .map(|records| write(&samples::header(3), records, ended).expect("memory does not fail"))
+        .map(|file| Parts::of_file(&file))
+        .collect()
+}
+
+/// A file taken apart: see `docs/recording-format.md`.
+#[derive(Clone)]
+struct Parts {
+    /// The magic number and the version.
+    begin: Vec<u8>,
+    header: Vec<u8>,
+    blocks: Vec<Block>,
+    end_mark: Vec<u8>,
+}
+
+#[derive(Clone)]
+struct Block {
+    tag: Vec<u8>,
+    number: u32,
+    records: u32,
+    payload: Vec<u8>,
+}
+
+impl Parts {
+    fn of_file(mut file: &[u8]) -> Self {
+        let begin = split(&mut file, 12).to_vec();
+        let length = word(split(&mut file, 4)) as usize;
+        split(&mut file, 4);
+        let header = split(&mut file, length).to_vec();
+        let mut blocks = Vec::new();
+        while blocks.last().is_none_or(|block: &Block| block.tag != b"ENDS") {
+            let tag = split(&mut file, 4).to_vec();
+            let [number, records, length] = [(); 3].map(|()| word(split(&mut file, 4)));
+            split(&mut file, 4);
+            let payload = split(&mut file, length as usize).to_vec();
+            blocks.push(Block { tag, number, records, payload });
+        }
+        Self { begin, header, blocks, end_mark: file.to_vec() }
+    }
+
+    /// The file, with the right lengths and checksums.
+    fn file(&self) -> Vec<u8> {
+        let version = self.begin.get(8..).unwrap_or_default();
+        let numbers = [version, &(self.header.len() as u32).to_le_bytes()].concat();
+        let sum = checksum(&[&numbers, &self.header]);
+        let mut file = [&self.begin, &numbers[version.len()..], &sum, &self.header].concat();
+        for block in &self.blocks {
+            let numbers = [block.number, block.records, block.payload.len() as u32];
+            let numbers = numbers.map(u32::to_le_bytes).concat();
+            let frame = [&block.tag[..], &numbers].concat();
+            file.extend(
+                [&frame[..], &checksum(&[&frame, &block.payload]), &block.payload].concat(),
+            );
+        }
+        file.extend(&self.end_mark);
+        file
+    }
+
+    fn damage(&mut self, rng: &mut Rng) {
+        let count = self.blocks.len() as u64;
+        let (one, two) = (rng.below(count) as usize, rng.below(count) as usize);
+        match rng.below(16) {
+            0 => damage(rng, &mut self.begin, &[]),
+            1 => damage(rng, &mut self.end_mark, &[]),
+            2 | 3 => damage(rng, &mut self.header, &self.blocks[one].payload),
+            4 => self.blocks.swap(one, two),
+            5 => self.blocks.insert(one, self.blocks[two].clone()),
+            6 => drop(self.blocks.remove(one)),
+            7 => self.blocks[one].records = extreme(rng) as u32,
+            8 => self.blocks[one].number = extreme(rng) as u32,
+            9 => {
+                let records = &mut self.blocks[one].records;
+                *records = records.wrapping_add(rng.below(3) as u32).wrapping_sub(1);
+            }
+            _ => {
+                let other = self.blocks[two].payload.clone();
+                (0..=rng.below(3)).for_each(|_| damage(rng, &mut self.blocks[one].payload, &other));
+            }
+        }
+    }
+}
+
+/// What all three tools say of one small program.
+fn texts() -> [Vec<&'static [u8]>; 3] {
+    let texts: [&[u8]; 3] = [
+        include_bytes!("../tests/import/kernel.txt"),
+        include_bytes!("../tests/import/trace-cmd.txt"),
+        include_bytes!("../tests/import/perf.txt"),
+    ];
+    texts.map(|text| text.split_inclusive(|byte| *byte == b'\n').collect())
+}
+
+fn run_importer(rng: &mut Rng, texts: &[Vec<&[u8]>]) -> Result<Outcome, String> {
+    let lines = &texts[rng.below(3) as usize];
+    // What stands before the events, and some of them, that much is done in the same time.
+    let count = rng.below(60) as usize;
+    let start = rng.below((lines.len() - count) as u64) as usize;
+    let titles = lines.iter().take(rng.below(16) as usize);
+    let mut text: Vec<_> = titles.chain(&lines[start..start + count]).copied().collect();
+    let other = &texts[rng.below(3) as usize];
+    (0..rng.below(3)).for_each(|_| disorder(rng, &mut text, other));
+    let mut text = text.concat();
+    for _ in 0..rng.below(4) {
+        match rng.below(2) {
+            0 => renumber(rng, &mut text),
+            _ => {
+                let line = one_of(rng, other);
+                damage(rng, &mut text, line);
+            }
+        }
+    }
+    let program = match rng.below(4) {
+        0 => Program::Pid(19_820),
+        1 => Program::Name(String::new()),
+        _ => Program::Name("mapper".into()),
+    };
+    let source = match rng.below(4) {
+        0 => Some(Source::PerfScript),
+        1 => Some(Source::TraceCmd),
+        _ => None,
+    };
+    check_importer(&text, &Selection { source, program })
+}
+
+fn check_importer(text: &[u8], selection: &Selection) -> Result<Outcome, String> {
+    let (result, bytes) = measured(|| import(Cursor::new(text), selection, Vec::new()));
+    if bytes > MEMORY_BYTES_MAX {
+        return Err(format!("an importer has allocated {bytes} bytes"));
+    }
+    match result {
+        Ok((_, file)) => match check_reader(&file)? {
+            Outcome::Accepted => Ok(Outcome::Accepted),
+            Outcome::Refused => Err("what was imported is no recording".into()),
+        },
+        Err(ImportError::Write(error)) => Err(format!("a recording was not written: {error}")),
+        Err(error) => check_line(&error.to_string()).map(|()| Outcome::Refused),
+    }
+}
+
+/// Changes the order of lines, or which there are.
+fn disorder<'a>(rng: &mut Rng, lines: &mut Vec<&'a [u8]>, others: &[&'a [u8]]) {
+    let at = rng.below(lines.len() as u64 + 1) as usize;
+    match rng.below(3) {
+        0 if at + 1 < lines.len() => lines.swap(at, at + 1),
+        1 if at < lines.len() => drop(lines.remove(at)),
+        _ => lines.insert(at, one_of(rng, others)),
+    }
+}
+
+/// Puts an extreme number in the place of one.
+fn renumber(rng: &mut Rng, text: &mut Vec<u8>) {
+    let from = rng.below(text.len() as u64 + 1) as usize;
+    let Some(start) = text[from..].iter().position(u8::is_ascii_digit) else { return };
+    let start = from + start;
+    let digits = text[start..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    let number = extreme(rng);
+    let number = match rng.below(3) {
+        0 => format!("{number:x}"),
+        1 => format!("-{number}"),
+        _ => number.to_string(),
+    };
+    text.splice(start..start + digits, number.into_bytes());
+}
+
+/// The first bytes of some, which are shortened by them.
+fn split<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
+    bytes.split_off(..count).expect("our own file is whole")
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes.try_into().expect("it has four bytes"))
+}
+
+fn checksum(parts: &[&[u8]]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize().to_le_bytes()
+}
+
+/// Changes bytes in one place, perhaps to some of others.
+fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
+    let range = |rng: &mut Rng, length: usize| {
+        let start = rng.below(length as u64 + 1) as usize;
+        let longest = if rng.below(2) == 0 { 4 } else { 300 };
+        start..length.min(start + rng.below(longest) as usize)
+    };
+    let at = rng.below(bytes.len() as u64 + 1) as usize;
+    let some = range(rng, bytes.len());
+    match rng.below(8) {
+        0 => bytes.truncate(at),
+        1 => drop(bytes.drain(some)),
+        2 => drop(bytes.splice(some, other[range(rng, other.len())].to_vec())),
+        3 => drop(bytes.splice(at..at, bytes[some].to_vec())),
+        4 => drop(bytes.splice(at..at, varint(extreme(rng)))),
+        5 if at + 4 <= bytes.len() => {
+            bytes[at..at + 4].copy_from_slice(&(extreme(rng) as u32).to_le_bytes());
+        }
+        6 if at < bytes.len() => bytes[at] = one_of(rng, &[0, 1, 0x7f, 0x80, 0xff]),
+        _ if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+        _ => bytes.push(rng.below(256) as u8),
+    }
+}
+
+/// A number at the edge of what is allowed somewhere, or beside it.
+fn extreme(rng: &mut Rng) -> u64 {
+    let edge = 1 << one_of(rng, &[0, 8, 12, 13, 16, 20, 31, 32, 52, 53, 54, 63]);
+    one_of(rng, &[edge - 1, edge, edge + 1, u64::MAX - edge])
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.below(choices.len() as u64) as usize]
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What a function gives, and how much more memory it had at most than before.
+fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    PEAK_BYTES.store(before, Ordering::Relaxed);
+    let result = run();
+    (result, PEAK_BYTES.load(Ordering::Relaxed) - before)
+}
+
+/// The system's allocator, and a count of what it has given.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[expect(unsafe_code, reason = "an allocator is unsafe to implement")]
+// SAFETY: all memory is the system allocator's, which is asked for just what is asked of us.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}

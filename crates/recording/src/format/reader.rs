@@ -1,0 +1,262 @@
+//! Reads a recording, a block at a time, and believes nothing.
+
+use std::io::{self, Read};
+
+use super::base::Base;
+use super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
+use super::decode::{Decoded, decode};
+use super::error::{Cause, ReadError};
+use super::header::{self, Header, Totals};
+use super::rules::{Invalid, Rules};
+use super::schema::Treatment;
+use super::{END_MARK, HEADER_BYTES_MAX, MAGIC, Version};
+use crate::record::Record;
+use shootdown_program::varint::Cursor;
+
+/// Reads a recording, block by block: at most a header and 64 KiB of records are in memory.
+///
+/// What it gives obeys the rules that a [`Writer`](super::Writer) enforces, so that a consumer
+/// may index with what it finds. It ends with the first error; whoever gets no record any more
+/// and no [`Reader::totals`] has got such an error before.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: Input<R>,
+    header: Header,
+    treatments: Vec<Treatment>,
+    rules: Rules,
+    base: Base,
+    /// The records of the block that is being read,
+    payload: Vec<u8>,
+    /// how far that is read,
+    at: usize,
+    /// and how many records are left in it.
+    left: u32,
+    /// How many blocks there were.
+    blocks: u32,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Reading,
+    Failed,
+    Ended(Totals),
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header. `input` needs no buffer of its own.
+    ///
+    /// # Errors
+    ///
+    /// If there is none that can be understood.
+    pub fn open(input: R) -> Result<Self, ReadError> {
+        let mut input = Input { inner: input, offset: 0 };
+        let magic: [u8; MAGIC.len()] = input.array()?;
+        if magic != MAGIC {
+            return Err(ReadError { offset: 0, cause: Cause::NotARecording });
+        }
+        let at = input.offset;
+        let error = |cause| ReadError { offset: at, cause };
+        let numbers: [u8; 8] = input.array()?;
+        let [major, minor] = [0, 2].map(|at| u16::from_le_bytes([numbers[at], numbers[at + 1]]));
+        let version = Version { major, minor };
+        if version.major > Version::KNOWN.major {
+            return Err(error(Cause::Newer { version }));
+        }
+        let length = u32::from_le_bytes([numbers[4], numbers[5], numbers[6], numbers[7]]) as usize;
+        if length > HEADER_BYTES_MAX {
+            return Err(error(Cause::Invalid(Invalid::LongHeader)));
+        }
+        let expected = u32::from_le_bytes(input.array()?);
+        let json_at = input.offset;
+        let mut json = vec![0; length];
+        input.fill(&mut json)?;
+        if checksum(&numbers, &json) != expected {
+            return Err(error(Cause::Altered));
+        }
+        let (header, treatments) = header::of_json(&json)
+            .map_err(|what| ReadError { offset: json_at, cause: Cause::Invalid(what) })?;
+        let (rules, base) = (Rules::new(header.cpus), Base::new(header.cpus));
+        Ok(Self {
+            input,
+            header,
+            treatments,
+            rules,
+            base,
+            payload: Vec::with_capacity(PAYLOAD_BYTES_MAX),
+            at: 0,
+            left: 0,
+            blocks: 0,
+            state: State::Reading,
+        })
+    }
+
+    /// What the file says before its records.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What all records amount to, once all have been read.
+    pub fn totals(&self) -> Option<&Totals> {
+        match &self.state {
+            State::Ended(totals) => Some(totals),
+            State::Reading | State::Failed => None,
+        }
+    }
+
+    /// The next record; `None` at the end, and after an error.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or is not a whole and valid recording.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<Record>, ReadError> {
+        if !matches!(self.state, State::Reading) {
+            return Ok(None);
+        }
+        let result = self.read();
+        if result.is_err() {
+            self.state = State::Failed;
+        }
+        result
+    }
+
+    fn read(&mut self) -> Result<Option<Record>, ReadError> {
+        loop {
+            if self.left == 0 {
+                match self.next_block()? {
+                    Contents::Records => {}
+                    Contents::Totals => return Ok(None),
+                }
+            }
+            self.left -= 1;
+            let at = self.at;
+            let decoded = self.decode().map_err(|what| self.invalid_at(at, what))?;
+            if self.left == 0 && self.at < self.payload.len() {
+                return Err(self.invalid_at(self.at, Invalid::BlockEnd));
+            }
+            if decoded.is_some() {
+                return Ok(decoded);
+            }
+        }
+    }
+
+    #[inline]
+    fn decode(&mut self) -> Result<Option<Record>, Invalid> {
+        let mut cursor = Cursor::new(&self.payload, self.at);
+        let decoded = decode(&mut cursor, &mut self.base, &self.treatments)?;
+        self.at = cursor.at();
+        match decoded {
+            Decoded::Record(record) => {
+                self.rules.admit(&record)?;
+                Ok(Some(record))
+            }
+            Decoded::Skipped { time_ns, cpu } => {
+                self.rules.skip(time_ns, cpu)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn next_block(&mut self) -> Result<Contents, ReadError> {
+        let offset = self.input.offset;
+        let error = |cause| Err(ReadError { offset, cause });
+        let frame_bytes: [u8; FRAME_BYTES] = self.input.array()?;
+        let Some(frame) = Frame::of_bytes(&frame_bytes) else { return error(Cause::Altered) };
+        self.payload.resize(frame.length as usize, 0);
+        self.input.fill(&mut self.payload)?;
+        if frame.bytes(&self.payload) != frame_bytes {
+            return error(Cause::Altered);
+        }
+        if frame.number != self.blocks {
+            return error(Cause::Invalid(Invalid::BlockOrder));
+        }
+        match frame.contents {
+            Contents::Records if frame.records == 0 => {
+                return error(Cause::Invalid(Invalid::BlockEnd));
+            }
+            Contents::Records => {
+                self.blocks = self.blocks.wrapping_add(1);
+                self.base.reset();
+                (self.at, self.left) = (0, frame.records);
+            }
+            Contents::Totals => self.end()?,
+        }
+        Ok(frame.contents)
+    }
+
+    fn end(&mut self) -> Result<(), ReadError> {
+        let totals: Totals = serde_json::from_slice(&self.payload)
+            .map_err(|error| self.invalid_at(0, header::invalid(error)))?;
+        let Rules { records, lost, time_ns, .. } = self.rules;
+        if totals != (Totals { records, lost, time_ns, ended: totals.ended }) {
+            return Err(self.invalid_at(0, Invalid::Totals));
+        }
+        let offset = self.input.offset;
+        if self.input.array()? != END_MARK {
+            return Err(ReadError { offset, cause: Cause::Altered });
+        }
+        let offset = self.input.offset;
+        if self.input.read(&mut [0])? > 0 {
+            return Err(ReadError { offset, cause: Cause::Invalid(Invalid::Surplus) });
+        }
+        self.state = State::Ended(totals);
+        Ok(())
+    }
+
+    /// Something is wrong at a place in the block.
+    #[cold]
+    fn invalid_at(&self, at: usize, what: Invalid) -> ReadError {
+        let block_at = self.input.offset - self.payload.len() as u64;
+        ReadError { offset: block_at + at as u64, cause: Cause::Invalid(what) }
+    }
+}
+
+impl<R: Read> Iterator for Reader<R> {
+    type Item = Result<Record, ReadError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_record().transpose()
+    }
+}
+
+/// A file, and how far it has been read.
+#[derive(Debug)]
+struct Input<R> {
+    inner: R,
+    offset: u64,
+}
+
+impl<R: Read> Input<R> {
+    fn array<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], ReadError> {
+        let mut bytes = [0; BYTES];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, mut bytes: &mut [u8]) -> Result<(), ReadError> {
+        while !bytes.is_empty() {
+            match self.read(bytes)? {
+                0 => return Err(ReadError { offset: self.offset, cause: Cause::Truncated }),
+                count => bytes = &mut bytes[count..],
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, ReadError> {
+        loop {
+            match self.inner.read(bytes) {
+                Ok(count) => {
+                    self.offset += count as u64;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(ReadError { offset: self.offset, cause: Cause::Io(error) });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What is true of every recording: a writer refuses what a reader would.
+
+use core::error::Error;
+use core::fmt;
+
+use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
+use crate::record::{Event, Record, SpaceId, TaskId};
+use shootdown_program::varint::Malformed;
+
+/// Watches the records go by, and counts.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    cpus: u32,
+    tasks: u32,
+    /// How many there were.
+    pub(super) records: u64,
+    /// How many events were lost.
+    pub(super) lost: u64,
+    /// The last one's time.
+    pub(super) time_ns: u64,
+}
+
+impl Rules {
+    pub(super) fn new(cpus: u32) -> Self {
+        Self { cpus, tasks: 0, records: 0, lost: 0, time_ns: 0 }
+    }
+
+    /// Counts a record, unless it may not be where it is: then nothing has changed.
+    #[inline]
+    pub(super) fn admit(&mut self, record: &Record) -> Result<(), Invalid> {
+        self.check_moment(record.time_ns, record.cpu)?;
+        match &record.event {
+            Event::Task { task, space, name, .. } | Event::Spawn { task, space, name } => {
+                check_space(*space)?;
+                check_name(name)?;
+                self.declare(*task)?;
+            }
+            Event::Exec { space, name } => {
+                check_space(*space)?;
+                check_name(name)?;
+            }
+            Event::Running { task }
+            | Event::Switch { next: task, .. }
+            | Event::Wake { task, .. } => {
+                self.check_task(*task)?;
+            }
+            Event::Interrupts { targets } => self.check_targets(targets)?,
+            Event::Lost { count } => {
+                self.lost = self.lost.checked_add(*count).ok_or(Invalid::TooManyLost)?;
+            }
+            Event::Exit
+            | Event::Call(_)
+            | Event::Return { .. }
+            | Event::Fault { .. }
+            | Event::Flush { .. } => {}
+        }
+        self.count(record.time_ns);
+        Ok(())
+    }
+
+    /// Counts a record of a kind that is not known here.
+    pub(super) fn skip(&mut self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
+        self.check_moment(time_ns, cpu)?;
+        self.count(time_ns);
+        Ok(())
+    }
+
+    fn count(&mut self, time_ns: u64) {
+        self.records += 1;
+        self.time_ns = time_ns;
+    }
+
+    fn check_moment(&self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
+        if time_ns < self.time_ns {
+            return Err(Invalid::TimeBackwards);
+        }
+        if cpu >= self.cpus {
+            return Err(Invalid::UnknownCpu(cpu));
+        }
+        Ok(())
+    }
+
+    fn declare(&mut self, task: TaskId) -> Result<(), Invalid> {
+        if self.tasks == TASKS_MAX {
+            return Err(Invalid::TooManyTasks);
+        }
+        if task.0 != self.tasks + 1 {
+            return Err(Invalid::TaskOutOfSequence(task));
+        }
+        self.tasks += 1;
+        Ok(())
+    }
+
+    fn check_task(&self, task: TaskId) -> Result<(), Invalid> {
+        if task.0 > self.tasks { Err(Invalid::UnknownTask(task)) } else { Ok(()) }
+    }
+
+    fn check_targets(&self, targets: &[u32]) -> Result<(), Invalid> {
+        if !targets.is_sorted_by(|a, b| a < b) {
+            return Err(Invalid::TargetsUnsorted);
+        }
+        match targets.last() {
+            Some(&cpu) if cpu >= self.cpus => Err(Invalid::UnknownCpu(cpu)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_space(space: SpaceId) -> Result<(), Invalid> {
+    if space.0 >= SPACES_MAX { Err(Invalid::TooManySpaces) } else { Ok(()) }
+}
+
+fn check_name(name: &str) -> Result<(), Invalid> {
+    if name.len() > NAME_BYTES_MAX { Err(Invalid::LongName) } else { Ok(()) }
+}
+
+/// What is wrong with a recording, though it is as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A header that cannot be understood from this column on.
+    Header {
+        /// The first is 1.
+        column: usize,
+    },
+    /// A header longer than [`HEADER_BYTES_MAX`].
+    LongHeader,
+    /// So many CPUs.
+    Cpus(u32),
+    /// A kind of records that is described twice, or otherwise than this version knows it.
+    Schema(u8),
+    /// A block that is not where it belongs: one before it is missing, or there twice.
+    BlockOrder,
+    /// A block whose records do not end with it.
+    BlockEnd,
+    /// A record of a kind that the header does not describe.
+    UnknownKind(u8),
+    /// A number that is too large for its field.
+    Number,
+    /// A choice that there is not.
+    Choice(u64),
+    /// A name that is not UTF-8.
+    Text,
+    /// A name longer than [`NAME_BYTES_MAX`].
+    LongName,
+    /// A record before the one before it.
+    TimeBackwards,
+    /// A CPU that the header does not count.
+    UnknownCpu(u32),
+    /// CPUs that are not in ascending order.
+    TargetsUnsorted,
+    /// A task that has not been introduced.
+    UnknownTask(TaskId),
+    /// A task that is introduced under a number that is not the next.
+    TaskOutOfSequence(TaskId),
+    /// More than [`TASKS_MAX`] tasks.
+    TooManyTasks,
+    /// A space of a number that is not below [`SPACES_MAX`].
+    TooManySpaces,
+    /// More lost events than 64 bits can count.
+    TooManyLost,
+    /// Totals that are not those of the records.
+    Totals,
+    /// Something after the end.
+    Surplus,
+}
+
+impl From<Malformed> for Invalid {
+    fn from(malformed: Malformed) -> Self {
+        match malformed {
+            Malformed::End => Self::BlockEnd,
+            Malformed::Number | Malformed::Unknown => Self::Number,
+        }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header { column } => write!(f, "the header has an error in column {column}"),
+            Self::LongHeader => write!(f, "the header is longer than {HEADER_BYTES_MAX} bytes"),
+            Self::Cpus(cpus) => write!(f, "{cpus} CPUs are not between 1 and {CPUS_MAX}"),
+            Self::Schema(number) => {
+                write!(f, "kind {number} is described twice, or not as this version knows it")
+            }
+            Self::BlockOrder => f.write_str("a block is missing, or there twice"),
+            Self::BlockEnd => f.write_str("a block and its records do not end together"),
+            Self::UnknownKind(number) => {
+                write!(f, "a record is of kind {number}, which the header does not describe")
+            }
+            Self::Number => f.write_str("a number is too large for its field"),
+            Self::Choice(value) => write!(f, "{value} is not among the choices of its field"),
+            Self::Text => f.write_str("a name is not UTF-8"),
+            Self::LongName => write!(f, "a name is longer than {NAME_BYTES_MAX} bytes"),
+            Self::TimeBackwards => f.write_str("time goes backwards"),
+            Self::UnknownCpu(cpu) => write!(f, "there is no CPU {cpu}"),
+            Self::TargetsUnsorted => f.write_str("targets are not in ascending order"),
+            Self::UnknownTask(task) => write!(f, "task {} was never introduced", task.0),
+            Self::TaskOutOfSequence(task) => {
+                write!(f, "task {} is introduced out of sequence", task.0)
+            }
+            Self::TooManyTasks => write!(f, "there are more than {TASKS_MAX} tasks"),
+            Self::TooManySpaces => write!(f, "there are more than {SPACES_MAX} spaces"),
+            Self::TooManyLost => f.write_str("more events were lost than can be counted"),
+            Self::Totals => f.write_str("the totals are not those of the records"),
+            Self::Surplus => f.write_str("something follows the end"),
+        }
+    }
+}
+
+impl Error for Invalid {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Left, Waker};
+
+    fn refused(event: Event) -> Option<Invalid> {
+        Rules::new(4).admit(&Record { time_ns: 0, cpu: 0, event }).err()
+    }
+
+    fn spawn(task: u32, space: u32, name_bytes: usize) -> Event {
+        let name = "x".repeat(name_bytes);
+        Event::Spawn { task: TaskId(task), space: SpaceId(space), name }
+    }
+
+    #[test]
+    fn whatever_a_consumer_would_index_with_is_bounded() {
+        let task = TaskId(1);
+        let name = String::new;
+        let unknown = Some(Invalid::UnknownTask(task));
+        assert_eq!(refused(Event::Running { task }), unknown);
+        assert_eq!(refused(Event::Switch { next: task, left: Left::Dead }), unknown);
+        assert_eq!(refused(Event::Wake { task, by: Waker::Running }), unknown);
+        assert_eq!(refused(spawn(2, 0, 0)), Some(Invalid::TaskOutOfSequence(TaskId(2))));
+        assert_eq!(refused(spawn(0, 0, 0)), Some(Invalid::TaskOutOfSequence(TaskId::KERNEL)));
+        assert_eq!(refused(spawn(1, SPACES_MAX, 0)), Some(Invalid::TooManySpaces));
+        let exec = Event::Exec { space: SpaceId(SPACES_MAX), name: name() };
+        assert_eq!(refused(exec), Some(Invalid::TooManySpaces));
+        assert_eq!(refused(spawn(1, 0, 256)), Some(Invalid::LongName));
+        assert_eq!(refused(spawn(1, SPACES_MAX - 1, 255)), None);
+        let to = |targets: &[u32]| refused(Event::Interrupts { targets: targets.to_vec() });
+        assert_eq!(to(&[0, 4]), Some(Invalid::UnknownCpu(4)));
+        assert_eq!(to(&[2, 1]), Some(Invalid::TargetsUnsorted));
+        assert_eq!(to(&[1, 1]), Some(Invalid::TargetsUnsorted));
+        assert_eq!(to(&[0, 1, 3]), None);
+    }
+
+    #[test]
+    fn tasks_are_numbered_in_sequence_up_to_a_bound() {
+        let mut rules = Rules::new(1);
+        let mut admit =
+            |task| rules.admit(&Record { time_ns: 0, cpu: 0, event: spawn(task, 0, 0) });
+        for task in 1..=TASKS_MAX {
+            assert_eq!(admit(task), Ok(()));
+        }
+        assert_eq!(admit(TASKS_MAX + 1), Err(Invalid::TooManyTasks));
+    }
+
+    #[test]
+    fn a_record_that_is_refused_changes_nothing() {
+        let mut rules = Rules::new(2);
+        let mut admit = |time_ns, cpu, event| {
+            let result = rules.admit(&Record { time_ns, cpu, event });
+            (result, rules.records, rules.lost, rules.time_ns)
+        };
+        let lost = |count| Event::Lost { count };
+        assert_eq!(admit(5, 1, lost(u64::MAX)), (Ok(()), 1, u64::MAX, 5));
+        assert_eq!(admit(6, 0, lost(1)), (Err(Invalid::TooManyLost), 1, u64::MAX, 5));
+        assert_eq!(admit(4, 0, lost(0)), (Err(Invalid::TimeBackwards), 1, u64::MAX, 5));
+        assert_eq!(admit(6, 2, lost(0)), (Err(Invalid::UnknownCpu(2)), 1, u64::MAX, 5));
+        assert_eq!(admit(7, 0, spawn(1, 0, 256)), (Err(Invalid::LongName), 1, u64::MAX, 5));
+        assert_eq!(admit(5, 0, spawn(1, 0, 0)), (Ok(()), 2, u64::MAX, 5));
+    }
+}

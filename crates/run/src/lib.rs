@@ -1,0 +1,22 @@
+//! Runs workloads on a simulated machine.
+//!
+//! [`run`] executes a workload with the memory manager of [`shootdown_vm`], under one design, and
+//! returns what it measured. [`programs`] are benchmarks. [`replay`] runs recordings of real
+//! programs.
+
+// In reading order.
+mod platform;
+mod instrumented;
+mod memory_model;
+mod outcome;
+mod kernel;
+mod checks;
+mod executor;
+pub mod programs;
+pub mod replay;
+
+pub use executor::run;
+pub use instrumented::{Instrumented, Unmaps};
+pub use memory_model::{Contents, FoundBy, WrongContent};
+pub use outcome::{Limits, Memory, Outcome, RunError};
+pub use platform::{SimPlatform, Traffic};

@@ -1,0 +1,95 @@
+//! Who runs where, and in which space: the state that a recording's records change.
+
+use std::collections::HashSet;
+
+use shootdown_recording::record::{Event, Owner, Record, SpaceId, TaskId};
+
+/// The state between two records.
+#[derive(Clone, Debug)]
+pub(crate) struct Tracker {
+    /// By number; the first is [`TaskId::KERNEL`].
+    tasks: Vec<Option<Task>>,
+    recorded_spaces: HashSet<SpaceId>,
+    cpus: Vec<Cpu>,
+}
+
+/// A task with a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Task {
+    pub(crate) owner: Owner,
+    pub(crate) space: SpaceId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    running: TaskId,
+    /// The space of whoever had one last: kernel threads borrow it.
+    loaded: Option<SpaceId>,
+}
+
+impl Tracker {
+    pub(crate) fn new(cpus: u32) -> Self {
+        let cpu = Cpu { running: TaskId::KERNEL, loaded: None };
+        let cpus = vec![cpu; cpus as usize];
+        Self { tasks: vec![None], recorded_spaces: HashSet::new(), cpus }
+    }
+
+    /// The task that runs on a CPU.
+    pub(crate) fn running(&self, cpu: u32) -> TaskId {
+        self.cpus[cpu as usize].running
+    }
+
+    /// What is known of a task; `None` for the kernel's.
+    pub(crate) fn task(&self, task: TaskId) -> Option<Task> {
+        self.tasks.get(task.0 as usize).copied().flatten()
+    }
+
+    /// The task that runs on a CPU, if it is the recorded program's.
+    pub(crate) fn recorded(&self, cpu: u32) -> Option<TaskId> {
+        let task = self.running(cpu);
+        self.task(task).is_some_and(|task| task.owner == Owner::Recorded).then_some(task)
+    }
+
+    /// Whether the space that a CPU has loaded is one of the recorded program.
+    pub(crate) fn has_recorded_space(&self, cpu: u32) -> bool {
+        let loaded = self.cpus[cpu as usize].loaded;
+        loaded.is_some_and(|space| self.recorded_spaces.contains(&space))
+    }
+
+    /// Takes a record into account, after whoever looks at the state before it has done so.
+    pub(crate) fn apply(&mut self, record: &Record) {
+        let running = self.running(record.cpu);
+        match &record.event {
+            Event::Task { task, owner, space, .. } => {
+                self.set(*task, Task { owner: *owner, space: *space });
+            }
+            Event::Spawn { task, space, .. } => {
+                self.set(*task, Task { owner: Owner::Recorded, space: *space });
+            }
+            Event::Exec { space, .. } => {
+                if let Some(task) = self.task(running) {
+                    self.set(running, Task { space: *space, ..task });
+                    self.cpus[record.cpu as usize].loaded = Some(*space);
+                }
+            }
+            Event::Running { task: next } | Event::Switch { next, .. } => {
+                let space = self.task(*next).map(|task| task.space);
+                let cpu = &mut self.cpus[record.cpu as usize];
+                cpu.running = *next;
+                cpu.loaded = space.or(cpu.loaded);
+            }
+            _ => {}
+        }
+    }
+
+    fn set(&mut self, task: TaskId, state: Task) {
+        if state.owner == Owner::Recorded {
+            self.recorded_spaces.insert(state.space);
+        }
+        let number = task.0 as usize;
+        if self.tasks.len() <= number {
+            self.tasks.resize(number + 1, None);
+        }
+        self.tasks[number] = Some(state);
+    }
+}

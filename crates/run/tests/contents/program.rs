@@ -1,0 +1,331 @@
+//! Random programs of a few threads that get in each other's way.
+
+use std::fmt;
+
+use shootdown_program::Workload;
+use shootdown_program::operation::{
+    Access, AreaId, ByAddress, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId,
+    Start, Steps,
+};
+use shootdown_sim::Rng;
+
+/// How many operations a program has, without those that set it up.
+const LENGTH: usize = 160;
+/// Areas are so small that threads meet, and files so large that not all of them have room.
+const AREA_PAGES: u64 = 10;
+const AREAS: u64 = 4;
+/// Memory that is used by its address begins here, and where areas are.
+const BY_ADDRESS: [u64; 2] = [0x4000, 16];
+const BY_ADDRESS_PAGES: u64 = 16;
+/// How many pages a large page has, and how many of these lie at [`BY_ADDRESS`]; where the second
+/// begins, threads meet, too.
+const LARGE: u64 = 512;
+const BLOCKS: u64 = 2;
+const BORDER: u64 = BY_ADDRESS[0] + LARGE - BY_ADDRESS_PAGES / 2;
+/// Among how many nodes pages are moved.
+pub(crate) const NODES: u64 = 2;
+/// Reads a large file, so that memory is short.
+const READER: ProgramId = ProgramId(50);
+/// The first process that is forked runs this program.
+const CHILD: u32 = 100;
+
+/// What sizes of pages a program asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    Small,
+    /// What lies at [`BY_ADDRESS`] is now and then made large.
+    Large,
+}
+
+/// How files are read where they are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    PageByPage,
+    Ahead,
+}
+
+impl Sizes {
+    /// How long the file is that one process reads, and how often: with what cannot be reclaimed,
+    /// it is more than there is memory, but for that which is left to large pages.
+    const fn reader(self) -> (u64, u64) {
+        match self {
+            Self::Small => (160, 4),
+            Self::Large => (384, 2),
+        }
+    }
+}
+
+/// A program: what each thread does, in one list from which any part can be left out.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    /// How many CPUs it is run on.
+    pub(crate) cpus: usize,
+    /// How much longer interrupts take than they should.
+    pub(crate) slowness: u64,
+    pub(crate) sizes: Sizes,
+    pub(crate) reading: Reading,
+    steps: Vec<(ProgramId, Operation)>,
+    /// Which of them are done.
+    pub(crate) kept: Vec<usize>,
+    processes: Vec<ProgramId>,
+}
+
+impl Program {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Of six seeds in a row, each pair comes once at least.
+        let reading = if seed.is_multiple_of(3) { Reading::Ahead } else { Reading::PageByPage };
+        let sizes = if seed.is_multiple_of(2) { Sizes::Large } else { Sizes::Small };
+        let mut maker = Maker { rng: Rng::new(seed), sizes, steps: Vec::new(), children: 0 };
+        let cpus = 2 + maker.below(3) as usize;
+        let slowness = 1 + maker.below(3) * 12;
+        let processes = 1 + maker.below(3) as u32;
+        let threads = maker.threads(processes);
+        for _ in 0..LENGTH {
+            let thread = threads[maker.below(threads.len() as u64) as usize];
+            maker.step(thread, cpus as u64);
+        }
+        maker.read_much();
+        let Maker { steps, .. } = maker;
+        let processes = (0..processes).map(ProgramId).chain([READER]).collect();
+        let kept = (0..steps.len()).collect();
+        Self { cpus, slowness, sizes, reading, kept, steps, processes }
+    }
+}
+
+impl Workload for Program {
+    fn name(&self) -> String {
+        "random".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        self.processes.iter().map(|&program| Start { program, cpu: None }).collect()
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let kept = self.kept.iter().map(|&index| &self.steps[index]);
+        let own: Vec<_> = kept.filter(|(of, _)| *of == program).map(|(_, step)| step).collect();
+        Box::new(own.into_iter().cloned().collect::<Vec<_>>().into_iter())
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpus, slowness, sizes, reading, processes, .. } = self;
+        writeln!(f, "{cpus} CPUs, interrupts {slowness} times as slow; begins with {processes:?}")?;
+        writeln!(f, "pages {sizes:?}; files read {reading:?}")?;
+        for &index in &self.kept {
+            let (thread, operation) = &self.steps[index];
+            writeln!(f, "{index:4}  thread {:3}: {operation:?}", thread.0)?;
+        }
+        Ok(())
+    }
+}
+
+struct Maker {
+    rng: Rng,
+    sizes: Sizes,
+    steps: Vec<(ProgramId, Operation)>,
+    children: u32,
+}
+
+impl Maker {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.rng.below(bound)
+    }
+
+    /// Processes with their areas and threads, of which there are four at most. Returns those.
+    fn threads(&mut self, processes: u32) -> Vec<ProgramId> {
+        let mut threads: Vec<_> = (0..processes).map(ProgramId).collect();
+        for process in threads.clone() {
+            for area in 0..AREAS {
+                let map = self.map(area);
+                self.steps.push((process, map));
+            }
+        }
+        for thread in processes..2.max(processes) + self.below(5 - u64::from(processes)) as u32 {
+            let process = ProgramId(self.below(u64::from(processes)) as u32);
+            self.steps.push((process, Operation::Spawn(ProgramId(thread))));
+            threads.push(ProgramId(thread));
+        }
+        threads.truncate(4);
+        threads
+    }
+
+    fn map(&mut self, area: u64) -> Operation {
+        let mapping = match area {
+            0 => Mapping::Anonymous,
+            1 => Mapping::PrivateFile(FileId(0)),
+            2 => Mapping::SharedFile(FileId(0)),
+            _ => Mapping::PrivateFile(FileId(1)),
+        };
+        let (area, permission) = (AreaId(area as u32), Permission::ReadWrite);
+        Operation::Map { area, pages: AREA_PAGES, permission, mapping }
+    }
+
+    fn step(&mut self, thread: ProgramId, cpus: u64) {
+        let step = match self.below(100) {
+            0..26 => self.touch(),
+            26..46 => self.touch_by_address(),
+            46..66 => self.change_by_address(),
+            66..80 => self.change(),
+            80..83 => return self.use_again(thread),
+            83..87 => Operation::Compute(self.below(8) * self.below(2000)),
+            87..90 => Operation::Migrate(self.below(cpus) as usize),
+            90..92 => Operation::Yield,
+            92..94 => Operation::Sleep(self.below(4000)),
+            94..97 if self.sizes == Sizes::Large => return self.make_large(thread),
+            _ if self.children < 3 => return self.fork(thread, cpus),
+            _ => self.touch(),
+        };
+        self.steps.push((thread, step));
+    }
+
+    /// A child that does what its parent could have done.
+    fn fork(&mut self, thread: ProgramId, cpus: u64) {
+        let child = ProgramId(CHILD + self.children);
+        self.children += 1;
+        self.steps.push((thread, Operation::Fork(child)));
+        for _ in 0..10 {
+            self.step(child, cpus);
+        }
+    }
+
+    fn touch(&mut self) -> Operation {
+        let (area, access) = (AreaId(self.below(AREAS) as u32), self.access());
+        let pages = self.range(0, AREA_PAGES, 3);
+        Operation::Touch { area, pages, access }
+    }
+
+    /// Uses a page for as long as other CPUs take to change many.
+    fn use_again(&mut self, thread: ProgramId) {
+        let page = self.addresses(1).start;
+        for _ in 0..16 {
+            let touch = ByAddress::Fault { page, access: self.access(), entry: Entry::Absent };
+            let compute = Operation::Compute(self.below(8000));
+            self.steps.extend([Operation::ByAddress(touch), compute].map(|step| (thread, step)));
+        }
+    }
+
+    fn change(&mut self) -> Operation {
+        let (number, pages) = (self.below(AREAS), self.range(0, AREA_PAGES, 6));
+        let area = AreaId(number as u32);
+        match self.below(14) {
+            10.. => {
+                let (pages, node) = (0..AREA_PAGES, self.below(NODES) as usize);
+                Operation::MovePages { area, pages, node }
+            }
+            0..3 => Operation::Discard { area, pages },
+            3..5 => Operation::Unmap { area, pages },
+            5..7 => Operation::Protect { area, pages, permission: Permission::ReadWrite },
+            7 => Operation::Protect { area, pages, permission: Permission::Read },
+            8 => Operation::Protect { area, pages, permission: Permission::None },
+            _ => self.map(number),
+        }
+    }
+
+    fn touch_by_address(&mut self) -> Operation {
+        let (page, access) = (self.addresses(1).start, self.access());
+        Operation::ByAddress(ByAddress::Fault { page, access, entry: Entry::Absent })
+    }
+
+    /// A block of pages, some of which are written, becomes a large page; when others have had time
+    /// to use them, too.
+    fn make_large(&mut self, thread: ProgramId) {
+        let (pages, wait_ns) = (self.block(), self.below(20) * 1000);
+        let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+        let by_address = Operation::ByAddress;
+        let map = ByAddress::Map {
+            pages: pages.clone(),
+            permission,
+            mapping,
+            filling: Filling::OnDemand,
+        };
+        let written = (0..8).map(|page| pages.start + page).chain([pages.end - 3]);
+        let write = |page| ByAddress::Fault { page, access: Access::Write, entry: Entry::Absent };
+        let begin = [map].into_iter().chain(written.map(write)).map(by_address);
+        let end = [Operation::Compute(wait_ns), by_address(ByAddress::Collapse(pages.clone()))];
+        self.steps.extend(begin.chain(end).map(|step| (thread, step)));
+    }
+
+    fn change_block(&mut self) -> ByAddress {
+        let (pages, permission) = (self.block(), Permission::ReadWrite);
+        match self.below(12) {
+            0..6 => ByAddress::Collapse(pages),
+            6 => ByAddress::Unmap(pages),
+            7 => ByAddress::Discard(pages),
+            8 => ByAddress::Protect { pages, permission: Permission::Read },
+            9 => ByAddress::Protect { pages, permission },
+            10 => ByAddress::Move { from: pages, to: self.block() },
+            _ => ByAddress::MovePages { pages, node: self.below(NODES) as usize },
+        }
+    }
+
+    fn block(&mut self) -> std::ops::Range<u64> {
+        let start = BY_ADDRESS[0] + self.below(BLOCKS) * LARGE;
+        start..start + LARGE
+    }
+
+    fn change_by_address(&mut self) -> Operation {
+        if self.sizes == Sizes::Large && self.below(4) == 0 {
+            return Operation::ByAddress(self.change_block());
+        }
+        if self.below(8) == 0 {
+            let (pages, node) = (self.addresses(BY_ADDRESS_PAGES), self.below(NODES) as usize);
+            return Operation::ByAddress(ByAddress::MovePages { pages, node });
+        }
+        let pages = self.addresses(6);
+        let filling = Filling::OnDemand;
+        let mapping = match self.below(4) {
+            0 => Mapping::PrivateFile(FileId(2)),
+            1 => Mapping::SharedFile(FileId(2)),
+            _ => Mapping::Anonymous,
+        };
+        let permission = Permission::ReadWrite;
+        Operation::ByAddress(match self.below(12) {
+            0..2 => ByAddress::Map { pages, permission, mapping, filling },
+            2 => ByAddress::Unmap(pages),
+            3..5 => ByAddress::Protect { pages, permission },
+            5 => ByAddress::Protect { pages, permission: Permission::Read },
+            6..8 => ByAddress::Discard(pages),
+            8..10 => ByAddress::Offer(pages),
+            _ => ByAddress::Move { to: self.target(&pages), from: pages },
+        })
+    }
+
+    /// As long, most of the time; and in place, now and then.
+    fn target(&mut self, from: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+        let start = if self.below(4) == 0 { from.start } else { self.addresses(1).start };
+        let length = from.end - from.start;
+        start..start + if self.below(3) == 0 { 1 + self.below(6) } else { length }
+    }
+
+    fn access(&mut self) -> Access {
+        if self.below(2) == 0 { Access::Read } else { Access::Write }
+    }
+
+    fn addresses(&mut self, length: u64) -> std::ops::Range<u64> {
+        // Areas come one in five times.
+        let first = match self.below(10) {
+            0..2 => BY_ADDRESS[1],
+            2..5 if self.sizes == Sizes::Large => BORDER,
+            _ => BY_ADDRESS[0],
+        };
+        self.range(first, BY_ADDRESS_PAGES, length)
+    }
+
+    fn range(&mut self, first: u64, pages: u64, length: u64) -> std::ops::Range<u64> {
+        let start = self.below(pages);
+        let end = (start + 1 + self.below(length)).min(pages);
+        first + start..first + end
+    }
+
+    /// A process that reads a large file again and again, and writes some of its pages.
+    fn read_much(&mut self) {
+        let area = AreaId(9);
+        let mapping = Mapping::SharedFile(FileId(9));
+        let ((pages, laps), permission) = (self.sizes.reader(), Permission::ReadWrite);
+        self.steps.push((READER, Operation::Map { area, pages, permission, mapping }));
+        for start in (0..laps).flat_map(|_| (0..pages).step_by(8)) {
+            let access = if start % 32 == 0 { Access::Write } else { Access::Read };
+            self.steps.push((READER, Operation::Touch { area, pages: start..start + 8, access }));
+        }
+    }
+}

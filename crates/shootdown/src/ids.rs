@@ -1,0 +1,43 @@
+//! The numbers by which the engine, the kernel and the hardware name CPUs, spaces, page tables and
+//! tags.
+
+/// A CPU's number, dense from 0, as the kernel counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+impl CpuId {
+    /// The number as an index into per-CPU arrays.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The id of a [`Space`](crate::Space): never 0, and unique among the spaces of one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpaceId(pub(crate) u64);
+
+impl SpaceId {
+    /// The id as a number: 1 for the first space, and counting.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// The physical address of the top level of a page table, as the hardware loads it (CR3, TTBR0,
+/// satp). The engine only passes it to [`Machine::load`](crate::Machine::load).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Root(pub u64);
+
+/// The number by which the hardware distinguishes the translations of address spaces (x86 PCID,
+/// Arm and RISC-V ASID). [`Tagging`](crate::Tagging) describes how spaces get their tags.
+///
+/// Tag 0 belongs to the kernel's own root and to machines without tags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u16);
+
+impl Tag {
+    /// The tag under which the kernel's own root is loaded; the only one on a machine without tags.
+    pub const KERNEL: Self = Self(0);
+}

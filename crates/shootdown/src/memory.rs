@@ -1,0 +1,234 @@
+//! The contract with the machine's memory: shared words, full barriers, prefetches.
+//!
+//! The engine's protocols run on [`Word`]s. A kernel writes `type Word = AtomicU64`. The type is a
+//! parameter so that the same source also runs under a model checker, where a load may return any
+//! value that the memory model allows, and on a simulated machine, where an access costs as much as
+//! the transfer of its cache line.
+//!
+//! Everything that needs words and barriers alone (flush log, doorbell, sets of CPUs, presence)
+//! needs [`Memory`], and not the whole [`Machine`](crate::Machine).
+
+#![expect(unsafe_code, reason = "states a contract that the engine's safety rests on")]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::rules::{Kind, Rule};
+
+/// Soundness rests on the traits for sizes, so the engine alone implements them.
+pub(crate) mod sealed {
+    /// Implemented for arrays.
+    pub trait Sealed {}
+}
+
+/// A 64-bit word of shared memory, laid out exactly like [`AtomicU64`].
+///
+/// Each method has the meaning of the method of the same name of [`AtomicU64`].
+pub trait Word: Send + Sync {
+    /// A word that holds `value`.
+    fn new(value: u64) -> Self;
+    /// Reads the word.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes the word.
+    fn store(&self, value: u64, order: Ordering);
+    /// Writes the word and returns the previous value.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Adds, wrapping, and returns the previous value.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    /// Sets bits and returns the previous value.
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64;
+    /// Clears the bits that `value` lacks and returns the previous value.
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64;
+    /// Writes `new` if the word holds `current`, and returns the previous value.
+    ///
+    /// # Errors
+    ///
+    /// The value that the word holds, if that is not `current`.
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
+}
+
+/// Implements [`Word`] by the methods of the same names of an atomic type.
+///
+/// For [`AtomicU64`] and for the stand-ins of model checkers; `$inner` reaches the atomic from
+/// `self`.
+#[macro_export]
+macro_rules! word_by_atomic {
+    ($word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr) => {
+        impl $crate::Word for $word {
+            #[inline]
+            fn new($value: u64) -> Self {
+                $new
+            }
+            #[inline]
+            fn load(&self, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.load(order)
+            }
+            #[inline]
+            fn store(&self, value: u64, order: ::core::sync::atomic::Ordering) {
+                let $this = self;
+                $inner.store(value, order);
+            }
+            #[inline]
+            fn swap(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.swap(value, order)
+            }
+            #[inline]
+            fn fetch_add(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_add(value, order)
+            }
+            #[inline]
+            fn fetch_or(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_or(value, order)
+            }
+            #[inline]
+            fn fetch_and(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
+                let $this = self;
+                $inner.fetch_and(value, order)
+            }
+            #[inline]
+            fn compare_exchange(
+                &self,
+                current: u64,
+                new: u64,
+                success: ::core::sync::atomic::Ordering,
+                failure: ::core::sync::atomic::Ordering,
+            ) -> ::core::result::Result<u64, u64> {
+                let $this = self;
+                $inner.compare_exchange(current, new, success, failure)
+            }
+        }
+    };
+}
+
+word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
+
+/// Room for the allocator of global tags. Implemented for arrays of words, and for nothing else.
+pub trait TagWords<W>: sealed::Sealed + Send + Sync {
+    /// All zero.
+    fn zero() -> Self;
+    /// The words.
+    fn words(&self) -> &[W];
+}
+
+impl<W: Word, const N: usize> sealed::Sealed for [W; N] {}
+impl<W: Word, const N: usize> TagWords<W> for [W; N] {
+    fn zero() -> Self {
+        core::array::from_fn(|_| W::new(0))
+    }
+    #[inline]
+    fn words(&self) -> &[W] {
+        self
+    }
+}
+
+/// The memory of a machine: its words and its barriers.
+///
+/// The engine calls every method also in the handler of the flush interrupt, so none may block,
+/// allocate, or take a lock that this CPU may already hold.
+///
+/// # Safety
+///
+/// An implementation guarantees:
+///
+/// - [`fence`](Self::fence) orders every earlier load and store of this CPU before every later one,
+///   as all CPUs observe them. So do the three combined operations, after their access;
+/// - the methods of [`Word`](Self::Word) do what those of `AtomicU64` do.
+pub unsafe trait Memory: Sync + Sized {
+    /// The engine's shared words: `AtomicU64` on hardware.
+    type Word: Word;
+
+    /// Whether [`prefetch`](Self::prefetch) does anything. If not, no code is left for it.
+    const PREFETCHES: bool = true;
+
+    /// A full barrier: no load passes an earlier store (`mfence`, `dmb ish`, `fence rw,rw`).
+    fn fence(&self);
+
+    /// Stores, then a full barrier. On x86, override it with one `xchg`.
+    #[inline]
+    fn store_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) {
+        word.store(value, order);
+        self.fence();
+    }
+
+    /// Adds, then a full barrier. On x86, override it with one `lock xadd`.
+    #[inline]
+    fn fetch_add_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
+        let previous = word.fetch_add(value, order);
+        self.fence();
+        previous
+    }
+
+    /// Sets bits, then a full barrier. On x86, override it with one locked operation.
+    #[inline]
+    fn fetch_or_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
+        let previous = word.fetch_or(value, order);
+        self.fence();
+        previous
+    }
+
+    /// A hint that the caller will soon read `word`, so that its cache line can be fetched.
+    ///
+    /// A flush prefetches the state of every CPU that it is going to read, so that the misses
+    /// overlap. On x86 they overlap without a hint, as far ahead as the CPU speculates. Where
+    /// acquiring loads are kept in order (Arm's `ldar`), they do not.
+    #[inline]
+    fn prefetch(&self, word: &Self::Word) {
+        let _ = word;
+    }
+
+    /// Test hook: whether the engine breaks `rule` at the caller's location. Must return `false`.
+    #[doc(hidden)]
+    #[inline]
+    #[track_caller]
+    fn breaks(&self, rule: Rule) -> bool {
+        let _ = rule;
+        false
+    }
+}
+
+/// The ordering that `rule` demands, or relaxed where the memory breaks the rule.
+///
+/// # Panics
+///
+/// If the rule is not about an ordering.
+#[inline]
+#[track_caller]
+pub(crate) fn order<M: Memory>(memory: &M, rule: Rule) -> Ordering {
+    let Kind::Ordering(ordering) = rule.kind() else { unreachable!("{rule:?} is not an ordering") };
+    if memory.breaks(rule) { Ordering::Relaxed } else { ordering }
+}
+
+/// The full barrier that `rule` demands.
+#[inline]
+#[track_caller]
+pub(crate) fn fence<M: Memory>(memory: &M, rule: Rule) {
+    if !memory.breaks(rule) {
+        memory.fence();
+    }
+}
+
+/// A store ordered by `ordering`, and then the full barrier that `rule` demands.
+#[inline]
+#[track_caller]
+pub(crate) fn store_then_fence<M: Memory>(
+    memory: &M,
+    word: &M::Word,
+    value: u64,
+    ordering: Rule,
+    rule: Rule,
+) {
+    if memory.breaks(rule) {
+        word.store(value, order(memory, ordering));
+    } else {
+        memory.store_then_fence(word, value, order(memory, ordering));
+    }
+}

@@ -1,0 +1,79 @@
+//! User mode: into it, and back for a system call, a fault, or an interrupt.
+
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use shootdown_vm::Access;
+
+use super::interrupts;
+use super::register::read;
+use crate::kernel::arch::contract::{User, UserExit};
+
+global_asm!(include_str!("user.s"));
+
+// What `user.s` knows of `User`. The state of the processor (`SPSR_EL1`) and x5 are the machine's;
+// at the beginning 0, which is EL0 with interrupts let in.
+const _: () = assert!(
+    offset_of!(User, task) == 0
+        && offset_of!(User, address) == 8
+        && offset_of!(User, count) == 16
+        && offset_of!(User, stride) == 24
+        && offset_of!(User, value) == 32
+        && offset_of!(User, pc) == 40
+        && offset_of!(User, machine) == 48
+);
+
+unsafe extern "C" {
+    fn enter_user(user: *mut User) -> u64;
+    static user_code_start: u8;
+    static user_code_end: u8;
+}
+
+/// What `vectors.s` says that has happened.
+const EXCEPTION: u64 = 0;
+
+pub(super) fn run(user: &mut User) -> UserExit {
+    // SAFETY: user code changes its registers, and what is mapped for it.
+    let kind = unsafe { enter_user(user) };
+    if kind == EXCEPTION {
+        exit_by_exception()
+    } else {
+        interrupts::take_interrupt();
+        UserExit::Interrupt
+    }
+}
+
+pub(super) fn code() -> &'static [u8] {
+    let (start, end) = (&raw const user_code_start, &raw const user_code_end);
+    // SAFETY: between these lies the code.
+    unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
+}
+
+/// `ESR_EL1.EC`.
+const SYSTEM_CALL: u64 = 0x15;
+const INSTRUCTION_ABORT: u64 = 0x20;
+const DATA_ABORT: u64 = 0x24;
+
+/// What `ESR_EL1` says of the exception that was just taken; no other has been since.
+fn exit_by_exception() -> UserExit {
+    let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
+    let access = match syndrome >> 26 & 0x3f {
+        SYSTEM_CALL => return UserExit::Done,
+        INSTRUCTION_ABORT if is_refusal(syndrome) => Access::Execute,
+        DATA_ABORT if is_refusal(syndrome) => {
+            const WRITE: u64 = 1 << 6;
+            if syndrome & WRITE != 0 { Access::Write } else { Access::Read }
+        }
+        _ => {
+            let pc = read!("elr_el1");
+            panic!("user exception: esr={syndrome:#x} far={address:#x} pc={pc:#x}")
+        }
+    };
+    UserExit::Fault { address, access }
+}
+
+/// Whether the fault's status is one of page tables: a translation, access flag or permission
+/// fault, at any level.
+fn is_refusal(syndrome: u64) -> bool {
+    matches!(syndrome >> 2 & 0xf, 1..=3)
+}

@@ -1,0 +1,254 @@
+# Exceptions: what the CPU enters, and what leads to user mode and back.
+
+    .equ PRMD, 0x1
+    .equ ERA, 0x6
+    .equ PGD, 0x1b
+    .equ TLBRSAVE, 0x8b
+    # Each CPU has its own. In SAVE0 what is in a register's way; of who is in user mode, in SAVE1
+    # its User, and in SAVE2 the kernel's stack.
+    .equ SAVE0, 0x30
+    .equ SAVE1, 0x31
+    .equ SAVE2, 0x32
+
+    .section .text.trap, "ax"
+
+# TLB refills come here, in direct address mode: by the address that TLBRENTRY has, which is
+# physical. What is missing everywhere is a page that is not valid, too: see the page-table format.
+    .balign 4096
+    .globl refill_entry
+refill_entry:
+    csrwr   $t0, TLBRSAVE
+    csrrd   $t0, PGD
+    lddir   $t0, $t0, 3
+    lddir   $t0, $t0, 2
+    lddir   $t0, $t0, 1
+    ldpte   $t0, 0
+    ldpte   $t0, 1
+    tlbfill
+    csrrd   $t0, TLBRSAVE
+    ertn
+
+# All other exceptions, and interrupts, which are masked from here on.
+    .balign 4096
+    .globl trap_entry
+trap_entry:
+    csrwr   $t0, SAVE0
+    csrrd   $t0, PRMD
+    andi    $t0, $t0, 3
+    bnez    $t0, from_user
+
+# From the kernel: what a call of Rust may change is kept on the stack, and what says where to go on.
+    .equ FRAME, 160
+    # A stack that is nowhere would have us come here for ever.
+    srli.d  $t0, $sp, 60
+    addi.d  $t0, $t0, -9
+    bnez    $t0, lost_stack
+    addi.d  $sp, $sp, -FRAME
+    csrrd   $t0, SAVE0
+    st.d    $ra, $sp, 0
+    st.d    $a0, $sp, 8
+    st.d    $a1, $sp, 16
+    st.d    $a2, $sp, 24
+    st.d    $a3, $sp, 32
+    st.d    $a4, $sp, 40
+    st.d    $a5, $sp, 48
+    st.d    $a6, $sp, 56
+    st.d    $a7, $sp, 64
+    st.d    $t0, $sp, 72
+    st.d    $t1, $sp, 80
+    st.d    $t2, $sp, 88
+    st.d    $t3, $sp, 96
+    st.d    $t4, $sp, 104
+    st.d    $t5, $sp, 112
+    st.d    $t6, $sp, 120
+    st.d    $t7, $sp, 128
+    st.d    $t8, $sp, 136
+    # Who was about to sleep goes on behind that: the interrupt that it waits for is this one.
+    csrrd   $a0, ERA
+    la.pcrel $t0, sleep_begin
+    la.pcrel $t1, sleep_end
+    sub.d   $t2, $a0, $t0
+    sub.d   $t0, $t1, $t0
+    bgeu    $t2, $t0, 1f
+    move    $a0, $t1
+1:
+    csrrd   $t0, PRMD
+    st.d    $a0, $sp, 144
+    st.d    $t0, $sp, 152
+    bl      trap_in_kernel              # (where)
+    ld.d    $t0, $sp, 144
+    csrwr   $t0, ERA
+    ld.d    $t0, $sp, 152
+    csrwr   $t0, PRMD
+    ld.d    $ra, $sp, 0
+    ld.d    $a0, $sp, 8
+    ld.d    $a1, $sp, 16
+    ld.d    $a2, $sp, 24
+    ld.d    $a3, $sp, 32
+    ld.d    $a4, $sp, 40
+    ld.d    $a5, $sp, 48
+    ld.d    $a6, $sp, 56
+    ld.d    $a7, $sp, 64
+    ld.d    $t0, $sp, 72
+    ld.d    $t1, $sp, 80
+    ld.d    $t2, $sp, 88
+    ld.d    $t3, $sp, 96
+    ld.d    $t4, $sp, 104
+    ld.d    $t5, $sp, 112
+    ld.d    $t6, $sp, 120
+    ld.d    $t7, $sp, 128
+    ld.d    $t8, $sp, 136
+    addi.d  $sp, $sp, FRAME
+    ertn
+
+lost_stack:
+    la.pcrel $sp, last_stack_end
+    csrrd   $a0, ERA
+    bl      trap_without_stack          # (where)
+
+    .section .bss
+    .balign 16
+    .space 0x4000
+last_stack_end:
+    .section .text.trap
+
+# sleep(): lets interrupts in and waits for one; returns with them masked. An interrupt between the
+# two would leave IDLE to wait for the next: the handler skips it (above).
+    .globl sleep
+sleep:
+    li.w    $t0, 4                      # CRMD.IE
+sleep_begin:
+    csrxchg $t0, $t0, 0
+    idle    0
+sleep_end:
+    li.w    $t0, 4
+    csrxchg $zero, $t0, 0
+    ret
+
+# What is kept across a call.
+    .equ KEPT, 96
+.macro push_kept
+    addi.d  $sp, $sp, -KEPT
+    st.d    $ra, $sp, 0
+    st.d    $fp, $sp, 8
+    st.d    $s0, $sp, 16
+    st.d    $s1, $sp, 24
+    st.d    $s2, $sp, 32
+    st.d    $s3, $sp, 40
+    st.d    $s4, $sp, 48
+    st.d    $s5, $sp, 56
+    st.d    $s6, $sp, 64
+    st.d    $s7, $sp, 72
+    st.d    $s8, $sp, 80
+.endm
+.macro pop_kept
+    ld.d    $ra, $sp, 0
+    ld.d    $fp, $sp, 8
+    ld.d    $s0, $sp, 16
+    ld.d    $s1, $sp, 24
+    ld.d    $s2, $sp, 32
+    ld.d    $s3, $sp, 40
+    ld.d    $s4, $sp, 48
+    ld.d    $s5, $sp, 56
+    ld.d    $s6, $sp, 64
+    ld.d    $s7, $sp, 72
+    ld.d    $s8, $sp, 80
+    addi.d  $sp, $sp, KEPT
+.endm
+
+# enter_user(user): to user mode with the registers of a User; returns when it comes back.
+    .globl enter_user
+enter_user:
+    push_kept
+    move    $t0, $sp
+    csrwr   $t0, SAVE2
+    move    $t0, $a0
+    csrwr   $t0, SAVE1
+    ld.d    $t0, $a0, 40                # User::pc
+    csrwr   $t0, ERA
+    li.w    $t0, 7                      # PLV3, and IE
+    csrwr   $t0, PRMD
+    ld.d    $t0, $a0, 48                # User::machine
+    ld.d    $a1, $a0, 8
+    ld.d    $a2, $a0, 16
+    ld.d    $a3, $a0, 24
+    ld.d    $a4, $a0, 32
+    ld.d    $a0, $a0, 0
+    ertn
+
+from_user:
+    csrrd   $t0, SAVE1
+    st.d    $a0, $t0, 0
+    st.d    $a1, $t0, 8
+    st.d    $a2, $t0, 16
+    st.d    $a3, $t0, 24
+    st.d    $a4, $t0, 32
+    csrrd   $a0, ERA
+    st.d    $a0, $t0, 40
+    csrrd   $a0, SAVE0
+    st.d    $a0, $t0, 48
+    csrrd   $sp, SAVE2
+    pop_kept
+    ret
+
+# switch_stack(from, to): puts off the one thread and goes on with the other.
+    .globl switch_stack
+switch_stack:
+    push_kept
+    st.d    $sp, $a0, 0
+    move    $sp, $a1
+    pop_kept
+    ret
+
+# Where a thread begins that has not run: its entry is in s0, what that is given in s1.
+    .globl thread_start
+thread_start:
+    move    $a0, $s1
+    jirl    $ra, $s0, 0
+    break   0
+
+# The code of user threads, which may lie anywhere: Task in a0, address, count, stride and value in
+# a1 to a4. t0 is all that it changes besides.
+    .globl user_code_begin
+user_code_begin:
+    li.w    $t0, 1
+    beq     $a0, $t0, 11f
+    li.w    $t0, 2
+    beq     $a0, $t0, 12f
+    li.w    $t0, 3
+    beq     $a0, $t0, 13f
+    li.w    $t0, 4
+    beq     $a0, $t0, 14f
+    # Read.
+10: beqz    $a2, 9f
+    ld.d    $t0, $a1, 0
+    move    $a4, $t0
+    add.d   $a1, $a1, $a3
+    addi.d  $a2, $a2, -1
+    b       10b
+    # Write.
+11: beqz    $a2, 9f
+    st.d    $a4, $a1, 0
+    add.d   $a1, $a1, $a3
+    addi.d  $a2, $a2, -1
+    b       11b
+    # ReadWhile.
+12: beqz    $a2, 9f
+    ld.d    $t0, $a1, 0
+    addi.d  $a2, $a2, -1
+    beq     $t0, $a4, 12b
+    move    $a4, $t0
+    b       9f
+    # WriteOften.
+13: beqz    $a2, 9f
+    st.d    $a4, $a1, 0
+    addi.d  $a2, $a2, -1
+    b       13b
+    # Spin.
+14: beqz    $a2, 9f
+    addi.d  $a2, $a2, -1
+    b       14b
+9:  syscall 0
+    b       user_code_begin
+    .globl user_code_end
+user_code_end:

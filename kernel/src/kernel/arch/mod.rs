@@ -1,0 +1,28 @@
+//! The architecture that the kernel is built for, and what the kernel asks of it.
+//!
+//! Everything above this is the same for all. Besides the trait, an architecture has: `boot.s`,
+//! which brings each CPU to Rust, with interrupts masked, its MMU on, and on a stack of its own;
+//! `link.ld`; the vectors; and the drivers of the few devices that are needed. It calls the kernel
+//! by [`upcalls`] alone.
+
+mod contract;
+mod payload;
+mod upcalls;
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::X86_64 as Arch;
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::Aarch64 as Arch;
+
+#[cfg(target_arch = "loongarch64")]
+mod loongarch64;
+#[cfg(target_arch = "loongarch64")]
+pub(crate) use loongarch64::LoongArch64 as Arch;
+
+pub(crate) use contract::{Architecture, Boot, Interrupt, Status, Task, User, UserExit};
+pub(crate) use upcalls::set_interrupt_handler;

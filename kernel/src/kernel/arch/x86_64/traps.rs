@@ -1,0 +1,150 @@
+//! What interrupts and exceptions do.
+
+use super::registers::fault_address;
+use super::{apic, cpu, time, vectors};
+use crate::kernel::arch::contract::{Interrupt, User};
+use crate::kernel::arch::upcalls;
+
+/// What the stubs of `vectors.s` push, from the last to the first.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Frame {
+    r15: u64,
+    r14: u64,
+    r13: u64,
+    r12: u64,
+    r11: u64,
+    r10: u64,
+    r9: u64,
+    r8: u64,
+    rdi: u64,
+    rsi: u64,
+    rbp: u64,
+    rbx: u64,
+    rdx: u64,
+    rcx: u64,
+    rax: u64,
+    vector: u64,
+    error: u64,
+    rip: u64,
+    cs: u64,
+    flags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+/// Why user mode was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Left {
+    /// A system call.
+    Call,
+    /// An interrupt, of which the kernel has been told.
+    Interrupt,
+    /// A page fault: the address and the error code are in [`User::machine`].
+    Fault,
+    /// An interrupt, of which there is nothing to tell.
+    Nothing,
+}
+
+/// What [`User::machine`] holds.
+pub(super) const FLAGS: usize = 0;
+pub(super) const SCRATCH: usize = 1;
+pub(super) const FAULT_ADDRESS: usize = 2;
+pub(super) const FAULT_ERROR: usize = 3;
+
+/// In the kernel, only interrupts may come.
+pub(super) extern "C" fn trap_in_kernel(frame: &Frame) {
+    if interrupt(frame.vector as u8).is_none() {
+        unexpected(frame);
+    }
+}
+
+pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Left {
+    (user.task, user.address, user.count) =
+        (frame.rdi as usize, frame.rsi as usize, frame.rdx as usize);
+    (user.stride, user.value, user.pc) =
+        (frame.rcx as usize, frame.r8 as usize, frame.rip as usize);
+    (user.machine[FLAGS], user.machine[SCRATCH]) = (frame.flags as usize, frame.r9 as usize);
+    match frame.vector as u8 {
+        vectors::CALL => Left::Call,
+        vectors::PAGE_FAULT => {
+            user.machine[FAULT_ADDRESS] = fault_address() as usize;
+            user.machine[FAULT_ERROR] = frame.error as usize;
+            Left::Fault
+        }
+        vector => interrupt(vector).unwrap_or_else(|| unexpected(frame)),
+    }
+}
+
+/// Handles an interrupt; `None` if it is no interrupt of ours.
+fn interrupt(vector: u8) -> Option<Left> {
+    let interrupt = match vector {
+        vectors::FLUSH => Interrupt::Flush,
+        vectors::WAKE => Interrupt::Wake,
+        vectors::TIMER => {
+            apic::end_of_interrupt();
+            if !time::is_due() {
+                return Some(Left::Nothing);
+            }
+            upcalls::interrupt(Interrupt::Timer);
+            return Some(Left::Interrupt);
+        }
+        // It is not to be acknowledged.
+        vectors::SPURIOUS => return Some(Left::Nothing),
+        _ => return None,
+    };
+    apic::end_of_interrupt();
+    upcalls::interrupt(interrupt);
+    Some(Left::Interrupt)
+}
+
+/// Says what has happened, and ends the run.
+pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
+    cpu::recover();
+    let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
+    let (name, cr2) = (name(*vector as u8), fault_address());
+    let mode = if *cs == u64::from(cpu::KERNEL_CODE) { "kernel" } else { "user" };
+    panic!(
+        "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
+         flags={flags:#x} cr2={cr2:#x}"
+    )
+}
+
+fn name(vector: u8) -> &'static str {
+    const NAMES: [&str; vectors::EXCEPTIONS as usize] = [
+        "divide error",
+        "debug",
+        "non-maskable interrupt",
+        "breakpoint",
+        "overflow",
+        "bound range exceeded",
+        "invalid opcode",
+        "device not available",
+        "double fault",
+        "coprocessor overrun",
+        "invalid task state",
+        "segment not present",
+        "stack fault",
+        "general protection",
+        "page fault",
+        "exception 15",
+        "x87 error",
+        "alignment check",
+        "machine check",
+        "SIMD error",
+        "virtualization",
+        "control protection",
+        "exception 22",
+        "exception 23",
+        "exception 24",
+        "exception 25",
+        "exception 26",
+        "exception 27",
+        "hypervisor injection",
+        "VMM communication",
+        "security",
+        "exception 31",
+    ];
+    NAMES.get(usize::from(vector)).copied().unwrap_or("interrupt that nobody sends")
+}

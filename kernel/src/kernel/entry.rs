@@ -1,0 +1,53 @@
+//! Where CPUs come from the architecture's code, and what they then do.
+
+#![expect(unsafe_code, reason = "the architecture calls these by their names")]
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use crate::kernel::arch::{Arch, Architecture, Boot, Status};
+use crate::kernel::boot_memory::BootMemory;
+use crate::kernel::console::println;
+use crate::kernel::end::end;
+use crate::kernel::load::{BadLine, Load, Mode};
+use crate::kernel::{fault_injection, paths, run, smoke};
+
+/// Whether a workload is run. The first CPU stores it before there are others.
+static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: no other function has this name. `arch::upcalls` declares it with this type.
+#[unsafe(no_mangle)]
+extern "Rust" fn main_on_first_cpu(boot: &Boot) -> ! {
+    Arch::set_up_cpu(0);
+    let load = Load::parse(boot.load)
+        .unwrap_or_else(|BadLine(line)| panic!("unsupported load: `{}`", line.escape_ascii()));
+    println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
+    match load.mode {
+        Mode::Workload => {
+            RUNS_WORKLOAD.store(true, Ordering::Release);
+            run::run(boot, &load)
+        }
+        Mode::Paths => paths::run(boot, load.rounds),
+        Mode::Smoke => smoke::run(&mut BootMemory::new(boot), load.cpus),
+        Mode::FaultInjection => {
+            let mut memory = BootMemory::new(boot);
+            fault_injection::set_up(&mut memory, load.cpus);
+            smoke::run(&mut memory, load.cpus);
+            fault_injection::run(&mut memory, &load)
+        }
+    }
+    end(Status::Passed)
+}
+
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+extern "Rust" fn main_on_other_cpu(cpu: u32) -> ! {
+    Arch::set_up_cpu(cpu);
+    if RUNS_WORKLOAD.load(Ordering::Acquire) {
+        run::run_on_other();
+    }
+    smoke::run_on_other(cpu);
+    fault_injection::run_on_other(cpu);
+    loop {
+        Arch::wait_for_interrupt();
+    }
+}

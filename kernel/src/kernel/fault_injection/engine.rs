@@ -1,0 +1,97 @@
+//! The engine that faults are injected into: the kernel's half of its machine, and a processor with
+//! a fault.
+
+#![expect(unsafe_code, reason = "the kernel's half of the engine's contract")]
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
+use shootdown_hw::{Bare, Kernel, Processor as _};
+
+use crate::kernel::arch::{Arch, Architecture, Interrupt};
+use crate::kernel::boot_memory::BootMemory;
+use crate::kernel::fault_injection::fault::Faulty;
+
+pub(crate) type Machine = Bare<FaultyKernel>;
+
+/// Where the trials' kernel keeps things.
+#[derive(Debug)]
+pub(crate) struct FaultyKernel {
+    cpus: &'static [Cpu<Bare<Self>>],
+}
+
+/// Flush interrupts sent, one for each target.
+static SENT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: CPUs keep their numbers, and their states stay; the architecture sends interrupts so that
+// who takes them finds memory as it is; the kernel's root is never given back.
+unsafe impl Kernel for FaultyKernel {
+    type Processor = Faulty<<Arch as Architecture>::Processor>;
+    type CpuBits = [u64; 1];
+
+    fn state(&self, cpu: CpuId) -> &Cpu<Bare<Self>> {
+        &self.cpus[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(Arch::cpu())
+    }
+    fn root(&self) -> Root {
+        Arch::kernel_root()
+    }
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
+        SENT.fetch_add(cpus.len() as u64, Ordering::Relaxed);
+        Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
+    }
+    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
+        Arch::relax();
+    }
+    fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
+        // Nothing of a trial is used again.
+    }
+}
+
+/// Published by `make`, for whoever finds it there.
+static ENGINE: AtomicPtr<Shootdown<Machine>> = AtomicPtr::new(ptr::null_mut());
+
+/// Makes the engine, on the first CPU.
+pub(crate) fn make(memory: &mut BootMemory, cpus: u32) {
+    let cpus = memory.keep(cpus as usize, |_| Cpu::new());
+    let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
+    let engine = &memory.keep(1, machine)[0];
+    ENGINE.store(ptr::from_ref(engine).cast_mut(), Ordering::Release);
+}
+
+/// Whether there is one.
+pub(crate) fn is_made() -> bool {
+    !ENGINE.load(Ordering::Acquire).is_null()
+}
+
+pub(crate) fn engine() -> &'static Shootdown<Machine> {
+    // SAFETY: null, or what was made, which stays.
+    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }.expect("it is made first of all")
+}
+
+/// Whether what is cached is cached under a tag.
+pub(crate) fn has_tags() -> bool {
+    engine().machine().processor().tag_count() > 0
+}
+
+/// Calls `f` with the token of this CPU, interrupts masked.
+pub(crate) fn here<R>(f: impl FnOnce(&Here<'static, Machine>) -> R) -> R {
+    let were_masked = Arch::interrupts_masked();
+    Arch::mask_interrupts();
+    // SAFETY: interrupts are masked, and nothing moves this thread to another CPU; handlers that
+    // cannot be masked end the run.
+    let result = f(&unsafe { engine().here() });
+    if !were_masked {
+        Arch::unmask_interrupts();
+    }
+    result
+}
+
+/// How often another CPU has been disturbed for a flush: interrupts sent, and broadcasts of the CPU
+/// that changes page tables.
+pub(crate) fn disturbances() -> u64 {
+    SENT.load(Ordering::Relaxed) + engine().cpu(CpuId(0)).stats().broadcasts_sent
+}

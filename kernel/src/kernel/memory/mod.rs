@@ -1,0 +1,29 @@
+//! Physical memory: the kernel's heap, and frames for page tables and pages.
+
+mod frames;
+mod heap;
+pub(crate) mod page;
+
+use core::ops::Range;
+
+use shootdown_vm::PAGE_BYTES;
+
+pub(crate) use frames::Frames;
+
+/// The heap is one part in so many, and this at most: most of it is threads' stacks.
+const HEAP_PART: u64 = 4;
+const HEAP_BYTES_MAX: u64 = 512 << 20;
+
+/// Divides physical memory that nobody uses. Once, by the first CPU, before it needs any.
+pub(crate) fn set_up(memory: &Range<u64>) {
+    let start = memory.start.next_multiple_of(PAGE_BYTES);
+    let bytes = memory.end.saturating_sub(start);
+    let heap_end = start + (bytes / HEAP_PART).min(HEAP_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
+    heap::set_up(start..heap_end);
+    frames::set_up(heap_end / PAGE_BYTES..memory.end / PAGE_BYTES);
+}
+
+/// All frames.
+pub(crate) fn frames() -> &'static Frames {
+    frames::FRAMES.get()
+}

@@ -1,0 +1,72 @@
+//! The machine as the memory manager sees it: frames, entries that the MMU writes, too, and locks.
+
+use core::sync::atomic::Ordering;
+use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
+
+use crate::kernel::arch::{Arch, Architecture};
+use crate::kernel::counts;
+use crate::kernel::memory::{frames, page};
+use crate::kernel::scheduler;
+use crate::kernel::scheduler::SleepingLock;
+use crate::kernel::sync::SpinLock;
+
+/// The one machine there is.
+#[derive(Clone, Copy)]
+pub(crate) struct ThisMachine;
+
+/// The file whose only page is the code of user threads.
+pub(crate) const USER_CODE: FileId = FileId(u64::MAX);
+
+/// How long who finds no frame sleeps before it looks again.
+const SHORTAGE_PAUSE_NS: u64 = 20_000;
+
+impl Platform for ThisMachine {
+    type SleepingLock = SleepingLock;
+    type SpinLock = SpinLock;
+
+    fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        let frame = frames().allocate()?;
+        if purpose == FrameUse::Table {
+            page::clear(frame);
+        }
+        Ok(frame)
+    }
+    fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
+        frames().allocate_large()
+    }
+    fn share(&self, page: Frame) {
+        frames().share(page);
+    }
+    fn user_count(&self, page: Frame) -> u64 {
+        frames().user_count(page)
+    }
+    fn release(&self, page: Frame) {
+        frames().release(page);
+    }
+    fn free_table(&self, table: Frame) {
+        frames().release(table);
+    }
+    fn load(&self, entry: EntryAt) -> u64 {
+        page::word_at(entry.table, entry.index).load(Ordering::Acquire)
+    }
+    fn swap(&self, entry: EntryAt, value: u64) -> u64 {
+        page::word_at(entry.table, entry.index).swap(value, Ordering::AcqRel)
+    }
+    fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
+        let word = page::word_at(entry.table, entry.index);
+        word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+    fn clear_page(&self, frame: Frame) {
+        page::clear(frame);
+    }
+    fn copy_page(&self, from: Frame, to: Frame) {
+        counts::here().copied.add(1);
+        page::copy(from, to);
+    }
+    fn read_in(&self, file: FileId, _number: u64, frame: Frame) {
+        page::fill(frame, if file == USER_CODE { Arch::user_code() } else { &[] });
+    }
+    fn wait_for_memory(&self) {
+        scheduler::sleep(SHORTAGE_PAUSE_NS);
+    }
+}

@@ -1,0 +1,174 @@
+//! What came of a run: a line of JSON for each object, numbers by the names that the lab's JSON has
+//! for the same.
+//!
+//! The first line is of all CPUs between the first `Begin` and the last `End`, or all of the run;
+//! those with `"cpu"` are of one each, in all of the run, by the engine's names; `"memory"` is the
+//! memory manager's.
+
+use core::fmt::{self, Display as _, Write as _};
+
+use shootdown_program::interpreter::Measurement;
+use shootdown_vm::Lifetimes as _;
+
+use crate::kernel::arch::{Arch, Architecture, Status};
+use crate::kernel::coherence::Engine;
+use crate::kernel::console::println;
+use crate::kernel::contents;
+use crate::kernel::counts::WAITS;
+use crate::kernel::end::end;
+use crate::kernel::memory::frames;
+use crate::kernel::totals::{Totals, engine_by_name};
+use crate::kernel::world::World;
+
+/// Time in nanoseconds, and all counters.
+pub(crate) type Reading = (u64, Totals);
+
+/// Says what came of a run whose last thread is done, and ends it.
+pub(crate) fn finish(world: &World, measured: &Measurement<Reading>, now: &Reading) -> ! {
+    let cpus = world.settings.cpus;
+    // What other CPUs could still walk.
+    Engine.reap();
+    world.vm.free_dead_tables();
+    println!("{}", object(|members| outcome(world, measured, now, members)));
+    for cpu in 0..cpus {
+        println!("{}", object(|members| of_cpu(cpu, members)));
+    }
+    println!("{}", object(|members| memory(world, members)));
+    let is_right = contents::wrong() == 0 && frames().stale_writes() == 0;
+    end(if is_right { Status::Passed } else { Status::Failed })
+}
+
+fn outcome(
+    world: &World,
+    measured: &Measurement<Reading>,
+    now: &Reading,
+    members: &mut Members<'_, '_>,
+) -> fmt::Result {
+    let (begin_ns, before) = measured.begin.unwrap_or_default();
+    let (end_ns, after) = measured.end.unwrap_or(*now);
+    let Totals { engine, counted } = after.since(&before);
+    members.text("workload", world.stream.name())?;
+    members.text("design", "shootdown")?;
+    members.text("arch", Arch::NAME)?;
+    let [p50, p99, max] = WAITS.quantiles();
+    let full = engine.flushes_full - counted.flushes_full_at_switch;
+    let ranged = engine.flushes_ranged - counted.flushes_ranged_at_switch;
+    let at_switch = counted.flushes_full_at_switch + counted.flushes_ranged_at_switch;
+    members.numbers([
+        ("cpus", u64::from(world.settings.cpus)),
+        ("time_ns", end_ns - begin_ns),
+        ("time_range_ns", end_ns - measured.first_end.map_or(end_ns, |(ns, _)| ns)),
+        ("iterations", measured.iterations),
+        ("ipis_sent", engine.interrupts_sent),
+        ("ipis_coalesced", engine.rings_coalesced),
+        ("flushes", counted.flushes),
+        ("flushes_full", full),
+        ("flushes_ranged", ranged),
+        ("flushes_at_switch", at_switch),
+        ("pages_invalidated", engine.pages_invalidated),
+        ("switches", counted.switches),
+        ("switches_without_flush", counted.switches.saturating_sub(counted.flushes_full_at_switch)),
+        ("migrations", counted.migrations),
+        ("faults", counted.faults),
+        ("interrupted_ns", counted.interrupted_ns),
+        ("flush_wait_ns", counted.flush_wait_ns),
+        ("broadcasts", engine.broadcasts_sent),
+        ("tags_taken", engine.tags_taken),
+        ("rollovers", engine.rollovers),
+    ])?;
+    members.object("shootdown_wait_ns", |members| {
+        members.numbers([("p50", p50), ("p99", p99), ("max", max)])
+    })?;
+    members.numbers([
+        ("violations", contents::wrong() + frames().stale_writes()),
+        ("wrong_contents", contents::wrong()),
+        ("stale_writes", frames().stale_writes()),
+    ])
+}
+
+fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
+    let Totals { engine, counted } = Totals::of(cpu);
+    members.numbers([("cpu", u64::from(cpu))])?;
+    members.object("engine", |members| members.numbers(engine_by_name(&engine)))?;
+    members.object("kernel", |members| members.numbers(counted.by_name()))
+}
+
+fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
+    let (stats, held) = (world.ended(), world.vm.held_tables());
+    members.object("memory", |members| {
+        members.numbers([
+            ("flushes", stats.flushes),
+            ("flushes_for_races", stats.flushes_for_races),
+            ("flushes_avoided", stats.flushes_avoided),
+            ("collapsed", stats.collapsed),
+            ("split", stats.split),
+            ("migrated", stats.migrated),
+            ("held_tables_now", held.now),
+            ("held_tables_peak", held.peak),
+            ("held_tables_overflows", held.overflows),
+            ("frames_in_use", frames().in_use()),
+        ])
+    })
+}
+
+/// An object of JSON, whose members `F` writes.
+struct Object<F>(F);
+
+/// The type of what writes the members, said once: closures take references of any lifetime only
+/// where that is asked for.
+fn object<F: Fn(&mut Members<'_, '_>) -> fmt::Result>(members: F) -> Object<F> {
+    Object(members)
+}
+
+/// Members, with commas between them.
+struct Members<'a, 'b> {
+    out: &'a mut fmt::Formatter<'b>,
+    is_first: bool,
+}
+
+impl<F: Fn(&mut Members<'_, '_>) -> fmt::Result> fmt::Display for Object<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('{')?;
+        (self.0)(&mut Members { out: &mut *f, is_first: true })?;
+        f.write_char('}')
+    }
+}
+
+impl Members<'_, '_> {
+    fn begin(&mut self, name: &str) -> fmt::Result {
+        if !core::mem::take(&mut self.is_first) {
+            self.out.write_char(',')?;
+        }
+        write!(self.out, "\"{name}\":")
+    }
+
+    fn numbers(&mut self, all: impl IntoIterator<Item = (&'static str, u64)>) -> fmt::Result {
+        for (name, number) in all {
+            self.begin(name)?;
+            write!(self.out, "{number}")?;
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, name: &str, text: &str) -> fmt::Result {
+        self.begin(name)?;
+        self.out.write_char('"')?;
+        for character in text.chars() {
+            match character {
+                '"' | '\\' => write!(self.out, "\\{character}")?,
+                '\0'..='\x1f' => write!(self.out, "\\u{:04x}", character as u32)?,
+                _ => self.out.write_char(character)?,
+            }
+        }
+        self.out.write_char('"')
+    }
+
+    fn object(
+        &mut self,
+        name: &str,
+        members: impl Fn(&mut Members<'_, '_>) -> fmt::Result,
+    ) -> fmt::Result {
+        self.begin(name)?;
+        Object(members).fmt(self.out)
+    }
+}

@@ -1,0 +1,23 @@
+//! A lock whose waiters spin, and a cell that is written once.
+
+mod once;
+mod spin;
+
+pub(crate) use once::Once;
+pub(crate) use spin::SpinLock;
+
+use crate::kernel::arch::{Arch, Architecture};
+
+/// A lock whose waiters spin, around what it guards.
+pub(crate) type Mutex<T> = lock_api::Mutex<SpinLock, T>;
+
+/// Calls `f` with interrupts masked on this CPU.
+pub(crate) fn masked<R>(f: impl FnOnce() -> R) -> R {
+    let were_masked = Arch::interrupts_masked();
+    Arch::mask_interrupts();
+    let result = f();
+    if !were_masked {
+        Arch::unmask_interrupts();
+    }
+    result
+}
