@@ -44,10 +44,10 @@
 //!
 //! In this order: [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide
 //! what acts when; [`sim`](Sim), the main loop and how time passes, on `context`s that are
-//! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`,
-//! `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
-//! [`broadcast`](Told), the other way to tell; `threads`, `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](Wrong), the judge.
+//! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`;
+//! `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
+//! [`broadcast`](Told), the other way to tell; `threads`, `scheduler` and
+//! [`lock`](SleepingLock); [`oracle`](Wrong), the judge.
 
 // In reading order.
 pub mod machine;
