@@ -50,9 +50,16 @@ impl fmt::Display for Failure {
 #[derive(Debug, thiserror::Error)]
 #[error("{} under {design}: {cause}", shown(.workload))]
 pub(crate) struct SimulationError {
-    pub(crate) workload: String,
-    pub(crate) design: String,
-    pub(crate) cause: String,
+    workload: String,
+    design: String,
+    cause: String,
+}
+
+impl SimulationError {
+    pub(crate) fn new(workload: &str, design: impl ToString, cause: impl ToString) -> Self {
+        let (design, cause) = (design.to_string(), cause.to_string());
+        Self { workload: workload.to_owned(), design, cause }
+    }
 }
 
 impl UserError for SimulationError {

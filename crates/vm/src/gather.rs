@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{Extent, PageSize};
 
@@ -189,7 +190,7 @@ impl<'s, S: System> Gather<'s, S> {
         let Self { space, flight, requested, .. } = self;
         let flush = change.map(|change| flush(space, &change));
         if flush.is_none() {
-            space.counters.count_avoided();
+            space.counters.flushes_avoided.fetch_add(1, Relaxed);
         }
         Sent { space, flight, requested, flush, removed }
     }
@@ -209,7 +210,7 @@ impl<'s, S: System> Gather<'s, S> {
             || deferred.overlapping(&self.requested).is_some()
             || self.space.vm.coherence.is_batched(coherent);
         if raced {
-            self.space.counters.count_race();
+            self.space.counters.flushes_for_races.fetch_add(1, Relaxed);
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
             self.take_range(self.requested.clone(), PageSize::SIZE_4K);
         }

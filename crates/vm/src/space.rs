@@ -187,78 +187,55 @@ impl LastTable {
     }
 }
 
-/// What operations on a space did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident)*) => {
+        /// What operations on a space did.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl AddAssign for Stats {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
     /// Flushes sent.
-    pub flushes: u64,
+    flushes
     /// Those of them that covered all that was asked for, since another's was under way there.
-    pub flushes_for_races: u64,
+    flushes_for_races
     /// Operations that could have needed a flush, and did not.
-    pub flushes_avoided: u64,
+    flushes_avoided
     /// Large pages [made](AddressSpace::collapse) of small ones.
-    pub collapsed: u64,
+    collapsed
     /// Large pages split into small ones.
-    pub split: u64,
+    split
     /// Pages [moved](AddressSpace::migrate) to another node.
-    pub migrated: u64,
+    migrated
     /// Pages of files [read in](Vm::with_read_ahead) along with the one that was asked for.
-    pub read_ahead: u64,
+    read_ahead
     /// Pages of files [mapped](Vm::with_fault_around) along with the one that was asked for.
-    pub mapped_around: u64,
-}
-
-impl AddAssign for Stats {
-    fn add_assign(&mut self, other: Self) {
-        self.flushes += other.flushes;
-        self.flushes_for_races += other.flushes_for_races;
-        self.flushes_avoided += other.flushes_avoided;
-        self.collapsed += other.collapsed;
-        self.split += other.split;
-        self.migrated += other.migrated;
-        self.read_ahead += other.read_ahead;
-        self.mapped_around += other.mapped_around;
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    flushes: AtomicU64,
-    races: AtomicU64,
-    avoided: AtomicU64,
-    pub(crate) collapsed: AtomicU64,
-    pub(crate) split: AtomicU64,
-    pub(crate) migrated: AtomicU64,
-    pub(crate) read_ahead: AtomicU64,
-    pub(crate) mapped_around: AtomicU64,
+    mapped_around
 }
 
 /// Counts so many more.
 pub(crate) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
-}
-
-impl Counters {
-    pub(crate) fn count_race(&self) {
-        self.races.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn count_avoided(&self) {
-        self.avoided.fetch_add(1, Relaxed);
-    }
-
-    fn read(&self) -> Stats {
-        Stats {
-            flushes: self.flushes.load(Relaxed),
-            flushes_for_races: self.races.load(Relaxed),
-            flushes_avoided: self.avoided.load(Relaxed),
-            collapsed: self.collapsed.load(Relaxed),
-            split: self.split.load(Relaxed),
-            migrated: self.migrated.load(Relaxed),
-            read_ahead: self.read_ahead.load(Relaxed),
-            mapped_around: self.mapped_around.load(Relaxed),
-        }
-    }
 }
 
 impl<S: System> fmt::Debug for AddressSpace<S> {

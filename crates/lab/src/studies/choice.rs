@@ -12,7 +12,7 @@ use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
-use shootdown_run::{Limits, Outcome};
+use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::Time;
 
 use super::experiment::Scale;
@@ -151,14 +151,9 @@ impl Run {
             let workload = workloads(seed, scale).swap_remove(self.index);
             let name = workload.name();
             let limits = Limits { time: Time::from_ms(60_000), ..Limits::DEFAULT };
-            let outcome =
-                shootdown_run::run(machine.clone(), limits, workload, |sim| design.on(sim));
+            let outcome = run(machine.clone(), limits, workload, |sim| design.on(sim));
             let Outcome { time, counts, violations, .. } =
-                outcome.map_err(|error| SimulationError {
-                    workload: name,
-                    design: design.to_string(),
-                    cause: error.to_string(),
-                })?;
+                outcome.map_err(|error| SimulationError::new(&name, design, error))?;
             sum.time_us += time.us();
             sum.interrupts_sent += counts.interrupts_sent;
             sum.broadcasts += counts.broadcasts + counts.remote_fences;

@@ -64,11 +64,8 @@ impl Scaling {
         let sizes = sizes(conditions);
         let point = |&(cpus, design): &(usize, Design)| {
             let resized = conditions.machine.with_cpus(cpus);
-            let machine = resized.map_err(|error| SimulationError {
-                workload: experiment.workload.to_owned(),
-                design: design.to_string(),
-                cause: error.to_string(),
-            })?;
+            let machine = resized
+                .map_err(|error| SimulationError::new(experiment.workload, design, error))?;
             let conditions = Conditions { machine, ..conditions.clone() };
             let measurement = simulate(experiment, design, &conditions)?;
             done();

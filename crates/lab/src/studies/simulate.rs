@@ -92,11 +92,8 @@ pub(crate) fn simulate(
     design: Design,
     conditions: &Conditions,
 ) -> Result<Measurement, SimulationError> {
-    measure(experiment, design, conditions).map_err(|cause| SimulationError {
-        workload: experiment.workload.to_owned(),
-        design: design.to_string(),
-        cause,
-    })
+    measure(experiment, design, conditions)
+        .map_err(|cause| SimulationError::new(experiment.workload, design, cause))
 }
 
 fn measure(

@@ -1,5 +1,7 @@
 //! What the kernel asks of an architecture.
 
+#![expect(unsafe_code, reason = "stacks and roots are promises that no type can prove")]
+
 use core::ops::Range;
 
 use shootdown::Root;
@@ -106,12 +108,20 @@ pub(crate) enum Status {
     Failed,
 }
 
+// In the architecture's assembly.
+unsafe extern "C" {
+    fn switch_stack(from: *mut usize, to: usize);
+    /// Never called, but returned to by `switch_stack`.
+    fn thread_start();
+    static user_code_start: u8;
+    static user_code_end: u8;
+}
+
 /// What the kernel asks of an architecture.
 ///
 /// # Safety
 ///
 /// Each method does what it says: threads, locks and page tables rest on it.
-#[expect(unsafe_code, reason = "stacks and roots are promises that no type can prove")]
 pub(crate) unsafe trait Architecture {
     /// What the engine is told of the processor.
     type Processor: Processor;
@@ -186,17 +196,30 @@ pub(crate) unsafe trait Architecture {
     /// any that was asked for before.
     fn set_timer_ns(delay_ns: u64);
 
-    /// What [`Architecture::switch_stack`] is to be given for a thread that has not run yet: it
-    /// calls `entry` with `argument`, interrupts masked, on the stack that ends at `stack_end`.
+    /// The registers that `switch_stack` takes from a stack, from the lowest address on.
+    type Saved;
+
+    /// The registers of a thread that begins at `start`, which calls `entry` with `argument`.
+    fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved;
+
+    /// Prepares a stack for a thread that has not run yet, and returns what
+    /// [`Architecture::switch_stack`] goes on with. The thread calls `entry` with `argument`,
+    /// interrupts masked.
     ///
     /// # Safety
     ///
-    /// The stack must be 16 KiB at least, and nobody else's.
+    /// The stack that ends at `stack_end` must have 16 KiB at least, and be nobody else's.
     unsafe fn new_stack(
         stack_end: usize,
         entry: extern "C" fn(usize) -> !,
         argument: usize,
-    ) -> usize;
+    ) -> usize {
+        let saved = Self::saved(thread_start as *const () as usize, entry as usize, argument);
+        let top = (stack_end & !0xf) - size_of::<Self::Saved>();
+        // SAFETY: the stack is our caller's.
+        unsafe { (top as *mut Self::Saved).write(saved) };
+        top
+    }
 
     /// Goes on with another thread where it called this, and returns when somebody goes on with
     /// this one. Called with interrupts masked.
@@ -205,7 +228,10 @@ pub(crate) unsafe trait Architecture {
     ///
     /// `to` must have come from here or from [`Architecture::new_stack`], and be gone on with once.
     /// `from` is written before anything of `to` runs.
-    unsafe fn switch_stack(from: *mut usize, to: usize);
+    unsafe fn switch_stack(from: *mut usize, to: usize) {
+        // SAFETY: as our caller promises.
+        unsafe { switch_stack(from, to) };
+    }
 
     /// Runs in user mode, with interrupts let in, until something happens. Called, and returns,
     /// with interrupts masked. The calling thread's own stack is used for what happens.
@@ -213,7 +239,11 @@ pub(crate) unsafe trait Architecture {
 
     /// The code of user threads, less than a page of it, which may lie anywhere: does a [`Task`],
     /// and makes a system call.
-    fn user_code() -> &'static [u8];
+    fn user_code() -> &'static [u8] {
+        let (start, end) = (&raw const user_code_start, &raw const user_code_end);
+        // SAFETY: between the two is code, and nothing writes to it.
+        unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
+    }
 
     /// Has this CPU forget that an access was refused: before it is tried again. Nothing where
     /// nothing of the kind is remembered.
@@ -233,3 +263,18 @@ pub(crate) unsafe trait Architecture {
     /// Ends the run, when all has been written.
     fn exit(status: Status) -> !;
 }
+
+/// Implements functions by the functions of the same names of modules.
+macro_rules! implement_by {
+    ($($module:ident {
+        $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*
+    })*) => {
+        $($(
+            #[inline]
+            fn $name($($argument: $type),*) $(-> $result)? {
+                $module::$name($($argument),*)
+            }
+        )*)*
+    };
+}
+pub(super) use implement_by;

@@ -103,7 +103,7 @@ fn is_right(
         let before = engine::disturbances();
         fault::choose(fault);
         let verdict = (scenario.run)(memory);
-        fault::take_out();
+        fault::remove();
         user::leave();
         stale += usize::from(verdict == Verdict::Stale);
         let times = engine::disturbances() - before;

@@ -180,11 +180,11 @@ impl Scene {
 
     /// The other CPU runs it, and has used the page. So far all was well; what comes is tried.
     fn in_use(memory: &mut BootMemory) -> Self {
-        fault::take_out();
+        fault::remove();
         let scene = Self::new(memory);
         user::run_space(scene.space);
         assert_eq!(tell(Order::Read, PAGE), Found::Word(OLD));
-        fault::put_in();
+        fault::inject();
         scene
     }
 

@@ -37,19 +37,13 @@ const INTACT: &str = "none";
 
 impl Report {
     pub(crate) fn new(options: &Boot, lines: &[Line]) -> Self {
-        let after = |start: &str| {
-            let lines = lines.iter().filter_map(|line| line.0.strip_prefix(start));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        };
+        let after = |start| lines.iter().filter_map(move |line| line.0.strip_prefix(start));
+        let storms = after("storm ").filter(|line| value(line, "verdict") == "over");
         Self {
             arch: options.machine_name(),
             cpus: options.cpus,
-            trials: after("trial ").iter().map(|line| trial(line)).collect(),
-            storms: after("storm ")
-                .iter()
-                .filter(|line| value(line, "verdict") == "over")
-                .map(|line| value(line, "name").to_owned())
-                .collect(),
+            trials: after("trial ").map(trial).collect(),
+            storms: storms.map(|line| value(line, "name").to_owned()).collect(),
         }
     }
 }

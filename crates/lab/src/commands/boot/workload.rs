@@ -135,10 +135,7 @@ impl Comparison {
         let machine_name = machine.name.clone();
         let design = Design::SHOOTDOWN;
         let simulated = run(machine, Limits::DEFAULT, Rc::new(workload), |sim| design.on(sim))
-            .map_err(|error| {
-                let (workload, design) = (name.to_owned(), design.to_string());
-                SimulationError { workload, design, cause: error.to_string() }
-            })?;
+            .map_err(|error| SimulationError::new(name, design, error))?;
         let row = |(count, simulated)| {
             number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
         };

@@ -30,9 +30,10 @@ impl Comparison {
     /// If it cannot be read or not be replayed. A machine with fewer CPUs than the recorder's is no
     /// error: the page reports it.
     pub(crate) fn of(trace: &Path, machine: &Machine, seed: u64) -> Result<Self, ReplayError> {
-        let runs = DEFAULT_RUNS;
-        let by =
-            |schedule| run(&Request { trace, machine, designs: &DESIGNS, schedule, seed, runs });
+        let by = |schedule: Schedule| {
+            let runs = schedule.runs(DEFAULT_RUNS);
+            run(&Request { trace, machine, designs: &DESIGNS, schedule, seed, runs })
+        };
         let mut comparison = Self { verdicts: Vec::new(), too_few_cpus: None };
         match by(Schedule::Recorded) {
             Ok(verdict) => comparison.verdicts.push(verdict),

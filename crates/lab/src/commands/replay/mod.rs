@@ -94,7 +94,7 @@ impl Replay {
             designs: &designs,
             schedule: self.schedule,
             seed: self.seed,
-            runs: self.runs,
+            runs: self.schedule.runs(self.runs),
         })?;
         print(&verdict.in_format(self.format))?;
         Ok(verdict.violated()?)

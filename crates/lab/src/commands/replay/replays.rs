@@ -27,7 +27,7 @@ pub(crate) enum ReplayError {
     #[error(transparent)]
     Recording(#[from] RecordingError),
     #[error(transparent)]
-    Simulation(SimulationError),
+    Simulation(#[from] SimulationError),
     /// The recorded schedule needs more CPUs than the machine has.
     #[error(transparent)]
     TooFewCpus(#[from] TooFewCpus),
@@ -67,17 +67,8 @@ pub(super) struct Request<'a> {
     pub(super) designs: &'a [Design],
     pub(super) schedule: Schedule,
     pub(super) seed: u64,
-    /// How many, of a simulated schedule: a recorded one leaves nothing to chance.
+    /// The number of runs of each design.
     pub(super) runs: u32,
-}
-
-impl Request<'_> {
-    const fn runs(&self) -> u32 {
-        match self.schedule {
-            Schedule::Recorded => 1,
-            Schedule::Simulated => self.runs,
-        }
-    }
 }
 
 /// Replays a recording, and shows progress meanwhile.
@@ -85,7 +76,7 @@ pub(super) fn run(request: &Request<'_>) -> Result<Verdict, ReplayError> {
     let bar = progress::bar(None, "{human_pos} of {human_len} records, {elapsed}: {msg}");
     bar.enable_steady_tick(progress::PERIOD);
     let survey = survey(request, &bar)?;
-    let replays = request.designs.len() as u64 * u64::from(request.runs());
+    let replays = request.designs.len() as u64 * u64::from(request.runs);
     bar.set_length(survey.totals.records * replays);
     bar.set_position(0);
     let designs = all(request, &survey, &bar);
@@ -96,7 +87,7 @@ pub(super) fn run(request: &Request<'_>) -> Result<Verdict, ReplayError> {
         trace: request.trace.display().to_string(),
         machine: request.machine.name.clone(),
         seed: request.seed,
-        runs: request.runs(),
+        runs: request.runs,
         fidelity: Fidelity::new(request.schedule, &designs, &kernel),
         designs,
         kernel,
@@ -117,7 +108,7 @@ fn all(
     survey: &Survey,
     bar: &ProgressBar,
 ) -> Result<Vec<DesignRow>, ReplayError> {
-    let runs = request.runs() as usize;
+    let runs = request.runs as usize;
     let outcome = |number: usize| {
         let seed = request.seed.wrapping_add((number % runs) as u64);
         one(request, request.designs[number / runs], seed, survey, bar)
@@ -163,11 +154,10 @@ fn one(
             let (name, known) = (request.machine.name.clone(), machines::with_cpus(recorded));
             TooFewCpus { recorded, machine, name, known }.into()
         }
-        error => ReplayError::Simulation(SimulationError {
-            workload: request.trace.display().to_string(),
-            design: design.to_string(),
-            cause: error.to_string(),
-        }),
+        error => {
+            let trace = request.trace.display().to_string();
+            SimulationError::new(&trace, design, error).into()
+        }
     })
 }
 

@@ -27,6 +27,15 @@ impl Schedule {
             Self::Simulated => "simulated",
         }
     }
+
+    /// The number of runs, if the user wants that many: one of a recorded schedule, which leaves
+    /// nothing to chance.
+    pub(super) const fn runs(self, wanted: u32) -> u32 {
+        match self {
+            Self::Recorded => 1,
+            Self::Simulated => wanted,
+        }
+    }
 }
 
 /// A recording, replayed under several designs.

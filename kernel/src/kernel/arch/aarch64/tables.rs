@@ -59,8 +59,8 @@ pub(super) fn virt_to_phys<T>(seen: *const T) -> u64 {
     (seen as usize - PHYSICAL_MEMORY) as u64
 }
 
-/// A table in which nothing is, for TTBR0.
-pub(super) fn empty_root() -> Root {
+/// A table in which nothing is, for TTBR0: the kernel is in TTBR1.
+pub(super) fn kernel_root() -> Root {
     Root(physical!(empty_table))
 }
 
@@ -89,7 +89,7 @@ pub(super) fn set_up(memory: Range<u64>) -> u64 {
 pub(super) fn leave_boot_tables() {
     // SAFETY: the kernel runs by TTBR1 alone. What is cached of TTBR0 was under ASID 0, and global,
     // so that every address of it is to go.
-    unsafe { write!("ttbr0_el1", empty_root().0) };
+    unsafe { write!("ttbr0_el1", kernel_root().0) };
     run!("isb");
     run!("tlbi vmalle1");
     run!("dsb nsh");

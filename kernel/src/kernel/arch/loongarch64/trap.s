@@ -209,8 +209,8 @@ thread_start:
 
 # The code of user threads, which may lie anywhere: Task in a0, address, count, stride and value in
 # a1 to a4. t0 is all that it changes besides.
-    .globl user_code_begin
-user_code_begin:
+    .globl user_code_start
+user_code_start:
     li.w    $t0, 1
     beq     $a0, $t0, 11f
     li.w    $t0, 2
@@ -249,6 +249,6 @@ user_code_begin:
     addi.d  $a2, $a2, -1
     b       14b
 9:  syscall 0
-    b       user_code_begin
+    b       user_code_start
     .globl user_code_end
 user_code_end:

@@ -16,6 +16,7 @@ use super::registers::{
     interrupts_masked, mask_interrupts, read_msr, unmask_interrupts, write_msr, write_port_8,
 };
 use super::{cpu, paging, vectors};
+use crate::kernel::arch::contract::Interrupt;
 
 /// Where xAPIC registers are, unless somebody has moved them.
 pub(super) const REGISTERS: u64 = 0xfee0_0000;
@@ -89,9 +90,14 @@ fn use_x2apic() -> bool {
     features & X2APIC != 0 && !is_interpreted
 }
 
-/// Interrupts a CPU. What was stored before is seen there.
-pub(super) fn send(target: u32, vector: u8) {
-    command(target, ASSERT | u32::from(vector));
+/// Interrupts CPUs. What was stored before is seen there.
+pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
+    let vector = match interrupt {
+        Interrupt::Flush => vectors::FLUSH,
+        Interrupt::Wake => vectors::WAKE,
+        Interrupt::Timer => vectors::TIMER,
+    };
+    cpus.for_each(|cpu| command(cpu, ASSERT | u32::from(vector)));
 }
 
 /// Has a CPU wait for [`start_up`].

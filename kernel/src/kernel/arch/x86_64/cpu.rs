@@ -182,7 +182,7 @@ fn cpuid_leaf_7() -> core::arch::x86_64::CpuidResult {
 }
 
 /// The number of the CPU that runs this.
-pub(super) fn number() -> u32 {
+pub(super) fn cpu() -> u32 {
     let number;
     // SAFETY: the base of GS is its own.
     unsafe {
@@ -199,12 +199,12 @@ pub(super) fn number() -> u32 {
 /// When this CPU's timer is due.
 pub(super) fn deadline_ns() -> &'static AtomicU64 {
     // SAFETY: it is initialised, and atomic.
-    unsafe { &(*ALL.0[number() as usize].get()).deadline_ns }
+    unsafe { &(*ALL.0[cpu() as usize].get()).deadline_ns }
 }
 
 /// Where this CPU reads which stack interrupts from user mode are to use.
 pub(super) fn interrupt_stack() -> *mut u64 {
-    let this = ALL.0[number() as usize].get();
+    let this = ALL.0[cpu() as usize].get();
     // SAFETY: within what is this CPU's own.
     unsafe { (&raw mut (*this).task_state.stacks).cast() }
 }

@@ -39,7 +39,7 @@ const AGAIN_AFTER_NS: u64 = 100_000_000;
 const GIVEN_UP_AFTER_NS: u64 = 2_000_000_000;
 
 /// See [`Architecture::start_cpu`](super::Architecture::start_cpu).
-pub(super) fn start(number: u32, stack_end: usize) {
+pub(super) fn start_cpu(number: u32, stack_end: usize) {
     assert!((number as usize) < cpu::CPUS_MAX, "no room for CPU {number}");
     let (start, end) = (&raw const trampoline, &raw const trampoline_end);
     let target = paging::phys_to_virt::<u8>(TRAMPOLINE);
@@ -61,8 +61,8 @@ pub(super) fn start(number: u32, stack_end: usize) {
 }
 
 /// See [`Architecture::switch_off`](super::Architecture::switch_off): until the `INIT` of
-/// [`start`], which a CPU takes wherever it is, and which empties its TLB.
-pub(super) fn stop() -> ! {
+/// [`start_cpu`], which a CPU takes wherever it is, and which empties its TLB.
+pub(super) fn switch_off() -> ! {
     loop {
         registers::halt();
     }

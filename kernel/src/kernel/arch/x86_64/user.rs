@@ -48,8 +48,6 @@ global_asm!(
 
 unsafe extern "C" {
     fn enter_user(user: *mut User, interrupt_stack: *mut u64) -> Left;
-    static user_code: u8;
-    static user_code_end: u8;
 }
 
 /// RFLAGS that a thread keeps: what its last instruction has found out.
@@ -62,7 +60,7 @@ const BY_WRITE: usize = 1 << 1;
 const BY_FETCH: usize = 1 << 4;
 
 /// See [`Architecture::run_user`](super::Architecture::run_user).
-pub(super) fn run(user: &mut User) -> UserExit {
+pub(super) fn run_user(user: &mut User) -> UserExit {
     loop {
         user.machine[FLAGS] = user.machine[FLAGS] & KEPT | ALWAYS;
         // SAFETY: interrupts are masked; the stack that they will use is this one, and the CPU
@@ -86,11 +84,4 @@ fn fault(user: &User) -> UserExit {
         Access::Read
     };
     UserExit::Fault { address: user.machine[FAULT_ADDRESS] as u64, access }
-}
-
-/// What is to be mapped where user threads begin.
-pub(super) fn code() -> &'static [u8] {
-    let (start, end) = (&raw const user_code, &raw const user_code_end);
-    // SAFETY: between the two is code, and nothing writes to it.
-    unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) }
 }
