@@ -92,7 +92,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;
     // The checker's programs that CI leaves out.
-    cargo("test --release -p shootdown-check --test engine").env("SHOOTDOWN_SOAK", "1").run()?;
+    cargo("test --release -p shootdown-check --test engine").env("CHECK_ALL", "1").run()?;
     boots::soak(Duration::from_secs(minutes * 60), seed)?;
     // As long for short programs in every schedule as for large ones at random.
     cargo("run --quiet --release -p shootdown-lab -- check --cpus 16 --budget")

@@ -19,19 +19,24 @@
 //! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
 //! what ours cost, by the cache lines that Linux has them in.
 
+#[macro_use]
+mod unused;
+mod design;
 pub mod engine;
 pub mod linux;
 pub mod naive;
+mod registry;
 
-pub use engine::{Engine, LinuxPolicy};
+pub use design::{Design, Purpose};
+pub use engine::Engine;
 pub use linux::LinuxRule;
 pub use linux::arc::Arc;
 pub use linux::arm64::Arm64;
 pub use linux::lifetime::ExitFlush;
 pub use linux::riscv::Riscv;
 pub use linux::v4_12::Linux412;
-pub use linux::v4_12::batched::UnmapBatched;
 pub use linux::v4_12::latr::{Latr, LatrRule};
 pub use linux::v4_14::Linux414;
 pub use linux::v7_0::Linux70;
 pub use naive::Naive;
+pub use registry::{UnknownDesign, designs_for, registry};

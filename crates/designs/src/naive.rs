@@ -6,15 +6,20 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{Extents, Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
-use shootdown_vm::{Change, Coherence, Freed, Retired, UnmapLock};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
+use crate::design::{Design, Purpose};
 use crate::linux::OwnLine;
+
+impl Design {
+    /// Interrupt everyone and wait.
+    pub const NAIVE: Self = Self::new("naive", Purpose::General, |sim| Naive::new(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -69,7 +74,7 @@ impl Naive {
             return;
         }
         if space.dead.get() {
-            self.leave();
+            self.leave_space();
         } else if request.extents.is_whole() {
             self.sim.invalidate_tag();
         } else {
@@ -79,13 +84,13 @@ impl Naive {
     }
 }
 
-impl Coherence for Naive {
+impl Flush for Naive {
     type Space = Rc<Space>;
     type Pending = ();
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
+    fn policy(&self) -> Policy {
+        Policy::new(UnmapLock::Exclusive)
+    }
 
     fn space(&self, root: Root) -> Rc<Space> {
         Rc::new(Space { root: root.0 >> 12, dead: Cell::new(false) })
@@ -114,13 +119,19 @@ impl Coherence for Naive {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
+unused!(Naive: Defer, Batching);
+
+impl Lifetimes for Naive {
     fn retire(&self, space: &Rc<Space>) -> Retired {
         space.dead.set(true);
         self.flush(space, &Change::whole(Freed::Tables));
         Retired::Free
     }
+}
 
+impl Scheduling for Naive {
     unsafe fn switch(&self, space: &Rc<Space>) {
         let is_loaded = self.me().borrow().as_ref().is_some_and(|s| s.root == space.root);
         if !is_loaded {
@@ -131,7 +142,7 @@ impl Coherence for Naive {
 
     fn enter_lazy(&self) {}
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         if self.me().replace(None).is_some() {
             self.sim.load_kernel_root();
         }

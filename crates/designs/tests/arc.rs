@@ -6,13 +6,13 @@ mod rig;
 use std::rc::Rc;
 
 use rig::{Hardware, Rig};
-use shootdown_designs::linux::arc::{ByArea, BySpace, Unmap};
 use shootdown_designs::{Arc, LinuxRule};
 use shootdown_sim::{Sim, Time, Wrong};
+use shootdown_vm::ExtraFlushes;
 use shootdown_vm::Freed::{Pages, Tables};
 
-fn rig(tags: usize, cpus: usize, spaces: u64) -> Rc<Rig<Arc<ByArea>>> {
-    Rig::on(Hardware::Renamed.machine(tags, cpus), spaces, Arc::<ByArea>::new)
+fn rig(tags: usize, cpus: usize, spaces: u64) -> Rc<Rig<Arc>> {
+    Rig::on(Hardware::Renamed.machine(tags, cpus), spaces, Arc::by_area)
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn other_cpus_of_the_mask_are_interrupted_and_rename_when_they_next_run_it() {
 }
 
 /// Twelve spaces take turns on a CPU with four tags, and rename themselves now and then.
-fn crowd<U: Unmap>(cpus: usize, design: impl FnOnce(Rc<Sim>) -> Arc<U>) -> Rc<Rig<Arc<U>>> {
+fn crowd(cpus: usize, design: impl FnOnce(Rc<Sim>) -> Arc) -> Rc<Rig<Arc>> {
     let rig = Rig::on(Hardware::Renamed.machine(4, cpus), 12, design);
     for thread in 0..24_u64 {
         let space = thread % 12;
@@ -100,7 +100,7 @@ fn crowd<U: Unmap>(cpus: usize, design: impl FnOnce(Rc<Sim>) -> Arc<U>) -> Rc<Ri
 #[test]
 fn when_the_counter_wraps_the_tlb_is_emptied_once() {
     for cpus in [1, 3] {
-        let rig = crowd(cpus, Arc::<BySpace>::new);
+        let rig = crowd(cpus, Arc::by_space);
         let first = rig.sim.first_violations();
         assert_eq!((rig.sim.violations(), rig.sim.hazards()), (0, 0), "{first:?}");
         for cpu in 0..cpus {
@@ -114,7 +114,10 @@ fn when_the_counter_wraps_the_tlb_is_emptied_once() {
 
 #[test]
 fn a_counter_that_wraps_with_a_full_tlb_is_caught() {
-    let design = |sim| Arc::<ByArea>::with_broken_rule(sim, Some(LinuxRule::EmptyAtWrap));
+    let design = |sim| {
+        let rule = Some(LinuxRule::EmptyAtWrap);
+        Arc::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, rule)
+    };
     let rig = crowd(1, design);
     let wrongs: Vec<Wrong> = rig.sim.first_violations().iter().map(|first| first.wrong).collect();
     assert!(wrongs.contains(&Wrong::ForeignTranslation), "{wrongs:?}");

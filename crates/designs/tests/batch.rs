@@ -9,10 +9,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use rig::{Batch, Hardware, Rig};
-use shootdown_designs::engine::{Engine, Ours};
+use shootdown_designs::Engine;
 use shootdown_designs::linux::arm64::Variant;
-use shootdown_designs::linux::lifetime::Counted;
-use shootdown_designs::{Arm64, ExitFlush, Linux70, Linux412, LinuxRule, Riscv, UnmapBatched};
+use shootdown_designs::{Arm64, ExitFlush, Linux70, Linux412, LinuxRule, Riscv};
 use shootdown_sim::{Counts, Sim, Time, Wrong};
 use shootdown_vm::Coherence;
 use shootdown_vm::Freed::Pages;
@@ -115,7 +114,7 @@ fn take<C: Coherence + 'static>(hardware: Hardware, design: impl FnOnce(Rc<Sim>)
     Taken { until_flushed, afterwards, faults: faults.take(), wrongs }
 }
 
-fn invlpgb(sim: Rc<Sim>) -> Linux70<Counted> {
+fn invlpgb(sim: Rc<Sim>) -> Linux70 {
     Linux70::invlpgb(sim, ExitFlush::Interrupts)
 }
 
@@ -133,7 +132,7 @@ fn linux_4_2_interrupts_the_mask_for_each_page_and_a_lazy_cpu_once() {
 
 #[test]
 fn seed_004_interrupts_each_cpu_of_the_masks_once_lazy_or_not_and_each_drops_all() {
-    let taken = take(Hardware::Plain, UnmapBatched::new);
+    let taken = take(Hardware::Plain, Linux412::batched);
     taken.assert_gone();
     assert_eq!(taken.sum(|counts| counts.interrupts_sent), 4);
     assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 1);
@@ -146,7 +145,7 @@ fn seed_004_interrupts_each_cpu_of_the_masks_once_lazy_or_not_and_each_drops_all
 /// keeps the rest. Who comes back drops as much.
 #[test]
 fn shootdown_interrupts_who_is_present_once_for_the_pages_of_its_space() {
-    let taken = take(Hardware::Plain, Engine::<1, Ours>::new);
+    let taken = take(Hardware::Plain, Engine::<1>::new);
     taken.assert_gone();
     assert_eq!(taken.sum(|counts| counts.interrupts_sent), 3);
     assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 0);
@@ -215,7 +214,7 @@ fn riscv_has_firmware_empty_the_masks_tlbs_by_one_call() {
 
 #[test]
 fn under_seed_004_a_lazy_cpu_stays_in_the_mask_and_is_told_of_each_batch() {
-    let rig = Rig::new(3, UnmapBatched::new);
+    let rig = Rig::new(3, Linux412::batched);
     rig.thread(1, 0, |rig| rig.touch(0..8));
     rig.kernel_thread(0, |rig| {
         for turn in 0..3 {
@@ -277,7 +276,7 @@ fn take_alone<C: Coherence + 'static>(
 fn what_no_other_cpu_has_is_flushed_at_once_and_page_by_page() {
     let counts = [
         take_alone(Hardware::Plain, Linux412::new),
-        take_alone(Hardware::Plain, UnmapBatched::new),
+        take_alone(Hardware::Plain, Linux412::batched),
         take_alone(Hardware::Plain, Linux70::new),
         // INVLPGB is for batches, and for spaces with a global tag.
         take_alone(Hardware::Broadcast, invlpgb),
@@ -328,7 +327,7 @@ fn who_takes_from_the_space_that_it_runs_drops_what_others_drop() {
         (told, counts.flushes_full, counts.pages_invalidated)
     };
     assert_eq!(summed(take_together(Hardware::Plain, Linux412::new)), (3, 0, 6));
-    assert_eq!(summed(take_together(Hardware::Plain, UnmapBatched::new)), (1, 2, 0));
+    assert_eq!(summed(take_together(Hardware::Plain, Linux412::batched)), (1, 2, 0));
     assert_eq!(summed(take_together(Hardware::Plain, Linux70::new)), (1, 2, 0));
     assert_eq!(summed(take_together(Hardware::Broadcast, invlpgb)), (1, 0, 0));
     assert_eq!(summed(take_together(Hardware::Broadcast, Arm64::stock)), (3, 0, 0));
@@ -438,7 +437,7 @@ fn what_is_forgotten_is_caught() {
     use LinuxRule::{Complete, CountTaken, FlushBatch};
     let linux70 = |rule| move |sim| Linux70::new(sim).breaking(Some(rule));
     let invlpgb = |rule| move |sim| invlpgb(sim).breaking(Some(rule));
-    let unmap_batched = |sim| UnmapBatched::with_broken_rule(sim, Some(FlushBatch));
+    let unmap_batched = |sim| Linux412::batched(sim).breaking(Some(FlushBatch));
     let arm64 = |sim| Arm64::with_broken_rule(sim, Variant::Stock, Some(Complete));
     let riscv = |sim| Riscv::with_broken_rule(sim, Some(FlushBatch));
     // By which CPUs, of which pages; without tags, a CPU that has gone elsewhere has dropped them.
@@ -501,7 +500,7 @@ fn watch_held_back<C: Coherence + 'static>(
 
 #[test]
 fn a_space_is_held_back_until_all_of_it_was_flushed_once() {
-    watch_held_back(Hardware::Plain, UnmapBatched::new);
+    watch_held_back(Hardware::Plain, Linux412::batched);
     watch_held_back(Hardware::Plain, Linux70::new);
     watch_held_back(Hardware::Broadcast, invlpgb);
     watch_held_back(Hardware::Broadcast, Arm64::stock);
@@ -528,7 +527,7 @@ fn what_is_flushed_at_once_holds_nothing_back() {
 
 /// CPU 2 unmaps what CPU 0 has taken, and CPU 1 has cached; the batch is flushed later.
 fn unmap_while_held_back(rule: Option<LinuxRule>) -> u64 {
-    let rig = Rig::new(3, |sim| UnmapBatched::with_broken_rule(sim, rule));
+    let rig = Rig::new(3, |sim| Linux412::batched(sim).breaking(rule));
     rig.thread(1, 0, |rig| {
         rig.touch(0..8);
         rig.until(100);

@@ -9,17 +9,16 @@ use std::rc::Rc;
 
 use rig::{Batch, Hardware, Rig};
 use shootdown::Rule;
-use shootdown_designs::engine::{Engine, Ours};
+use shootdown_designs::Engine;
 use shootdown_designs::linux::arm64::Variant;
-use shootdown_designs::linux::lifetime::Counted;
-use shootdown_designs::{Arm64, ExitFlush, Linux70, LinuxRule, Riscv, UnmapBatched};
+use shootdown_designs::{Arm64, ExitFlush, Linux70, Linux412, LinuxRule, Riscv};
 use shootdown_sim::{Sim, Time};
 use shootdown_vm::Coherence;
 
 /// Enough for each design to use them.
 const TAGS: usize = 31;
 
-fn invlpgb(sim: Rc<Sim>) -> Linux70<Counted> {
+fn invlpgb(sim: Rc<Sim>) -> Linux70 {
     Linux70::invlpgb(sim, ExitFlush::Interrupts)
 }
 
@@ -92,9 +91,9 @@ fn count_wrongs<C: Coherence + 'static>(
 #[test]
 fn in_a_storm_nobody_uses_what_was_taken() {
     for hardware in [Hardware::Plain, Hardware::Broadcast, Hardware::Fence, Hardware::Renamed] {
-        assert_eq!(count_wrongs(hardware, Engine::<1, Ours>::new), 0);
+        assert_eq!(count_wrongs(hardware, Engine::<1>::new), 0);
     }
-    assert_eq!(count_wrongs(Hardware::Plain, UnmapBatched::new), 0);
+    assert_eq!(count_wrongs(Hardware::Plain, Linux412::batched), 0);
     assert_eq!(count_wrongs(Hardware::Plain, Linux70::new), 0);
     assert_eq!(count_wrongs(Hardware::Broadcast, invlpgb), 0);
     assert_eq!(count_wrongs(Hardware::Broadcast, Arm64::stock), 0);
@@ -108,11 +107,11 @@ fn in_a_storm_nobody_uses_what_was_taken() {
 fn in_a_storm_whatever_is_forgotten_is_caught() {
     use LinuxRule::{Complete, CompleteAtSwitch, CountTaken, FlushBatch, HeedStale, MarkBatched};
     for rule in [Rule::MarkHeldBack, Rule::RingPresent, Rule::Wait] {
-        let design = |sim| Engine::<1, Ours>::with_broken_rule(sim, Some(rule));
+        let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
     }
     for rule in [FlushBatch, MarkBatched] {
-        let design = |sim| UnmapBatched::with_broken_rule(sim, Some(rule));
+        let design = |sim| Linux412::batched(sim).breaking(Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
     }
     for rule in [FlushBatch, CountTaken] {

@@ -6,12 +6,11 @@ mod rig;
 use std::rc::Rc;
 
 use rig::{Hardware, Rig};
-use shootdown_designs::linux::lifetime::Counted;
 use shootdown_designs::{ExitFlush, Linux70};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::Freed::{Pages, Tables};
 
-type Linux = Linux70<Counted>;
+type Linux = Linux70;
 
 fn with(sim: Rc<Sim>) -> Linux {
     Linux70::invlpgb(sim, ExitFlush::Interrupts)

@@ -10,21 +10,21 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rig::Rig;
-use shootdown_designs::linux::lifetime::{Counted, Hazard, Lifetime, Shoot};
+use shootdown_designs::linux::lifetime::Lifetime;
 use shootdown_designs::linux::v7_0::Mm;
 use shootdown_designs::{ExitFlush, Linux70};
 use shootdown_sim::{Rng, Sim, Wrong};
 use shootdown_vm::{Coherence, Retired};
 
-fn counted(sim: Rc<Sim>) -> Linux70<Counted> {
+fn counted(sim: Rc<Sim>) -> Linux70 {
     Linux70::counted(sim, ExitFlush::Broadcast)
 }
 
-fn shoot(sim: Rc<Sim>) -> Linux70<Shoot> {
+fn shoot(sim: Rc<Sim>) -> Linux70 {
     Linux70::shoot(sim, ExitFlush::Broadcast)
 }
 
-fn hazard(sim: Rc<Sim>) -> Linux70<Hazard> {
+fn hazard(sim: Rc<Sim>) -> Linux70 {
     Linux70::hazard(sim, ExitFlush::Broadcast)
 }
 
@@ -244,7 +244,7 @@ fn deep_idle_ends_a_hazard_pointer_and_not_a_reference() {
         rig.kernel_thread(1, |rig| {
             rig.until(20);
             rig.sim.mask();
-            rig.design.leave();
+            rig.design.leave_space();
             rig.sim.unmask();
         });
         let at_once = Rc::new(Cell::new(false));
@@ -379,6 +379,7 @@ fn in_a_storm_of_exits_each_space_is_freed_once_and_never_under_a_cpu_that_has_i
 }
 
 /// Frees a space when its users are gone, whoever else may hold it.
+#[derive(Debug)]
 struct Careless;
 
 impl Lifetime for Careless {
@@ -386,7 +387,7 @@ impl Lifetime for Careless {
         ExitFlush::Broadcast
     }
 
-    fn put(&self, _linux: &Linux70<Self>, _mm: &Rc<Mm>) -> Retired {
+    fn put(&self, _linux: &Linux70, _mm: &Rc<Mm>) -> Retired {
         Retired::Free
     }
 }

@@ -1,49 +1,120 @@
-//! The machine files that come with the command, and those that the user brings.
+//! The machine files that come with the command, and those of the user.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use shootdown_sim::machine::{Idle, Machine, Number, Refill, StaleWrites, Tagging};
+use shootdown_sim::machine::{Machine, MachineError, Number};
 
-use crate::error::Failure;
-use crate::render::text::{Align, Table};
+use crate::error::{UserError, shown};
 
-/// The files of `machines/`, so that the command works wherever it is.
-const EMBEDDED: [(&str, &str); 12] = [
-    ("amd-invlpgb", include_str!("../../../machines/amd-invlpgb.toml")),
-    ("ampere-emag-32", include_str!("../../../machines/ampere-emag-32.toml")),
-    ("arc-80mhz", include_str!("../../../machines/arc-80mhz.toml")),
-    ("arm64-2s", include_str!("../../../machines/arm64-2s.toml")),
-    ("desktop-1s", include_str!("../../../machines/desktop-1s.toml")),
-    ("emerald-rapids-kvm", include_str!("../../../machines/emerald-rapids-kvm.toml")),
-    ("haswell-desktop", include_str!("../../../machines/haswell-desktop.toml")),
-    ("power8-16s", include_str!("../../../machines/power8-16s.toml")),
-    ("riscv-64", include_str!("../../../machines/riscv-64.toml")),
-    ("skylake-laptop-kvm", include_str!("../../../machines/skylake-laptop-kvm.toml")),
-    ("xeon-2s", include_str!("../../../machines/xeon-2s.toml")),
-    ("xeon-4s", include_str!("../../../machines/xeon-4s.toml")),
-];
-
-/// A machine by its name, or from a file: whatever ends in `.toml` is a path.
-pub(crate) fn find(wanted: &str) -> Result<Machine, Failure> {
-    let path = Path::new(wanted);
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        let text = fs::read_to_string(path).map_err(|error| Failure::unreadable(path, error))?;
-        return Machine::from_toml(&text).map_err(|error| Failure::bad_machine(path, error));
-    }
-    let Some((name, text)) = EMBEDDED.iter().find(|(name, _)| *name == wanted) else {
-        let known = EMBEDDED.map(|(name, _)| name).to_vec();
-        return Err(Failure::UnknownMachine { name: wanted.to_owned(), known });
-    };
-    Machine::from_toml(text)
-        .map_err(|error| Failure::bad_machine(&Path::new("machines").join(name), error))
+/// A machine whose file comes with the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Embedded {
+    pub(crate) name: &'static str,
+    toml: &'static str,
 }
 
-/// The machines that have at least so many CPUs.
+macro_rules! embedded {
+    ($($constant:ident = $name:literal,)*) => {
+        impl Embedded {
+            $(pub(crate) const $constant: Self = Self {
+                name: $name,
+                toml: include_str!(concat!("../../../machines/", $name, ".toml")),
+            };)*
+
+            /// The files of `machines/`.
+            pub(crate) const ALL: &[Self] = &[$(Self::$constant,)*];
+        }
+    };
+}
+
+embedded! {
+    AMD_INVLPGB = "amd-invlpgb",
+    AMPERE_EMAG_32 = "ampere-emag-32",
+    ARC_80MHZ = "arc-80mhz",
+    ARM64_2S = "arm64-2s",
+    DESKTOP_1S = "desktop-1s",
+    EMERALD_RAPIDS_KVM = "emerald-rapids-kvm",
+    HASWELL_DESKTOP = "haswell-desktop",
+    POWER8_16S = "power8-16s",
+    RISCV_64 = "riscv-64",
+    SKYLAKE_LAPTOP_KVM = "skylake-laptop-kvm",
+    XEON_2S = "xeon-2s",
+    XEON_4S = "xeon-4s",
+}
+
+impl Embedded {
+    /// Reads the machine's file.
+    pub(crate) fn machine(self) -> Result<Machine, MachineFileError> {
+        Machine::from_toml(self.toml).map_err(|error| {
+            MachineFileError::refused(&Path::new("machines").join(self.name), error)
+        })
+    }
+}
+
+/// There is no such machine, or its file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MachineFileError {
+    /// No machine file of that name came with the command.
+    #[error("there is no machine `{}`", shown(.name))]
+    Unknown { name: String },
+    #[error("{}: {error}", shown(.path))]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{}: {}", shown(.path), shown(one_line(&.error.to_string())))]
+    Refused { path: PathBuf, error: MachineError },
+}
+
+impl MachineFileError {
+    pub(crate) fn refused(path: &Path, error: MachineError) -> Self {
+        Self::Refused { path: path.to_owned(), error }
+    }
+}
+
+impl UserError for MachineFileError {
+    fn remedy(&self) -> String {
+        match self {
+            Self::Unknown { .. } => {
+                let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
+                format!("{}, or a path that ends in .toml", known.join(", "))
+            }
+            Self::Unreadable { .. } => "shootdown machines, for those that need no file".to_owned(),
+            Self::Refused { .. } => {
+                "mend it; machines/*.toml in the repository are examples".to_owned()
+            }
+        }
+    }
+}
+
+/// The TOML parser's message, which has several lines, with a picture: the position and the cause.
+fn one_line(error: &str) -> String {
+    match error.split_once('\n') {
+        Some((position, rest)) => {
+            format!("{position}: {}", rest.lines().last().unwrap_or_default().trim())
+        }
+        None => error.to_owned(),
+    }
+}
+
+/// Finds a machine by its name, or reads the file of a path, which ends in `.toml`.
+pub(crate) fn find(wanted: &str) -> Result<Machine, MachineFileError> {
+    let path = Path::new(wanted);
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        let text = fs::read_to_string(path)
+            .map_err(|error| MachineFileError::Unreadable { path: path.to_owned(), error })?;
+        return Machine::from_toml(&text).map_err(|error| MachineFileError::refused(path, error));
+    }
+    match Embedded::ALL.iter().find(|machine| machine.name == wanted) {
+        Some(machine) => machine.machine(),
+        None => Err(MachineFileError::Unknown { name: wanted.to_owned() }),
+    }
+}
+
+/// The names of the machines that have at least that many CPUs.
 pub(crate) fn with_cpus(cpus: usize) -> Vec<&'static str> {
-    let has_cpus = |text| Machine::from_toml(text).is_ok_and(|machine| machine.cpu_count() >= cpus);
-    EMBEDDED.iter().filter(|(_, text)| has_cpus(text)).map(|(name, _)| *name).collect()
+    let has_cpus =
+        |machine: &&Embedded| machine.machine().is_ok_and(|machine| machine.cpu_count() >= cpus);
+    Embedded::ALL.iter().filter(has_cpus).map(|machine| machine.name).collect()
 }
 
 /// The numbers of a machine that were fitted to a published measurement.
@@ -51,112 +122,34 @@ pub(crate) fn calibrated(machine: &Machine) -> impl Iterator<Item = (&Number, &s
     machine.numbers().iter().filter_map(|number| Some((number, number.calibrated_on.as_deref()?)))
 }
 
-/// The machines, one a line.
-pub(crate) fn list() -> String {
-    let mut table =
-        Table::new([("machine", Align::Left), ("CPUs", Align::Right)]).column("about", Align::Left);
-    for (name, text) in EMBEDDED {
-        // That they parse is a test.
-        let Ok(machine) = Machine::from_toml(text) else { continue };
-        table.row([name.to_owned(), machine.cpu_count().to_string(), machine.about]);
-    }
-    format!("{table}\n`shootdown machines NAME` shows every number and its source.\n")
-}
-
-/// Every number of a machine.
-pub(crate) fn details(machine: &Machine) -> String {
-    let mut text = format!(
-        "{}: {}\n{} CPUs; idle: {}; {}\n\n",
-        machine.name,
-        machine.about,
-        machine.cpu_count(),
-        idle(&machine.idle),
-        translation(machine)
-    );
-    let mut table = Table::new([("number", Align::Left), ("value", Align::Right)])
-        .column("unit", Align::Left)
-        .column("", Align::Left)
-        .column("source", Align::Left);
-    for number in machine.numbers() {
-        let (key, unit) = split_unit(&number.key);
-        let mark = if number.calibrated_on.is_some() { "*" } else { "" };
-        table.row([
-            format!("{}.{key}", number.section),
-            number.value.to_string(),
-            unit.to_owned(),
-            mark.to_owned(),
-            number.source.clone(),
-        ]);
-    }
-    let _ = write!(text, "{table}");
-    let mut calibrated = calibrated(machine).peekable();
-    if calibrated.peek().is_some() {
-        text.push_str("\n* fitted to a published measurement:\n");
-    }
-    for (Number { section, key, .. }, measurement) in calibrated {
-        let (key, _) = split_unit(key);
-        let _ = writeln!(text, "  {section}.{key}: {measurement}");
-    }
-    text
-}
-
-fn idle(idle: &Idle) -> String {
-    match idle {
-        Idle::Poll => "polls".to_owned(),
-        Idle::States(states) => {
-            states.iter().map(|state| state.name.as_str()).collect::<Vec<_>>().join(", ")
-        }
-    }
-}
-
-/// How its TLBs are kept.
-fn translation(machine: &Machine) -> String {
-    let tags = match machine.tagging {
-        Tagging::PerCpu => "tags per CPU",
-        Tagging::Global => "global tags",
-        Tagging::Renamed => "tags from a counter",
-    };
-    let refill = match machine.refill {
-        Refill::Hardware => "",
-        Refill::Software => ", refilled by software",
-    };
-    let tells = match (&machine.broadcast, &machine.remote_fence) {
-        (Some(_), _) => ", hardware broadcasts",
-        (None, Some(_)) => ", firmware fences others",
-        (None, None) => "",
-    };
-    let writes = match machine.stale_writes {
-        StaleWrites::Trapped => "",
-        StaleWrites::Unnoticed => ", writes through stale entries unnoticed",
-    };
-    format!("{tags}{refill}{tells}{writes}")
-}
-
-/// A key as (what, unit): the unit is last in its name.
-fn split_unit(key: &str) -> (&str, &str) {
-    match key.rsplit_once('_') {
-        Some((what, unit @ ("ns" | "us"))) => (what, unit),
-        _ => (key, ""),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Failure;
 
     #[test]
-    fn every_embedded_file_is_the_machine_that_it_is_named_after() {
-        for (name, _) in EMBEDDED {
-            let machine = find(name).unwrap_or_else(|failure| panic!("{name}: {failure}"));
-            assert_eq!(machine.name, name);
-            assert!(!details(&machine).is_empty());
+    fn embedded_file_has_the_machine_of_its_name() {
+        for embedded in Embedded::ALL {
+            let machine = embedded.machine();
+            let machine = machine.unwrap_or_else(|error| panic!("{}: {error}", embedded.name));
+            assert_eq!(machine.name, embedded.name);
         }
-        assert_eq!(list().lines().count(), EMBEDDED.len() + 4);
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_those_that_are_known() {
-        let text = find("pdp-11").unwrap_err().to_string();
+    fn unknown_name_is_answered_with_the_known_ones() {
+        let text = Failure::from(find("pdp-11").unwrap_err()).to_string();
         assert!(text.contains("pdp-11") && text.contains("xeon-2s"), "{text}");
+    }
+
+    #[test]
+    fn bad_file_is_reported_with_its_position_in_one_line() {
+        let error = Machine::from_toml("name = \"x\"\nabout = 3\n").unwrap_err();
+        let error = MachineFileError::refused(Path::new("my.toml"), error);
+        let text = Failure::from(error).to_string();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.starts_with("error: my.toml: "), "{text}");
+        assert!(text.contains("line 2, column 9"), "{text}");
+        assert!(text.contains("\ntry:   "), "{text}");
     }
 }

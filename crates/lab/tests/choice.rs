@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::Limits;
 use shootdown_run::programs::{Beside, Crowd, Kind, Loop, Tasks};
@@ -35,14 +35,16 @@ fn choice_is_no_worse(machine: &str) {
         let time = |design: Design| {
             let of_seed = |seed| {
                 let workload = Rc::clone(&workloads(seed)[index]);
-                let outcome = design.run(machine.clone(), LIMITS, workload).unwrap();
+                let outcome =
+                    shootdown_run::run(machine.clone(), LIMITS, workload, |sim| design.on(sim))
+                        .unwrap();
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
                 outcome.time.us()
             };
             (1..=6).map(of_seed).sum::<f64>()
         };
-        let ways = [Design::ShootdownInterrupts, Design::ShootdownBroadcasts].map(time);
-        let worse = time(Design::Shootdown) / ways[0].min(ways[1]);
+        let ways = [Design::SHOOTDOWN_INTERRUPTS, Design::SHOOTDOWN_BROADCASTS].map(time);
+        let worse = time(Design::SHOOTDOWN) / ways[0].min(ways[1]);
         chosen.push((workloads(1)[index].name(), worse, ways));
     }
     println!("{}: {chosen:?}", machine.name);

@@ -3,16 +3,16 @@
 use std::rc::Rc;
 
 use shootdown::Rule;
-use shootdown_designs::engine::{Counting, Ours, Policy, Shooting};
-use shootdown_designs::{Engine, LinuxPolicy};
-use shootdown_lab::Design;
+use shootdown_designs::engine::{self, Counted, Handoff, Shoot, SpaceLifetime};
+use shootdown_designs::{Design, Engine, Purpose, designs_for, linux};
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
 use shootdown_run::{Limits, Outcome};
-use shootdown_sim::{Machine, Time, Wrong};
+use shootdown_sim::{Machine, Time, Violation, Wrong};
+use shootdown_vm::Policy;
 
 fn machine(name: &str, cpus: usize) -> Machine {
     let text = match name {
@@ -28,7 +28,8 @@ const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
@@ -56,7 +57,7 @@ fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
 
 /// Those that are of interest, and those that were proposed.
 fn sound() -> impl Iterator<Item = Design> {
-    Design::ALL.into_iter().chain(Design::OF_RESEARCH)
+    designs_for(Purpose::General).chain(designs_for(Purpose::Research))
 }
 
 /// Interrupts, and time.
@@ -100,7 +101,8 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         };
         for seed in 1..=seeds {
             let workload = workloads(cpus, seed).swap_remove(index);
-            for (design, cost) in [(Design::Linux70, &mut linux), (Design::Shootdown, &mut ours)] {
+            for (design, cost) in [(Design::LINUX_7_0, &mut linux), (Design::SHOOTDOWN, &mut ours)]
+            {
                 let outcome = run(design, &machine, &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}");
                 cost.add(&outcome);
@@ -194,7 +196,7 @@ fn the_sound_designs_are_sound() {
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
             // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
-            if design != Design::Linux414 {
+            if design != Design::LINUX_4_14 {
                 assert_eq!(outcome.hazards, 0, "{} under {design}: {first:?}", workload.name());
             }
         }
@@ -211,7 +213,7 @@ fn latr_beside_the_others() {
             let (count, iterations) = (cpus as u32, 2000);
             let workload = Loop { kind, tasks: Tasks::Threads, count, iterations, seed: 1 };
             let workload: Rc<dyn Workload> = Rc::new(workload);
-            let designs = [Design::Linux412, Design::Latr, Design::Linux70, Design::Shootdown];
+            let designs = [Design::LINUX_4_12, Design::LATR, Design::LINUX_7_0, Design::SHOOTDOWN];
             let [before, latr, _, ours] = designs.map(|design| {
                 let outcome = run(design, &machine("xeon-2s", cpus), &workload);
                 assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
@@ -235,14 +237,18 @@ fn the_bug_that_seed_000_had_is_found() {
         let outcome = run(design, &machine("skylake", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");
         // It keeps page tables until the end, but it would tell the lazy CPU.
-        assert_eq!(outcome.hazards > 0, design == Design::Linux414, "{design}");
+        assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
     }
 }
 
 /// The first thing that the oracle says of an engine that breaks a rule.
-fn caught<P: Policy + 'static>(rule: Rule, workload: Rc<dyn Workload>) -> shootdown_sim::Violation {
+fn caught(rule: Rule, workload: Rc<dyn Workload>) -> Violation {
+    caught_under(engine::POLICY, rule, workload)
+}
+
+fn caught_under(policy: Policy, rule: Rule, workload: Rc<dyn Workload>) -> Violation {
     let machine = machine("skylake", 4);
-    let design = |sim| Engine::<1, P>::with_broken_rule(sim, Some(rule));
+    let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule)).with_policy(policy);
     let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
@@ -342,14 +348,14 @@ impl Workload for SharedPage {
 #[test]
 fn a_skipped_ring_is_caught() {
     assert_eq!(
-        caught::<Ours>(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
+        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
         Wrong::FlushedTranslation
     );
 }
 
 #[test]
 fn a_page_that_is_freed_before_the_wait_is_caught() {
-    let wrong = caught::<Ours>(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
+    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
     assert!(matches!(wrong, Wrong::FlushedTranslation | Wrong::FreedPage), "{wrong:?}");
 }
 
@@ -357,7 +363,7 @@ fn a_page_that_is_freed_before_the_wait_is_caught() {
 fn a_tag_that_is_reused_unflushed_is_caught() {
     // Whichever comes first: another's page is used, another's table is walked, or freed while it
     // could be.
-    let wrong = caught::<Ours>(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
+    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
     assert_ne!(wrong, Wrong::FlushedTranslation);
 }
 
@@ -366,23 +372,23 @@ fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
     // When the last thread exits, the CPUs where the others ran are idle, with the space loaded.
     let tasks =
         Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
-    let first = caught::<Ours>(Rule::MarkHolders, Rc::new(tasks));
+    let first = caught(Rule::MarkHolders, Rc::new(tasks));
     assert_eq!(first.wrong, Wrong::WalkableTableFreed);
 }
 
 #[test]
 fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
     // Freed as soon as it is unhooked, as Linux does, and not held back.
-    let first = caught::<LinuxPolicy>(Rule::HoldBackTables, Rc::new(UnmapUnderLazy));
+    let first = caught_under(linux::POLICY, Rule::HoldBackTables, Rc::new(UnmapUnderLazy));
     assert_eq!(first.wrong, Wrong::WalkableTableFreed);
 }
 
 /// The engine's other two ways to end a space are sound, too; and only one of them interrupts.
 #[test]
 fn every_lifetime_of_the_engine_is_sound() {
-    fn interrupts<P: Policy + 'static>(workload: &Rc<dyn Workload>) -> u64 {
+    fn interrupts<L: SpaceLifetime>(workload: &Rc<dyn Workload>) -> u64 {
         let machine = machine("xeon-2s", 13);
-        let design = Engine::<1, P>::new;
+        let design = Engine::<1, L>::new;
         let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(workload), design);
         let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
         assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
@@ -391,6 +397,6 @@ fn every_lifetime_of_the_engine_is_sound() {
     // When a process ends, CPUs where its threads ran are idle, with the space loaded.
     let storm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1 };
     let storm: Rc<dyn Workload> = Rc::new(storm);
-    assert_eq!((interrupts::<Ours>(&storm), interrupts::<Counting>(&storm)), (0, 0));
-    assert!(interrupts::<Shooting>(&storm) > 0);
+    assert_eq!((interrupts::<Handoff>(&storm), interrupts::<Counted>(&storm)), (0, 0));
+    assert!(interrupts::<Shoot>(&storm) > 0);
 }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::{Design, Purpose, designs_for};
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
@@ -71,7 +71,8 @@ impl Hardware {
 }
 
 fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
-    let result = design.run(machine.clone(), LIMITS, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
@@ -110,7 +111,7 @@ fn all_are_sound_on_all_hardware_and_whether_or_not_there_are_enough_tags() {
             }
             let machine = hardware.machine(tags, 4);
             for workload in workloads(4, 1) {
-                for design in Design::OF_OTHER_HARDWARE {
+                for design in designs_for(Purpose::OtherHardware) {
                     let outcome = run(design, &machine, &workload);
                     let name = workload.name();
                     let first = outcome.first_violations.first();

@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_recording::Reader;
-use shootdown_run::replay::{Survey, Threads};
+use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
@@ -40,13 +40,21 @@ fn survey(trace: &Path) -> Survey {
 }
 
 fn by_recorded_schedule(trace: &Path, survey: &Survey, design: Design) -> Outcome {
-    design.replay(machine(), reader(trace), survey, |_| {}).unwrap()
+    shootdown_run::replay::replay(
+        machine(),
+        Limits::DEFAULT.frames,
+        reader(trace),
+        survey,
+        |_| {},
+        |sim| design.on(sim),
+    )
+    .unwrap()
 }
 
 fn by_simulated_schedule(trace: &Path, survey: &Survey, design: Design, seed: u64) -> Outcome {
-    let threads = Threads::of(reader(trace), survey, seed, |_| {}).unwrap();
-    let limits = Limits { threads: threads.count() + 1, ..Limits::default() };
-    design.run(machine(), limits, Rc::new(threads)).unwrap()
+    let threads = threads(reader(trace), survey, seed, |_| {}).unwrap();
+    let limits = Limits { threads: threads.program_count() + 1, ..Limits::default() };
+    shootdown_run::run(machine(), limits, Rc::new(threads), |sim| design.on(sim)).unwrap()
 }
 
 fn ranged(outcome: &Outcome) -> u64 {
@@ -74,7 +82,7 @@ fn recordings_are_whole_small_and_complete() {
 fn linux_7_0_does_what_the_kernel_did() {
     for trace in traces() {
         let survey = survey(&trace);
-        let outcome = by_recorded_schedule(&trace, &survey, Design::Linux70);
+        let outcome = by_recorded_schedule(&trace, &survey, Design::LINUX_7_0);
         let kernel = &survey.kernel;
         for (what, predicted, real) in [
             ("interrupts", outcome.counts.interrupts_sent, kernel.interrupts_sent),
@@ -91,8 +99,8 @@ fn linux_7_0_does_what_the_kernel_did() {
 fn by_the_recorded_schedule_shootdown_is_never_worse() {
     for trace in traces() {
         let survey = survey(&trace);
-        let linux = by_recorded_schedule(&trace, &survey, Design::Linux70);
-        let ours = by_recorded_schedule(&trace, &survey, Design::Shootdown);
+        let linux = by_recorded_schedule(&trace, &survey, Design::LINUX_7_0);
+        let ours = by_recorded_schedule(&trace, &survey, Design::SHOOTDOWN);
         assert!(ours.counts.interrupts_sent <= linux.counts.interrupts_sent, "{trace:?}");
         assert!(ours.time <= linux.time, "{trace:?} {:?} {:?}", ours.time, linux.time);
         assert_eq!((ours.violations, linux.violations), (0, 0), "{trace:?}");
@@ -107,7 +115,7 @@ fn by_a_simulated_schedule_shootdown_is_never_worse() {
         let run = |design| -> Vec<Outcome> {
             (1..=RUNS).map(|seed| by_simulated_schedule(&trace, &survey, design, seed)).collect()
         };
-        let (linux, ours) = (run(Design::Linux70), run(Design::Shootdown));
+        let (linux, ours) = (run(Design::LINUX_7_0), run(Design::SHOOTDOWN));
         let interrupts =
             |runs: &[Outcome]| runs.iter().map(|run| run.counts.interrupts_sent).sum::<u64>();
         assert!(interrupts(&ours) <= interrupts(&linux), "{trace:?}");
@@ -142,7 +150,15 @@ fn munmap_flushes_ranges_and_not_the_space() {
         for trace in traces() {
             let survey = survey(&trace);
             let (machine, reader) = (machine.clone(), reader(&trace));
-            let outcome = Design::Shootdown.replay(machine, reader, &survey, |_| {}).unwrap();
+            let outcome = shootdown_run::replay::replay(
+                machine,
+                Limits::DEFAULT.frames,
+                reader,
+                &survey,
+                |_| {},
+                |sim| Design::SHOOTDOWN.on(sim),
+            )
+            .unwrap();
             assert_eq!(outcome.violations, 0, "{trace:?}");
             ranged += outcome.unmaps.ranged;
             whole += outcome.unmaps.whole;

@@ -1,8 +1,8 @@
-//! The language of workloads.
+//! The language of workloads, and its interpreter.
 //!
 //! [`operation`] defines the language: a thread's program is a sequence of operations. [`stream`]
-//! encodes a workload as bytes, for a kernel that boots. [`step`] defines the results of an
-//! operation, wherever it is performed. [`varint`] encodes numbers.
+//! encodes a workload as bytes, with the numbers of [`varint`]. [`interpreter`] performs the
+//! operations on any machine that is a [`Host`](interpreter::Host).
 //!
 //! The crate needs `alloc`, and no operating system.
 
@@ -11,11 +11,12 @@
 extern crate alloc;
 
 // In reading order.
+mod error;
+pub mod interpreter;
 pub mod operation;
-pub mod step;
 pub mod stream;
 pub mod varint;
 
-pub use operation::{Refusals, Workload};
-pub use step::StepError;
+pub use error::StepError;
+pub use operation::{OnFault, Workload};
 pub use varint::Malformed;

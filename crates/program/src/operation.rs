@@ -1,279 +1,294 @@
-//! The language of workloads: what a thread does, one step after the other.
+//! The language of workloads: the operations of a thread.
 //!
-//! Plain data, so that a benchmark, a recording of a real program, the simulator and a kernel that
-//! boots all speak it. Areas and threads are named by numbers that the workload chose; which
-//! addresses they get is the machine's business.
+//! A workload is plain data, so that benchmarks, recordings of real programs, the simulator and a
+//! kernel that boots share one language. The workload numbers its areas, files, threads and locks.
+//! The machine that runs it chooses the addresses.
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// An area of a process's memory, by the number under which it was mapped.
+/// The number of an area in its process: the one that [`Operation::Map`] gave it. Processes number
+/// their areas independently. A fork's child has its parent's areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AreaId(pub u32);
 
-/// A file, by number. Files are empty of all but zeros, and as large as one likes.
+/// The number of a file. All processes of a workload share its files. A file exists as soon as it
+/// is mapped, holds zeros, and has no end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u32);
 
-/// A thread's program, by number; also the thread that runs it.
+/// The number of a thread's program. It also names the thread that runs the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgramId(pub u32);
 
-/// A lock of the program's own, by number.
+/// The number of a lock. All processes of a workload share its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId(pub u32);
 
-/// What may be done with an area.
+/// The accesses that an area allows (`prot` of `mmap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Nothing.
+    /// No access.
     None,
-    /// Reading.
+    /// Reads.
     Read,
-    /// Reading and writing.
+    /// Reads and writes.
     ReadWrite,
 }
 
-/// What is mapped.
+/// The initial contents of an area, and the visibility of its writes (`flags` of `mmap`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// Zeros of the process's own.
+    /// Zeros. Writes are private to the process.
     Anonymous,
-    /// A file, whose pages become the process's own when they are written.
+    /// A file from its first page. The first write to a page copies it; the copy is private to the
+    /// process.
     PrivateFile(FileId),
-    /// A file, shared with all who map it.
+    /// A file from its first page. Every process that maps the file sees the writes.
     SharedFile(FileId),
 }
 
-/// What is done with a page.
+/// The kind of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is read.
+    /// A read.
     Read,
-    /// It is written.
+    /// A write.
     Write,
 }
 
-/// One step of a thread, which exits when there is none left, and its process with its last thread.
-/// Pages are numbered from the beginning of their area.
+/// One step of a thread.
+///
+/// A thread exits after its last step. Its process ends with its last thread. Pages are 4 KiB, and
+/// `pages` counts from the beginning of the area: `0..1` is its first page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Maps so many pages (`mmap`).
+    /// Maps an area at an address that the kernel chooses (`mmap`).
     Map {
-        /// The name by which the area is known from now on.
+        /// The number that later operations give for the area. If the process has an area of this
+        /// number, that area stays mapped and loses its number.
         area: AreaId,
-        /// Its size.
+        /// Size of the area in pages; at least 1.
         pages: u64,
-        /// What may be done with it.
+        /// Accesses that the area allows.
         permission: Permission,
-        /// What it shows.
+        /// Contents of the area.
         mapping: Mapping,
     },
     /// Unmaps pages (`munmap`).
     Unmap {
-        /// Of which area.
+        /// The area that the pages belong to.
         area: AreaId,
-        /// Which.
+        /// The pages to unmap; at least 1.
         pages: Range<u64>,
     },
-    /// Changes what may be done with pages (`mprotect`).
+    /// Changes the accesses that pages allow (`mprotect`).
     Protect {
-        /// Of which area.
+        /// The area that the pages belong to.
         area: AreaId,
-        /// Which.
+        /// The pages to change; at least 1, all mapped.
         pages: Range<u64>,
-        /// What may be done with them from now on.
+        /// Accesses that the pages allow from now on.
         permission: Permission,
     },
-    /// Gives pages back, and keeps the area (`madvise(MADV_DONTNEED)`).
+    /// Frees the contents of pages, which stay mapped (`madvise(MADV_DONTNEED)`).
     Discard {
-        /// Of which area.
+        /// The area that the pages belong to.
         area: AreaId,
-        /// Which.
+        /// The pages to free; at least 1.
         pages: Range<u64>,
     },
-    /// Moves pages to the memory of a node, as far as there is room (`move_pages`).
+    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`).
     MovePages {
-        /// Of which area.
+        /// The area that the pages belong to.
         area: AreaId,
-        /// Which.
+        /// The pages to move; at least 1.
         pages: Range<u64>,
-        /// Where to.
+        /// The node, from 0 on. A node that the machine lacks has no room.
         node: usize,
     },
-    /// Reads or writes one word of each of some pages.
+    /// Reads or writes one word of each page, in ascending order.
     Touch {
-        /// Of which area.
+        /// The area that the pages belong to.
         area: AreaId,
-        /// Which.
+        /// The pages to access; none if the range is empty.
         pages: Range<u64>,
-        /// How.
+        /// The kind of each access.
         access: Access,
     },
-    /// Writes to a page that must not be written, and handles the signal (`SIGSEGV`).
+    /// Writes to a page whose area forbids writes, and handles the signal (`SIGSEGV`). The run
+    /// fails if the write succeeds.
     Segfault {
-        /// Of which area.
+        /// The area that the page belongs to.
         area: AreaId,
-        /// Which.
+        /// The page to write.
         page: u64,
     },
-    /// Changes or uses memory that is named by its address.
+    /// Changes or accesses memory that is named by its address.
     ByAddress(ByAddress),
-    /// Makes a process that is a copy of this one, and runs a program in it (`fork`).
+    /// Starts a process with a copy of this process's memory, and runs a program in it (`fork`).
     Fork(ProgramId),
-    /// Makes a thread in this process (`clone`).
+    /// Starts a thread in this process (`clone`).
     Spawn(ProgramId),
-    /// Waits until a program that was forked or spawned is done (`wait`, `pthread_join`).
+    /// Waits until a thread has ended (`wait`, `pthread_join`). A thread that has not been started
+    /// has not ended.
     Join(ProgramId),
-    /// Throws away all of the process's memory, and starts with none (`exec`).
+    /// Replaces the process's memory by an empty address space (`exec`). Other threads of the
+    /// process keep the old one.
     Exec,
-    /// Moves to a CPU, and stays there (`sched_setaffinity`).
+    /// Moves to a CPU, and stays there until the next `Migrate` (`sched_setaffinity`).
     Migrate(usize),
-    /// Lets other threads of this CPU run (`sched_yield`).
+    /// Lets other threads that are ready on this CPU run (`sched_yield`).
     Yield,
-    /// Waits for a [`Wake`](Self::Wake) that has not been waited for yet (reads from a pipe).
+    /// Waits for one [`Wake`](Self::Wake) that no earlier `Block` has waited for (a read from a
+    /// pipe).
     Block,
-    /// Sleeps for so many nanoseconds (`nanosleep`; or a device that takes its time).
+    /// Sleeps for a number of nanoseconds (`nanosleep`, or a device that takes this long).
     Sleep(u64),
-    /// Wakes a thread, or has its next [`Block`](Self::Block) not wait (writes to a pipe).
+    /// Wakes a thread, or lets its next [`Block`](Self::Block) return without waiting (a write to a
+    /// pipe). Wakes are counted.
     Wake(ProgramId),
-    /// Takes a lock; sleeps while another thread has it (`pthread_mutex_lock`).
+    /// Locks a lock, and sleeps while another thread holds it (`pthread_mutex_lock`).
     Lock(LockId),
-    /// Lets go of a lock.
+    /// Unlocks a lock that this thread holds.
     Unlock(LockId),
-    /// Asks the kernel for something that leaves memory as it is (`getpid`, `open`).
+    /// Makes a system call that leaves memory unchanged (`getpid`, `open`).
     SystemCall,
-    /// Computes for so many nanoseconds.
+    /// Computes in user mode for a number of nanoseconds.
     Compute(u64),
-    /// What is measured begins here, if it has not begun yet.
+    /// Begins the measurement, unless a thread has begun it before.
     Begin,
-    /// What is measured ends here, unless another thread ends it later. Counts so many iterations.
+    /// Ends the measurement, unless another thread ends it later.
     End {
-        /// How often the thread did what is measured.
+        /// Number of iterations that the thread has done. The measurement adds up the iterations of
+        /// all threads.
         iterations: u64,
     },
 }
 
-/// Below this page nothing is mapped on demand, as nothing may be mapped under Linux: an access
-/// there is a program's null pointer.
+/// The lowest page that an access maps on demand. As under Linux, no page below it can be mapped:
+/// an access there is a null pointer of the program.
 pub const LOWEST_PAGE: u64 = 16;
 
-/// More pages than these, 1 GiB, are not filled at once, whatever a recording asks for.
+/// The largest number of pages that [`Filling::AtOnce`] fills: 1 GiB. Larger mappings of a
+/// recording are filled on demand.
 pub const FILLED_MAX: u64 = 1 << 18;
 
-/// Memory by address, as recordings of real programs have it.
+/// An operation on memory that is named by its address, as in recordings of real programs.
 ///
-/// A recording knows what a program asked for, and not all that the kernel did: it does not show
-/// what `exec` maps, for one thing. So these operations take memory as they find it. What is not
-/// mapped is passed over where it is changed, and mapped where it is used. Addresses are given as
-/// numbers of pages, from address 0.
+/// A recording contains the calls of a program, but not every mapping that the kernel made: `exec`
+/// maps areas that it does not show. These operations therefore tolerate gaps. A change skips
+/// addresses that are not mapped, and an access maps them. Pages are numbered from address 0 and
+/// have 4 KiB. An operation on addresses outside of user space does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ByAddress {
-    /// Maps these pages, instead of what is there.
+    /// Maps pages, and replaces what is mapped there (`mmap` with `MAP_FIXED`).
     Map {
-        /// Which.
+        /// The pages to map.
         pages: Range<u64>,
-        /// What may be done with them.
+        /// Accesses that the pages allow.
         permission: Permission,
-        /// What they show.
+        /// Contents of the pages. Every mapping of a file gets a file of its own, because a
+        /// recording does not tell which mappings share one.
         mapping: Mapping,
-        /// Whether they are there from the beginning.
+        /// The time at which the pages get their contents.
         filling: Filling,
     },
     /// Unmaps pages (`munmap`).
     Unmap(Range<u64>),
-    /// Changes what may be done with pages (`mprotect`).
+    /// Changes the accesses that pages allow (`mprotect`).
     Protect {
-        /// Which.
+        /// The pages to change.
         pages: Range<u64>,
-        /// What may be done with them from now on.
+        /// Accesses that the pages allow from now on.
         permission: Permission,
     },
-    /// Gives pages back (`madvise(MADV_DONTNEED)`).
+    /// Frees the contents of pages (`madvise(MADV_DONTNEED)`).
     Discard(Range<u64>),
-    /// Offers pages, to be taken when memory is short (`madvise(MADV_FREE)`).
+    /// Marks pages that the kernel may free when memory is short (`madvise(MADV_FREE)`).
     Offer(Range<u64>),
-    /// Makes large pages of small ones, as far as can be (`madvise(MADV_COLLAPSE)`). Not of
-    /// recordings.
+    /// Replaces small pages by large ones, where possible (`madvise(MADV_COLLAPSE)`). Recordings
+    /// do not contain this operation.
     Collapse(Range<u64>),
-    /// Moves pages to the memory of a node, as far as there is room (`move_pages`). Not of
-    /// recordings.
+    /// Moves pages to the memory of a node, as far as the node has room (`move_pages`). Recordings
+    /// do not contain this operation.
     MovePages {
-        /// Which.
+        /// The pages to move.
         pages: Range<u64>,
-        /// Where to.
+        /// The node, from 0 on. A node that the machine lacks has no room.
         node: usize,
     },
-    /// Moves, grows or shrinks what is mapped (`mremap`).
+    /// Moves, grows or shrinks mappings (`mremap`).
     Move {
-        /// From where.
+        /// The pages before the call.
         from: Range<u64>,
-        /// To where.
+        /// The pages after the call. If both ranges begin at the same page, the mapping grows or
+        /// shrinks in place.
         to: Range<u64>,
     },
-    /// Uses a page as a recorded page fault says.
+    /// Accesses a page, at a page fault that was recorded.
     Fault {
-        /// Which.
+        /// The page of the faulting address.
         page: u64,
-        /// How.
+        /// The kind of the access.
         access: Access,
-        /// What the page table had for it.
+        /// The page-table entry that the recorded fault found.
         entry: Entry,
     },
 }
 
-/// When mapped pages get their contents.
+/// The time at which mapped pages get their contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filling {
-    /// Each when it is first used.
+    /// At the first access to each page.
     OnDemand,
-    /// All at once (`MAP_POPULATE`).
+    /// In the call that maps them (`MAP_POPULATE`).
     AtOnce,
 }
 
-/// What a page table had for a page whose access was refused.
+/// The page-table entry that a recorded page fault found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing.
+    /// No entry.
     Absent,
-    /// An entry that did not allow the access. If there is none in the simulation, the kernel had
-    /// mapped the page along with a neighbour, and it is read first.
+    /// An entry that forbade the access. If the simulated page table has no entry, the recorded
+    /// kernel had mapped the page along with a neighbour, and the interpreter reads the page first.
     Refusing,
 }
 
-/// What becomes of a thread whose memory is not what it takes it for.
+/// The consequence of an access or a change that memory refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refusals {
-    /// The run ends, with the error.
+pub enum OnFault {
+    /// The run ends with the error.
     #[default]
     Fatal,
-    /// It goes on with the next page, or the next operation: an access is a signal that it handles,
-    /// and a change an error that it ignores. Threads of which one unmaps what another uses are
-    /// sound then. An access, a move or a fork for which there is no memory ends the run all the
-    /// same.
+    /// The thread goes on: with the next page after an access, whose signal it handles, and with
+    /// the next operation after a change, whose error it ignores. A workload in which one thread
+    /// unmaps pages that another uses needs this. An access, a move or a fork that finds no memory
+    /// ends the run in any case.
     Survived,
 }
 
-/// A thread's program: its steps in order.
+/// The steps of a thread's program, in order.
 pub type Steps = Box<dyn Iterator<Item = Operation>>;
 
-/// What programs there are, and which of them run from the beginning.
+/// A set of programs, and the processes that start with the workload.
 pub trait Workload {
-    /// Its name, with its parameters.
+    /// Name of the workload, with its parameters.
     fn name(&self) -> String;
-    /// The processes that run from the beginning, each with one thread.
+    /// The processes that start with the workload, each with one thread.
     fn processes(&self) -> Vec<Start>;
     /// The steps of a program.
     fn steps(&self, program: ProgramId) -> Steps;
 }
 
-/// A thread that runs from the beginning.
+/// A thread that starts with the workload, in a process of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// What it does.
+    /// The program that the thread runs.
     pub program: ProgramId,
-    /// The CPU to which it is bound, if it is.
+    /// The CPU that the thread is bound to; `None` if it may run on any.
     pub cpu: Option<usize>,
 }

@@ -1,30 +1,22 @@
 //! Numbers of 64 bits in as few bytes as they need: LEB128, seven bits a byte, the lowest first.
 
 use alloc::vec::Vec;
-use core::fmt;
+
+use thiserror::Error;
 
 /// The reason why bytes cannot be decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The bytes end in the middle of a value.
+    #[error("it ends too early")]
     End,
     /// A number is too large for its type.
+    #[error("a number is too large")]
     Number,
     /// No variant has this code.
+    #[error("nothing that is known here")]
     Unknown,
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::End => "it ends too early",
-            Self::Number => "a number is too large",
-            Self::Unknown => "nothing that is known here",
-        })
-    }
-}
-
-impl core::error::Error for Malformed {}
 
 const MORE: u8 = 0x80;
 

@@ -8,16 +8,15 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70};
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{Survey, Threads, replay};
+use shootdown_run::replay::{Survey, replay, threads};
 use shootdown_run::{Limits, run};
 use shootdown_sim::{Machine, Sim};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const RECORDS: u64 = 10_000_000;
 const FRAMES: usize = 1 << 20;
@@ -44,18 +43,18 @@ fn main() {
         by_recorded_schedule(reader(&mut file), &survey, Linux70::new);
     });
     report("replayed, shootdown", Some(REPLAY_AIM), || {
-        by_recorded_schedule(reader(&mut file), &survey, Engine::<1, Ours>::new);
+        by_recorded_schedule(reader(&mut file), &survey, Engine::<1>::new);
     });
     memory("by the recorded schedule");
     report("replayed, simulated schedule", Some(REPLAY_AIM), || {
-        let threads = Threads::of(reader(&mut file), &survey, 1, |_| {}).expect("it is whole");
+        let threads = threads(reader(&mut file), &survey, 1, |_| {}).expect("it is whole");
         let limits = Limits { frames: FRAMES, threads: 8, ..Limits::default() };
         run(machine(), limits, Rc::new(threads), Linux70::new).expect("it runs");
     });
     memory("by a simulated one");
 }
 
-fn by_recorded_schedule<C: Coherence + 'static>(
+fn by_recorded_schedule<C: Into<ErasedCoherence>>(
     reader: Reader<File>,
     survey: &Survey,
     design: impl FnOnce(Rc<Sim>) -> C,

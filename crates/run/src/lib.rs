@@ -1,21 +1,22 @@
 //! Runs workloads on a simulated machine.
 //!
-//! [`run`] performs a workload's operations with the memory manager of [`shootdown_vm`], under one
-//! design, and returns what it measured. [`programs`] are benchmarks. [`replay`] runs recordings of
-//! real programs.
+//! [`run`] executes a workload with the memory manager of [`shootdown_vm`], under one design, and
+//! returns what it measured. [`programs`] are benchmarks. [`replay`] runs recordings of real
+//! programs.
 
-mod by_address;
-mod checked;
-mod contents;
+// In reading order.
 mod platform;
-mod process;
+mod instrumented;
+mod memory_model;
+mod outcome;
+mod kernel;
+mod checks;
+mod executor;
 pub mod programs;
 pub mod replay;
-mod watched;
-mod world;
 
-pub use contents::{Contents, FoundBy, WrongContent};
+pub use executor::run;
+pub use instrumented::{Instrumented, Unmaps};
+pub use memory_model::{Contents, FoundBy, WrongContent};
+pub use outcome::{Limits, Memory, Outcome, RunError};
 pub use platform::{SimPlatform, Traffic};
-pub use process::Memory;
-pub use watched::{Unmaps, Watched};
-pub use world::{Limits, Outcome, RunError, run};

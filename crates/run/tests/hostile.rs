@@ -5,16 +5,15 @@ use std::io::Cursor;
 use std::rc::Rc;
 
 use proptest::prelude::*;
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70, Linux412, Linux414, Naive};
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{Survey, Threads, replay};
+use shootdown_run::replay::{Survey, replay, threads};
 use shootdown_run::{Limits, run};
 use shootdown_sim::{Machine, Sim};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const MACHINE: &str = include_str!("../../../machines/emerald-rapids-kvm.toml");
 
@@ -123,7 +122,7 @@ fn reader(file: &[u8]) -> Reader<Cursor<Vec<u8>>> {
     Reader::open(Cursor::new(file.to_vec())).unwrap()
 }
 
-fn by_recorded_schedule<C: Coherence + 'static>(
+fn by_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     survey: &Survey,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -137,11 +136,11 @@ fn ends(events: &[(u32, u64, Event)]) {
     let file = write(events);
     let survey = Survey::of(reader(&file), |_| {}).unwrap();
     by_recorded_schedule(&file, &survey, Linux70::new);
-    by_recorded_schedule(&file, &survey, Engine::<1, Ours>::new);
-    let threads = Threads::of(reader(&file), &survey, 1, |_| {}).unwrap();
+    by_recorded_schedule(&file, &survey, Engine::<1>::new);
+    let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
     let machine = Machine::from_toml(MACHINE).unwrap();
     let limits = Limits { frames: 1 << 14, threads: 8, ..Limits::default() };
-    let _ = run(machine, limits, Rc::new(threads), Engine::<1, Ours>::new);
+    let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
 }
 
 fn start() -> Vec<(u32, u64, Event)> {
@@ -191,10 +190,10 @@ proptest! {
         by_recorded_schedule(&file, &survey, Linux412::new);
         by_recorded_schedule(&file, &survey, Linux414::new);
         by_recorded_schedule(&file, &survey, Linux70::new);
-        by_recorded_schedule(&file, &survey, Engine::<1, Ours>::new);
-        let threads = Threads::of(reader(&file), &survey, 1, |_| {}).unwrap();
+        by_recorded_schedule(&file, &survey, Engine::<1>::new);
+        let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
         let machine = Machine::from_toml(MACHINE).unwrap();
-        let limits = Limits { frames: 1 << 14, threads: threads.count() + 1, ..Limits::default() };
-        let _ = run(machine, limits, Rc::new(threads), Engine::<1, Ours>::new);
+        let limits = Limits { frames: 1 << 14, threads: threads.program_count() + 1, ..Limits::default() };
+        let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
     }
 }

@@ -3,17 +3,17 @@
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use shootdown_designs::engine::{Engine, Ours};
-use shootdown_designs::{Linux70, Linux414};
-use shootdown_run::{SimPlatform, Watched};
+use shootdown_designs::{Engine, Linux70, Linux414};
+use shootdown_run::{Instrumented, SimPlatform};
 use shootdown_sim::{Affinity, Kernel, Machine, RunEnd, Sim, SwitchedTo, ThreadSpec, Time, Touch};
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, Coherence, LARGE_PAGE_BYTES, PAGE_BYTES, Place,
-    Protection, Sharing, Vm,
+    Access, AddressSpace, Advice, Backing, ErasedCoherence, LARGE_PAGE_BYTES, PAGE_BYTES, Place,
+    Protection, Scheduling, Sharing, Vm, X86_64,
 };
 
-type Space<C> = AddressSpace<SimPlatform, Rc<Watched<C>>>;
+type Space = AddressSpace<(SimPlatform, Instrumented, X86_64)>;
 
 const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
 const START: u64 = 1 << 30;
@@ -22,16 +22,16 @@ const WORKERS: u64 = 3;
 const ROUNDS: u64 = 60;
 
 /// What a thread does.
-type Body<C> = Box<dyn FnOnce(&System<C>, &Sim)>;
+type Body = Box<dyn FnOnce(&System, &Sim)>;
 
 /// One space, and nothing else.
-struct System<C: Coherence> {
-    coherence: Rc<Watched<C>>,
-    space: OnceCell<Space<C>>,
+struct System {
+    coherence: Arc<Instrumented>,
+    space: OnceCell<Space>,
     done: Cell<u64>,
 }
 
-impl<C: Coherence + 'static> Kernel for System<C> {
+impl Kernel for System {
     fn online(&self) {
         self.coherence.online();
     }
@@ -46,18 +46,18 @@ impl<C: Coherence + 'static> Kernel for System<C> {
         self.coherence.enter_lazy();
     }
     fn leave(&self) {
-        self.coherence.leave();
+        self.coherence.leave_space();
     }
     fn after_switch(&self, _: SwitchedTo) {
-        self.space().vm().bury();
+        self.space().vm().free_dead_tables();
     }
     fn flush_interrupt(&self) {
         self.coherence.interrupt();
     }
 }
 
-impl<C: Coherence + 'static> System<C> {
-    fn space(&self) -> &Space<C> {
+impl System {
+    fn space(&self) -> &Space {
         self.space.get().expect("it is made before anything runs")
     }
 
@@ -81,27 +81,27 @@ impl<C: Coherence + 'static> System<C> {
 
 /// Threads write to pages of their own, and find what they wrote, while another collapses them and
 /// has parts of them split off.
-fn nothing_is_lost_and_nothing_stale_is_used<C: Coherence + 'static>(
+fn nothing_is_lost_and_nothing_stale_is_used<C: Into<ErasedCoherence>>(
     design: impl FnOnce(Rc<Sim>) -> C,
 ) {
     let round = include_str!("../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(WORKERS as usize + 1).unwrap();
     let sim = Rc::new(Sim::new(machine, 1 << 13, 8).unwrap());
-    let coherence = Rc::new(Watched::new(Rc::clone(&sim), design(Rc::clone(&sim))));
-    let vm = Vm::new(SimPlatform::new(Rc::clone(&sim)), Rc::clone(&coherence)).unwrap();
+    let coherence = Arc::new(Instrumented::new(Rc::clone(&sim), design(Rc::clone(&sim))));
+    let vm = Vm::new(SimPlatform::new(Rc::clone(&sim)), Arc::clone(&coherence)).unwrap();
     let (space, done) = (OnceCell::from(AddressSpace::new(&vm).unwrap()), Cell::new(0));
     let system = Rc::new(System { coherence, space, done });
     sim.install(system.clone());
     let place = Place::Fixed(START..START + LARGE_PAGE_BYTES);
     let anonymous = Backing::Anonymous;
     system.space().map(place, READ_WRITE, Sharing::Private, anonymous).unwrap();
-    let spawn = |cpu, body: Body<C>| {
+    let spawn = |cpu, body: Body| {
         let spec = ThreadSpec { space: Some(0), affinity: Affinity::Cpu(cpu) };
         let (inside, system) = (Rc::clone(&sim), Rc::clone(&system));
         sim.spawn(spec, move || body(&system, &inside)).unwrap();
     };
     for worker in 0..WORKERS {
-        let body = move |system: &System<C>, sim: &Sim| {
+        let body = move |system: &System, sim: &Sim| {
             for round in 1..=ROUNDS {
                 for page in (worker..PAGES).step_by(37 * WORKERS as usize) {
                     let address = START + page * PAGE_BYTES;
@@ -117,7 +117,7 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Coherence + 'static>(
     }
     let collapsed = Rc::new(Cell::new(0));
     let count = Rc::clone(&collapsed);
-    let body = move |system: &System<C>, sim: &Sim| {
+    let body = move |system: &System, sim: &Sim| {
         let space = system.space();
         // The last pages are nobody's.
         let part = START + (PAGES - 2) * PAGE_BYTES..START + PAGES * PAGE_BYTES;
@@ -141,7 +141,7 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Coherence + 'static>(
 
 #[test]
 fn nothing_is_lost_and_nothing_stale_is_used_under_ours() {
-    nothing_is_lost_and_nothing_stale_is_used(Engine::<1, Ours>::new);
+    nothing_is_lost_and_nothing_stale_is_used(Engine::<1>::new);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use shootdown_program::operation::{
 use shootdown_run::programs::{Case, Tasks, WillItScale};
 use shootdown_run::{Contents, Limits, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const CPUS: usize = 4;
 const LIMITS: Limits = Limits {
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-fn try_to_run<C: Coherence + 'static>(
+fn try_to_run<C: Into<ErasedCoherence>>(
     limits: Limits,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -33,7 +33,7 @@ fn try_to_run<C: Coherence + 'static>(
     run(machine, limits, Rc::new(workload), design)
 }
 
-fn outcome<C: Coherence + 'static>(
+fn outcome<C: Into<ErasedCoherence>>(
     limits: Limits,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,

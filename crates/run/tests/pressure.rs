@@ -3,13 +3,12 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
-use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, Riscv, UnmapBatched};
+use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, Riscv};
 use shootdown_program::Workload;
 use shootdown_run::programs::{Case, CopyOnWrite, PageMigration, Tasks, WillItScale};
 use shootdown_run::{Contents, Limits, Memory, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const LIMITS: Limits = Limits {
     frames: 2048,
@@ -37,7 +36,7 @@ const MIGRATION: PageMigration = PageMigration {
     seed: 1,
 };
 
-fn outcome<C: Coherence + 'static>(
+fn outcome<C: Into<ErasedCoherence>>(
     limits: Limits,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -59,9 +58,9 @@ macro_rules! under_every_design {
     ($limits:expr, $workload:expr) => {{
         let (limits, workload) = ($limits, $workload);
         [
-            ("shootdown", outcome(limits, workload, Engine::<1, Ours>::new)),
+            ("shootdown", outcome(limits, workload, Engine::<1>::new)),
             ("linux-7.0", outcome(limits, workload, Linux70::new)),
-            ("unmap-batched", outcome(limits, workload, UnmapBatched::new)),
+            ("unmap-batched", outcome(limits, workload, Linux412::batched)),
             ("unmap-4.2", outcome(limits, workload, Linux412::new)),
             ("arm64-skip", outcome(limits, workload, Arm64::skip)),
             ("riscv", outcome(limits, workload, Riscv::new)),
@@ -107,7 +106,7 @@ fn pages_that_move_between_nodes_take_what_is_written_with_them() {
 #[test]
 fn whose_pages_move_while_he_sleeps_is_not_interrupted() {
     let sleepers = PageMigration { laps: 20, ..MIGRATION };
-    let ours = outcome(LIMITS, sleepers, Engine::<1, Ours>::new);
+    let ours = outcome(LIMITS, sleepers, Engine::<1>::new);
     let latest = outcome(LIMITS, sleepers, Linux70::new);
     // 258, and 446.
     assert!(3 * ours.counts.interrupts_sent <= 2 * latest.counts.interrupts_sent);

@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Operation, ProgramId};
 use shootdown_run::programs::{ContextSwitches, ExitStorm};
 use shootdown_run::{Contents, Limits, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const LIMITS: Limits = Limits {
     frames: 1 << 18,
@@ -20,7 +19,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// On the machine of the seed, with so many CPUs.
-fn outcome<C: Coherence + 'static>(
+fn outcome<C: Into<ErasedCoherence>>(
     cpus: u32,
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -42,7 +41,7 @@ const STORM: ExitStorm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1
 fn each_switch_goes_in_and_out_of_idle() {
     for cpus in [2, 6, 16, 64] {
         let workload = ContextSwitches { cpus, rounds: 20, seed: 1 };
-        let outcome = outcome(cpus, workload, Engine::<1, Ours>::new);
+        let outcome = outcome(cpus, workload, Engine::<1>::new);
         assert_eq!(outcome.iterations, 40);
         let switches = ContextSwitches::switches(outcome.counts.switches);
         let all = outcome.iterations * u64::from(cpus) / 2;
@@ -87,7 +86,7 @@ fn partners_are_neighbours_and_no_two_threads_share_a_cpu() {
 #[test]
 fn every_process_of_the_storm_exits() {
     let outcomes = [
-        outcome(13, STORM, Engine::<1, Ours>::new),
+        outcome(13, STORM, Engine::<1>::new),
         outcome(13, STORM, Linux70::new),
         outcome(13, STORM, Naive::new),
     ];
@@ -107,7 +106,7 @@ fn cpus_idle_lazily_on_processes_that_exit() {
 #[test]
 fn the_same_seed_makes_the_same_storm_and_another_another() {
     let run = |seed| {
-        let outcome = outcome(13, ExitStorm { seed, ..STORM }, Engine::<1, Ours>::new);
+        let outcome = outcome(13, ExitStorm { seed, ..STORM }, Engine::<1>::new);
         (outcome.time, outcome.counts)
     };
     assert_eq!(run(1), run(1));

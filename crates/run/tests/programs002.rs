@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Access, Operation, ProgramId};
@@ -12,7 +11,7 @@ use shootdown_run::programs::{
 };
 use shootdown_run::{Contents, Limits, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const LIMITS: Limits = Limits {
     frames: 1 << 16,
@@ -27,7 +26,7 @@ const PAGEFAULT: LatPagefault =
     LatPagefault { read: PagesRead::All, pages: 100, rounds: 3, seed: 1 };
 
 /// On one CPU, as the seed's machine has it.
-fn outcome<C: Coherence + 'static>(
+fn outcome<C: Into<ErasedCoherence>>(
     workload: Rc<dyn Workload>,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Outcome {
@@ -62,7 +61,7 @@ fn all() -> Vec<(Rc<dyn Workload>, u64)> {
 fn all_run_to_their_end_and_count_what_they_measure() {
     for (workload, iterations) in all() {
         for outcome in [
-            outcome(Rc::clone(&workload), Engine::<1, Ours>::new),
+            outcome(Rc::clone(&workload), Engine::<1>::new),
             outcome(Rc::clone(&workload), Linux70::new),
             outcome(Rc::clone(&workload), Naive::new),
         ] {
@@ -157,7 +156,7 @@ fn each_round_of_page_faults_reads_every_page_once_in_no_order_or_none() {
 #[test]
 fn a_protection_fault_flushes_nothing() {
     let lat = || Rc::new(LatProt { iterations: 50, signal_ns: 0 });
-    for outcome in [outcome(lat(), Linux70::new), outcome(lat(), Engine::<1, Ours>::new)] {
+    for outcome in [outcome(lat(), Linux70::new), outcome(lat(), Engine::<1>::new)] {
         let counts = &outcome.counts;
         assert_eq!((counts.flushes_full, counts.flushes_ranged), (0, 0), "{counts:?}");
     }

@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70, Naive};
 use shootdown_program::Workload;
 use shootdown_program::operation::{Access, AreaId, Operation, Permission, ProgramId};
 use shootdown_run::programs::{MprotectThreaded, SortCompute, TcmallocLargeHeap};
 use shootdown_run::{Contents, Limits, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const LIMITS: Limits = Limits {
     frames: 1 << 17,
@@ -23,7 +22,7 @@ const MPROTECT: MprotectThreaded = MprotectThreaded { copies: 4, iterations: 20 
 const TCMALLOC: TcmallocLargeHeap = TcmallocLargeHeap { copies: 4, every: 20, compute_ns: 100 };
 const SORT: SortCompute = SortCompute { shells: 12, sorts: 2, compute_ns: 50_000 };
 
-fn outcome<C: Coherence + 'static>(
+fn outcome<C: Into<ErasedCoherence>>(
     workload: impl Workload + 'static,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Outcome {
@@ -40,7 +39,7 @@ fn outcome<C: Coherence + 'static>(
 
 fn runs_to_its_end(workload: impl Workload + Copy + 'static, iterations: u64) {
     for outcome in [
-        outcome(workload, Engine::<1, Ours>::new),
+        outcome(workload, Engine::<1>::new),
         outcome(workload, Linux70::new),
         outcome(workload, Naive::new),
     ] {
@@ -57,7 +56,7 @@ fn all_run_to_their_end_and_count_what_they_measure() {
 
 #[test]
 fn the_same_run_twice_is_the_same() {
-    let run = || outcome(SORT, Engine::<1, Ours>::new);
+    let run = || outcome(SORT, Engine::<1>::new);
     let (one, other) = (run(), run());
     assert_eq!((one.time, one.counts), (other.time, other.counts));
 }
@@ -86,7 +85,7 @@ fn each_change_of_protection_is_flushed_by_linux_and_every_other_by_this_engine(
     let more = MprotectThreaded { iterations: MPROTECT.iterations + 100, ..MPROTECT };
     let linux = flushes(outcome(more, Linux70::new)) - flushes(outcome(MPROTECT, Linux70::new));
     assert_eq!(linux, 4 * 2 * 100);
-    let engine = |workload| outcome(workload, Engine::<1, Ours>::new);
+    let engine = |workload| outcome(workload, Engine::<1>::new);
     let ours = flushes(engine(more)) - flushes(engine(MPROTECT));
     assert_eq!(ours, 4 * 100);
     assert!(engine(more).counts.interrupts_sent <= engine(MPROTECT).counts.interrupts_sent);

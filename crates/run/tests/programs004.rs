@@ -2,14 +2,13 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
-use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, UnmapBatched};
+use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
 use shootdown_program::operation::ProgramId;
 use shootdown_program::{StepError, Workload};
 use shootdown_run::programs::MappedReaders;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Counts, Machine, Sim, Time};
-use shootdown_vm::{Coherence, OutOfMemory};
+use shootdown_vm::{ErasedCoherence, OutOfMemory};
 
 const CPUS: usize = 8;
 /// On two nodes of four CPUs each, with memory for a fifth of what is read.
@@ -29,7 +28,7 @@ fn machine() -> Machine {
     Machine::from_toml(round).unwrap().with_cpus(CPUS).unwrap()
 }
 
-fn outcome<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
+fn outcome<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
     let outcome = run(machine(), LIMITS, Rc::new(READERS), design).unwrap();
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
@@ -41,9 +40,9 @@ fn outcome<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Outcome
 
 #[test]
 fn all_is_read_under_every_design_and_nobody_uses_what_was_taken() {
-    outcome(Engine::<1, Ours>::new);
+    outcome(Engine::<1>::new);
     outcome(Linux70::new);
-    outcome(UnmapBatched::new);
+    outcome(Linux412::batched);
     outcome(Linux412::new);
     outcome(Arm64::skip);
     outcome(Naive::new);
@@ -64,9 +63,9 @@ fn without_reclaim_memory_runs_out() {
 fn batches_save_most_interrupts_and_ours_most_of_the_rest() {
     let [at_once, batched, latest, ours] = [
         outcome(Linux412::new).counts,
-        outcome(UnmapBatched::new).counts,
+        outcome(Linux412::batched).counts,
         outcome(Linux70::new).counts,
-        outcome(Engine::<1, Ours>::new).counts,
+        outcome(Engine::<1>::new).counts,
     ];
     let interrupts = |counts: &Counts| counts.interrupts_sent;
     // 4663 page by page, 1168 in batches, 1167 in those of Linux 7.0, and 116 in ours: a reader
@@ -79,7 +78,7 @@ fn batches_save_most_interrupts_and_ours_most_of_the_rest() {
 
 #[test]
 fn the_same_run_twice_is_the_same() {
-    let [one, other] = [(); 2].map(|()| outcome(Engine::<1, Ours>::new));
+    let [one, other] = [(); 2].map(|()| outcome(Engine::<1>::new));
     assert_eq!((one.time, one.counts), (other.time, other.counts));
 }
 

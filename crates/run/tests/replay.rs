@@ -4,16 +4,15 @@
 use std::io::Cursor;
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
 use shootdown_designs::{Engine, Linux70};
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{ReplayError, Survey, Threads, replay};
+use shootdown_run::replay::{ReplayError, Survey, replay, threads};
 use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::{Machine, Sim};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const MACHINE: &str = include_str!("../../../machines/emerald-rapids-kvm.toml");
 
@@ -105,7 +104,7 @@ fn survey(file: &[u8]) -> Survey {
     Survey::of(Reader::open(Cursor::new(file.to_vec())).unwrap(), |_| {}).unwrap()
 }
 
-fn by_recorded_schedule<C: Coherence + 'static>(
+fn by_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, ReplayError> {
@@ -117,7 +116,7 @@ fn by_recorded_schedule<C: Coherence + 'static>(
 fn by_simulated_schedule(file: &[u8]) -> Outcome {
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
-    let threads = Threads::of(reader, &survey(file), 1, |_| {}).unwrap();
+    let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
     run(machine, Limits::default(), Rc::new(threads), Linux70::new).unwrap()
 }
 
@@ -145,7 +144,7 @@ fn who_runs_the_program_is_interrupted_and_who_is_idle_is_not() {
         .unmap(0, PAGE, &[]);
     let outcome = by_recorded_schedule(&idle.write(), Linux70::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
-    let outcome = by_recorded_schedule(&idle.write(), Engine::<1, Ours>::new).unwrap();
+    let outcome = by_recorded_schedule(&idle.write(), Engine::<1>::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
 }
 
@@ -252,7 +251,7 @@ fn processes_are_made_and_end_by_either_schedule() {
     assert_eq!((survey.threads, survey.spaces), (3, 3));
     for outcome in [
         by_recorded_schedule(&file, Linux70::new).unwrap(),
-        by_recorded_schedule(&file, Engine::<1, Ours>::new).unwrap(),
+        by_recorded_schedule(&file, Engine::<1>::new).unwrap(),
         by_simulated_schedule(&file),
     ] {
         assert_eq!(outcome.violations, 0);

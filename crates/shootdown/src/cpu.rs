@@ -40,10 +40,10 @@ pub struct Cpu<M: Machine> {
     /// Up to which generation of the space that it holds it has caught up, or an earlier one: as it
     /// was when the CPU last went lazy or loaded a space.
     pub(crate) seen: M::Word,
-    /// Which [global](crate::Tagging::Global) tag it has loaded, or is about to load; 0 if it has chosen
-    /// none since the last rollover.
+    /// The [global](crate::Tagging::Global) tag that the CPU has loaded, or is about to load; 0 if
+    /// it has chosen none since the last rollover.
     pub(crate) active_tag: M::Word,
-    /// Which one it had at the last rollover. Only touched under the lock of the tags.
+    /// The global tag that the CPU had at the last rollover. Accessed under the allocator's lock.
     pub(crate) reserved_tag: M::Word,
     /// In lines of its own.
     pub(crate) bell: Bell<M>,

@@ -82,7 +82,8 @@ impl<M: Machine> Shootdown<M> {
         Space::new(self.choose_number(), SpaceId(before + 1), root)
     }
 
-    /// Whether this engine made the space. Another engine's id may be on no CPU, or on the wrong ones.
+    /// Whether this engine made the space. Another engine would look for the space's id on CPUs
+    /// that never publish it.
     #[inline]
     pub(crate) fn owns(&self, space: &Space<M>) -> bool {
         space.engine == self.number()

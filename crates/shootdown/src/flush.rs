@@ -2,9 +2,9 @@
 //! others to find out. How its end is awaited is in [`pending`](Pending).
 //!
 //! Every flush has the same four parts: it is counted, so that a CPU that comes later catches up;
-//! the cpumask says which CPUs to look at; the scan keeps those of them that must be notified; and
-//! these are interrupted, or notified by a broadcast. A flush that finds no other CPU in the cpumask
-//! ends after the second part, and is kept short for it.
+//! the CPU mask names the CPUs to look at; the scan keeps those of them that must be notified; and
+//! these are interrupted, or notified by a broadcast. A flush that finds no other CPU in the mask
+//! ends after the second part, and its code is short for that reason.
 
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;

@@ -139,7 +139,8 @@ impl<M: Memory> FlushLog<M> {
     /// Counts so many flushes, then fences: whatever the caller reads next, it reads after the
     /// bump. Returns the generation of the last of them.
     ///
-    /// The page tables must have been [published](crate::Machine::publish). See [`Rule::FlushFence`].
+    /// The page tables must have been [published](crate::Machine::publish) before. See
+    /// [`Rule::FlushFence`].
     #[inline]
     pub(crate) fn bump(&self, machine: &M, count: u64) -> u64 {
         let release = order(machine, Rule::BumpRelease);

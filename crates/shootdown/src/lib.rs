@@ -36,10 +36,10 @@
 //!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but the CPU is idle or
 //!   runs a kernel thread), or [nothing](Presence::Out). A flush rings only CPUs that are active on
 //!   the space, or are switching to it. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
-//! - **Doorbell.** Each CPU has a bell. Ringing it is one locked operation. The ringing CPU sends an
-//!   interrupt only if the bell was quiet and its owner does not poll it. One answer satisfies all
-//!   CPUs that rang before it began. There are no call objects, no queue and no lock: the handler
-//!   is [`Here::answer`], and nothing else.
+//! - **Doorbell.** Each CPU has a bell. Ringing it is one locked operation. The ringing CPU sends
+//!   an interrupt only if the bell was quiet and its owner does not poll it. One answer satisfies
+//!   all CPUs that rang before it began. There are no call objects, no queue and no lock: the
+//!   handler is [`Here::answer`], and nothing else.
 //! - **Pending.** A flush has two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
 //!

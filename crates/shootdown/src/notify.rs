@@ -65,8 +65,8 @@ pub(crate) struct Rings {
 }
 
 impl<'e, M: Machine> Here<'e, M> {
-    /// Notifies those CPUs of the cpumask that must be, in the cheaper way, and makes `pending` wait
-    /// for them. Returns up to which generation no CPU can walk unhooked tables any more.
+    /// Notifies those CPUs of the mask that must be, by the cheaper method, and makes `pending`
+    /// wait for them. Returns the generation up to which no CPU can walk unhooked tables any more.
     pub(crate) fn notify_others(
         &self,
         space: &Space<M>,

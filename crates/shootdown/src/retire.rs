@@ -1,18 +1,18 @@
 //! *Retire*: the end of a space, while CPUs that are lazy on it still have it loaded.
 //!
-//! A kernel thread, or the idle loop, borrows whatever user space was loaded before. Who frees it
-//! must know that nobody does so any more. Most kernels count the borrowers, in one word per space:
-//! two locked operations on one cache line for each trip through idle, which limits a machine of
-//! 192 CPUs to a million context switches per second. There are two ways out ([`Lifetime`]): to
-//! interrupt the borrowers when the space dies; or to have the last of them free it. The second was
-//! proposed in the same discussion and not built. It costs nothing until a space dies, and then
-//! neither an interrupt nor a wait:
+//! A kernel thread, or the idle loop, borrows the user space that was loaded before. A kernel must
+//! not free the space before the last borrower is gone. Most kernels count the borrowers, in one
+//! word per space: two locked operations on one cache line for each trip through idle, which limits
+//! a machine of 192 CPUs to a million context switches per second. There are two alternatives
+//! ([`Lifetime`]): to interrupt the borrowers when the space dies; or to let the last of them free
+//! it. The second was proposed for Linux in the same discussion and not built. It costs nothing
+//! until a space dies, and then neither an interrupt nor a wait:
 //!
-//! Each CPU says whose tables it can walk, in a word of its own (`held`). Whoever retires the space
-//! looks at these words, and marks those that name it with a debt, one by one, by compare-and-swap.
-//! A CPU lets go of a space by swapping its word, which it does for each switch anyway; it finds
-//! the mark and takes one from the space's count of refs. Who takes the last one frees. How the
-//! two fit together is in [`rules`](crate::rules).
+//! Each CPU publishes the space whose tables it can walk, in a word of its own, its hazard pointer.
+//! The CPU that retires a space reads these words, and marks those that name the space, one by one,
+//! by compare-and-swap. A CPU drops a space by swapping its hazard pointer, as it does at each
+//! switch. If it finds the mark, it drops a reference to the space. The CPU that drops the last
+//! reference frees the space. How the two fit together is in [`rules`](crate::rules).
 
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
@@ -58,8 +58,8 @@ impl<'e, M: Machine> Here<'e, M> {
             if M::LIFETIME == Lifetime::Shoot && self.hazard().is(space.as_ptr()) {
                 self.leave();
             }
-            // SAFETY: the space is there as long as the stake of those who use it, which is ours
-            // to give up, and the reference is gone by then.
+            // SAFETY: the space is there as long as the reference of its users, which is ours to
+            // drop, and the Rust reference is gone by then.
             let holders = self.mark_holders(unsafe { space.as_ref() }, hazard);
             marked = holders.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
@@ -163,7 +163,7 @@ impl<'e, M: Machine> Here<'e, M> {
     /// If that falls to us, the next one to look at what we hold does it: ourselves, when we next
     /// switch or leave, or whoever [reaps](Self::reap).
     ///
-    /// From owing to bequeathed in one step: in between, a reaper would find nothing to do here.
+    /// From marked to orphaned in one step: in between, a reaper would find nothing to do here.
     #[cold]
     pub(crate) fn drop_hazard_in_handler(&self, before: Presence) {
         let machine = self.machine();
@@ -208,14 +208,15 @@ impl<M: Machine> Retiring<'_, M> {
         is_done
     }
 
-    /// Gives up the stake of those who used the space, in favour of those who were marked.
+    /// Drops the reference of the users of the space, and adds one for each CPU that was marked.
     ///
-    /// Some of these may have paid already, when the stake of the users was still there: so only
-    /// now can anybody be the last, and if all have paid, it is us. See [`Rule::SettleRelease`].
+    /// Some of these CPUs may have dropped theirs already, while the users still held their
+    /// reference. So only from now on can a drop be the last, and if all have dropped theirs, it is
+    /// this one. See [`Rule::SettleRelease`].
     fn settle(&mut self) {
         let Some((space, marked)) = self.unsettled.take() else { return };
         let machine = &self.pending.engine.machine;
-        // SAFETY: as in `pay`: the stake that we give up here is ours.
+        // SAFETY: as in `drop_ref`: the reference that we drop here is ours.
         let refs = unsafe { &(*space.as_ptr()).refs };
         let change = marked.wrapping_sub(ALIVE);
         let before = refs.fetch_add(change, order(machine, Rule::SettleRelease));

@@ -181,8 +181,8 @@
 //! # The hand-off
 //!
 //! A space that is retired is freed by the CPU that drops the last reference to it. A mark and the
-//! drop of a hazard pointer meet in one word per CPU, by read-modify-writes. Each CPU that is marked
-//! drops one reference, and one of these drops is the last.
+//! drop of a hazard pointer meet in one word per CPU, by read-modify-writes. Each CPU that is
+//! marked drops one reference, and one of these drops is the last.
 //!
 //! ```text
 //!   retire                                       drop (switch, leave)
@@ -336,20 +336,21 @@ rules! {
     /// [`LeaveOnlineRelease`](Self::LeaveOnlineRelease).
     ScanAcquire: Kind::Ordering(Acquire),
 
-    /// A CPU's last walk of a space's tables comes before it says that it holds another. Pairs with
-    /// [`HeldAcquire`](Self::HeldAcquire). Without: a table is given away while it is walked.
+    /// A CPU's last walk of a space's tables comes before its hazard pointer names another space.
+    /// Pairs with [`HeldAcquire`](Self::HeldAcquire). Without: a table is freed while it is walked.
     HeldRelease: Kind::Ordering(Release),
     /// The other end of [`HeldRelease`](Self::HeldRelease), and of
     /// [`BequestRelease`](Self::BequestRelease).
     HeldAcquire: Kind::Ordering(Acquire),
-    /// A CPU's last walk of tables that it has caught up with comes before it says so. Pairs with
+    /// A CPU's last walk of tables that it has caught up with comes before it publishes that. Pairs
+    /// with
     /// [`SeenAcquire`](Self::SeenAcquire).
     SeenRelease: Kind::Ordering(Release),
     /// The other end of [`SeenRelease`](Self::SeenRelease).
     SeenAcquire: Kind::Ordering(Acquire),
-    /// A CPU that gives up its stake in a space has walked its tables for the last time. Pairs with
-    /// [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of who gives up
-    /// the last one.
+    /// A CPU that drops its reference to a space has walked the space's tables for the last time.
+    /// Pairs with [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of
+    /// the CPU that drops the last one.
     PayRelease: Kind::Ordering(Release),
     /// The other end of [`PayRelease`](Self::PayRelease) and of
     /// [`SettleRelease`](Self::SettleRelease): a CPU that was the last.
@@ -357,31 +358,33 @@ rules! {
     /// What was done to a space comes before it is retired. Pairs with
     /// [`PayAcquire`](Self::PayAcquire).
     SettleRelease: Kind::Ordering(Release),
-    /// The other end of [`PayRelease`](Self::PayRelease): who retires the space was the last.
+    /// The other end of [`PayRelease`](Self::PayRelease): the CPU that retires the space dropped
+    /// the last reference.
     SettleAcquire: Kind::Ordering(Acquire),
-    /// What the last one did comes before it leaves the space to whoever finds it. Pairs with
+    /// The accesses of the CPU that dropped the last reference come before it orphans its hazard
+    /// pointer, for another CPU to reclaim the space. Pairs with
     /// [`HeldAcquire`](Self::HeldAcquire).
     BequestRelease: Kind::Ordering(Release),
 
-    /// A CPU that finds a number of the current version comes after the fence of whoever wrote it.
-    /// Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the number at once, with
-    /// page tables older than a flush that has named another number.
+    /// A CPU that finds an ASID of the current epoch comes after the fence of the CPU that wrote
+    /// it. Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the ASID with page
+    /// tables older than a flush that has named another ASID.
     NumberAcquire: Kind::Ordering(Acquire),
-    /// The CPU that gives a space another number publishes, along with the number, the presence of
+    /// The CPU that gives a space another ASID publishes, along with the ASID, the presence of
     /// each CPU that a rollover found on its way out of the space. Pairs with
     /// [`GivenAwayAcquire`](Self::GivenAwayAcquire). Without: a flush that frees tables broadcasts
-    /// the new number, takes such a CPU to be on the space, and does not interrupt it. The CPU
-    /// walks the freed tables under the old number until it has loaded the next root.
+    /// the new ASID, takes such a CPU to be on the space, and does not interrupt it. The CPU
+    /// walks the freed tables under the old ASID until it has loaded the next root.
     ///
     /// Four CPUs take part, more than loom can explore. The axiomatic checker shows the need
     /// (`renumbered_space` and `pinned_space` in `crates/check/tests/axiomatic`) at two of three
-    /// stores: the number without its version, and the pin. The number with its version is stored
-    /// after [`RenumberFence`](Self::RenumberFence), which releases it.
+    /// stores: the ASID without its epoch, and the pin. The ASID with its epoch is stored after
+    /// [`RenumberFence`](Self::RenumberFence), which releases it.
     NumberRelease: Kind::Ordering(Release),
     /// The other end of [`NumberRelease`](Self::NumberRelease): a flush that is going to broadcast
-    /// the number. The axiomatic checker shows the need, by the same two programs.
+    /// the ASID. The axiomatic checker shows the need, by the same two programs.
     GivenAwayAcquire: Kind::Ordering(Acquire),
-    /// Who writes in the book of tags reads what the last one wrote.
+    /// A CPU that changes the ASID allocator reads what the previous one wrote.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
     TagLockRelease: Kind::Ordering(Release),
@@ -395,11 +398,12 @@ rules! {
     HeldBackAcquire: Kind::Ordering(Acquire),
 
     /// A flush publishes this CPU's page-table writes before it invalidates, here or by broadcast
-    /// ([`Machine::publish`](crate::Machine::publish)). A full barrier is not enough. Without: a walker reads the old entry
-    /// again after the invalidation.
+    /// ([`publish`](crate::Machine::publish)). A full barrier is not enough. Without: a walker
+    /// reads the old entry again after the invalidation.
     PublishTables: Step,
     /// A CPU that comes online: after it is in the set of those online, and after it has loaded the
-    /// kernel's generation, before it empties its TLB ([`Machine::synchronize`](crate::Machine::synchronize)). Pairs with
+    /// kernel's generation, before it empties its TLB
+    /// ([`synchronize`](crate::Machine::synchronize)). Pairs with
     /// [`FlushFence`](Self::FlushFence) of a kernel flush. Without: the flush does not find the CPU
     /// online, and the CPU walks the old page table; or, as no dependency orders the load and the
     /// invalidation, the TLB is emptied first, the CPU loads a generation whose flush it has

@@ -106,11 +106,11 @@ stats! {
         switches_flushed,
         /// Dead spaces that this CPU reclaimed, as the last to let go of them.
         spaces_reclaimed,
-        /// Tags that were taken: from another space if they are per CPU; from the book if they are
-        /// global, or the next one if spaces are renamed.
+        /// Tags that this CPU took: from another space if tags are per CPU; from the allocator if
+        /// they are global; the next one if spaces are renamed.
         tags_taken,
-        /// Times that tags ran out: of the book if they are global, as this CPU found; of its own
-        /// count if spaces are renamed.
+        /// Times that this CPU found no tag left: in the allocator if tags are global, or of its
+        /// own count if spaces are renamed.
         rollovers,
         /// Flushes, those of the kernel's translations included, that this CPU broadcast.
         broadcasts_sent,

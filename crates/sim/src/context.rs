@@ -6,11 +6,11 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::ptr;
 use std::io;
+use std::rc::Rc;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::stack::{SlabStack, StackSlab};
-use crate::word::with_running;
 
 /// A context's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) struct Contexts {
     routines: RefCell<Vec<Option<Routine>>>,
     free: RefCell<Vec<ContextId>>,
     /// Of the context that executes.
-    yielder: Cell<*const Yielder<(), ()>>,
+    yielder: Rc<Cell<*const Yielder<(), ()>>>,
 }
 
 impl Contexts {
@@ -35,7 +35,7 @@ impl Contexts {
             slab: RefCell::new(StackSlab::new(capacity)?),
             routines: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
-            yielder: Cell::new(ptr::null()),
+            yielder: Rc::new(Cell::new(ptr::null())),
         })
     }
 
@@ -51,8 +51,9 @@ impl Contexts {
                 "more threads than the simulation was made for",
             ));
         };
+        let executing = Rc::clone(&self.yielder);
         let routine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
-            with_running(|sim| sim.contexts.yielder.set(ptr::from_ref(yielder)));
+            executing.set(ptr::from_ref(yielder));
             body();
         });
         let mut routines = self.routines.borrow_mut();

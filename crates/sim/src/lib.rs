@@ -35,7 +35,7 @@
 //!   and what it does to TLBs. The engine's statistics are free, too, those per space included,
 //!   though flushes share them; on hardware that is a locked operation or two per flush that rings.
 //! - *Out-of-order execution*, but for hits, which cost a slot and no latency, and for what is
-//!   [asked for ahead](shootdown::Machine::prefetch). Misses in a row otherwise add up.
+//!   [asked for ahead](SimWord::prefetch). Misses in a row otherwise add up.
 //! - *Kernel translations*: flushing them costs time, and has no effect.
 //! - *Waiting for a sleeping lock by spinning first*, as Linux's `rwsem` does; threads that wait
 //!   sleep at once, which makes CPUs idle more often than they would be.
@@ -47,13 +47,13 @@
 //! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`,
 //! and `inspect`, which looks at memory past them; [`broadcast`](Told), the other way to tell;
 //! `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](Wrong), the judge; `telling` and [`engine`](SimMachine), the machine as Shootdown
-//! sees it.
+//! [`oracle`](Wrong), the judge.
 
 // In reading order.
 pub mod machine;
 mod time;
 mod queue;
+mod clock;
 mod sim;
 mod context;
 mod stack;
@@ -62,30 +62,28 @@ mod word;
 mod interrupt;
 mod memory;
 mod tlb;
+mod invalidation;
 mod mmu;
 mod inspect;
 mod broadcast;
+mod threads;
 mod scheduler;
 mod lock;
 mod oracle;
-mod telling;
-mod engine;
 mod counts;
 mod waits;
 mod rng;
 
 pub use broadcast::Told;
 pub use counts::Counts;
-pub use engine::{EngineOptions, SimMachine};
 pub use lock::{SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};
 pub use oracle::{FlushRecord, Violation, Wrong};
 pub use rng::Rng;
-pub use scheduler::{Affinity, Meanwhile, ThreadId, ThreadSpec};
-pub use sim::{Kernel, RunEnd, Sim, SwitchedTo};
-pub use telling::Tell;
+pub use sim::{Kernel, RunEnd, Sim, SwitchedTo, with_running};
+pub use threads::{Affinity, Meanwhile, ThreadId, ThreadSpec};
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;

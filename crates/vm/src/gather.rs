@@ -1,21 +1,23 @@
 //! What an operation takes away: collected, flushed, and only then released. (Linux:
 //! `mmu_gather`.)
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 
-use shootdown::{Extent, Horizon, PageSize};
+use shootdown::{Extent, PageSize};
 
 use crate::areas::Vacated;
-use crate::coherence::{Cause, Change, Coherence, ExtraFlushes, Freed, Later, UnmapLock};
-use crate::flights::Flight;
+use crate::coherence::{Batching, Cause, Change, ExtraFlushes, Flush, Freed, Later, UnmapLock};
+use crate::deferred::in_flight::Flight;
+use crate::deferred::unmaps::{Marked, Removed};
 use crate::format::{EMPTY, Format, Leaf, Marks};
-use crate::large::{pages_of, reaches_beyond};
-use crate::platform::{Frame, Platform, Work};
-use crate::space::{AddressSpace, Mappings, Vm};
-use crate::table::Slot;
+use crate::mappings::Mappings;
+use crate::platform::{Frame, Platform};
+use crate::space::AddressSpace;
+use crate::system::{Deferred, Pending, System};
+use crate::table::{Slot, pages_of};
 
 /// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
@@ -24,8 +26,8 @@ const TABLES_MAX: usize = 509;
 
 /// The changes of one operation, from before the first of them until the flush is sent.
 #[must_use = "what was gathered is released by `send` and `Sent::wait`"]
-pub(crate) struct Gather<'s, P: Platform, C: Coherence, F: Format> {
-    space: &'s AddressSpace<P, C, F>,
+pub(crate) struct Gather<'s, S: System> {
+    space: &'s AddressSpace<S>,
     flight: Flight,
     /// What the operation was asked to change.
     requested: Range<u64>,
@@ -53,33 +55,14 @@ pub(crate) enum Extra {
     IdleCpus,
 }
 
-/// What is to be freed after the flush.
-pub(crate) struct Removed {
-    pages: Vec<Frame>,
-    tables: Vec<Frame>,
-    marks: Marked,
-}
-
-/// What is to be said of pages after the flush, when nobody can write to them unnoticed.
-#[derive(Default)]
-struct Marked {
-    /// Their entries said that they had been written.
-    dirty: Vec<Frame>,
-    /// Nobody needs what was written to them before.
-    discardable: Vec<(Frame, u64)>,
-}
-
-impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
+impl<'s, S: System> Gather<'s, S> {
     /// To be called before the first entry of `requested` is changed.
-    pub(crate) fn begin(
-        space: &'s AddressSpace<P, C, F>,
-        requested: Range<u64>,
-        cause: Cause,
-    ) -> Self {
-        let flight = space.mappings.flights.begin(&requested);
+    pub(crate) fn begin(space: &'s AddressSpace<S>, requested: Range<u64>, cause: Cause) -> Self {
+        let flight = space.mappings.in_flight.begin(&requested);
         let gathered = shootdown::Gather::new();
         let marks = Marked::default();
-        let (taken, extra, page_size) = (None, None, size_at::<F>(F::LEAF_LEVEL_MAX));
+        let (taken, extra, page_size) =
+            (None, None, size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX));
         let resizes = false;
         Self { space, flight, requested, taken, page_size, resizes, gathered, marks, extra, cause }
     }
@@ -89,12 +72,12 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let space = self.space;
         let (platform, tables) = (&space.vm.platform, &space.mappings.tables);
         for found in tables.entries(platform, range.clone()) {
-            debug_assert!(!reaches_beyond::<F>(&found, range), "{found:x?} is not split");
+            debug_assert!(!found.reaches_beyond::<S::Format>(range), "{found:x?} is not split");
             let Slot { at, level } = found.slot;
             let leaf = if level == 0 {
                 // What it holds now, not what it held: the MMU may have marked it, or a fault have
                 // put a page there. A claim goes, too; its owner will notice.
-                F::as_leaf(platform.swap(at, EMPTY))
+                S::Format::as_leaf(platform.swap(at, EMPTY))
             } else {
                 // But not a table, which faults hang there once another call has cleared it: then
                 // what we were asked to take away is gone.
@@ -109,13 +92,13 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// Clears the entries for a part of an area, and flushes what the design flushes besides.
     pub(crate) fn clear_area(&mut self, area: &Range<u64>, part: &Range<u64>) {
         self.clear(part);
-        match C::EXTRA_FLUSHES {
-            ExtraFlushes::SpacePerUnmap => self.flush_also(Extra::SpaceIfAny),
-            ExtraFlushes::AreaPerUnmap => {
-                self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
-                self.take_range(area.clone(), PageSize::SIZE_4K);
-            }
-            ExtraFlushes::None | ExtraFlushes::AsLinux => {}
+        let extra_flushes = self.space.vm.policy.extra_flushes;
+        if extra_flushes.contains(ExtraFlushes::SPACE_PER_UNMAP) {
+            self.flush_also(Extra::SpaceIfAny);
+        }
+        if extra_flushes.contains(ExtraFlushes::AREA_PER_UNMAP) {
+            self.gathered.changed(Extent::range(area.clone(), PageSize::SIZE_4K));
+            self.take_range(area.clone(), PageSize::SIZE_4K);
         }
     }
 
@@ -143,9 +126,9 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         if leaf.frame == self.space.vm.zero_page {
             return;
         }
-        for (address, page) in pages_of::<F>(address, leaf.frame, level) {
-            self.space.strike_out(page, address);
-            if leaf.marks.contains(Marks::DIRTY) && self.space.vm.pages.is_some() {
+        for (address, page) in pages_of::<S::Format>(address, leaf.frame, level) {
+            self.space.remove_mapping(page, address);
+            if leaf.marks.contains(Marks::DIRTY) && self.space.vm.rmap.is_some() {
                 self.marks.dirty.push(page);
             }
             self.gathered.free_later(page);
@@ -155,7 +138,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
 
     /// Nobody needs what was written to a page until now.
     pub(crate) fn discard_later(&mut self, page: Frame, address: u64) {
-        if self.space.vm.pages.is_some() {
+        if self.space.vm.rmap.is_some() {
             self.marks.discardable.push((page, address));
         }
     }
@@ -164,14 +147,16 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     /// stays.
     pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
-        if !leaf.protection.is_empty() || C::EXTRA_FLUSHES.are_as_linux() {
+        if !leaf.protection.is_empty()
+            || self.space.vm.policy.extra_flushes.contains(ExtraFlushes::INACCESSIBLE_PAGES)
+        {
             self.take_page(address, level);
         }
     }
 
     /// An entry at `level` for the page at `address` allows less than it did.
     pub(crate) fn take_page(&mut self, address: u64, level: usize) {
-        let size = size_at::<F>(level);
+        let size = size_at::<S::Format>(level);
         self.gathered.changed(Extent::pages(address, 1, size));
         self.take_range(address..address + size.bytes(), size);
     }
@@ -187,32 +172,32 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
     }
 
     /// Sends the flush, if one is needed.
-    pub(crate) fn send(self) -> Sent<'s, P, C, F> {
+    pub(crate) fn send(self) -> Sent<'s, S> {
         self.send_by(|space, change| Later::Sent(space.flush(change)))
     }
 
     /// The same of what is not mapped again until no CPU uses it, which may be later than the
     /// operation returns.
-    pub(crate) fn send_for_later(self) -> Sent<'s, P, C, F> {
+    pub(crate) fn send_later(self) -> Sent<'s, S> {
         self.send_by(AddressSpace::flush_later)
     }
 
     fn send_by(
         mut self,
-        flush: impl FnOnce(&AddressSpace<P, C, F>, &Change) -> Later<C>,
-    ) -> Sent<'s, P, C, F> {
+        flush: impl FnOnce(&AddressSpace<S>, &Change) -> Later<Pending<S>, Deferred<S>>,
+    ) -> Sent<'s, S> {
         let (change, removed) = self.take_all();
         let Self { space, flight, requested, .. } = self;
         let flush = change.map(|change| flush(space, &change));
         if flush.is_none() {
-            space.counters.count_avoided();
+            space.counters.flushes_avoided.fetch_add(1, Relaxed);
         }
         Sent { space, flight, requested, flush, removed }
     }
 
     /// Nothing was changed after all.
     pub(crate) fn cancel(self) {
-        self.space.mappings.flights.end(self.flight);
+        self.space.mappings.in_flight.end(self.flight);
     }
 
     /// What is to be flushed of all that was changed up to now, and what is to be freed then.
@@ -220,17 +205,18 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         // We may have found nothing, or less than was asked for, because another call was here
         // before us. Our caller will rely on the range being clean, so if the other's flush is not
         // done, ours covers it all; and what we took elsewhere, which may be empty tables.
-        let Mappings { flights, parked, coherent, .. } = &*self.space.mappings;
-        let raced = flights.overlapping(&self.requested, Some(&self.flight)).is_some()
-            || parked.overlapping(&self.requested).is_some()
-            || self.space.vm.coherence.is_held_back(coherent);
+        let Mappings { in_flight, deferred, coherent, .. } = &*self.space.mappings;
+        let raced = in_flight.overlapping(&self.requested, Some(&self.flight)).is_some()
+            || deferred.overlapping(&self.requested).is_some()
+            || self.space.vm.coherence.is_batched(coherent);
         if raced {
-            self.space.counters.count_race();
+            self.space.counters.flushes_for_races.fetch_add(1, Relaxed);
             self.gathered.changed(Extent::range(self.requested.clone(), PageSize::SIZE_4K));
             self.take_range(self.requested.clone(), PageSize::SIZE_4K);
         }
         let range = self.taken.take();
-        let page_size = mem::replace(&mut self.page_size, size_at::<F>(F::LEAF_LEVEL_MAX));
+        let page_size =
+            mem::replace(&mut self.page_size, size_at::<S::Format>(S::Format::LEAF_LEVEL_MAX));
         let (extents, pages, tables) = mem::take(&mut self.gathered).into_parts();
         let has_tables = !tables.is_empty() || self.extra == Some(Extra::IdleCpus);
         let freed = if has_tables { Freed::Tables } else { Freed::Pages };
@@ -267,7 +253,7 @@ impl<'s, P: Platform, C: Coherence, F: Format> Gather<'s, P, C, F> {
         let (change, removed) = self.take_all();
         let pending = change.map(|change| self.space.flush(&change));
         let horizon = pending.map(|pending| self.space.vm.coherence.wait(pending));
-        removed.free(self.space, horizon);
+        self.space.free(removed, horizon);
     }
 }
 
@@ -278,96 +264,39 @@ fn size_at<F: Format>(level: usize) -> PageSize {
 
 /// A flush that was sent, or that was not needed, and what is freed after it.
 #[must_use = "what was gathered is released by `wait`"]
-pub(crate) struct Sent<'s, P: Platform, C: Coherence, F: Format> {
-    space: &'s AddressSpace<P, C, F>,
+pub(crate) struct Sent<'s, S: System> {
+    space: &'s AddressSpace<S>,
     flight: Flight,
     requested: Range<u64>,
-    flush: Option<Later<C>>,
+    flush: Option<Later<Pending<S>, Deferred<S>>>,
     removed: Removed,
 }
 
-impl<P: Platform, C: Coherence, F: Format> Sent<'_, P, C, F> {
+impl<S: System> Sent<'_, S> {
     /// Waits until the flush is done, and frees what was gathered; or puts it aside until then.
     pub(crate) fn wait(self) {
         let Self { space, flight, requested, flush, removed } = self;
         let horizon = match flush {
-            Some(Later::Parked(parked)) => {
+            Some(Later::Deferred(flush)) => {
                 // The addresses are put aside, too, before the flight ends that has kept them.
-                space.vm.parked.park(&space.mappings, requested, parked, removed);
-                return space.mappings.flights.end(flight);
+                space.vm.deferred.put(&space.mappings, requested, flush, removed);
+                return space.mappings.in_flight.end(flight);
             }
             Some(Later::Sent(pending)) => Some(space.vm.coherence.wait(pending)),
             None => None,
         };
-        space.mappings.flights.end(flight);
-        removed.free(space, horizon);
+        space.mappings.in_flight.end(flight);
+        space.free(removed, horizon);
     }
 
     /// The same, and lets go of the lock: before, where the design can have it so.
     pub(crate) fn wait_and_unlock(self, lock: impl Sized) {
-        if C::UNMAP_LOCK == UnmapLock::Released {
+        if self.space.vm.policy.unmap_lock == UnmapLock::Released {
             drop(lock);
             self.wait();
         } else {
             self.wait();
             drop(lock);
-        }
-    }
-}
-
-impl Removed {
-    /// Frees what nobody can use or walk after a flush, if there was one.
-    fn free<P: Platform, C: Coherence, F: Format>(
-        self,
-        space: &AddressSpace<P, C, F>,
-        horizon: Option<Horizon>,
-    ) {
-        let tables = self.free_pages(&space.vm, &space.mappings);
-        space.free_tables(tables, horizon.unwrap_or(Horizon::UNKNOWN));
-    }
-
-    /// Frees all of it, which nobody can use or walk. The space may have ended.
-    pub(crate) fn free_parked<P: Platform, C: Coherence, F: Format>(
-        self,
-        vm: &Vm<P, C, F>,
-        mappings: &Arc<Mappings<P, C, F>>,
-    ) {
-        for table in self.free_pages(vm, mappings) {
-            vm.platform.free_table(table);
-        }
-    }
-
-    /// Frees the pages, and returns the tables.
-    fn free_pages<P: Platform, C: Coherence, F: Format>(
-        self,
-        vm: &Vm<P, C, F>,
-        mappings: &Arc<Mappings<P, C, F>>,
-    ) -> Vec<Frame> {
-        self.marks.say(vm, mappings);
-        if !self.pages.is_empty() {
-            vm.platform.work(Work::UnmapPage, self.pages.len());
-        }
-        for page in self.pages {
-            vm.platform.release(page);
-        }
-        self.tables
-    }
-}
-
-impl Marked {
-    /// Before the pages are released: until then, their frames are theirs.
-    fn say<P: Platform, C: Coherence, F: Format>(
-        &self,
-        vm: &Vm<P, C, F>,
-        mappings: &Arc<Mappings<P, C, F>>,
-    ) {
-        let Some(pages) = &vm.pages else { return };
-        for &page in &self.dirty {
-            pages.mark_dirty(page);
-        }
-        for &(page, address) in &self.discardable {
-            let node = vm.platform.node_of(page);
-            pages.mark_discardable(page, mappings, address, node);
         }
     }
 }

@@ -1,39 +1,37 @@
-//! A small, real virtual memory system that leaves TLB coherence to whoever it is given.
+//! A small, real virtual memory system that leaves TLB coherence to another crate.
 //!
 //! It maps, unmaps, moves, protects, discards, faults in, forks and takes down address spaces,
-//! takes pages back when memory is short, moves them between nodes, and makes large ones of them;
-//! in page tables of the hardware's own format. It stands on a [`Platform`], which has frames,
-//! entries and locks, and drives a [`Coherence`], which makes CPUs forget translations. Neither is
-//! known here: the same source runs on a simulated machine whose MMU walks these very tables, and
-//! on bare metal.
+//! reclaims pages when memory is short, moves them between nodes, and makes large ones of them; in
+//! page tables of the hardware's own format. A [`System`] names the parts that it is built of: a
+//! [`Platform`], which has frames, entries and locks, a [`Coherence`], which makes CPUs forget
+//! translations, and a [`Format`]. Nothing else is known here: the same source runs on a simulated
+//! machine whose MMU walks these very tables, and on bare metal.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - When a call returns, no CPU uses a translation that the call took away, even where another
-//!   call, still on its way, had taken it away first.
+//! - When a call returns, no CPU uses a translation that the call removed, even where another call,
+//!   not complete yet, had removed it first.
 //! - A page is released only after the flush that makes every CPU forget it, and a page table freed
-//!   only when no CPU can walk it. Where nothing was taken away, nothing is flushed.
-//! - Calls may be made from any number of CPUs. Faults and [`advise`](AddressSpace::advise) run
-//!   side by side, and next to the second half of an [`unmap`](AddressSpace::unmap); entries of
-//!   page tables are changed by atomic operations alone.
-//! - A call that runs out of memory gives back what it took, and leaves a space that works. Before
-//!   that, where memory is [reclaimed](Vm::with_reclaim), it takes pages from whoever can spare
-//!   them.
-//! - Nothing that was written to a file is lost when its page is taken: it is written out after the
-//!   flush, when nobody can write to it unnoticed any more.
+//!   only when no CPU can walk it. A call that removed no translation flushes nothing.
+//! - Any number of CPUs can make calls. Faults and [`advise`](AddressSpace::advise) run side by
+//!   side, and beside the second half of an [`unmap`](AddressSpace::unmap); entries of page tables
+//!   are changed by atomic operations alone.
+//! - A call that runs out of memory returns the memory that it took, and leaves a space that works.
+//!   Before that, where memory is [reclaimed](Vm::with_reclaim), it reclaims pages of any space.
+//! - Reclaim loses no write to a file: the page is written out after the flush, when no CPU can
+//!   write to it unnoticed any more.
 //!
 //! # Example
 //!
 //! ```
 //! use shootdown_vm::*;
 //!
-//! fn example<P, C>(platform: P, coherence: C) -> Result<(), Box<dyn std::error::Error>>
-//! where
-//!     P: Platform + Clone,
-//!     C: Coherence + Clone,
-//! {
-//!     let vm = Vm::new(platform, coherence)?; // one for all spaces
-//!     let space: AddressSpace<P, C> = AddressSpace::new(&vm)?;
+//! fn example<S: System>(
+//!     platform: S::Platform,
+//!     coherence: S::Coherence,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     let vm: Vm<S> = Vm::new(platform, coherence)?; // one for all spaces
+//!     let space = AddressSpace::new(&vm)?;
 //!     let place = Place::Anywhere { length: 4 * PAGE_BYTES };
 //!     let protection = Protection::READ | Protection::WRITE;
 //!     let start = space.map(place, protection, Sharing::Private, Backing::Anonymous)?;
@@ -49,18 +47,17 @@
 //! # Page tables that outlive their use
 //!
 //! A CPU that is idle, or runs a kernel thread, may still walk the tables of the space that it ran
-//! last. A [`Coherence`] that leaves such CPUs alone says so, by the horizon of each flush and when
-//! a space is [retired](Coherence::retire). Tables are then held back: those of a space that lives
-//! until one of its next flushes finds that nobody can walk them; those of a dead one until its
-//! last CPU has let go of it, and [buries](Vm::bury) it. That takes a call by the scheduler, on
-//! each CPU, where memory can be freed:
+//! last. A [`Coherence`] that does not interrupt such CPUs reports this with the horizon of each
+//! flush, and when a space is [retired](Lifetimes::retire). Tables are then held back: those of a
+//! live space until one of its next flushes finds that no CPU can walk them; those of a dead space
+//! until the last CPU has left it, and [frees](Vm::free_dead_tables) them. The scheduler makes that
+//! call, on each CPU, where memory can be freed:
 //!
-//! - whenever it has nothing to run, after it has told the coherence so;
-//! - after every switch, too, while the system [holds many](Vm::holds_many).
+//! - whenever the CPU has nothing to run, after the coherence has learnt so;
+//! - after every switch also, while the system [holds many](Vm::holds_many).
 //!
-//! Without it tables wait for the next exit on the same CPU. When
-//! [too many](Vm::with_held_tables_max) are held back all the same, whoever adds more has lazy CPUs
-//! interrupted. How many they are, and how often that was so, [`Vm::held_tables`] says.
+//! Without the call, tables wait for the next exit on the same CPU. An operation that would hold
+//! back [too many](Vm::with_held_tables_max) interrupts lazy CPUs. [`Vm::held_tables`] counts both.
 //!
 //! # What it is not
 //!
@@ -83,19 +80,19 @@
 //!
 //! # Reading it
 //!
-//! In this order: [`Platform`] and [`Coherence`] are the two seams; [`Area`] is what user space
-//! asked for and `areas` all of them; [`format`](Format) the bits of an entry and `table` the tree
-//! of them; [`File`] the page cache. Then what makes removal safe: `flights` knows which flushes
-//! are under way, `gather` collects what is to be flushed and only then freed, and `parked` keeps
-//! what is flushed later still. Then the space and its operations, a file each:
-//! [`map`](AddressSpace::map), [`fault`](AddressSpace::fault) with `cow`, `first_read`,
-//! `fault_around` and `read_ahead`, [`unmap`](AddressSpace::unmap),
-//! [`remap`](AddressSpace::remap), [`protect`](AddressSpace::protect),
-//! [`advise`](AddressSpace::advise), [`collapse`](AddressSpace::collapse) with `large`, in which
-//! large pages are split, [`fork`](AddressSpace::fork), [`exit`](AddressSpace::exit); and `held`,
-//! the page tables that a CPU may still walk. Last, what comes from the pages' side: `pages` knows
-//! where each is mapped, [`reclaim`](Vm::reclaim) takes them when memory is short, and
-//! [`migrate`](AddressSpace::migrate) moves them to other memory.
+//! In this order:
+//!
+//! - [`Platform`] and [`Coherence`] are the two seams.
+//! - [`File`] is the page cache, [`Area`] what user space asked for, [`format`](Format) the bits of
+//!   an entry, and `table` the tree of them.
+//! - `deferred` keeps what is not complete: flushes in flight, unmaps whose flush CPUs come to by
+//!   themselves, and page tables that a CPU may still walk.
+//! - `mappings` is the part of a space that reclaim reaches from its pages; `reclaim` has the
+//!   records of where each page is mapped, [`reclaim`](Vm::reclaim) itself, and
+//!   [`migrate`](AddressSpace::migrate).
+//! - [`Vm`] and [`AddressSpace`] hold it all; `gather` collects what an operation removes, flushes,
+//!   and only then frees.
+//! - `ops` has the operations, a file each.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -112,40 +109,27 @@ extern crate alloc;
 mod platform;
 mod coherence;
 mod error;
+mod file;
 mod area;
 mod areas;
 mod format;
 mod table;
-mod file;
-mod flights;
-mod gather;
-mod pages;
-mod parked;
-mod space;
-mod map;
-mod fault;
-mod cow;
-mod first_read;
-mod fault_around;
-mod read_ahead;
-mod unmap;
-mod remap;
-mod protect;
-mod advise;
-mod large;
-mod collapse;
-mod fork;
-mod exit;
+mod system;
+mod deferred;
+mod mappings;
 mod reclaim;
-mod migrate;
-mod held;
+mod vm;
+mod space;
+mod gather;
+mod ops;
 
-pub use advise::Advice;
 pub use area::{Access, Area, Backing, Protection, Sharing};
 pub use coherence::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Freed, Later, Retired, Taking,
-    UnmapLock,
+    Batching, Cause, Change, Coherence, Defer, DynCoherence, EmptyTables, ErasedBatch,
+    ErasedCoherence, ExtraFlushes, Flush, Freed, Later, Lifetimes, Policy, ReclaimFlush, Refault,
+    Retired, Scheduling, UnmapLock, ZeroPage,
 };
+pub use deferred::tables::{HELD_TABLES_MAX, HeldStats};
 pub use error::{BadRange, FaultError, MapError, RangeError, RemapError};
 pub use file::File;
 pub use format::aarch64::Aarch64;
@@ -153,11 +137,12 @@ pub use format::loongarch64::LoongArch64;
 pub use format::riscv::{RiscV, Sv39, Sv48};
 pub use format::x86_64::X86_64;
 pub use format::{EMPTY, Format, Leaf, Marks};
-pub use held::{HELD_TABLES_MAX, HeldStats};
-pub use map::Place;
+pub use ops::{Advice, Place};
 pub use platform::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 pub use reclaim::{RECLAIM_PAGES, Reclaimed};
-pub use space::{AddressSpace, Stats, Vm};
+pub use space::{AddressSpace, Stats};
+pub use system::System;
+pub use vm::Vm;
 
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;

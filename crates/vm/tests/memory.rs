@@ -92,6 +92,6 @@ fn a_space_without_memory_for_its_root_is_none() {
     let host = Host::new(64, 1);
     let vm = system::<RELEASED, AT_WAIT>(&host);
     host.limit_allocations(0);
-    assert_eq!(AddressSpace::<_, _>::new(&vm).map(|_: OurSpace| ()), Err(OutOfMemory));
+    assert_eq!(OurSpace::new(&vm).map(drop), Err(OutOfMemory));
     assert_eq!(host.frames_in_use(), 1);
 }

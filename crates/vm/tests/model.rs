@@ -191,7 +191,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
         Self::with(host, &vm, file)
     }
 
-    fn with(host: Host, vm: &Vm<Host, Design<LOCK, WHEN>>, file: File<Host>) -> Self {
+    fn with(host: Host, vm: &OurVm<LOCK, WHEN>, file: File<Host>) -> Self {
         let space = AddressSpace::new(vm).unwrap();
         let file = (Arc::new(file), Object::default());
         let spaces = vec![(space, Model::new())];
@@ -209,7 +209,7 @@ impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
     }
 
     fn large(
-        system_of: impl FnOnce(Vm<Host, Design<LOCK, WHEN>>) -> Vm<Host, Design<LOCK, WHEN>>,
+        system_of: impl FnOnce(OurVm<LOCK, WHEN>) -> OurVm<LOCK, WHEN>,
         file_of: impl FnOnce(Host) -> File<Host>,
     ) -> Self {
         let scale = Scale::LARGE;

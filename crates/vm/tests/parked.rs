@@ -7,12 +7,12 @@ use platform::parking::Parking;
 use platform::*;
 use shootdown_vm::{Access, AddressSpace, Backing, FaultError, Place, Sharing, Vm};
 
-type OurSpace = AddressSpace<Host, Parking>;
+type OurSpace = AddressSpace<On<Parking>>;
 
 struct World {
     host: Host,
     design: Parking,
-    vm: Vm<Host, Parking>,
+    vm: Vm<On<Parking>>,
     space: OurSpace,
 }
 
@@ -53,7 +53,7 @@ impl World {
         self.design.sweep();
         self.host.check_caches();
         self.space.exit();
-        self.vm.bury();
+        self.vm.free_dead_tables();
         assert_eq!(self.host.frames_in_use(), 1);
     }
 }
@@ -63,12 +63,12 @@ fn pages_and_tables_are_kept_until_all_cpus_have_come_to_it() {
     let world = World::new(32, 8);
     let in_use = world.host.frames_in_use();
     world.unmap(0, 8);
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert_eq!(world.host.frames_in_use(), in_use);
     assert_eq!(world.read(3), Ok(103), "as it was");
     world.design.sweep();
     assert_eq!(world.host.frames_in_use(), in_use, "nobody has looked yet");
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert!(world.host.frames_in_use() < in_use - 8);
     assert_eq!(world.read(3), Err(FaultError::NoArea));
     assert_eq!(world.design.told(), 0);
@@ -95,11 +95,11 @@ fn addresses_are_not_used_again_before() {
     let elsewhere = world.map(Place::Anywhere { length });
     assert!(elsewhere >= pages(8, 1).start);
     world.design.sweep();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert!(world.space.is_settled(&pages(3, 1)));
     world.unmap(8, PAGES - 8);
     world.design.sweep();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert_eq!(world.map(Place::Anywhere { length: PAGES << 12 }), BASE);
     assert_eq!(world.design.told(), 0);
     world.end();
@@ -143,7 +143,7 @@ fn a_space_may_end_while_something_of_it_is_kept() {
     world.space.exit();
     assert_eq!(world.host.frames_in_use(), 1 + 4);
     world.design.sweep();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert_eq!(world.host.frames_in_use(), 1);
 }
 
@@ -155,10 +155,10 @@ fn what_was_unmapped_twice_is_kept_until_both_are_over() {
     world.write(3, 7);
     world.unmap(0, 8);
     world.design.sweep_oldest();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert!(!world.space.is_settled(&pages(3, 1)));
     world.design.sweep();
-    world.vm.bury();
+    world.vm.free_dead_tables();
     assert!(world.space.is_settled(&pages(3, 1)));
     world.end();
 }

@@ -4,19 +4,18 @@
 
 mod platform;
 
-use std::convert::Infallible;
 use std::ops::Range;
 
-use platform::{Host, READ, READ_WRITE};
+use platform::{Host, On, READ, READ_WRITE, unused};
 use shootdown::soft::{self, Config, Soft};
 use shootdown::{CpuId, Horizon, Pending, Presence, Root, Shootdown};
 use shootdown_vm::{
-    Access, AddressSpace, Advice, Backing, Change, Coherence, LARGE_PAGE_BYTES, PAGE_BYTES, Place,
-    Retired, Sharing, UnmapLock, Vm,
+    Access, AddressSpace, Advice, Backing, Change, Flush, LARGE_PAGE_BYTES, Lifetimes, PAGE_BYTES,
+    Place, Policy, Retired, Scheduling, Sharing, UnmapLock, Vm,
 };
 
 type Machine = Soft<soft::Host>;
-type Space = AddressSpace<Host, Engine>;
+type Space = AddressSpace<On<Engine>>;
 
 const LARGE: Range<u64> = 1 << 30..(1 << 30) + LARGE_PAGE_BYTES;
 /// The CPU that everything is done on, and the one that is lazy.
@@ -46,13 +45,16 @@ impl Engine {
     }
 }
 
-impl Coherence for Engine {
+unused!(Defer, [] Engine);
+unused!(Batching, [] Engine);
+
+impl Flush for Engine {
     type Space = &'static shootdown::Space<Machine>;
     type Pending = Pending<'static, Machine>;
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
+    fn policy(&self) -> Policy {
+        Policy::new(UnmapLock::Released)
+    }
 
     /// The software machine has page tables of its own, none of which is used.
     fn space(&self, _: Root) -> Self::Space {
@@ -70,11 +72,15 @@ impl Coherence for Engine {
         pending.wait();
         pending.horizon()
     }
+}
 
+impl Lifetimes for Engine {
     fn retire(&self, _: &Self::Space) -> Retired {
         Retired::Free
     }
+}
 
+impl Scheduling for Engine {
     unsafe fn switch(&self, space: &Self::Space) {
         // SAFETY: the space is never freed.
         unsafe { self.0.enter(LAZY).here().switch(space) };
@@ -84,7 +90,7 @@ impl Coherence for Engine {
         self.0.enter(LAZY).here().enter_lazy();
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.0.enter(LAZY).here().leave();
     }
 

@@ -11,7 +11,8 @@ use shootdown::{
     Space, StaleWrites,
 };
 use shootdown_vm::{
-    Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, UnmapLock,
+    Batching, Change, Defer, EmptyTables, Flush, Lifetimes, Policy, ReclaimFlush, Retired,
+    Scheduling, UnmapLock, ZeroPage,
 };
 
 use crate::kernel::arch::{Arch, Architecture};
@@ -41,7 +42,7 @@ fn predictor() -> &'static LazyEntryPredictor {
 ///
 /// # Safety
 ///
-/// As [`Coherence::switch`].
+/// As [`Scheduling::switch`].
 unsafe fn load(space: &Space<Machine>) -> bool {
     with_here(|here| {
         let stats = || engine_of(here.id().0).stats();
@@ -58,20 +59,17 @@ unsafe fn load(space: &Space<Machine>) -> bool {
     })
 }
 
-impl Coherence for Engine {
+impl Flush for Engine {
     type Space = SharedSpace;
     type Pending = Sent;
-    type Batch = Batch<SharedSpace, Vec<()>>;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
-    const EMPTY_TABLES: EmptyTables = EmptyTables::Kept;
-    const FIRST_READ: FirstRead = FirstRead::Guessed;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::None;
-    const TAKING: Taking = Taking::Batched;
-
-    fn online(&self) {
-        with_here(|here| here.online());
+    fn policy(&self) -> Policy {
+        Policy {
+            empty_tables: EmptyTables::Kept,
+            zero_page: ZeroPage::Predicted,
+            reclaim_flush: ReclaimFlush::Batched,
+            ..Policy::new(UnmapLock::Released)
+        }
     }
 
     fn space(&self, root: Root) -> SharedSpace {
@@ -93,18 +91,20 @@ impl Coherence for Engine {
         WAITS.record(took_ns);
         sent.pending.horizon()
     }
+}
 
-    fn expel(&self, space: &SharedSpace) -> Horizon {
-        let mut pending = with_here(|here| here.expel(space));
-        wait_masked(|| pending.wait());
-        pending.horizon()
-    }
+impl Defer for Engine {
+    type Deferred = Infallible;
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &SharedSpace) -> Result<(), BatchIsFull> {
+impl Batching for Engine {
+    type Batch = Batch<SharedSpace, Vec<()>>;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &SharedSpace) -> Result<(), BatchIsFull> {
         batch.space(engine().machine(), space).map(drop)
     }
 
-    fn taken(
+    fn unmapped(
         &self,
         batch: &mut Self::Batch,
         space: &SharedSpace,
@@ -124,10 +124,12 @@ impl Coherence for Engine {
         }
     }
 
-    fn is_held_back(&self, space: &SharedSpace) -> bool {
+    fn is_batched(&self, space: &SharedSpace) -> bool {
         space.is_held_back(engine().machine())
     }
+}
 
+impl Lifetimes for Engine {
     fn retire(&self, space: &SharedSpace) -> Retired {
         let dying = space.clone().into_dying();
         let retiring = with_here(|here| {
@@ -152,6 +154,18 @@ impl Coherence for Engine {
     fn reap(&self) {
         let reaping = with_here(|here| here.reap());
         wait_masked(|| reaping.wait());
+    }
+
+    fn flush_walkers(&self, space: &SharedSpace) -> Horizon {
+        let mut pending = with_here(|here| here.expel(space));
+        wait_masked(|| pending.wait());
+        pending.horizon()
+    }
+}
+
+impl Scheduling for Engine {
+    fn online(&self) {
+        with_here(|here| here.online());
     }
 
     unsafe fn switch(&self, space: &SharedSpace) {
@@ -182,7 +196,7 @@ impl Coherence for Engine {
         with_here(|here| here.enter_lazy());
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         with_here(|here| here.leave());
     }
 

@@ -8,14 +8,14 @@
 //! what was written last, and zero where nothing was.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use shootdown_vm::PAGE_BYTES;
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::console::println;
-use crate::kernel::process::Process;
 use crate::kernel::scheduler::{self, ThreadId};
 
 /// How many words were read that must not be there.
@@ -104,52 +104,83 @@ impl Known {
     }
 }
 
-/// What a process writes at an address.
-pub(crate) const fn word(process: &Process, address: u64) -> u64 {
-    WRITTEN | (address / PAGE_BYTES) << PROCESS_BITS | mark(process.number)
+/// The words that a process writes, and those that it may read.
+pub(crate) struct Words {
+    /// Number of the process. Processes are numbered from 0 on, in the order of their creation.
+    process: u32,
+    /// Numbers of the processes whose words this process may read in its own memory: its own, and
+    /// those of all processes that it is a copy of.
+    lineage: Vec<u32>,
+    /// Whether memory was moved, in this process or in one that it is a copy of. Words are then not
+    /// always on the page that they name.
+    has_moved: AtomicBool,
 }
 
-const fn mark(number: u32) -> u64 {
-    number as u64 & ((1 << PROCESS_BITS) - 1)
-}
+impl Words {
+    /// The words of a process that is not a copy.
+    pub(crate) fn new(process: u32) -> Self {
+        Self { process, lineage: Vec::from([process]), has_moved: AtomicBool::new(false) }
+    }
 
-/// Looks at what a process has read, where `expected` must be, if that is known.
-pub(crate) fn check(
-    process: &Process,
-    address: u64,
-    holds: Holds,
-    expected: Option<u64>,
-    found: u64,
-) {
-    let is_right = match expected {
-        Some(expected) => found == expected,
-        None => may_be_there(process, address, holds, found),
-    };
-    if !is_right && WRONG.fetch_add(1, Relaxed) < PRINTED_MAX {
-        println!(
-            "error wrong content: process {} read {found:#x} at {address:#x} on cpu {}; {}",
-            process.number,
-            Arch::cpu(),
-            if expected.is_some() { "that was not written last" } else { "nobody wrote that here" },
-        );
+    /// The words of a copy of the process.
+    pub(crate) fn copy(&self, process: u32) -> Self {
+        let lineage = [self.lineage.as_slice(), &[process]].concat();
+        Self { process, lineage, has_moved: AtomicBool::new(self.has_moved.load(Relaxed)) }
     }
-}
 
-fn may_be_there(process: &Process, address: u64, holds: Holds, found: u64) -> bool {
-    if found == 0 {
-        return true;
+    /// Notes that memory of the process is moved.
+    pub(crate) fn move_some(&self) {
+        self.has_moved.store(true, Relaxed);
     }
-    let (page, writer) = ((found & !WRITTEN) >> PROCESS_BITS, found & ((1 << PROCESS_BITS) - 1));
-    if found & WRITTEN == 0 || page >= 1 << 36 {
-        return false;
+
+    /// The word that the process writes at an address.
+    pub(crate) const fn at(&self, address: u64) -> u64 {
+        WRITTEN | (address / PAGE_BYTES) << PROCESS_BITS | mark(self.process)
     }
-    let is_own = process.lineage.iter().any(|&number| mark(number) == writer);
-    match holds {
-        Holds::AnyWords => true,
-        Holds::OwnWords => {
-            is_own && (page == address / PAGE_BYTES || process.has_moved.load(Relaxed))
+
+    /// Compares a word that the process has read with `expected`, or, where that is not known, with
+    /// all words that may be there.
+    pub(crate) fn check(&self, address: u64, holds: Holds, expected: Option<u64>, found: u64) {
+        let is_right = match expected {
+            Some(expected) => found == expected,
+            None => self.may_be_at(address, holds, found),
+        };
+        if !is_right && WRONG.fetch_add(1, Relaxed) < PRINTED_MAX {
+            println!(
+                "error wrong content: process {} read {found:#x} at {address:#x} on cpu {}; {}",
+                self.process,
+                Arch::cpu(),
+                if expected.is_some() {
+                    "that was not written last"
+                } else {
+                    "nobody wrote that here"
+                },
+            );
         }
     }
+
+    fn may_be_at(&self, address: u64, holds: Holds, found: u64) -> bool {
+        if found == 0 {
+            return true;
+        }
+        let page = (found & !WRITTEN) >> PROCESS_BITS;
+        if found & WRITTEN == 0 || page >= 1 << 36 {
+            return false;
+        }
+        let writer = found & ((1 << PROCESS_BITS) - 1);
+        let is_own = || self.lineage.iter().any(|&number| mark(number) == writer);
+        match holds {
+            Holds::AnyWords => true,
+            Holds::OwnWords => {
+                (page == address / PAGE_BYTES || self.has_moved.load(Relaxed)) && is_own()
+            }
+        }
+    }
+}
+
+/// The bits of a word that tell its process.
+const fn mark(process: u32) -> u64 {
+    process as u64 & ((1 << PROCESS_BITS) - 1)
 }
 
 /// How many words were read that must not be there.

@@ -4,7 +4,7 @@
 
 use core::str::{self, FromStr};
 
-use shootdown_program::Refusals;
+use shootdown_program::OnFault;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +35,8 @@ pub(crate) struct Load {
     pub(crate) tick_ns: u64,
     /// After how long without progress the run is given up.
     pub(crate) stall_ns: u64,
-    /// What becomes of who uses memory that it may not: `fatal` or `survived`.
-    pub(crate) refusals: Refusals,
+    /// The consequence of refused accesses: `refusals` is `fatal` or `survived`.
+    pub(crate) on_fault: OnFault,
     /// How often each CPU flushes in a storm of the trials, or each path is run.
     pub(crate) rounds: u64,
     /// What comes behind the lines.
@@ -53,7 +53,7 @@ impl Load {
         slice_ns: 3_000_000,
         tick_ns: 100_000_000,
         stall_ns: 20_000_000_000,
-        refusals: Refusals::Fatal,
+        on_fault: OnFault::Fatal,
         rounds: 40,
         rest: &[],
     };
@@ -96,9 +96,9 @@ impl Load {
             "stall_ns" => self.stall_ns = number(value).filter(|ns| *ns > 0)?,
             "rounds" => self.rounds = number(value)?,
             "refusals" => {
-                self.refusals = match value {
-                    "fatal" => Refusals::Fatal,
-                    "survived" => Refusals::Survived,
+                self.on_fault = match value {
+                    "fatal" => OnFault::Fatal,
+                    "survived" => OnFault::Survived,
                     _ => return None,
                 }
             }

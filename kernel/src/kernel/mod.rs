@@ -11,10 +11,9 @@
 //!    machine, [`totals`] adds the engine's counts, and [`coherence`] is the seam to the memory
 //!    manager.
 //! 4. [`scheduler`] runs threads on CPUs. [`platform`] is what else the memory manager asks for.
-//! 5. [`process`] and [`user`], whose threads really run in user mode; `operations` and
-//!    `by_address`, what a workload's steps mean; [`contents`], what memory must hold then;
-//!    `tasks`, what threads do to each other; [`world`], all of a run; [`report`], what came of it;
-//!    and [`run`], how it begins.
+//! 5. [`process`] and [`user`], whose threads really run in user mode; [`contents`], what memory
+//!    must hold; [`world`], the host of [`shootdown_program::interpreter`], which knows what the
+//!    steps of a workload mean; [`report`], the results of a run; and [`run`], how it begins.
 //! 6. [`smoke`], [`fault_injection`] and [`paths`] are the other things to do. [`entry`] is where
 //!    CPUs come in, and chooses.
 
@@ -39,9 +38,6 @@ mod platform;
 mod process;
 mod contents;
 mod user;
-mod operations;
-mod by_address;
-mod tasks;
 mod world;
 mod report;
 mod run;

@@ -7,7 +7,8 @@
 
 use core::fmt::{self, Display as _, Write as _};
 
-use shootdown_vm::Coherence as _;
+use shootdown_program::interpreter::Measurement;
+use shootdown_vm::Lifetimes as _;
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
@@ -17,16 +18,18 @@ use crate::kernel::counts::WAITS;
 use crate::kernel::end::end;
 use crate::kernel::memory::frames;
 use crate::kernel::totals::{Totals, engine_by_name};
-use crate::kernel::world::{Measure, World};
+use crate::kernel::world::World;
+
+/// Time in nanoseconds, and all counters.
+pub(crate) type Reading = (u64, Totals);
 
 /// Says what came of a run whose last thread is done, and ends it.
-pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
+pub(crate) fn finish(world: &World, measured: &Measurement<Reading>, now: &Reading) -> ! {
     let cpus = world.settings.cpus;
-    let now = (Arch::now_ns(), Totals::of_all(cpus));
     // What other CPUs could still walk.
     Engine.reap();
-    world.vm.bury();
-    println!("{}", object(|members| outcome(world, measure, &now, members)));
+    world.vm.free_dead_tables();
+    println!("{}", object(|members| outcome(world, measured, now, members)));
     for cpu in 0..cpus {
         println!("{}", object(|members| of_cpu(cpu, members)));
     }
@@ -37,12 +40,12 @@ pub(crate) fn finish(world: &World, measure: &Measure) -> ! {
 
 fn outcome(
     world: &World,
-    measure: &Measure,
-    now: &(u64, Totals),
+    measured: &Measurement<Reading>,
+    now: &Reading,
     members: &mut Members<'_, '_>,
 ) -> fmt::Result {
-    let (begin_ns, before) = measure.begin.unwrap_or_default();
-    let (end_ns, after) = measure.end.unwrap_or(*now);
+    let (begin_ns, before) = measured.begin.unwrap_or_default();
+    let (end_ns, after) = measured.end.unwrap_or(*now);
     let Totals { engine, counted } = after.since(&before);
     members.text("workload", world.stream.name())?;
     members.text("design", "shootdown")?;
@@ -54,8 +57,8 @@ fn outcome(
     members.numbers([
         ("cpus", u64::from(world.settings.cpus)),
         ("time_ns", end_ns - begin_ns),
-        ("time_range_ns", end_ns - measure.first_end_ns.unwrap_or(end_ns)),
-        ("iterations", measure.iterations),
+        ("time_range_ns", end_ns - measured.first_end.map_or(end_ns, |(ns, _)| ns)),
+        ("iterations", measured.iterations),
         ("ipis_sent", engine.interrupts_sent),
         ("ipis_coalesced", engine.rings_coalesced),
         ("flushes", counted.flushes),

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use shootdown_program::stream::{Stream, StreamError};
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Scheduling as _;
 
 use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt, set_interrupt_handler};
 use crate::kernel::coherence::Engine;
@@ -24,13 +24,13 @@ static SETTINGS: Once<Settings> = Once::new();
 /// The first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
     set_interrupt_handler(interrupt);
-    let Load { cpus, slice_ns, tick_ns, stall_ns, refusals, rest, .. } = *load;
+    let Load { cpus, slice_ns, tick_ns, stall_ns, on_fault, rest, .. } = *load;
     memory::set_up(&boot.memory);
     let settings = *SETTINGS.set(Settings { cpus, slice_ns, tick_ns, stall_ns });
     machine::set_up(cpus, stall_ns);
     scheduler::set_up(settings, world::after_switch);
     let stream = checked(rest).unwrap_or_else(|error| panic!("{error}"));
-    World::set_up(settings, refusals, stream);
+    World::set_up(settings, on_fault, stream);
     for cpu in 1..cpus {
         Arch::start_cpu(cpu, Stack::new().leak());
     }

@@ -2,12 +2,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use shootdown_program::step::{FAULTS_MAX, StepError};
-use shootdown_vm::{Access, Coherence as _, FaultError, PAGE_BYTES};
+use shootdown_program::StepError;
+use shootdown_program::interpreter::FAULTS_MAX;
+use shootdown_vm::{Access, FaultError, PAGE_BYTES, Scheduling as _};
 
 use crate::kernel::arch::{Arch, Architecture, Task, User, UserExit};
 use crate::kernel::coherence::Engine;
-use crate::kernel::contents;
 use crate::kernel::counts;
 use crate::kernel::process::Process;
 use crate::kernel::scheduler;
@@ -19,7 +19,7 @@ pub(crate) const CODE: u64 = 16 * PAGE_BYTES;
 /// Reads or writes the first word of a page, and returns it.
 pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u64, StepError> {
     let (task, value) = match access {
-        Access::Write => (Task::Write, contents::word(process, address)),
+        Access::Write => (Task::Write, process.data.words.at(address)),
         Access::Read | Access::Execute => (Task::Read, 0),
     };
     let mut user = user(task, address, 1, value);

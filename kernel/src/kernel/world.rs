@@ -1,25 +1,30 @@
-//! Everything that a run consists of: processes, their threads, and what is measured.
+//! The kernel as a host of workloads: the state of a run, and the parts of operations that differ
+//! from machine to machine.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
 
-use shootdown_program::operation::{FileId, LockId, Operation, ProgramId, Refusals};
-use shootdown_program::step::{Step, StepError};
+use shootdown_program::StepError;
+use shootdown_program::interpreter::{
+    self, Change, Ended, FileKey, Host, MemoryHost, Shown, State, Until, run_thread,
+};
+use shootdown_program::operation::{Access, AreaId, FileId, OnFault, Operation, ProgramId};
 use shootdown_program::stream::Stream;
 use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, Sharing, Stats};
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
+use crate::kernel::contents::{Holds, Known};
 use crate::kernel::counts;
 use crate::kernel::end::end;
 use crate::kernel::platform::{ThisMachine, USER_CODE};
-use crate::kernel::process::{Process, Space, Vm};
-use crate::kernel::report;
-use crate::kernel::scheduler::{self, Affinity, Next, Settings};
+use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
+use crate::kernel::report::{self, Reading};
+use crate::kernel::scheduler::{self, Affinity, Next, Settings, ThreadId, Waits};
 use crate::kernel::sync::{Mutex, Once};
-use crate::kernel::tasks::{Task, UserLock};
 use crate::kernel::totals::Totals;
 use crate::kernel::user;
 
@@ -34,235 +39,298 @@ pub(crate) fn world() -> &'static World {
 pub(crate) fn after_switch(next: Next) {
     let vm = &world().vm;
     if next == Next::NoSpace || vm.holds_many() {
-        vm.bury();
+        vm.free_dead_tables();
     }
 }
 
-/// Everything.
+/// A run of a workload.
 pub(crate) struct World {
     pub(crate) vm: Vm,
     pub(crate) settings: Settings,
-    pub(crate) refusals: Refusals,
+    on_fault: OnFault,
     pub(crate) stream: Stream<'static>,
     /// The code of user threads.
     code: Arc<File<ThisMachine>>,
     files: Mutex<BTreeMap<FileId, Arc<File<ThisMachine>>>>,
     next_process: AtomicU32,
-    pub(crate) tasks: Mutex<BTreeMap<ProgramId, Task>>,
-    pub(crate) locks: Mutex<BTreeMap<LockId, Arc<UserLock>>>,
-    measure: Mutex<Measure>,
-    /// How many threads of the workload there are.
-    unfinished: AtomicUsize,
-    /// What was done to the memory of processes that have ended.
+    state: Mutex<State<&'static Self>>,
+    /// Statistics of the memory of processes that have ended.
     ended: Mutex<Stats>,
 }
 
-/// What is measured.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Measure {
-    pub(crate) begin: Option<(u64, Totals)>,
-    pub(crate) first_end_ns: Option<u64>,
-    pub(crate) end: Option<(u64, Totals)>,
-    pub(crate) iterations: u64,
-}
-
 impl World {
-    /// Makes it. Once, by the first CPU.
-    pub(crate) fn set_up(settings: Settings, refusals: Refusals, stream: Stream<'static>) {
+    /// Creates the world. Call this once, on the first CPU.
+    pub(crate) fn set_up(settings: Settings, on_fault: OnFault, stream: Stream<'static>) {
         let vm = Vm::new(ThisMachine, Engine).unwrap_or_else(|error| fail(None, error.into()));
         WORLD.set(Self {
             vm,
             settings,
-            refusals,
+            on_fault,
             stream,
             code: Arc::new(File::stored(ThisMachine, USER_CODE)),
             files: Mutex::new(BTreeMap::new()),
             next_process: AtomicU32::new(0),
-            tasks: Mutex::new(BTreeMap::new()),
-            locks: Mutex::new(BTreeMap::new()),
-            measure: Mutex::new(Measure::default()),
-            unfinished: AtomicUsize::new(0),
+            state: Mutex::new(State::default()),
             ended: Mutex::new(Stats::default()),
         });
     }
 
-    /// Makes the processes that run from the beginning. Without any, that was all.
+    /// Creates the processes that start with the workload. Ends the run if there are none.
     pub(crate) fn start(&'static self) {
         self.calibrate().unwrap_or_else(|error| fail(None, error));
-        for start in self.stream.processes() {
-            let process = self.process();
-            let started = process.and_then(|process| {
-                let affinity = self.affinity(start.cpu)?;
-                self.start_thread(Arc::new(process), start.program, affinity);
-                Ok(())
-            });
-            started.unwrap_or_else(|error| fail(Some(start.program), error));
-        }
+        interpreter::start(&self, self.stream.processes())
+            .unwrap_or_else(|(program, error)| fail(Some(program), error));
         if self.stream.processes().next().is_none() {
-            report::finish(self, &self.measure.lock());
+            self.report();
         }
     }
 
-    /// Finds out how fast user threads compute.
+    /// Measures how fast user threads compute.
     fn calibrate(&self) -> Result<(), StepError> {
-        let process = self.process()?;
+        let process = self.user_process()?;
         scheduler::load_space(Some(process.space().coherent()));
         user::calibrate(&process)?;
         process.space().exit();
         Ok(())
     }
 
-    /// The file with this number.
-    pub(crate) fn file(&self, id: FileId) -> Arc<File<ThisMachine>> {
-        let mut files = self.files.lock();
-        Arc::clone(files.entry(id).or_insert_with(|| Arc::new(File::new(ThisMachine))))
-    }
-
-    /// What was done to the memory of all processes that have ended.
-    pub(crate) fn ended(&self) -> Stats {
-        *self.ended.lock()
-    }
-
-    /// A process with nothing but the code of user threads.
-    fn process(&self) -> Result<Process, StepError> {
+    /// A process that maps the code of user threads.
+    fn user_process(&self) -> Result<Process, StepError> {
         let space = AddressSpace::new(&self.vm)?;
         let place = Place::Fixed(user::CODE..user::CODE + PAGE_BYTES);
         let backing = Backing::File { file: Arc::clone(&self.code), first_page: 0 };
         space.map(place, Protection::READ | Protection::EXECUTE, Sharing::Shared, backing)?;
-        Ok(Process::new(self.next_number(), space))
-    }
-
-    fn fork(&self, process: &Process) -> Result<Process, StepError> {
-        let space: Space = process.space().fork()?;
-        Ok(process.copy(self.next_number(), space))
+        Ok(Process::new(space, ProcessData::new(self.next_number())))
     }
 
     fn next_number(&self) -> u32 {
         self.next_process.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn affinity(&self, cpu: Option<usize>) -> Result<Affinity, StepError> {
-        let Some(cpu) = cpu else { return Ok(Affinity::Any) };
+    fn cpu(&self, cpu: usize) -> Result<u32, StepError> {
         let number = u32::try_from(cpu).ok().filter(|&number| number < self.settings.cpus);
-        number.map(Affinity::Cpu).ok_or(StepError::NoCpu(cpu))
+        number.ok_or(StepError::NoCpu(cpu))
     }
 
-    fn start_thread(&'static self, process: Arc<Process>, program: ProgramId, affinity: Affinity) {
-        process.threads.fetch_add(1, Ordering::Relaxed);
-        self.unfinished.fetch_add(1, Ordering::Relaxed);
-        // Others may have woken it before it was made, and may have gone on since.
-        self.task(program, |task| task.done = false);
-        let space = process.space().coherent().clone();
-        let body = move || self.thread(process, program);
-        let thread = scheduler::create(Some(space), affinity, program.0, body);
-        // Before it runs: who finds nobody to wake wakes nobody, and it may block at once.
-        self.task(program, |task| task.thread = Some(thread));
-        scheduler::wake(thread);
+    /// Statistics of the memory of all processes that have ended.
+    pub(crate) fn ended(&self) -> Stats {
+        *self.ended.lock()
     }
 
-    /// A thread, from beginning to end.
-    fn thread(&'static self, mut process: Arc<Process>, program: ProgramId) {
-        for step in self.stream.steps(program).into_iter().flatten() {
-            let performed = step.map_err(StepError::from);
-            let performed = performed.and_then(|step| self.step(&mut process, program, step));
-            performed.unwrap_or_else(|error| fail(Some(program), error));
-            counts::here().steps.add(1);
-            scheduler::preemption_point();
-        }
-        scheduler::set_space(None);
-        self.let_go(&process);
-        drop(process);
-        let joining = self.task(program, |task| {
-            task.done = true;
-            core::mem::take(&mut task.joining)
-        });
-        joining.into_iter().for_each(scheduler::wake);
-        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
-            report::finish(self, &self.measure.lock());
-        }
-    }
-
-    /// The calling thread uses the process no more; the last one takes its memory down.
-    fn let_go(&self, process: &Process) {
-        if process.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
-            process.space().exit();
-            *self.ended.lock() += process.space().stats();
-        }
-    }
-
-    fn step(
-        &'static self,
-        process: &mut Arc<Process>,
-        program: ProgramId,
-        operation: Operation,
-    ) -> Result<(), StepError> {
-        let operation = match self.perform(process, operation)? {
-            Step::Done => return Ok(()),
-            Step::NotOfMemory(operation) => operation,
-        };
-        match operation {
-            Operation::Compute(ns) => return user::compute(process, ns),
-            Operation::Begin => {
-                self.begin();
-                return Ok(());
-            }
-            Operation::End { iterations } => {
-                self.end(iterations);
-                return Ok(());
-            }
-            _ => {}
-        }
-        match operation {
-            Operation::Fork(child) => {
-                let copy = Arc::new(self.fork(process)?);
-                self.start_thread(copy, child, Affinity::Any);
-            }
-            Operation::Spawn(thread) => {
-                self.start_thread(Arc::clone(process), thread, Affinity::Any);
-            }
-            Operation::Exec => {
-                let fresh = Arc::new(self.process()?);
-                fresh.threads.store(1, Ordering::Relaxed);
-                let old = core::mem::replace(process, fresh);
-                scheduler::set_space(Some(process.space().coherent().clone()));
-                self.let_go(&old);
-            }
-            Operation::Join(other) => self.join(other),
-            Operation::Migrate(cpu) => match self.affinity(Some(cpu))? {
-                Affinity::Cpu(cpu) => scheduler::migrate(cpu),
-                Affinity::Any => {}
-            },
-            Operation::Yield => scheduler::yield_now(),
-            Operation::Block => self.block(program),
-            Operation::Sleep(ns) => scheduler::sleep(ns),
-            Operation::Wake(other) => self.wake(other),
-            Operation::Lock(lock) => self.lock(lock, program),
-            Operation::Unlock(lock) => self.unlock(lock, program)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn now(&self) -> (u64, Totals) {
-        (Arch::now_ns(), Totals::of_all(self.settings.cpus))
-    }
-
-    fn begin(&self) {
-        let mut measure = self.measure.lock();
-        measure.begin.get_or_insert_with(|| self.now());
-    }
-
-    fn end(&self, iterations: u64) {
-        // Under the lock: who comes later to it is not to say an earlier time.
-        let mut measure = self.measure.lock();
-        let now = self.now();
-        measure.first_end_ns.get_or_insert(now.0);
-        measure.end = Some(now);
-        measure.iterations += iterations;
+    fn report(&'static self) -> ! {
+        let measured = self.state(|state| state.measurement);
+        report::finish(self, &measured, &self.reading())
     }
 }
 
-/// A thread did what it must not, or cannot: says so, and ends the run.
+impl MemoryHost for World {
+    type System = System;
+    type ProcessData = ProcessData;
+    type UnderWay = ();
+
+    fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    fn on_fault(&self) -> OnFault {
+        self.on_fault
+    }
+
+    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<ThisMachine>>) {
+        let new = || Arc::new(File::new(ThisMachine));
+        let file =
+            file.map_or_else(new, |id| Arc::clone(self.files.lock().entry(id).or_insert_with(new)));
+        // The contents of files are not checked: no key is needed.
+        (0, file)
+    }
+
+    fn name_area(&self, process: &Process, area: AreaId, start: u64, shown: Shown) {
+        let (holds, known) = match shown {
+            Shown::Anonymous => (Holds::OwnWords, Known::default()),
+            Shown::Nothing | Shown::Private { .. } | Shown::Shared { .. } => {
+                (Holds::AnyWords, Known::nothing())
+            }
+        };
+        process.data.name(area, NamedArea { start, holds, known });
+    }
+
+    fn area_start(&self, process: &Process, area: AreaId) -> Option<u64> {
+        process.data.with_area(area, |area| area.start).ok()
+    }
+
+    fn touch(
+        &self,
+        process: &Process,
+        area: Option<AreaId>,
+        address: u64,
+        access: Access,
+    ) -> Result<(), StepError> {
+        let ProcessData { words, .. } = &process.data;
+        let Some(area) = area else {
+            let word = user::touch(process, address, access.into())?;
+            words.check(address, Holds::AnyWords, None, word);
+            return Ok(());
+        };
+        let with_area = |f| process.data.with_area(area, f);
+        let expected = |area: &mut NamedArea| (area.holds, area.known.expected(address));
+        // Before other threads can change it.
+        let (holds, before) = with_area(expected)?;
+        let word = user::touch(process, address, access.into())?;
+        if access == Access::Write {
+            return process.data.with_area(area, |area| area.known.wrote(address, word));
+        }
+        // Unless another thread has used the area since.
+        let (_, after) = with_area(expected)?;
+        words.check(address, holds, before.filter(|_| after.is_some()), word);
+        Ok(())
+    }
+
+    fn wait_hint(&self) {
+        scheduler::yield_now();
+        Arch::relax();
+    }
+
+    fn change_begins(&self, process: &Process, area: Option<AreaId>, change: Change) {
+        let data = &process.data;
+        match (area, change) {
+            (Some(area), Change::Unmap(pages) | Change::Discard(pages)) => {
+                let Range { start, end } = pages;
+                let range = start * PAGE_BYTES..end * PAGE_BYTES;
+                // The area exists: its addresses were looked up.
+                let _ = data.with_area(area, |area| area.known.discards(&range));
+            }
+            (_, Change::MapAnywhere { .. } | Change::Fork) => {}
+            (_, Change::Move { .. }) => {
+                data.words.move_some();
+                data.forget_contents();
+            }
+            // The memory may be of an area that has a number.
+            (
+                _,
+                Change::Map { .. }
+                | Change::Unmap(_)
+                | Change::Discard(_)
+                | Change::Offer(_)
+                | Change::Grow(_),
+            ) => data.forget_contents(),
+        }
+    }
+
+    fn change_ends(&self, (): (), _: Ended) {}
+
+    fn fork_ends(&self, parent: &Process, (): ()) -> ProcessData {
+        parent.data.copy(self.next_number())
+    }
+
+    fn change_survived(&self, process: &Process) {
+        process.data.forget_contents();
+    }
+}
+
+impl Host for &'static World {
+    type Memory = World;
+    type Thread = ThreadId;
+    type Reading = Reading;
+
+    fn memory(&self) -> &World {
+        self
+    }
+
+    fn state<R>(&self, f: impl FnOnce(&mut State<Self>) -> R) -> R {
+        f(&mut self.state.lock())
+    }
+
+    fn steps(&self, program: ProgramId) -> impl Iterator<Item = Result<Operation, StepError>> {
+        self.stream.steps(program).into_iter().flatten().map(|step| Ok(step?))
+    }
+
+    fn new_process(&self) -> Result<Process, StepError> {
+        self.user_process()
+    }
+
+    fn add_process(&self, process: Process) -> Arc<Process> {
+        Arc::new(process)
+    }
+
+    fn destroy(&self, process: &Process) {
+        process.space().exit();
+        *self.ended.lock() += process.space().stats();
+    }
+
+    fn create_thread(
+        &self,
+        process: Arc<Process>,
+        program: ProgramId,
+        cpu: Option<usize>,
+    ) -> Result<ThreadId, StepError> {
+        let affinity = match cpu {
+            Some(cpu) => Affinity::Cpu(self.cpu(cpu)?),
+            None => Affinity::Any,
+        };
+        let (world, space) = (*self, process.space().coherent().clone());
+        let body = move || run_thread(&world, process, program);
+        Ok(scheduler::create(Some(space), affinity, program.0, body))
+    }
+
+    fn let_run(&self, thread: ThreadId) {
+        scheduler::wake(thread);
+    }
+
+    fn current_thread(&self) -> Option<ThreadId> {
+        scheduler::current()
+    }
+
+    fn set_process(&self, process: Option<&Arc<Process>>) {
+        scheduler::set_space(process.map(|process| process.space().coherent().clone()));
+    }
+
+    fn wake(&self, thread: ThreadId) {
+        scheduler::wake(thread);
+    }
+
+    fn block(&self, until: Until) {
+        scheduler::block(match until {
+            Until::Woken => Waits::Wake,
+            Until::Ended(program) => Waits::Join(program.0),
+        });
+    }
+
+    fn yield_now(&self) {
+        scheduler::yield_now();
+    }
+
+    fn sleep(&self, ns: u64) {
+        scheduler::sleep(ns);
+    }
+
+    fn migrate(&self, cpu: usize) -> Result<(), StepError> {
+        scheduler::migrate(self.cpu(cpu)?);
+        Ok(())
+    }
+
+    fn compute(&self, process: &Process, ns: u64) -> Result<(), StepError> {
+        user::compute(process, ns)
+    }
+
+    fn end_step(&self) {
+        counts::here().steps.add(1);
+        scheduler::preemption_point();
+    }
+
+    fn reading(&self) -> Reading {
+        (Arch::now_ns(), Totals::of_all(self.settings.cpus))
+    }
+
+    fn fail(&self, program: ProgramId, error: StepError) {
+        fail(Some(program), error)
+    }
+
+    fn finish(&self, _: ProgramId) {
+        World::report(self)
+    }
+}
+
+/// Reports the error of a thread, and ends the run.
 fn fail(program: Option<ProgramId>, error: StepError) -> ! {
     match program {
         Some(ProgramId(program)) => println!("error program {program}: {error}"),

@@ -274,6 +274,7 @@ impl Tool {
             // Its own: it builds a copy of the workspace.
             .env("CARGO_TARGET_DIR", self.place.join("target"))
             .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
+            .env("CHECK_ALL", "1")
             .status()?;
         match status.code() {
             // All were killed; some survived; some took too long.

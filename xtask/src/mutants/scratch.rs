@@ -86,6 +86,7 @@ impl Scratch {
             .within(&self.tree)
             .env("CARGO_TARGET_DIR", self.place.join("target"))
             .env("CARGO_PROFILE_MUTANTS_OPT_LEVEL", pass.opt_level)
+            .env("CHECK_ALL", "1")
             .env("CARGO_TERM_COLOR", "never");
         for argument in cargo_arguments(pass) {
             build = build.arg(argument);

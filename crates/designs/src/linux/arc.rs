@@ -14,7 +14,7 @@
 //! | `arc-ranged` | each area from end to end | pages | all of it | nothing |
 //!
 //! What `munmap` flushes is decided where the memory manager gathers it:
-//! [`ExtraFlushes::SpacePerUnmap`] and [`ExtraFlushes::AreaPerUnmap`].
+//! [`ExtraFlushes::SPACE_PER_UNMAP`] and [`ExtraFlushes::AREA_PER_UNMAP`].
 //!
 //! # What differs
 //!
@@ -33,23 +33,31 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
-use core::convert::Infallible;
-use core::fmt;
-use core::marker::PhantomData;
 use std::rc::Rc;
 
 use shootdown::{Extents, Horizon, Root};
 use shootdown_sim::machine::Refill;
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Retired, UnmapLock};
+use shootdown_vm::{Change, ExtraFlushes, Flush, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask};
+use crate::design::{Design, Purpose};
+
+impl Design {
+    /// Linux on ARC before seed 002.
+    pub const ARC_3_9: Self =
+        Self::new("arc-3.9", Purpose::OtherHardware, |sim| Arc::by_space(sim).into());
+    /// Linux on ARC with seed 002.
+    pub const ARC_RANGED: Self =
+        Self::new("arc-ranged", Purpose::OtherHardware, |sim| Arc::by_area(sim).into());
+}
 
 /// The design, before or after seed 002.
-pub struct Arc<U> {
+#[derive(Debug)]
+pub struct Arc {
     sim: Rc<Sim>,
     /// For each CPU, how many tags it has given (`asid_cache`).
     given: Vec<Cell<u64>>,
@@ -57,29 +65,8 @@ pub struct Arc<U> {
     mms: ActiveMms<Mm>,
     calls: Calls<Request>,
     broken: Option<LinuxRule>,
-    unmap: PhantomData<U>,
-}
-
-/// What `munmap` and `madvise` flush.
-pub trait Unmap: 'static {
-    /// As the memory manager has it.
-    const EXTRA_FLUSHES: ExtraFlushes;
-}
-
-/// All of the space: `arc-3.9`.
-#[derive(Clone, Copy, Debug)]
-pub struct BySpace;
-
-/// Each area: `arc-ranged`.
-#[derive(Clone, Copy, Debug)]
-pub struct ByArea;
-
-impl Unmap for BySpace {
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::SpacePerUnmap;
-}
-
-impl Unmap for ByArea {
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AreaPerUnmap;
+    /// What `munmap` and `madvise` flush.
+    unmap: ExtraFlushes,
 }
 
 /// A space (`mm_struct`).
@@ -113,16 +100,22 @@ impl CountedMm for Mm {
     }
 }
 
-impl<U: Unmap> Arc<U> {
-    /// On this machine.
+impl Arc {
+    /// Before seed 002, on this machine: `munmap` and `madvise` flush all of the space.
     #[must_use]
-    pub fn new(sim: Rc<Sim>) -> Self {
-        Self::with_broken_rule(sim, None)
+    pub fn by_space(sim: Rc<Sim>) -> Self {
+        Self::with_broken_rule(sim, ExtraFlushes::SPACE_PER_UNMAP, None)
+    }
+
+    /// With seed 002: they flush each area.
+    #[must_use]
+    pub fn by_area(sim: Rc<Sim>) -> Self {
+        Self::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, None)
     }
 
     /// One that breaks a rule, for tests that expect the oracle to notice.
     #[must_use]
-    pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
+    pub fn with_broken_rule(sim: Rc<Sim>, unmap: ExtraFlushes, broken: Option<LinuxRule>) -> Self {
         let cpus = sim.machine().cpu_count();
         Self {
             given: (0..cpus).map(|_| Cell::new(0)).collect(),
@@ -131,7 +124,7 @@ impl<U: Unmap> Arc<U> {
             mms: ActiveMms::new(cpus),
             calls: Calls::new(cpus),
             broken,
-            unmap: PhantomData,
+            unmap,
             sim,
         }
     }
@@ -180,14 +173,13 @@ impl<U: Unmap> Arc<U> {
     }
 }
 
-impl<U: Unmap> Coherence for Arc<U> {
+impl Flush for Arc {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
-    const EXTRA_FLUSHES: ExtraFlushes = U::EXTRA_FLUSHES;
+    fn policy(&self) -> Policy {
+        Policy { extra_flushes: super::POLICY.extra_flushes.union(self.unmap), ..super::UNBATCHED }
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         let cpus = self.given.len();
@@ -222,7 +214,11 @@ impl<U: Unmap> Coherence for Arc<U> {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
+unused!(Arc: Defer, Batching);
+
+impl Lifetimes for Arc {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         put(&**space)
     }
@@ -230,7 +226,9 @@ impl<U: Unmap> Coherence for Arc<U> {
     fn take_dead(&self) -> Option<Root> {
         self.mms.take_free(self.sim.cpu())
     }
+}
 
+impl Scheduling for Arc {
     /// `switch_mm`, which loads the root and the tag whether or not they are loaded already.
     unsafe fn switch(&self, space: &Rc<Mm>) {
         let cpu = self.sim.cpu();
@@ -243,7 +241,7 @@ impl<U: Unmap> Coherence for Arc<U> {
         self.mms.borrow(self.sim.cpu());
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         // The TLB is lost without its help.
     }
 
@@ -251,11 +249,5 @@ impl<U: Unmap> Coherence for Arc<U> {
         self.calls.serve(&self.sim, |request| {
             self.flush_here(&request.mm, request.few.as_ref());
         });
-    }
-}
-
-impl<U> fmt::Debug for Arc<U> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arc").field("given", &self.given).finish_non_exhaustive()
     }
 }

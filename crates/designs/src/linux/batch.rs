@@ -73,7 +73,7 @@ impl TlbFlushBatched {
     }
 
     /// Whether who finds an entry without a page must flush.
-    pub(crate) fn is_held_back(&self) -> bool {
+    pub(crate) fn is_batched(&self) -> bool {
         let generations = self.generations.0.load(Relaxed);
         self.batches.get() > 0 || pending(generations) != generations >> FLUSHED
     }
@@ -97,9 +97,38 @@ impl TlbFlushBatched {
     }
 }
 
+/// Implements [`Batching`](shootdown_vm::Batching) for a design by its own `try_to_unmap` and
+/// `arch_tlbbatch_flush`.
+macro_rules! unmap_batches {
+    ($design:ty) => {
+        impl Batching for $design {
+            type Batch = UnmapBatch;
+
+            fn add_space(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>) -> Result<(), BatchIsFull> {
+                batch.add_space(&mm.tlb_flush_batched);
+                Ok(())
+            }
+
+            fn unmapped(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>, at: u64, _: StaleWrites) {
+                self.try_to_unmap(batch, mm, at);
+            }
+
+            fn flush_batch(&self, batch: UnmapBatch) {
+                self.arch_tlbbatch_flush(&batch);
+                batch.finish();
+            }
+
+            fn is_batched(&self, mm: &Rc<Mm>) -> bool {
+                mm.tlb_flush_batched.is_batched()
+            }
+        }
+    };
+}
+pub(crate) use unmap_batches;
+
 impl UnmapBatch {
     /// Entries of the space are about to be cleared.
-    pub(crate) fn hold_back(&mut self, mm: &Rc<TlbFlushBatched>) {
+    pub(crate) fn add_space(&mut self, mm: &Rc<TlbFlushBatched>) {
         // The last one is the likeliest.
         if !self.mms.iter().rev().any(|held| Rc::ptr_eq(held, mm)) {
             mm.batches.set(mm.batches.get() + 1);

@@ -21,12 +21,30 @@ use core::ops::Range;
 use std::rc::Rc;
 
 use shootdown_sim::Sim;
-use shootdown_vm::{Change, Freed};
+use shootdown_vm::{Change, ExtraFlushes, Freed, Policy, ReclaimFlush, Refault, UnmapLock};
 
 pub use batch::UnmapBatch;
 pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
+
+/// The policy of Linux today. Beyond need it flushes, as measured with 6.18 on x86: a page that may be
+/// written or executed from now on; pages that nobody may touch, when they are taken away; all of the
+/// space at every fork, whatever it changed; and pages that move, up to 2 MiB at a time, and once
+/// more for tables.
+pub const POLICY: Policy = Policy {
+    reclaim_flush: ReclaimFlush::Batched,
+    refault: Refault::Unflushed,
+    extra_flushes: ExtraFlushes::PERMISSION_GAINS
+        .union(ExtraFlushes::INACCESSIBLE_PAGES)
+        .union(ExtraFlushes::SPACE_PER_FORK)
+        .union(ExtraFlushes::TABLE_PER_MOVE),
+    ..Policy::new(UnmapLock::Shared)
+};
+
+/// The policy of Linux until 4.19, with reclaim as until 4.2: pages are flushed one by one.
+pub const UNBATCHED: Policy =
+    Policy { unmap_lock: UnmapLock::Exclusive, reclaim_flush: ReclaimFlush::PerPage, ..POLICY };
 
 /// A word that has a cache line to itself.
 #[derive(Debug)]

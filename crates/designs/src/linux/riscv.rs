@@ -22,21 +22,27 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
-use core::convert::Infallible;
 use core::ops::Range;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, Told};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, Taking, UnmapLock};
+use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
-use super::batch::TlbFlushBatched;
+use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, NO_MM, OwnLine, UnmapBatch};
+use crate::design::{Design, Purpose};
+
+impl Design {
+    /// Linux on RISC-V.
+    pub const RISCV: Self =
+        Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -151,6 +157,12 @@ impl Riscv {
         });
     }
 
+    /// `arch_tlbbatch_add_pending`.
+    #[expect(clippy::unused_self, reason = "as on other architectures")]
+    fn try_to_unmap(&self, batch: &mut UnmapBatch, mm: &Mm, _address: u64) {
+        batch.add_pending(&mm.tlb_flush_batched, mm.cpumask.members());
+    }
+
     /// `arch_tlbbatch_flush`: `__flush_tlb_range` without a tag.
     fn arch_tlbbatch_flush(&self, batch: &UnmapBatch) {
         if !batch.is_flush_required() || self.broken == Some(LinuxRule::FlushBatch) {
@@ -191,15 +203,13 @@ fn info(mm: &Mm, range: Option<Range<u64>>) -> FlushInfo {
     }
 }
 
-impl Coherence for Riscv {
+impl Flush for Riscv {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = UnmapBatch;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Shared;
-    const TAKING: Taking = Taking::Batched;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        super::POLICY
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -221,25 +231,13 @@ impl Coherence for Riscv {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.hold_back(&space.tlb_flush_batched);
-        Ok(())
-    }
+unmap_batches!(Riscv);
 
-    fn taken(&self, batch: &mut Self::Batch, space: &Rc<Mm>, _: u64, _: StaleWrites) {
-        batch.add_pending(&space.tlb_flush_batched, space.cpumask.members());
-    }
+unused!(Riscv: Defer);
 
-    fn flush_batch(&self, batch: Self::Batch) {
-        self.arch_tlbbatch_flush(&batch);
-        batch.finish();
-    }
-
-    fn is_held_back(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_held_back()
-    }
-
+impl Lifetimes for Riscv {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         self.flush_mm(space, None, Freed::Tables);
         put(&**space)
@@ -248,7 +246,9 @@ impl Coherence for Riscv {
     fn take_dead(&self) -> Option<Root> {
         self.mms.take_free(self.sim.cpu())
     }
+}
 
+impl Scheduling for Riscv {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(space);
     }
@@ -257,7 +257,7 @@ impl Coherence for Riscv {
         self.mms.borrow(self.sim.cpu());
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         // The TLB is lost without its help.
     }
 

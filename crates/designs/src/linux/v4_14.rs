@@ -10,15 +10,21 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Freed, Retired, UnmapLock};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine};
+use crate::design::{Design, Purpose};
+
+impl Design {
+    /// Linux with seed 000, as first merged.
+    pub const LINUX_4_14: Self =
+        Self::new("linux-4.14", Purpose::General, |sim| Linux414::new(sim).into());
+}
 
 /// The design.
 #[derive(Debug)]
@@ -131,14 +137,13 @@ impl Linux414 {
     }
 }
 
-impl Coherence for Linux414 {
+impl Flush for Linux414 {
     type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Exclusive;
-    const EXTRA_FLUSHES: ExtraFlushes = ExtraFlushes::AsLinux;
+    fn policy(&self) -> Policy {
+        super::UNBATCHED
+    }
 
     fn space(&self, root: Root) -> Rc<Mm> {
         self.last_ctx_id.set(self.last_ctx_id.get() + 1);
@@ -168,7 +173,11 @@ impl Coherence for Linux414 {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
+unused!(Linux414: Defer, Batching);
+
+impl Lifetimes for Linux414 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
         // Linux counts references, and the last CPU that lets go frees the root. Here all that have
         // it loaded are told instead, once: what else is freed is as unsafe as it was.
@@ -189,7 +198,9 @@ impl Coherence for Linux414 {
         self.calls.call(&self.sim, &targets, &info, || {});
         Retired::Free
     }
+}
 
+impl Scheduling for Linux414 {
     unsafe fn switch(&self, space: &Rc<Mm>) {
         self.switch_mm(Some(space));
     }
@@ -203,7 +214,7 @@ impl Coherence for Linux414 {
         }
     }
 
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.switch_mm(None);
     }
 

@@ -10,7 +10,7 @@ use super::Rig;
 
 /// Pages that were unmapped, and are free when their flush is over.
 pub(crate) struct Unmapped<C: Coherence> {
-    flush: C::Parked,
+    flush: C::Deferred,
     record: FlushRecord,
     frames: Vec<u64>,
 }
@@ -27,7 +27,7 @@ impl<C: Coherence> Rig<C> {
         let later = self.design.flush_later(&space.coherent, &change);
         self.sim.flush_sent();
         match later {
-            Later::Parked(flush) => Some(Unmapped { flush, record, frames }),
+            Later::Deferred(flush) => Some(Unmapped { flush, record, frames }),
             Later::Sent(pending) => {
                 self.design.wait(pending);
                 self.free_unmapped(record, frames);
@@ -37,12 +37,12 @@ impl<C: Coherence> Rig<C> {
     }
 
     pub(crate) fn is_over(&self, unmapped: &Unmapped<C>) -> bool {
-        self.design.is_over(&unmapped.flush)
+        self.design.is_complete(&unmapped.flush)
     }
 
     pub(crate) fn get_over(&self, unmapped: Unmapped<C>) {
         let Unmapped { flush, record, frames } = unmapped;
-        self.design.get_over(flush);
+        self.design.complete(flush);
         self.free_unmapped(record, frames);
     }
 

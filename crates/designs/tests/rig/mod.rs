@@ -252,7 +252,7 @@ impl<C: Coherence> Kernel for Rig<C> {
         self.design.enter_lazy();
     }
     fn leave(&self) {
-        self.design.leave();
+        self.design.leave_space();
     }
     fn after_switch(&self, _: SwitchedTo) {
         if self.buries.get() {
@@ -260,7 +260,7 @@ impl<C: Coherence> Kernel for Rig<C> {
         }
     }
     fn tick_interval(&self) -> Option<Time> {
-        C::TICK_NS.map(Time::from_ns)
+        self.design.policy().tick_ns.map(Time::from_ns)
     }
     fn tick(&self) {
         self.design.tick();

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use shootdown::StaleWrites;
 use shootdown_sim::{FlushRecord, Purpose, Touch};
-use shootdown_vm::{Change, Coherence, Freed, Taking};
+use shootdown_vm::{Change, Coherence, Freed, ReclaimFlush};
 
 use super::Rig;
 
@@ -26,7 +26,7 @@ impl<C: Coherence> Rig<C> {
     pub(crate) fn take(&self, batch: &mut Batch<C>, number: u64, pages: Range<u64>) {
         let space = &self.spaces[number as usize];
         for page in pages {
-            self.design.hold_back(&mut batch.batch, &space.coherent).unwrap();
+            self.design.add_space(&mut batch.batch, &space.coherent).unwrap();
             let entry = self.sim.update_entry(space.tables[3], page as usize, |_| 0);
             if entry == 0 {
                 continue;
@@ -34,11 +34,11 @@ impl<C: Coherence> Rig<C> {
             let (address, frame) = (page << 12, entry >> 12);
             let record = self.sim.flush_began(space.tables[0], Some(address..address + 4096));
             let stale_writes = StaleWrites::Impossible;
-            self.design.taken(&mut batch.batch, &space.coherent, address, stale_writes);
+            self.design.unmapped(&mut batch.batch, &space.coherent, address, stale_writes);
             self.sim.flush_sent();
-            match C::TAKING {
-                Taking::Batched => batch.taken.push((record, frame)),
-                Taking::FlushedAtOnce => {
+            match self.design.policy().reclaim_flush {
+                ReclaimFlush::Batched => batch.taken.push((record, frame)),
+                ReclaimFlush::PerPage => {
                     self.sim.flush_ended(record);
                     self.sim.release(frame);
                 }
@@ -57,7 +57,7 @@ impl<C: Coherence> Rig<C> {
     }
 
     pub(crate) fn is_held_back(&self, space: u64) -> bool {
-        self.design.is_held_back(&self.spaces[space as usize].coherent)
+        self.design.is_batched(&self.spaces[space as usize].coherent)
     }
 
     /// Which of these pages of the loaded space are not there.
@@ -83,7 +83,7 @@ impl<C: Coherence> Rig<C> {
         let (address, entry) =
             (page << 12, self.sim.update_entry(space.tables[3], page as usize, |_| 0));
         let record = self.sim.flush_began(space.tables[0], Some(address..address + 4096));
-        if self.design.is_held_back(&space.coherent) || entry != 0 {
+        if self.design.is_batched(&space.coherent) || entry != 0 {
             let change = Change::range(address..address + 4096, Freed::Pages);
             let pending = self.design.flush(&space.coherent, &change);
             self.sim.flush_sent();

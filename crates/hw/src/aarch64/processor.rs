@@ -183,7 +183,7 @@ unsafe impl Processor for Aarch64 {
     }
 }
 
-// SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for those
+// SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for all
 // that this CPU has issued.
 unsafe impl Broadcaster for Aarch64 {
     #[inline]

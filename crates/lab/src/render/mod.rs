@@ -1,73 +1,71 @@
-//! Results as text, JSON, CSV and a page with plots; and how numbers are written in all of them.
+//! Tables, numbers, plots and pages: how any result is printed.
 
-pub(crate) mod csv;
 pub(crate) mod curves;
-pub(crate) mod html;
-pub(crate) mod json;
 pub(crate) mod page;
 pub(crate) mod plot;
-pub(crate) mod text;
+pub(crate) mod table;
 
-use crate::experiment::{Outcome, Row};
+use std::fmt::Display;
 
-/// What the models of Linux leave out, where it is what matters.
-pub(crate) const UNCOUNTED: &str = "Of the models of Linux only linux-counted counts the CPUs that \
-are lazy on an address space, as Linux does on all but powerpc.";
+use clap::ValueEnum;
+use serde::{Serialize, Serializer};
 
-/// A count that not every machine has, and how it is written.
-pub(crate) struct OfSome {
-    /// Where there are no groups of columns.
-    pub(crate) name: &'static str,
-    pub(crate) group: &'static str,
-    pub(crate) name_in_group: &'static str,
-    of: fn(&Outcome) -> u64,
-    written: fn(u64) -> String,
+/// How to print a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Tables for people
+    Text,
+    /// One object with all rows
+    Json,
+    /// One line for each row
+    Csv,
 }
 
-impl OfSome {
-    pub(crate) fn cell(&self, outcome: &Outcome) -> String {
-        (self.written)((self.of)(outcome))
+/// A result that can be printed in every format; its serialisation is the JSON.
+pub(crate) trait Printed: Serialize {
+    /// The result for people.
+    fn text(&self) -> String;
+
+    /// The result with a line for each row.
+    fn csv(&self) -> String;
+
+    fn in_format(&self, format: Format) -> String {
+        match format {
+            Format::Text => self.text(),
+            Format::Csv => self.csv(),
+            Format::Json => json(self),
+        }
     }
 }
 
-const OF_SOME: [OfSome; 4] = [
-    OfSome {
-        name: "broadcasts",
-        group: "Broadcasts",
-        name_in_group: "sent",
-        of: |outcome| outcome.broadcasts,
-        written: grouped,
-    },
-    OfSome {
-        name: "waited for them",
-        group: "Broadcasts",
-        name_in_group: "waited",
-        of: |outcome| outcome.broadcast_wait_ns,
-        written: duration,
-    },
-    OfSome {
-        name: "tags taken",
-        group: "Tags",
-        name_in_group: "taken",
-        of: |outcome| outcome.tags_taken,
-        written: grouped,
-    },
-    OfSome {
-        name: "rollovers",
-        group: "Tags",
-        name_in_group: "rollovers",
-        of: |outcome| outcome.rollovers,
-        written: grouped,
-    },
-];
-
-/// Those of which some design of the row has any.
-pub(crate) fn of_some(row: &Row) -> Vec<&'static OfSome> {
-    let has_any = |count: &&OfSome| row.designs().any(|(_, outcome)| (count.of)(outcome) > 0);
-    OF_SOME.iter().filter(has_any).collect()
+/// The value as an object, with escapes for all characters that would act on a terminal: JSON
+/// demands them for those of ASCII alone.
+fn json(value: &(impl Serialize + ?Sized)) -> String {
+    // Structures of numbers and strings always serialise.
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    let mut escaped = String::new();
+    for character in json.chars() {
+        if character < '\x7f' || character.escape_debug().len() == 1 {
+            escaped.push(character);
+        } else {
+            let units = &mut [0; 2];
+            for unit in character.encode_utf16(units) {
+                escaped += &format!("\\u{unit:04x}");
+            }
+        }
+    }
+    escaped + "\n"
 }
 
-/// Three significant digits, which is what the published figures have.
+/// Serialises a value as it is displayed.
+pub(crate) fn displayed<S: Serializer>(
+    value: &impl Display,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// The number with three significant digits, as published figures have.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -79,18 +77,18 @@ pub(crate) fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// How many times better, where that can be said: not if it was nothing, or became nothing.
+/// A gain as a factor; `None` if it is 0 or not finite.
 pub(crate) fn times(gain: Option<f64>) -> Option<String> {
     let gain = gain.filter(|gain| gain.is_finite() && *gain > 0.0)?;
     Some(format!("×{}", significant(gain)))
 }
 
-/// A unit as people write it.
+/// A unit as it is printed.
 pub(crate) fn unit(unit: &str) -> &str {
     if unit == "us" { "µs" } else { unit }
 }
 
-/// A duration in the unit that suits it.
+/// A duration, in a unit with three digits or fewer before the point.
 pub(crate) fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -101,7 +99,7 @@ pub(crate) fn duration(ns: u64) -> String {
     format!("{} {unit}", significant(value))
 }
 
-/// 1234567 as 1 234 567, with thin spaces that do not break.
+/// A count with its thousands separated by narrow no-break spaces.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();

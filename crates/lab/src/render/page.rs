@@ -1,65 +1,9 @@
-//! What every page is made of: one file that needs nothing else, neither scripts nor network.
-
-use std::fmt::Write as _;
+//! Pages: one file each, without scripts, images or references to others.
 
 use super::grouped;
 use crate::error::shown;
 
-/// A table with its first column to the left and all others to the right. Cells are HTML.
-#[derive(Debug)]
-pub(crate) struct Table {
-    html: String,
-    columns: usize,
-}
-
-impl Table {
-    pub(crate) fn new(columns: &[&str]) -> Self {
-        let mut table = Self { html: "<div class=\"wide\"><table>\n".to_owned(), columns: 0 };
-        table.names(columns);
-        table
-    }
-
-    /// With names over groups of columns; each group says how many it spans.
-    pub(crate) fn grouped(groups: &[(&str, usize)], columns: &[&str]) -> Self {
-        let mut html = "<div class=\"wide\"><table>\n<tr class=\"groups\"><td>".to_owned();
-        for (name, columns) in groups {
-            let name = if name.is_empty() { "" } else { &format!("<span>{name}</span>") };
-            let _ = write!(html, "<th colspan=\"{columns}\">{name}");
-        }
-        html.push('\n');
-        let mut table = Self { html, columns: 0 };
-        table.names(columns);
-        table
-    }
-
-    /// A name over the rows that follow.
-    pub(crate) fn part(&mut self, name: &str) {
-        let _ = writeln!(self.html, "<tr class=\"part\"><th colspan=\"{}\">{name}", self.columns);
-    }
-
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.html += "<tr>";
-        for cell in cells {
-            let _ = write!(self.html, "<td>{cell}");
-        }
-        self.html.push('\n');
-    }
-
-    pub(crate) fn html(self) -> String {
-        self.html + "</table></div>\n"
-    }
-
-    fn names(&mut self, columns: &[&str]) {
-        self.columns = columns.len();
-        self.html += "<tr>";
-        for name in columns {
-            let _ = write!(self.html, "<th>{name}");
-        }
-        self.html.push('\n');
-    }
-}
-
-/// The page with this title and body, both of them HTML.
+/// The page with this title and body, both of them markup.
 pub(crate) fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -69,19 +13,19 @@ pub(crate) fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// A count of what must not happen.
+/// A count of events that must not occur, which stands out unless it is 0.
 pub(crate) fn alarming(count: u64) -> String {
     let text = grouped(count);
     if count > 0 { format!("<b class=\"bad\">{text}</b>") } else { text }
 }
 
-/// Text that is nothing but text to a browser.
+/// The text without markup.
 pub(crate) fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Text from elsewhere: what cannot be seen is written out, and nothing is markup.
+/// Text from outside of the program, without markup, and with control characters escaped.
 pub(crate) fn visible(text: &str) -> String {
     escaped(&shown(text))
 }
@@ -136,13 +80,5 @@ mod tests {
     fn only_what_happened_is_alarming() {
         assert_eq!(alarming(0), "0");
         assert_eq!(alarming(2), "<b class=\"bad\">2</b>");
-    }
-
-    #[test]
-    fn a_table_s_parts_span_all_its_columns() {
-        let mut table = Table::grouped(&[("both", 2)], &["", "one", "two"]);
-        table.part("values");
-        table.row(["name", "1", "2"].map(str::to_owned));
-        insta::assert_snapshot!(table.html());
     }
 }

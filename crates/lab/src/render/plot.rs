@@ -37,11 +37,6 @@ pub(crate) enum Width {
 }
 
 impl Of {
-    /// As a design's name says.
-    pub(crate) fn design(name: &str) -> Self {
-        if name == crate::experiment::SHOOTDOWN { Self::Ours } else { Self::Design }
-    }
-
     pub(super) const fn colour(self) -> RGBColor {
         match self {
             Self::Reality => RGBColor(138, 143, 152),

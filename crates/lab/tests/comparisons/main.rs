@@ -6,7 +6,7 @@ mod time_shared;
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
@@ -25,7 +25,8 @@ fn machine(name: &str, cpus: usize) -> Machine {
 /// Runs a workload, in which no CPU may use a stale translation.
 fn run(design: Design, machine: &Machine, limits: Limits, workload: &Rc<dyn Workload>) -> Outcome {
     let name = workload.name();
-    let result = design.run(machine.clone(), limits, Rc::clone(workload));
+    let result =
+        shootdown_run::run(machine.clone(), limits, Rc::clone(workload), |sim| design.on(sim));
     let outcome = result.unwrap_or_else(|error| panic!("{name} under {design}: {error}"));
     let first = outcome.first_violations.first();
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}: {first:?}");

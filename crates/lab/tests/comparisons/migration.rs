@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::programs::PageMigration;
 use shootdown_run::{Limits, Memory, Outcome};
@@ -101,8 +101,8 @@ fn worse_than_linux(
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
         for seed in 1..=seeds {
             let workload = workload(threads, pages, writers, seed);
-            linux.add(&run(Design::Linux70, &machine, LIMITS, &workload));
-            ours.add(&run(Design::Shootdown, &machine, LIMITS, &workload));
+            linux.add(&run(Design::LINUX_7_0, &machine, LIMITS, &workload));
+            ours.add(&run(Design::SHOOTDOWN, &machine, LIMITS, &workload));
         }
         let [moves, all] = [ratio(ours.moves, linux.moves), ratio(ours.all, linux.all)];
         let case = format!(

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use shootdown_lab::Design;
+use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::programs::TimeShared;
 use shootdown_run::{Limits, Outcome};
@@ -61,7 +61,7 @@ fn workloads() -> impl Iterator<Item = Rc<dyn Workload>> {
 fn time_shared_cpus_cost_no_more_than_linux() {
     for machine in ["arm64-2s", "xeon-2s"] {
         for workload in workloads() {
-            let [linux, ours] = [Design::Linux70, Design::Shootdown]
+            let [linux, ours] = [Design::LINUX_7_0, Design::SHOOTDOWN]
                 .map(|design| outcome(design, machine, &workload));
             let name = format!("{} on {machine}", workload.name());
             assert!(ours.counts.interrupts_sent <= linux.counts.interrupts_sent, "{name}");
@@ -75,7 +75,7 @@ fn time_shared_cpus_cost_no_more_than_linux() {
 #[test]
 fn global_tags_last_for_64_processes_a_cpu() {
     for workload in workloads() {
-        let [linux, ours] = [Design::Arm64Skip, Design::Shootdown]
+        let [linux, ours] = [Design::ARM64_SKIP, Design::SHOOTDOWN]
             .map(|design| outcome(design, "arm64-2s", &workload));
         let (name, counts) = (workload.name(), &ours.counts);
         // A process may begin on another CPU before it moves to its own.

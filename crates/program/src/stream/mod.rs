@@ -1,4 +1,5 @@
-//! A workload as bytes, for who has nothing but memory to read it from: a kernel that boots.
+//! A workload as bytes: compact enough to keep a long recording in memory, and all that a kernel
+//! that boots has to read.
 //!
 //! ```text
 //! magic "SDWL"  version  name: length, bytes
@@ -19,15 +20,16 @@ mod codes;
 mod encode;
 mod encoded;
 
-use core::fmt;
 use core::ops::Range;
 use core::str;
+
+use thiserror::Error;
 
 use crate::operation::{Operation, ProgramId, Start};
 use crate::varint::{Cursor, Malformed};
 use codes::Field;
 
-pub use encode::encode;
+pub use encode::{Encoder, encode};
 pub use encoded::Encoded;
 
 const MAGIC: &[u8] = b"SDWL";
@@ -47,29 +49,35 @@ pub struct Stream<'a> {
     steps_at: usize,
 }
 
-/// Why bytes are no workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why bytes are not a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// They do not begin like one.
+    /// The bytes do not begin like a workload.
+    #[error("not a workload")]
     NotAStream,
-    /// They have a layout that this version does not know.
+    /// The layout is newer than this version of the program.
+    #[error("a workload of version {version}: {VERSION} is known here")]
     Newer {
-        /// Theirs.
+        /// The version of the layout.
         version: u64,
     },
-    /// What comes before the steps makes no sense.
+    /// The part before the steps is damaged.
+    #[error("the workload's head: {0}")]
     Head(Malformed),
     /// The steps do not end where the bytes do.
+    #[error("the workload's steps are more or fewer than it says")]
     Length,
-    /// A step makes no sense.
+    /// A step is damaged.
+    #[error("a step of program {}: {cause}", program.0)]
     Step {
-        /// Of which program.
+        /// The program of the step.
         program: ProgramId,
-        /// Why.
+        /// The damage.
         cause: Malformed,
     },
-    /// A program is started, and there is none.
+    /// A program is started that the bytes do not contain.
+    #[error("program {} is started: none", .0.0)]
     NoProgram(ProgramId),
 }
 
@@ -198,20 +206,3 @@ impl Iterator for StreamSteps<'_> {
         Some(step)
     }
 }
-
-impl fmt::Display for StreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAStream => f.write_str("not a workload"),
-            Self::Newer { version } => {
-                write!(f, "a workload of version {version}: {VERSION} is known here")
-            }
-            Self::Head(cause) => write!(f, "the workload's head: {cause}"),
-            Self::Length => f.write_str("the workload's steps are more or fewer than it says"),
-            Self::Step { program, cause } => write!(f, "a step of program {}: {cause}", program.0),
-            Self::NoProgram(program) => write!(f, "program {} is started: none", program.0),
-        }
-    }
-}
-
-impl core::error::Error for StreamError {}

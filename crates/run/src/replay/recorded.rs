@@ -15,39 +15,41 @@
 //! it elsewhere; and what was idle time stays idle time.
 
 use core::cell::{Cell, RefCell};
-use core::fmt;
 use std::io::Read;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use shootdown_sim::{
-    Affinity, Kernel, Machine, Meanwhile, RunEnd, Sim, SwitchedTo, ThreadId, ThreadSpec, Time,
-};
-use shootdown_vm::Coherence;
+use shootdown_sim::{Affinity, Machine, Meanwhile, RunEnd, Sim, ThreadId, ThreadSpec, Time};
+use shootdown_vm::ErasedCoherence;
 
-use crate::contents::Contents;
-use crate::process::{Memory, Process, Vm};
-use crate::world::{Outcome, RunError};
+use crate::kernel::{SimKernel, SimProcess};
+use crate::outcome::{Limits, Outcome, RunError};
+use shootdown_program::StepError;
+use shootdown_program::interpreter::{MemoryHost as _, ProcessMemory};
 use shootdown_program::operation::ProgramId;
-use shootdown_program::step::StepError;
 use shootdown_recording::record::{Owner, SpaceId, TaskId};
 use shootdown_recording::{ReadError, Reader};
+use thiserror::Error;
 
 use super::steps::{Action, Step, Steps};
 use super::survey::{PROGRESS_RECORDS, Survey};
 
-/// Why a replay came to nothing.
-#[derive(Debug)]
+/// The reason why a replay has no outcome.
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplayError {
     /// The recording cannot be read.
+    #[error(transparent)]
     Read(ReadError),
-    /// The simulation came to nothing.
+    /// The simulation failed.
+    #[error(transparent)]
     Run(RunError),
     /// The machine has fewer CPUs than the recording.
+    #[error("{recorded} CPUs were recorded, and the machine has {machine}")]
     TooFewCpus {
-        /// How many the recording needs.
+        /// Number of CPUs of the recording.
         recorded: usize,
-        /// How many the machine has.
+        /// Number of CPUs of the machine.
         machine: usize,
     },
 }
@@ -58,34 +60,45 @@ pub enum ReplayError {
 /// # Errors
 ///
 /// If the recording cannot be read, does not fit the machine, or the host has no room.
-pub fn replay<C: Coherence + 'static, R: Read + 'static>(
+pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
-    reader: Reader<R>,
+    reader: Reader<impl Read + 'static>,
     survey: &Survey,
     progress: impl Fn(u64) + 'static,
-    design: impl FnOnce(Rc<Sim>) -> C,
+    design: impl FnOnce(Rc<Sim>) -> D,
 ) -> Result<Outcome, ReplayError> {
     let cpus = survey.header.cpus as usize;
     if machine.cpu_count() < cpus {
         let machine = machine.cpu_count();
         return Err(ReplayError::TooFewCpus { recorded: cpus, machine });
     }
-    let host = |error: std::io::Error| ReplayError::Run(RunError::Host(error.to_string()));
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
-    let design = design(Rc::clone(&sim));
-    let vm = Vm::new(Rc::clone(&sim), Memory::Enough, Contents::Unchecked, design);
-    let vm = vm.map_err(step_error)?;
+    let design = design(Rc::clone(&sim)).into();
+    let mut steps = Steps::new(reader, survey);
+    let next_step = Box::new(move || (steps.next_step(), steps.records_read()));
+    replay_on(sim, cpus, next_step, Box::new(progress), design)
+}
+
+/// Reads a step, and returns it with the number of records that were read.
+type NextStep = Box<dyn FnMut() -> (Result<Option<Step>, ReadError>, u64)>;
+
+fn host(error: std::io::Error) -> ReplayError {
+    ReplayError::Run(RunError::Host(error.to_string()))
+}
+
+/// Replays a recording, compiled once for all designs and all kinds of files.
+fn replay_on(
+    sim: Rc<Sim>,
+    cpus: usize,
+    next_step: NextStep,
+    progress: Box<dyn Fn(u64)>,
+    design: ErasedCoherence,
+) -> Result<Outcome, ReplayError> {
+    let kernel = SimKernel::new(Rc::clone(&sim), &Limits::DEFAULT, design).map_err(step_error)?;
     let replay = Rc::new(Replay {
-        vm,
-        cursor: RefCell::new(Cursor {
-            steps: Steps::new(reader, survey),
-            next: None,
-            told: 0,
-            progress: Box::new(progress),
-        }),
-        spaces: RefCell::default(),
-        dead: RefCell::default(),
+        kernel: Rc::new(kernel),
+        cursor: RefCell::new(Cursor { next_step, next: None, told: 0, progress }),
         tasks: RefCell::default(),
         on_cpus: RefCell::new(vec![None; cpus]),
         holders: RefCell::default(),
@@ -94,23 +107,20 @@ pub fn replay<C: Coherence + 'static, R: Read + 'static>(
         failure: RefCell::default(),
         sim: Rc::clone(&sim),
     });
-    sim.install(replay.clone());
+    sim.install(Rc::clone(&replay.kernel) as _);
     let end = replay.start(cpus).map(|()| sim.run_until(Time::END));
-    // The replay holds the machine, and the machine the replay.
+    // The kernel refers to the machine, and the machine to the kernel.
     sim.uninstall();
     replay.outcome(end.map_err(host)?)
 }
 
 /// Everything that a replay consists of.
-struct Replay<C: Coherence + 'static, R> {
+struct Replay {
     sim: Rc<Sim>,
-    vm: Vm<C>,
-    cursor: RefCell<Cursor<R>>,
-    /// By their numbers in the recording.
-    spaces: RefCell<Vec<Option<Rc<Process<C>>>>>,
-    /// Those that were destroyed.
-    dead: RefCell<Vec<Rc<Process<C>>>>,
-    /// By their numbers, too: which space each runs in.
+    kernel: Rc<SimKernel>,
+    cursor: RefCell<Cursor>,
+    /// The space of each task, by the task's number in the recording. The kernel has the processes
+    /// by the numbers of their spaces in the recording.
     tasks: RefCell<Vec<Option<InSpace>>>,
     /// The space that each CPU's task runs in.
     on_cpus: RefCell<Vec<Option<SpaceId>>>,
@@ -124,8 +134,8 @@ struct Replay<C: Coherence + 'static, R> {
 }
 
 /// Where the replay is in the recording.
-struct Cursor<R> {
-    steps: Steps<R>,
+struct Cursor {
+    next_step: NextStep,
     /// The step that begins next, whoever's it is.
     next: Option<Step>,
     /// How often `progress` was called.
@@ -164,7 +174,7 @@ impl Held {
     }
 }
 
-impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
+impl Replay {
     fn start(self: &Rc<Self>, cpus: usize) -> std::io::Result<()> {
         self.advance();
         for cpu in 0..cpus {
@@ -237,10 +247,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// Reads the next step, and has its CPU look at it.
     fn advance(&self) {
-        let (next, read) = {
-            let mut cursor = self.cursor.borrow_mut();
-            (cursor.steps.next_step(), cursor.steps.records_read())
-        };
+        let (next, read) = (self.cursor.borrow_mut().next_step)();
         let next = match next {
             Ok(next) if self.failure.borrow().is_none() => next,
             Ok(_) => None,
@@ -276,7 +283,8 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
             Action::Memory(operation) => {
                 let process = held.running.and_then(|running| self.process(running.space));
                 if let Some(process) = process {
-                    self.vm.perform_by_address(&process, operation.clone())?;
+                    let memory = ProcessMemory::new(&*self.kernel, &process);
+                    memory.perform_by_address(operation.clone())?;
                 }
             }
             Action::Spawn { task, space } => self.spawn(*task, *space, held)?,
@@ -295,15 +303,15 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
             let process = self.process_for(space)?;
             self.let_run(task, &process, at);
         } else {
-            *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
+            self.set_task(task, at);
         }
         Ok(())
     }
 
-    fn process_for(&self, space: SpaceId) -> Result<Rc<Process<C>>, StepError> {
+    fn process_for(&self, space: SpaceId) -> Result<Arc<SimProcess>, StepError> {
         match self.process(space) {
             Some(process) => Ok(process),
-            None => Ok(self.add(space, self.vm.process()?)),
+            None => Ok(self.add(space, self.kernel.new_process()?)),
         }
     }
 
@@ -311,9 +319,9 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
         self.run(running, held);
         let process = running.map(|running| self.process_for(running.space)).transpose()?;
-        self.sim.switch_space(process.as_ref().map(|process| process.number.get()));
+        self.sim.switch_space(process.as_ref().map(|process| process.data.number.get()));
         if let Some(process) = process {
-            self.vm.return_to_user(&process);
+            self.kernel.return_to_user(&process);
         }
         Ok(())
     }
@@ -321,13 +329,13 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
     fn spawn(&self, task: TaskId, space: SpaceId, held: &Held) -> Result<(), StepError> {
         let Some(running) = held.running else { return Ok(()) };
         let Some(parent) = self.process(running.space) else { return Ok(()) };
-        self.vm.enter_kernel();
+        self.kernel.enter_kernel();
         let process = match self.process(space) {
             Some(process) => process,
-            None => self.add(space, self.vm.fork(&parent)?),
+            None => self.add(space, ProcessMemory::new(&*self.kernel, &parent).fork()?),
         };
         self.let_run(task, &process, InSpace { owner: Owner::Recorded, space });
-        self.vm.return_to_user(&parent);
+        self.kernel.return_to_user(&parent);
         Ok(())
     }
 
@@ -335,17 +343,17 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
         let Some(running) = held.running.filter(|_| self.process(space).is_none()) else {
             return Ok(());
         };
-        self.vm.enter_kernel();
+        self.kernel.enter_kernel();
         let old = self.process(running.space);
-        let fresh = self.add(space, self.vm.process()?);
+        let fresh = self.add(space, self.kernel.new_process()?);
         let running = InSpace { space, ..running };
         self.run(Some(running), held);
         self.let_run(task, &fresh, running);
-        self.sim.set_space(Some(fresh.number.get()));
+        self.sim.set_space(Some(fresh.data.number.get()));
         if let Some(old) = old {
             self.leave(&old);
         }
-        self.vm.return_to_user(&fresh);
+        self.kernel.return_to_user(&fresh);
         Ok(())
     }
 
@@ -366,34 +374,35 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
 
     /// A task uses the process no more; after the last one its memory is taken down. If another CPU
     /// is still said to run the process, something is missing in the recording, and it stays.
-    fn leave(&self, process: &Process<C>) {
-        process.threads.set(process.threads.get().saturating_sub(1));
+    fn leave(&self, process: &SimProcess) {
         let runs_there = |space: &Option<SpaceId>| {
-            space.is_some_and(|space| u64::from(space.0) == process.number.get())
+            space.is_some_and(|space| u64::from(space.0) == process.data.number.get())
         };
-        if process.threads.get() == 0 && !self.on_cpus.borrow().iter().any(runs_there) {
-            self.vm.destroy(process);
-            // CPUs may remember it for as long as there are any; nobody else may find it.
-            let number = process.number.get() as u32;
-            let dead = slot(&mut self.spaces.borrow_mut(), number).take();
-            self.dead.borrow_mut().extend(dead);
+        if process.leave() && !self.on_cpus.borrow().iter().any(runs_there) {
+            self.kernel.destroy(process);
+            self.kernel.forget(process);
         }
     }
 
-    fn add(&self, space: SpaceId, process: Process<C>) -> Rc<Process<C>> {
-        let process = Rc::new(process);
-        process.number.set(u64::from(space.0));
-        *slot(&mut self.spaces.borrow_mut(), space.0) = Some(Rc::clone(&process));
-        process
+    fn add(&self, space: SpaceId, process: SimProcess) -> Arc<SimProcess> {
+        self.kernel.add_at(space.0 as usize, process)
     }
 
-    fn let_run(&self, task: TaskId, process: &Process<C>, at: InSpace) {
-        process.threads.set(process.threads.get() + 1);
-        *slot(&mut self.tasks.borrow_mut(), task.0) = Some(at);
+    fn let_run(&self, task: TaskId, process: &SimProcess, at: InSpace) {
+        process.enter();
+        self.set_task(task, at);
     }
 
-    fn process(&self, space: SpaceId) -> Option<Rc<Process<C>>> {
-        self.spaces.borrow().get(space.0 as usize).cloned().flatten()
+    fn set_task(&self, task: TaskId, at: InSpace) {
+        let (number, mut tasks) = (task.0 as usize, self.tasks.borrow_mut());
+        if tasks.len() <= number {
+            tasks.resize(number + 1, None);
+        }
+        tasks[number] = Some(at);
+    }
+
+    fn process(&self, space: SpaceId) -> Option<Arc<SimProcess>> {
+        self.kernel.process(space.0 as usize)
     }
 
     fn fail(&self, error: ReplayError) {
@@ -405,7 +414,7 @@ impl<C: Coherence + 'static, R: Read + 'static> Replay<C, R> {
             return Err(failure);
         }
         match end {
-            RunEnd::Done => Ok(Outcome::of(&self.vm)),
+            RunEnd::Done => Ok(Outcome::of(&self.kernel)),
             RunEnd::TimeUp => Err(ReplayError::Run(RunError::TimeUp)),
             RunEnd::Deadlock(threads) => Err(ReplayError::Run(RunError::Deadlock(threads))),
         }
@@ -419,57 +428,6 @@ struct Turn {
     computed_ns: u64,
 }
 
-impl<C: Coherence + 'static, R: Read + 'static> Kernel for Replay<C, R> {
-    fn online(&self) {
-        self.vm.design().online();
-    }
-    fn switch(&self, space: u64) {
-        if let Some(process) = self.process(SpaceId(space as u32)) {
-            self.vm.switch(&process);
-        }
-    }
-    fn enter_lazy(&self) {
-        self.vm.design().enter_lazy();
-    }
-    fn leave(&self) {
-        self.vm.design().leave();
-    }
-    fn after_switch(&self, to: SwitchedTo) {
-        self.vm.bury(to);
-    }
-    fn tick_interval(&self) -> Option<Time> {
-        C::TICK_NS.map(Time::from_ns)
-    }
-    fn tick(&self) {
-        self.vm.design().tick();
-    }
-    fn flush_interrupt(&self) {
-        self.vm.design().interrupt();
-    }
-}
-
-fn slot<T>(all: &mut Vec<Option<T>>, number: u32) -> &mut Option<T> {
-    let number = number as usize;
-    if all.len() <= number {
-        all.resize_with(number + 1, || None);
-    }
-    &mut all[number]
-}
-
 const fn step_error(error: StepError) -> ReplayError {
     ReplayError::Run(RunError::Step { program: ProgramId(0), error })
 }
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => error.fmt(f),
-            Self::Run(error) => error.fmt(f),
-            Self::TooFewCpus { recorded, machine } => {
-                write!(f, "{recorded} CPUs were recorded, and the machine has {machine}",)
-            }
-        }
-    }
-}
-
-impl core::error::Error for ReplayError {}

@@ -1,11 +1,11 @@
 //! Designs with something left out: the check of contents must find each, without the oracle.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::convert::Infallible;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
+use shootdown::{Horizon, StaleWrites};
 use shootdown_vm::{
-    Cause, Change, Coherence, EmptyTables, ExtraFlushes, FirstRead, Retired, Taking, UnmapLock,
+    Cause, Change, DynCoherence, ErasedBatch, ErasedCoherence, Later, Policy, Refault,
 };
 
 use crate::hunt::{Case, Design, Room, seeds};
@@ -97,113 +97,74 @@ fn what_is_found_is_made_smaller_and_found_again() {
     assert!(smaller.is_wrong() && smaller.report().contains("was found by a read"));
 }
 
-/// A design with a fault; or with none, and a fault handler that looks whether a page was just
-/// taken, whatever the design has it do (`SETTLES`).
-#[derive(Debug)]
-pub(crate) struct Faulty<C: Coherence, const SETTLES: bool = false> {
-    design: C,
-    fault: Option<Fault>,
+/// A design with a fault.
+pub(crate) struct Faulty {
+    design: ErasedCoherence,
+    fault: Fault,
     taken: Cell<u64>,
-    late: RefCell<C::Batch>,
+    late: RefCell<ErasedBatch>,
 }
 
-impl<C: Coherence> Faulty<C> {
-    pub(crate) fn new(design: C, fault: Fault) -> Self {
-        Self { design, fault: Some(fault), taken: Cell::new(0), late: RefCell::default() }
+/// In place of a flush: none was sent.
+struct Skipped;
+
+impl Faulty {
+    pub(crate) fn boxed(design: impl Into<ErasedCoherence>, fault: Fault) -> ErasedCoherence {
+        let (taken, late) = (Cell::new(0), RefCell::default());
+        Box::new(Self { design: design.into(), fault, taken, late })
     }
 }
 
-impl<C: Coherence> Faulty<C, true> {
-    pub(crate) fn settling(design: C) -> Self {
-        Self { design, fault: None, taken: Cell::new(0), late: RefCell::default() }
+impl DynCoherence for Faulty {
+    fn inner(&self) -> &dyn DynCoherence {
+        &*self.design
     }
-}
 
-impl<C: Coherence, const SETTLES: bool> Coherence for Faulty<C, SETTLES> {
-    type Space = C::Space;
-    /// Nothing, if nothing was sent.
-    type Pending = Option<C::Pending>;
-    type Batch = C::Batch;
-    type Parked = Infallible;
-
-    const UNMAP_LOCK: UnmapLock = C::UNMAP_LOCK;
-    const EMPTY_TABLES: EmptyTables = C::EMPTY_TABLES;
-    const FIRST_READ: FirstRead = C::FIRST_READ;
-    const TAKING: Taking = C::TAKING;
-    const EXTRA_FLUSHES: ExtraFlushes = if SETTLES { ExtraFlushes::None } else { C::EXTRA_FLUSHES };
-
-    fn online(&self) {
-        self.design.online();
-    }
-    fn space(&self, root: Root) -> Self::Space {
-        self.design.space(root)
-    }
-    fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
-        if self.fault.is_some_and(|fault| fault.skips(change.cause)) {
-            return None;
+    fn flush(&self, space: &dyn Any, change: &Change) -> Box<dyn Any> {
+        if self.fault.skips(change.cause) {
+            return Box::new(Skipped);
         }
-        Some(self.design.flush(space, change))
+        self.design.flush(space, change)
     }
-    fn wait(&self, pending: Self::Pending) -> Horizon {
-        pending.map_or(Horizon::UNKNOWN, |pending| self.design.wait(pending))
+
+    fn flush_later(&self, space: &dyn Any, change: &Change) -> Later<Box<dyn Any>, Box<dyn Any>> {
+        Later::Sent(self.flush(space, change))
     }
-    fn expel(&self, space: &Self::Space) -> Horizon {
-        self.design.expel(space)
+
+    fn wait(&self, pending: Box<dyn Any>) -> Horizon {
+        if pending.is::<Skipped>() { Horizon::UNKNOWN } else { self.design.wait(pending) }
     }
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Self::Space) -> Result<(), BatchIsFull> {
-        self.design.hold_back(batch, space)
-    }
-    fn taken(
-        &self,
-        batch: &mut Self::Batch,
-        space: &Self::Space,
-        address: u64,
-        stale_writes: StaleWrites,
-    ) {
+
+    fn unmapped(&self, batch: &mut ErasedBatch, space: &dyn Any, at: u64, stale: StaleWrites) {
         self.taken.set(self.taken.get() + 1);
-        if self.fault != Some(Fault::TakenForgotten) || !self.taken.get().is_multiple_of(3) {
-            self.design.taken(batch, space, address, stale_writes);
+        if self.fault != Fault::TakenForgotten || !self.taken.get().is_multiple_of(3) {
+            self.design.unmapped(batch, space, at, stale);
         }
     }
-    fn flush_batch(&self, batch: Self::Batch) {
-        if self.fault == Some(Fault::BatchesLate) {
-            let before = self.late.replace(batch);
-            return self.design.flush_batch(before);
+
+    fn flush_batch(&self, batch: ErasedBatch) {
+        if self.fault == Fault::BatchesLate {
+            return self.design.flush_batch(self.late.replace(batch));
         }
         self.design.flush_batch(batch);
     }
-    fn is_held_back(&self, space: &Self::Space) -> bool {
-        self.design.is_held_back(space)
+}
+
+/// A design, and a fault handler that looks whether a page was just unmapped by reclaim.
+pub(crate) struct Settling(ErasedCoherence);
+
+impl Settling {
+    pub(crate) fn boxed(design: impl Into<ErasedCoherence>) -> ErasedCoherence {
+        Box::new(Self(design.into()))
     }
-    fn retire(&self, space: &Self::Space) -> Retired {
-        self.design.retire(space)
+}
+
+impl DynCoherence for Settling {
+    fn inner(&self) -> &dyn DynCoherence {
+        &*self.0
     }
-    fn take_dead(&self) -> Option<Root> {
-        self.design.take_dead()
-    }
-    fn reap(&self) {
-        self.design.reap();
-    }
-    #[expect(unsafe_code, reason = "handed on")]
-    unsafe fn switch(&self, space: &Self::Space) {
-        // SAFETY: as our caller promises.
-        unsafe { self.design.switch(space) }
-    }
-    fn enter_kernel(&self) {
-        self.design.enter_kernel();
-    }
-    #[expect(unsafe_code, reason = "handed on")]
-    unsafe fn return_to_user(&self, space: &Self::Space) {
-        // SAFETY: as our caller promises.
-        unsafe { self.design.return_to_user(space) }
-    }
-    fn enter_lazy(&self) {
-        self.design.enter_lazy();
-    }
-    fn leave(&self) {
-        self.design.leave();
-    }
-    fn interrupt(&self) {
-        self.design.interrupt();
+
+    fn policy(&self) -> Policy {
+        Policy { refault: Refault::Flushed, ..self.0.policy() }
     }
 }

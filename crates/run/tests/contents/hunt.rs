@@ -3,12 +3,11 @@
 use std::env;
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
-use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive, UnmapBatched};
-use shootdown_program::Refusals;
+use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
+use shootdown_program::OnFault;
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 use crate::faulty::{Fault, Faulty};
 use crate::program::{NODES, Program, Reading, Sizes};
@@ -124,19 +123,19 @@ impl Case {
 
     pub(crate) fn run(&self) -> Result<Outcome, RunError> {
         match self.design {
-            Design::Ours => self.run_under(Engine::<1, Ours>::new),
+            Design::Ours => self.run_under(Engine::<1>::new),
             Design::Linux70 => self.run_under(Linux70::new),
-            Design::UnmapBatched => self.run_under(UnmapBatched::new),
+            Design::UnmapBatched => self.run_under(Linux412::batched),
             Design::Linux412 => self.run_under(Linux412::new),
             Design::Arm64 => self.run_under(Arm64::skip),
             Design::Naive => self.run_under(Naive::new),
             Design::Faulty(fault) => {
-                self.run_under(|sim| Faulty::new(Engine::<1, Ours>::new(sim), fault))
+                self.run_under(|sim| Faulty::boxed(Engine::<1>::new(sim), fault))
             }
         }
     }
 
-    fn run_under<C: Coherence + 'static>(
+    fn run_under<C: Into<ErasedCoherence>>(
         &self,
         design: impl FnOnce(Rc<Sim>) -> C,
     ) -> Result<Outcome, RunError> {
@@ -153,7 +152,7 @@ impl Case {
             memory: self.room.memory(reading),
             nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
             contents: Contents::Checked,
-            refusals: Refusals::Survived,
+            on_fault: OnFault::Survived,
         };
         run(machine, limits, Rc::new(self.program.clone()), design)
     }

@@ -7,17 +7,16 @@
 
 use std::rc::Rc;
 
-use shootdown_designs::engine::Ours;
-use shootdown_designs::{Engine, Linux70, Linux412, UnmapBatched};
+use shootdown_designs::{Engine, Linux70, Linux412};
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::{Contents, FoundBy, Limits, Memory, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
-use crate::faulty::Faulty;
+use crate::faulty::Settling;
 
 const WRITER: ProgramId = ProgramId(0);
 const READER: ProgramId = ProgramId(1);
@@ -71,7 +70,7 @@ impl Workload for WrittenWhileTaken {
     }
 }
 
-fn outcome<C: Coherence + 'static>(delay_ns: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
+fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
     let round = include_str!("../../../sim/tests/round.toml");
     let mut machine = Machine::from_toml(round).unwrap().with_cpus(3).unwrap();
     // As where CPUs are virtual, and do not always run.
@@ -93,7 +92,7 @@ fn delays_ns() -> impl Iterator<Item = u64> {
 }
 
 /// Whether a read found something wrong, at any moment, that no oracle of translations sees.
-fn is_read_wrongly<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) -> bool {
+fn is_read_wrongly<C: Into<ErasedCoherence>>(design: impl Fn(Rc<Sim>) -> C) -> bool {
     delays_ns().any(|delay_ns| {
         let outcome = outcome(delay_ns, &design);
         let first = outcome.first_wrong_contents.first();
@@ -110,15 +109,15 @@ fn is_read_wrongly<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) -> boo
 #[test]
 fn a_page_that_is_written_while_it_is_taken_is_not_settled_under_linux() {
     assert!(is_read_wrongly(Linux412::new));
-    assert!(is_read_wrongly(UnmapBatched::new));
+    assert!(is_read_wrongly(Linux412::batched));
     assert!(is_read_wrongly(Linux70::new));
 }
 
 /// The very same, but for the fault handler, and ours.
 #[test]
 fn it_is_where_the_fault_handler_looks() {
-    assert!(!is_read_wrongly(|sim| Faulty::settling(Linux412::new(sim))));
-    assert!(!is_read_wrongly(|sim| Faulty::settling(UnmapBatched::new(sim))));
-    assert!(!is_read_wrongly(|sim| Faulty::settling(Linux70::new(sim))));
-    assert!(!is_read_wrongly(Engine::<1, Ours>::new));
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::new(sim))));
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::batched(sim))));
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux70::new(sim))));
+    assert!(!is_read_wrongly(Engine::<1>::new));
 }

@@ -16,7 +16,7 @@
 //! files ahead, where they are stored; and all move pages between nodes, where those are known.
 //!
 //! Threads use what other threads unmap and protect at the same time. That is sound here: an access
-//! that is refused is survived ([`Refusals::Survived`](shootdown_program::Refusals)), and what is
+//! that is refused is survived ([`OnFault::Survived`](shootdown_program::OnFault)), and what is
 //! used by its address is mapped, if it was not.
 
 mod faulty;

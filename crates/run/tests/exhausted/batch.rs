@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use shootdown::BATCH_SPACES;
 use shootdown_designs::Engine;
-use shootdown_designs::engine::Ours;
 use shootdown_program::operation::{FileId, Mapping, Operation, ProgramId};
 use shootdown_run::Limits;
 
@@ -47,7 +46,7 @@ fn hungry() -> Vec<Operation> {
 #[test]
 fn pages_of_more_spaces_than_a_batch_has_room_for_are_taken_from_all() {
     let full = Rc::new(Cell::new(0));
-    let design = |sim| Noting::new(Engine::<1, Ours>::new(sim), Rc::clone(&full));
+    let design = |sim| Noting::boxed(Engine::<1>::new(sim), &full);
     let programs = (0..SHARERS).map(sharer).chain([hungry()]);
     let limits = Limits { frames: 600, ..LIMITS };
     // CPUs remember the pages of all spaces, if they are not told.

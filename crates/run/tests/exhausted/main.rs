@@ -16,14 +16,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use shootdown_designs::Engine;
-use shootdown_designs::engine::Ours;
 use shootdown_program::Workload;
 use shootdown_program::operation::{
     Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
 };
 use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
-use shootdown_vm::Coherence;
+use shootdown_vm::ErasedCoherence;
 
 const LIMITS: Limits = Limits {
     frames: 256,
@@ -57,7 +56,7 @@ fn machine(more: &str) -> Machine {
     Machine::from_toml(&format!("{round}{more}")).unwrap().with_cpus(4).unwrap()
 }
 
-fn run_under<C: Coherence + 'static>(
+fn run_under<C: Into<ErasedCoherence>>(
     machine: Machine,
     limits: Limits,
     programs: impl IntoIterator<Item = Vec<Operation>>,
@@ -81,7 +80,7 @@ fn run_ours(
     limits: Limits,
     programs: impl IntoIterator<Item = Vec<Operation>>,
 ) -> Result<Outcome, RunError> {
-    let outcome = run_under(machine, limits, programs, Engine::<1, Ours>::new)?;
+    let outcome = run_under(machine, limits, programs, Engine::<1>::new)?;
     must_be_right(&outcome);
     Ok(outcome)
 }

@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use shootdown_program::operation::{
     Access, ByAddress, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId,
 };
-use shootdown_program::{Refusals, StepError};
+use shootdown_program::{OnFault, StepError};
 use shootdown_run::{Limits, Memory, Outcome, RunError};
 use shootdown_vm::FaultError;
 
@@ -52,10 +52,10 @@ fn no_frame_for(error: StepError) -> RunError {
 }
 
 #[test]
-fn out_of_memory_ends_a_run_with_one_message_whether_or_not_refusals_are_survived() {
+fn out_of_memory_ends_a_run_with_one_message_whether_or_not_on_fault_are_survived() {
     for memory in [Memory::Enough, Memory::Reclaimed, Memory::ReclaimedReadAhead] {
-        for refusals in [Refusals::Fatal, Refusals::Survived] {
-            let limits = Limits { memory, refusals, ..LIMITS };
+        for on_fault in [OnFault::Fatal, OnFault::Survived] {
+            let limits = Limits { memory, on_fault, ..LIMITS };
             let error = run_one(limits, filled(&[], MUCH, &[])).unwrap_err();
             assert_eq!(error, no_frame_for(StepError::Fault(FaultError::OutOfMemory)));
             assert_eq!(error.to_string(), "thread 0: no frame left");

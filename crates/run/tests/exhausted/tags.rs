@@ -2,7 +2,6 @@
 
 use shootdown::Rule;
 use shootdown_designs::Engine;
-use shootdown_designs::engine::Ours;
 use shootdown_program::operation::{AreaId, FileId, Mapping, Operation};
 use shootdown_run::{Limits, Outcome, RunError};
 use shootdown_sim::{Counts, Machine};
@@ -46,7 +45,7 @@ fn reader() -> Vec<Operation> {
 fn outcome(machine: Machine, broken: Option<Rule>) -> Result<Outcome, RunError> {
     let programs = (0..PROCESSES).map(process).chain([reader()]);
     let limits = Limits { frames: 330, ..LIMITS };
-    let design = |sim| Engine::<1, Ours>::with_broken_rule(sim, broken);
+    let design = |sim| Engine::<1>::with_broken_rule(sim, broken);
     run_under(machine.with_cpus(4).unwrap(), limits, programs, design)
 }
 

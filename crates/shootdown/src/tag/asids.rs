@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::memory::{TagWords, Word, order};
 use crate::rules::Rule;
 
-/// A number, the epoch of the book that it is from, and how often it is pinned. 0 for none.
+/// An ASID, the epoch in which it was allocated, and the number of pins; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asid(pub(crate) u64);
 
@@ -41,26 +41,26 @@ impl Asid {
         self.0 & Self::PINS != 0
     }
 
-    /// As CPUs say that they use it.
+    /// The form in which a CPU publishes that it uses the ASID.
     pub(crate) const fn unpinned(self) -> Self {
         Self(self.0 & !Self::PINS)
     }
 }
 
-/// The book.
+/// The allocator.
 pub(crate) struct AsidAllocator<M: Machine> {
-    /// 1 while somebody writes in the book, with its interrupts masked.
+    /// 1 while a CPU, with its interrupts masked, holds the lock.
     lock: M::Word,
     pub(crate) epoch: M::Word,
-    /// Where to look for a number that is free.
+    /// The ASID at which the search for a free one begins.
     pub(crate) next: M::Word,
-    /// How often there was none, since the last rollover.
+    /// Number of failed allocations since the last rollover.
     pub(crate) failures: M::Word,
-    /// How many numbers are pinned.
+    /// Number of pinned ASIDs.
     pub(crate) pinned: M::Word,
-    /// CPUs that must empty their TLB before they use a number of this epoch.
+    /// CPUs that must empty their TLB before they use an ASID of this epoch.
     pub(crate) flush_pending: SharedCpuSet<M, M::CpuBits>,
-    /// A bit for each number that is taken; then as many for those that are pinned.
+    /// One bit for each allocated ASID; then as many bits for pinned ones.
     words: M::TagWords,
 }
 
@@ -77,12 +77,12 @@ impl<M: Machine> AsidAllocator<M> {
         }
     }
 
-    /// Whether there is a number for each CPU whatever happens, so that none ever runs without.
+    /// Whether there are more ASIDs than CPUs, so that no CPU ever runs a space without one.
     pub(crate) fn covers_all_cpus(&self, machine: &M) -> bool {
         self.count(machine) > machine.cpu_limit() as u64
     }
 
-    /// How many numbers there are, from 1 on.
+    /// Number of ASIDs, which are 1 and up.
     pub(crate) fn count(&self, machine: &M) -> u64 {
         let room = (self.taken().len() * 64).saturating_sub(1);
         machine.tag_count().min(room).min(usize::from(u16::MAX)) as u64
@@ -98,7 +98,7 @@ impl<M: Machine> AsidAllocator<M> {
         &words[words.len() / 2..]
     }
 
-    /// Calls `f` while nobody else writes in the book.
+    /// Calls `f` while holding the lock.
     pub(crate) fn with_lock<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
         let acquire = order(machine, Rule::TagLockAcquire);
         // Relaxed: where it fails, nothing has been read.
@@ -110,7 +110,7 @@ impl<M: Machine> AsidAllocator<M> {
         result
     }
 
-    /// Takes a number, if it is free.
+    /// Allocates this ASID, if it is free. Returns whether it was.
     ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
     pub(crate) fn take(&self, number: u64) -> bool {
@@ -120,7 +120,7 @@ impl<M: Machine> AsidAllocator<M> {
         held & bit == 0
     }
 
-    /// Takes the next number that is free.
+    /// Allocates the next ASID that is free.
     ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
     pub(crate) fn take_next(&self, machine: &M) -> Option<u64> {

@@ -1,18 +1,18 @@
 //! Tags that mean the same space on every CPU, as Arm's and RISC-V's ASIDs do.
 //!
-//! A space gets a number when it first runs, and keeps it until numbers run out. Then comes a
-//! *rollover*: a new epoch of the book begins, in which only those numbers are taken that are
-//! loaded somewhere, and each CPU empties its TLB before it uses a number of the new epoch. So a
-//! number has one space at a time, nobody is interrupted, and a rollover costs each CPU one flush.
+//! A space gets an ASID when it first runs, and keeps it until ASIDs run out. Then comes a
+//! *rollover*: a new epoch begins, in which only those ASIDs are allocated that a CPU has loaded,
+//! and each CPU empties its TLB before it uses an ASID of the new epoch. So an ASID belongs to one
+//! space at a time, no CPU is interrupted, and a rollover costs each CPU one flush.
 //!
-//! Going back to a space costs one compare-and-swap of the CPU's own word, `active`. A rollover
-//! takes that word's number away by a swap, and reserves it. The two meet in one word: either the
-//! rollover finds the number that the CPU has just chosen, and reserves that, or the CPU finds its
-//! word empty, and asks under the lock. (The scheme is that of Linux on Arm,
-//! `arch/arm64/mm/context.c`; what is reserved in addition there for two tags a space is not here.)
+//! Going back to a space costs one compare-and-swap of the CPU's own word, `active_tag`. A rollover
+//! takes that word's ASID away by a swap, and reserves it. The two meet in one word: either the
+//! rollover finds the ASID that the CPU has just chosen, and reserves that, or the CPU finds its
+//! word empty, and takes the slow path under the lock. (The scheme is that of Linux on Arm,
+//! `arch/arm64/mm/context.c`, without the second ASID per space that Linux reserves there.)
 //!
-//! Where there are not even as many numbers as CPUs, some CPU may find none: it runs the space
-//! under [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
+//! Where there are no more ASIDs than CPUs, a CPU may find none: it runs the space under
+//! [`Tag::KERNEL`], as a machine without tags does. Such a machine cannot broadcast.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -27,10 +27,10 @@ use crate::memory::{Word, fence, order};
 use crate::rules::Rule;
 use crate::space::Space;
 
-/// What the slow way has found.
+/// The result of the choice of an ASID.
 struct Found {
     tag: Tag,
-    /// The TLB was emptied, and is as clean as can be.
+    /// Whether the TLB was emptied, and so is clean of every flush.
     emptied: bool,
 }
 
@@ -106,7 +106,8 @@ impl<'e, M: Machine> Here<'e, M> {
         })
     }
 
-    /// The space's number in this epoch of the book; none if there is none. Under the lock.
+    /// The space's ASID in this epoch, allocated if it has none; 0 if there is none left. Call this
+    /// under the lock.
     ///
     /// Relaxed: loads under the lock (`TagLockAcquire`).
     fn current_asid(&self, space: &Space<M>) -> Asid {
@@ -234,8 +235,8 @@ impl<'e, M: Machine> Here<'e, M> {
     /// then.
     ///
     /// `None` if the machine's tags are not [global](crate::Tagging::Global), if it cannot
-    /// [broadcast](Machine::broadcaster) to everyone, if the numbers that are left would not covers_all_cpus
-    /// for the CPUs, or if this space is pinned 255 times.
+    /// [broadcast](Machine::broadcaster) to everyone, if fewer ASIDs than CPUs would be left, or if
+    /// this space is pinned 255 times.
     pub fn pin_tag(&self, space: &Space<M>) -> Option<Tag> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         self.engine.broadcaster_to_all()?;
@@ -290,13 +291,13 @@ impl<'e, M: Machine> Here<'e, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The number that the space has on all CPUs that have it loaded; [`Tag::KERNEL`] if it has
-    /// none. To be asked after a full fence: see [`Rule::RenumberFence`].
+    /// The ASID that the space has on all CPUs that have it loaded; [`Tag::KERNEL`] if it has
+    /// none. Call this after a full fence (see [`Rule::RenumberFence`]), and before the scan.
     ///
-    /// And before the look at who is present: a CPU that is on the space by then, or lazy on it,
-    /// has it under this number. One that is leaving may not: it has told the book of the next
-    /// one's, and this may have been given away, while the old root is still loaded. Whoever reads
-    /// the number that the space has got instead finds that CPU leaving.
+    /// A CPU that the scan finds on the space, or lazy on it, has the space under this ASID. A CPU
+    /// that is leaving may not: it has published the next space's ASID, and this one may have been
+    /// given to another space while the old root is still loaded. A flush that reads the ASID that
+    /// the space has got instead finds that CPU leaving.
     #[inline]
     pub(crate) fn global_tag(&self, machine: &M) -> Tag {
         Asid(self.tag.load(order(machine, Rule::GivenAwayAcquire))).tag()

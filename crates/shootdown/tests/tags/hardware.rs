@@ -190,7 +190,7 @@ impl<const WORDS: usize> Hardware<WORDS> {
     }
 }
 
-// SAFETY: one thread is all CPUs by turns. Rules are broken where a test expects the engine to fail.
+// SAFETY: one thread is all CPUs by turns. A test that breaks a rule expects the engine to fail.
 unsafe impl<const WORDS: usize> Memory for Hardware<WORDS> {
     type Word = AtomicU64;
 

@@ -118,11 +118,11 @@ fn a_dead_space_has_no_pages_at_once_and_its_tables_until_its_last_cpu_lets_go()
     };
     held(tables);
     world.design.let_go_of_space(LAZY[0]);
-    world.vm.bury();
+    world.vm.free_dead_tables();
     held(tables);
     world.design.let_go_of_space(LAZY[1]);
     held(tables);
-    world.vm.bury();
+    world.vm.free_dead_tables();
     held(0);
     assert_eq!(world.vm.held_tables(), HeldStats { now: 0, peak: tables, overflows: 0 });
     assert_eq!(world.host.retired(), 1);
@@ -159,7 +159,7 @@ fn a_cpu_may_bury_a_space_that_is_still_being_retired() {
     let (vm, design) = (world.vm.clone(), world.design.clone());
     world.host.when_waiting(move || {
         design.let_go_of_space(LAZY[0]);
-        vm.bury();
+        vm.free_dead_tables();
     });
     world.space.exit();
     assert!(!world.host.hook_is_set());

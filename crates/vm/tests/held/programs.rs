@@ -84,7 +84,7 @@ impl Model {
                 self.dead.push(std::mem::replace(&mut self.spaces[which], next));
                 self.written.retain(|&(of, _)| of != which);
             }
-            Step::Bury => world.vm.bury(),
+            Step::Bury => world.vm.free_dead_tables(),
         }
     }
 }

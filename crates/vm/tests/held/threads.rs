@@ -89,7 +89,7 @@ fn threads_bury_each_space_once() {
                 while !is_over.load(Relaxed) {
                     match random.below(4) {
                         0 => world.design.let_go_of_space(cpu),
-                        1 => world.vm.bury(),
+                        1 => world.vm.free_dead_tables(),
                         2 => world.speculate(),
                         _ => {
                             let slot = living[random.below(2) as usize].lock();

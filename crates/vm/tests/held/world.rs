@@ -6,10 +6,10 @@ use std::sync::Arc;
 use shootdown_vm::{Access, AddressSpace, Advice, Backing, PAGE_BYTES, Place, Sharing, Vm};
 
 use crate::platform::lagging::Lagging;
-use crate::platform::{Host, READ_WRITE, access};
+use crate::platform::{Host, On, READ_WRITE, access};
 
-pub(crate) type OurVm = Vm<Host, Lagging>;
-pub(crate) type OurSpace = AddressSpace<Host, Lagging>;
+pub(crate) type OurVm = Vm<On<Lagging>>;
+pub(crate) type OurSpace = AddressSpace<On<Lagging>>;
 
 /// How much a last table maps.
 pub(crate) const TABLE_BYTES: u64 = 2 << 20;
@@ -115,7 +115,7 @@ impl World {
     pub(crate) fn end<'s>(&self, living: impl IntoIterator<Item = &'s Arc<OurSpace>>) {
         living.into_iter().for_each(|space| space.exit());
         LAZY.iter().for_each(|&cpu| self.design.let_go_of_space(cpu));
-        self.vm.bury();
+        self.vm.free_dead_tables();
         assert_eq!(self.vm.held_tables().now, 0);
         assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
     }

@@ -151,8 +151,8 @@ fn what_is_being_discarded_is_zeros_for_all() {
 fn the_table_stays_while_a_lazy_cpu_can_walk_it() {
     let host = Host::with_addresses(8 * BLOCK as usize, 2, everything());
     let coherence = Lagging::<RELEASED>::new(&host);
-    let vm: Vm<_, _> = Vm::new(host.clone(), coherence.clone()).unwrap();
-    let space: AddressSpace<_, _> = AddressSpace::new(&vm).unwrap();
+    let vm: Vm<On<Lagging>> = Vm::new(host.clone(), coherence.clone()).unwrap();
+    let space = AddressSpace::new(&vm).unwrap();
     let place = Place::Fixed(block(1));
     space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
     let pages = || block(1).step_by(PAGE_BYTES as usize);

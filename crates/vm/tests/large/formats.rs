@@ -9,9 +9,9 @@ use crate::platform::decode::{self, Mmu};
 use crate::platform::*;
 use crate::world::*;
 
-fn a_page_becomes_large_and_small_again<F: Format>(mmu: Mmu) {
+fn a_page_becomes_large_and_small_again<F: Format + 'static>(mmu: Mmu) {
     let host = Host::with_mmu(8 * BLOCK as usize, 2, everything(), mmu);
-    let vm: Vm<_, _, F> =
+    let vm: Vm<On<_, F>> =
         Vm::new(host.clone(), Telling::<RELEASED, AT_WAIT>(host.clone())).unwrap();
     let space = AddressSpace::new(&vm.with_reclaim()).unwrap();
     let place = Place::Fixed(everything());

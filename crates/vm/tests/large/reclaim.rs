@@ -1,6 +1,6 @@
 //! Large pages where memory is reclaimed and pages migrate.
 
-use shootdown_vm::{Access, AddressSpace, Advice, Vm};
+use shootdown_vm::{Access, AddressSpace, Advice};
 
 use crate::platform::*;
 use crate::world::*;
@@ -55,7 +55,7 @@ fn what_was_given_up_and_collapsed_is_kept() {
 #[test]
 fn frames_have_no_past_when_their_pages_are_part_of_a_large_one() {
     let host = Host::with_addresses(2 * BLOCK as usize, 1, everything());
-    let vm: Vm<_, _> = system(&host).with_reclaim();
+    let vm = system(&host).with_reclaim();
     let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
     map(&space, at(0, 2 * BLOCK), READ_WRITE);
     (BLOCK..BLOCK + 20).for_each(|page| write(&space, 0, page, page));

@@ -47,9 +47,7 @@ impl<const LOCK: u8> World<LOCK> {
         Self::with(Vm::with_reclaim)
     }
 
-    fn with(
-        system_of: impl FnOnce(Vm<Host, Design<LOCK, AT_WAIT>>) -> Vm<Host, Design<LOCK, AT_WAIT>>,
-    ) -> Self {
+    fn with(system_of: impl FnOnce(OurVm<LOCK, AT_WAIT>) -> OurVm<LOCK, AT_WAIT>) -> Self {
         let host = Host::with_addresses(8 * BLOCK as usize, 3, everything());
         let space = AddressSpace::new(&system_of(system(&host))).unwrap();
         Self { host, space: Arc::new(space) }

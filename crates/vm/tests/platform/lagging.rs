@@ -1,15 +1,14 @@
 //! A coherence that leaves lazy CPUs alone, and says of page tables exactly which of them such a
 //! CPU may still walk.
 
-use core::convert::Infallible;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use shootdown::{Horizon, Root};
-use shootdown_vm::{Change, Coherence, EmptyTables, Retired, UnmapLock};
+use shootdown_vm::{Change, Flush, Lifetimes, Policy, Retired};
 
-use super::{Host, RELEASED, empty_tables, unmap_lock};
+use super::{Host, RELEASED, empty_tables, unmap_lock, unused};
 
 /// Tells CPUs that are not lazy; the others forget what they know when they come back.
 #[derive(Clone)]
@@ -108,14 +107,17 @@ impl State {
     }
 }
 
-impl<const LOCK: u8> Coherence for Lagging<LOCK> {
+unused!(Defer, [const LOCK: u8] Lagging<LOCK>);
+unused!(Batching, [const LOCK: u8] Lagging<LOCK>);
+unused!(Scheduling, [const LOCK: u8] Lagging<LOCK>);
+
+impl<const LOCK: u8> Flush for Lagging<LOCK> {
     type Space = Root;
     type Pending = (Root, Change, Horizon);
-    type Batch = ();
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
-    const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);
+    fn policy(&self) -> Policy {
+        Policy { empty_tables: empty_tables(LOCK), ..Policy::new(unmap_lock(LOCK)) }
+    }
 
     fn space(&self, root: Root) -> Root {
         root
@@ -141,8 +143,10 @@ impl<const LOCK: u8> Coherence for Lagging<LOCK> {
         }
         horizon
     }
+}
 
-    fn expel(&self, &root: &Root) -> Horizon {
+impl<const LOCK: u8> Lifetimes for Lagging<LOCK> {
+    fn flush_walkers(&self, &root: &Root) -> Horizon {
         let mut state = self.state.lock();
         state.expels += 1;
         let flush = state.flushes_of(root);
@@ -187,10 +191,4 @@ impl<const LOCK: u8> Coherence for Lagging<LOCK> {
             }
         }
     }
-
-    #[allow(unsafe_code, reason = "the trait's; CPUs of this machine run all spaces at once")]
-    unsafe fn switch(&self, _: &Root) {}
-    fn enter_lazy(&self) {}
-    fn leave(&self) {}
-    fn interrupt(&self) {}
 }

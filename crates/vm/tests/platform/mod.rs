@@ -12,7 +12,6 @@ pub mod lock;
 mod mmu;
 pub mod parking;
 
-use core::convert::Infallible;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
@@ -24,9 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use parking_lot::Mutex;
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_vm::{
-    Access, AddressSpace, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes, FaultError,
-    FileId, FirstRead, Format, Frame, FrameUse, OutOfMemory, PAGE_BYTES, Platform, Protection,
-    Retired, Taking, UnmapLock, Vm, Work,
+    Access, AddressSpace, Batching, Change, Coherence, EmptyTables, EntryAt, ExtraFlushes,
+    FaultError, FileId, Flush, Format, Frame, FrameUse, Lifetimes, OutOfMemory, PAGE_BYTES,
+    Platform, Policy, Protection, ReclaimFlush, Refault, Retired, UnmapLock, Vm, Work, X86_64,
+    ZeroPage,
 };
 
 use decode::Mmu;
@@ -450,6 +450,51 @@ const fn empty_tables(lock: u8) -> EmptyTables {
     if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
 }
 
+fn policy(lock: u8) -> Policy {
+    let linux = ExtraFlushes::PERMISSION_GAINS
+        | ExtraFlushes::INACCESSIBLE_PAGES
+        | ExtraFlushes::SPACE_PER_FORK
+        | ExtraFlushes::TABLE_PER_MOVE;
+    let extra_flushes = match lock {
+        SHARED => linux,
+        PER_SPACE => linux | ExtraFlushes::SPACE_PER_UNMAP,
+        PER_AREA => linux | ExtraFlushes::AREA_PER_UNMAP,
+        _ => ExtraFlushes::empty(),
+    };
+    Policy {
+        empty_tables: empty_tables(lock),
+        zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
+        reclaim_flush: if lock == BATCHING { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
+        refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
+        extra_flushes,
+        ..Policy::new(unmap_lock(lock))
+    }
+}
+
+/// Implements parts of the seam for a coherence that does not use them.
+macro_rules! unused {
+    (Defer, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Defer for $coherence {
+            type Deferred = core::convert::Infallible;
+        }
+    };
+    (Batching, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Batching for $coherence {
+            type Batch = ();
+        }
+    };
+    (Scheduling, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Scheduling for $coherence {
+            #[allow(unsafe_code, reason = "CPUs of this machine run all spaces at once")]
+            unsafe fn switch(&self, _: &shootdown::Root) {}
+            fn enter_lazy(&self) {}
+            fn leave_space(&self) {}
+            fn interrupt(&self) {}
+        }
+    };
+}
+pub(crate) use unused;
+
 /// What reclaim has taken, and no CPU has been told of.
 #[derive(Debug, Default)]
 pub struct Taken {
@@ -469,23 +514,16 @@ impl<const LOCK: u8, const WHEN: u8> Telling<LOCK, WHEN> {
     }
 }
 
-impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
+unused!(Defer, [const LOCK: u8, const WHEN: u8] Telling<LOCK, WHEN>);
+unused!(Scheduling, [const LOCK: u8, const WHEN: u8] Telling<LOCK, WHEN>);
+
+impl<const LOCK: u8, const WHEN: u8> Flush for Telling<LOCK, WHEN> {
     type Space = Root;
     type Pending = (Root, Change);
-    type Batch = Taken;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = unmap_lock(LOCK);
-    const EMPTY_TABLES: EmptyTables = empty_tables(LOCK);
-    const FIRST_READ: FirstRead =
-        if LOCK == KEEPING { FirstRead::Guessed } else { FirstRead::ZeroPage };
-    const TAKING: Taking = if LOCK == BATCHING { Taking::Batched } else { Taking::FlushedAtOnce };
-    const EXTRA_FLUSHES: ExtraFlushes = match LOCK {
-        SHARED => ExtraFlushes::AsLinux,
-        PER_SPACE => ExtraFlushes::SpacePerUnmap,
-        PER_AREA => ExtraFlushes::AreaPerUnmap,
-        _ => ExtraFlushes::None,
-    };
+    fn policy(&self) -> Policy {
+        policy(LOCK)
+    }
 
     fn space(&self, root: Root) -> Root {
         root
@@ -506,8 +544,12 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
         }
         Horizon::CLEAR
     }
+}
 
-    fn hold_back(&self, batch: &mut Taken, root: &Root) -> Result<(), BatchIsFull> {
+impl<const LOCK: u8, const WHEN: u8> Batching for Telling<LOCK, WHEN> {
+    type Batch = Taken;
+
+    fn add_space(&self, batch: &mut Taken, root: &Root) -> Result<(), BatchIsFull> {
         if !batch.spaces.contains(&root.0) {
             if batch.spaces.len() == BATCH_SPACES {
                 return Err(BatchIsFull);
@@ -518,9 +560,9 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
         Ok(())
     }
 
-    fn taken(&self, batch: &mut Taken, root: &Root, address: u64, _: StaleWrites) {
-        let change = Change::taken(address);
-        if Self::TAKING == Taking::FlushedAtOnce {
+    fn unmapped(&self, batch: &mut Taken, root: &Root, address: u64, _: StaleWrites) {
+        let change = Change::reclaimed(address);
+        if LOCK != BATCHING {
             self.wait(self.flush(root, &change));
         } else {
             assert!(batch.spaces.contains(&root.0), "taken before it was said");
@@ -543,35 +585,34 @@ impl<const LOCK: u8, const WHEN: u8> Coherence for Telling<LOCK, WHEN> {
         }
     }
 
-    fn is_held_back(&self, root: &Root) -> bool {
+    fn is_batched(&self, root: &Root) -> bool {
         self.0.0.held_back.lock().get(&root.0).is_some_and(|&batches| batches != 0)
     }
+}
 
+impl<const LOCK: u8, const WHEN: u8> Lifetimes for Telling<LOCK, WHEN> {
     fn retire(&self, &root: &Root) -> Retired {
         self.0.0.retired.fetch_add(1, Relaxed);
         self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
         Retired::Free
     }
-
-    #[allow(unsafe_code, reason = "the trait's; CPUs of this machine run all spaces at once")]
-    unsafe fn switch(&self, _: &Root) {}
-    fn enter_lazy(&self) {}
-    fn leave(&self) {}
-    fn interrupt(&self) {}
 }
 
 pub type Design<const LOCK: u8, const WHEN: u8> = Telling<LOCK, WHEN>;
-pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<Host, Design<LOCK, WHEN>>;
+/// A system with the platform of the tests.
+pub type On<C, F = X86_64> = (Host, C, F);
+pub type OurVm<const LOCK: u8, const WHEN: u8> = Vm<On<Design<LOCK, WHEN>>>;
+pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<On<Design<LOCK, WHEN>>>;
 
 /// A system on a machine.
-pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> Vm<Host, Design<LOCK, WHEN>> {
+pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> OurVm<LOCK, WHEN> {
     Vm::new(host.clone(), Telling(host.clone())).expect("there is memory for a page of zeros")
 }
 
 /// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
 /// or has written.
-pub fn access<C: Coherence, F: Format>(
-    space: &AddressSpace<Host, C, F>,
+pub fn access<C: Coherence + 'static, F: Format + 'static>(
+    space: &AddressSpace<On<C, F>>,
     cpu: usize,
     address: u64,
     access: Access,

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use shootdown::{Horizon, Root};
-use shootdown_vm::{Change, Coherence, Later, Retired, UnmapLock};
+use shootdown_vm::{Change, Defer, Flush, Later, Lifetimes, Policy, Retired, UnmapLock};
 
-use super::Host;
+use super::{Host, unused};
 
 /// Tells nobody of what was unmapped, and everybody of all else.
 #[derive(Clone)]
@@ -52,13 +52,16 @@ impl Parking {
     }
 }
 
-impl Coherence for Parking {
+unused!(Batching, [] Parking);
+unused!(Scheduling, [] Parking);
+
+impl Flush for Parking {
     type Space = Root;
     type Pending = (Root, Change);
-    type Batch = ();
-    type Parked = u64;
 
-    const UNMAP_LOCK: UnmapLock = UnmapLock::Released;
+    fn policy(&self) -> Policy {
+        Policy::new(UnmapLock::Released)
+    }
 
     fn space(&self, root: Root) -> Root {
         root
@@ -74,18 +77,22 @@ impl Coherence for Parking {
         self.tell_all(root, &change);
         Horizon::CLEAR
     }
+}
 
-    fn flush_later(&self, &root: &Root, change: &Change) -> Later<Self> {
+impl Defer for Parking {
+    type Deferred = u64;
+
+    fn flush_later(&self, &root: &Root, change: &Change) -> Later<(Root, Change), u64> {
         let number = self.state.last.fetch_add(1, Relaxed);
         self.state.parked.lock().push((number, root, change.clone()));
-        Later::Parked(number)
+        Later::Deferred(number)
     }
 
-    fn is_over(&self, &parked: &u64) -> bool {
+    fn is_complete(&self, &parked: &u64) -> bool {
         self.state.parked.lock().iter().all(|&(number, ..)| number != parked)
     }
 
-    fn get_over(&self, parked: u64) {
+    fn complete(&self, parked: u64) {
         let mut all = self.state.parked.lock();
         if let Some(index) = all.iter().position(|&(number, ..)| number == parked) {
             let (_, root, change) = all.remove(index);
@@ -93,15 +100,11 @@ impl Coherence for Parking {
             self.tell_all(root, &change);
         }
     }
+}
 
+impl Lifetimes for Parking {
     fn retire(&self, &root: &Root) -> Retired {
         self.host.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
         Retired::Free
     }
-
-    #[allow(unsafe_code, reason = "the trait's; CPUs of this machine run all spaces at once")]
-    unsafe fn switch(&self, _: &Root) {}
-    fn enter_lazy(&self) {}
-    fn leave(&self) {}
-    fn interrupt(&self) {}
 }

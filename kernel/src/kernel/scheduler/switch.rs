@@ -4,7 +4,7 @@
 
 use core::mem;
 
-use shootdown_vm::Coherence as _;
+use shootdown_vm::Scheduling as _;
 
 use super::queues::{Next, QUEUES, Queues, with_queues};
 use super::thread::{Stack, State, ThreadId, Waits};

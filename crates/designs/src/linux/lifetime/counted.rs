@@ -31,7 +31,7 @@ struct Rq {
     free: RefCell<Vec<Root>>,
 }
 
-impl Linux70<Counted> {
+impl Linux70 {
     /// Linux as it is, on this machine: `linux-counted`.
     #[must_use]
     pub fn counted(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
@@ -45,14 +45,14 @@ impl Lifetime for Counted {
         self.exit_flush
     }
 
-    fn enter_lazy(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) {
+    fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
         mm.mm_count.grab(1);
         let before = self.rqs[linux.cpu()].active_mm.replace(Some(Rc::clone(mm)));
         debug_assert!(before.is_none(), "it came from user mode");
     }
 
     /// Linux drops it a moment later, in `finish_task_switch`.
-    fn enter_user(&self, linux: &Linux70<Self>) {
+    fn enter_user(&self, linux: &Linux70) {
         let rq = &self.rqs[linux.cpu()];
         let Some(mm) = rq.active_mm.take() else { return };
         if mm.mm_count.drop(1) == Left::Nobody {
@@ -60,11 +60,11 @@ impl Lifetime for Counted {
         }
     }
 
-    fn finish_switch(&self, linux: &Linux70<Self>) -> Option<Root> {
+    fn finish_switch(&self, linux: &Linux70) -> Option<Root> {
         self.rqs[linux.cpu()].free.borrow_mut().pop()
     }
 
-    fn put(&self, _linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired {
+    fn put(&self, _linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         match mm.mm_count.drop(1) {
             Left::Nobody => Retired::Free,
             Left::Others => Retired::Held,

@@ -52,7 +52,7 @@ struct Words {
 /// No space has this name.
 const NONE: u64 = 0;
 
-impl Linux70<Hazard> {
+impl Linux70 {
     /// The proposal, on this machine: `linux-hazard`.
     #[must_use]
     pub fn hazard(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
@@ -71,7 +71,7 @@ impl Hazard {
         &self.rqs[cpu].words.0
     }
 
-    fn drop(&self, linux: &Linux70<Self>, ctx_id: u64) {
+    fn drop(&self, linux: &Linux70, ctx_id: u64) {
         let mm = self.dead.borrow().get(&ctx_id).cloned();
         let mm = mm.expect("who drops a reference had it, and so the space is not yet free");
         if mm.mm_count.drop(1) == Left::Nobody {
@@ -82,7 +82,7 @@ impl Hazard {
 
     /// Sees to it that a CPU that was lazy on the space drops a reference to it, which the caller
     /// has, when it is done with it (`__try_mm_drop_rq_ref`).
-    fn try_hand_over(&self, linux: &Linux70<Self>, cpu: usize, mm: &Mm) -> Result<(), Raced> {
+    fn try_hand_over(&self, linux: &Linux70, cpu: usize, mm: &Mm) -> Result<(), Raced> {
         let words = self.words(cpu);
         let old = words.drop_mm.load(Acquire);
         if old == NONE {
@@ -101,7 +101,7 @@ impl Hazard {
     }
 
     /// Turns what lazy CPUs have of the space into references (`mm_unlazy_mm_count`).
-    fn hand_over(&self, linux: &Linux70<Self>, mm: &Mm) {
+    fn hand_over(&self, linux: &Linux70, mm: &Mm) {
         let cpus = mm.cpumask.members();
         for &cpu in &cpus {
             // The loads do not depend on each other: see `Linux70`.
@@ -133,23 +133,23 @@ impl Lifetime for Hazard {
         self.exit_flush
     }
 
-    fn enter_lazy(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) {
+    fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
         // Without a barrier: the space has users, and who drops the last of them comes later.
         self.words(linux.cpu()).lazy_mm.store(mm.ctx_id, Relaxed);
         self.rqs[linux.cpu()].in_kernel.set(true);
     }
 
-    fn enter_user(&self, linux: &Linux70<Self>) {
+    fn enter_user(&self, linux: &Linux70) {
         if self.rqs[linux.cpu()].in_kernel.take() {
             self.words(linux.cpu()).lazy_mm.store(NONE, Release);
         }
     }
 
-    fn unlazied(&self, linux: &Linux70<Self>) {
+    fn unlazied(&self, linux: &Linux70) {
         self.words(linux.cpu()).lazy_mm.store(NONE, Release);
     }
 
-    fn finish_switch(&self, linux: &Linux70<Self>) -> Option<Root> {
+    fn finish_switch(&self, linux: &Linux70) -> Option<Root> {
         let words = self.words(linux.cpu());
         loop {
             let old = words.drop_mm.load(Relaxed);
@@ -163,7 +163,7 @@ impl Lifetime for Hazard {
         self.rqs[linux.cpu()].free.borrow_mut().pop()
     }
 
-    fn put(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired {
+    fn put(&self, linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         self.dead.borrow_mut().insert(mm.ctx_id, Rc::clone(mm));
         self.hand_over(linux, mm);
         if mm.mm_count.drop(1) == Left::Others {

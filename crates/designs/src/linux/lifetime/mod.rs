@@ -25,6 +25,7 @@ mod counted;
 mod hazard;
 mod shoot;
 
+use std::fmt;
 use std::rc::Rc;
 
 use shootdown::Root;
@@ -32,10 +33,28 @@ use shootdown_vm::Retired;
 
 use super::mm_count::Left;
 use super::v7_0::{Linux70, Mm};
+use crate::design::{Design, Purpose};
 
 pub use counted::Counted;
 pub use hazard::Hazard;
 pub use shoot::Shoot;
+
+impl Design {
+    /// Linux 7.0 with lazy CPUs counted, as it does count them.
+    pub const LINUX_COUNTED: Self = Self::new("linux-counted", Purpose::General, |sim| {
+        Linux70::counted(sim, EXIT_FLUSH).into()
+    });
+    /// Linux 7.0 with lazy CPUs interrupted at exit, as on powerpc (seed 001).
+    pub const POWERPC_SHOOT: Self =
+        Self::new("powerpc-shoot", Purpose::General, |sim| Linux70::shoot(sim, EXIT_FLUSH).into());
+    /// Linux 7.0 with lazy CPUs found by hazard pointers, as was proposed.
+    pub const LINUX_HAZARD: Self =
+        Self::new("linux-hazard", Purpose::General, |sim| Linux70::hazard(sim, EXIT_FLUSH).into());
+}
+
+/// Of the three: if the last flush interrupted lazy CPUs, as on x86, the designs would not differ in
+/// what follows. It favours all three alike, on whatever machine.
+const EXIT_FLUSH: ExitFlush = ExitFlush::Broadcast;
 
 /// How the last flush of a space, after which Linux frees page tables, reaches CPUs that are lazy
 /// on it.
@@ -51,35 +70,35 @@ pub enum ExitFlush {
 }
 
 /// Who keeps a space while CPUs are lazy on it. All methods concern the CPU that calls them.
-pub trait Lifetime: Sized {
+pub trait Lifetime: fmt::Debug {
     /// How the last flush of a space is made.
     fn exit_flush(&self) -> ExitFlush;
 
     /// A kernel thread, or the idle loop, borrows the space of the thread that ran here
     /// (`mmgrab_lazy_tlb`). That of another kernel thread is handed on, without a call.
-    fn enter_lazy(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) {
+    fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
         let _ = (linux, mm);
     }
 
     /// A space was loaded to run a thread of it, whether or not there was a borrowed one before.
-    fn enter_user(&self, linux: &Linux70<Self>) {
+    fn enter_user(&self, linux: &Linux70) {
         let _ = linux;
     }
 
     /// A kernel thread goes on with `init_mm` loaded, instead of what it has borrowed.
-    fn unlazied(&self, linux: &Linux70<Self>) {
+    fn unlazied(&self, linux: &Linux70) {
         let _ = linux;
     }
 
     /// After a switch, with interrupts on: drops what is not borrowed any more. Returns the root of
     /// a space that nobody can walk since, if there is one (`finish_task_switch`).
-    fn finish_switch(&self, linux: &Linux70<Self>) -> Option<Root> {
+    fn finish_switch(&self, linux: &Linux70) -> Option<Root> {
         let _ = linux;
         None
     }
 
     /// After the last flush of a space: its users' own reference is dropped (`__mmput`).
-    fn put(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired;
+    fn put(&self, linux: &Linux70, mm: &Rc<Mm>) -> Retired;
 }
 
 /// Nobody counts: when the last flush is done, no CPU is lazy on the space any more.
@@ -91,7 +110,7 @@ impl Lifetime for Uncounted {
         ExitFlush::Interrupts
     }
 
-    fn put(&self, _linux: &Linux70<Self>, _mm: &Rc<Mm>) -> Retired {
+    fn put(&self, _linux: &Linux70, _mm: &Rc<Mm>) -> Retired {
         Retired::Free
     }
 }

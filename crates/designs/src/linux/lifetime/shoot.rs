@@ -28,7 +28,7 @@ struct Rq {
     in_kernel: Cell<bool>,
 }
 
-impl Linux70<Shoot> {
+impl Linux70 {
     /// Seed 001's patch, on this machine: `powerpc-shoot`.
     #[must_use]
     pub fn shoot(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
@@ -42,18 +42,18 @@ impl Lifetime for Shoot {
         self.exit_flush
     }
 
-    fn enter_lazy(&self, linux: &Linux70<Self>, _mm: &Rc<Mm>) {
+    fn enter_lazy(&self, linux: &Linux70, _mm: &Rc<Mm>) {
         self.rqs[linux.cpu()].in_kernel.set(true);
     }
 
     /// `membarrier` counts on a full barrier between kernel and user (`mmdrop_lazy_tlb_smp_mb`).
-    fn enter_user(&self, linux: &Linux70<Self>) {
+    fn enter_user(&self, linux: &Linux70) {
         if self.rqs[linux.cpu()].in_kernel.take() {
             linux.sim().fence();
         }
     }
 
-    fn put(&self, linux: &Linux70<Self>, mm: &Rc<Mm>) -> Retired {
+    fn put(&self, linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         linux.shoot_lazy_tlbs(mm);
         Retired::Free
     }

@@ -18,151 +18,81 @@
 //! - A batch's calls went by `smp_call_function_many` in 4.3, with a function of their own. Later
 //!   versions send them as all flushes (`flush_tlb_others`, of no space), and lazy CPUs leave.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
-
-use core::convert::Infallible;
 use std::rc::Rc;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
+use shootdown::{BatchIsFull, StaleWrites};
 use shootdown_sim::Sim;
-use shootdown_vm::{Change, Coherence, ExtraFlushes, Retired, Taking, UnmapLock};
+use shootdown_vm::{Batching, Change, ReclaimFlush};
 
 use super::{Linux412, Mm};
-use crate::linux::batch::TlbFlushBatched;
-use crate::linux::{FlushInfo, LinuxRule, NO_MM, UnmapBatch};
+use crate::design::{Design, Purpose};
+use crate::linux::{FlushInfo, LinuxRule, UnmapBatch};
 
-/// The design: `unmap-batched`.
-#[derive(Debug)]
-pub struct UnmapBatched {
-    linux: Linux412,
-    broken: Option<LinuxRule>,
+impl Design {
+    /// Linux with seed 004: one interrupt for each CPU and batch of pages.
+    pub const UNMAP_BATCHED: Self =
+        Self::new("unmap-batched", Purpose::Reclaim, |sim| Linux412::batched(sim).into());
 }
 
-/// A space (`mm_struct`, of which Linux 4.13 has one word more).
-#[derive(Debug)]
-pub struct MmBatched {
-    mm: Rc<Mm>,
-    tlb_flush_batched: Rc<TlbFlushBatched>,
-}
-
-impl UnmapBatched {
-    /// On this machine.
+impl Linux412 {
+    /// With seed 004, on this machine: `unmap-batched`.
     #[must_use]
-    pub fn new(sim: Rc<Sim>) -> Self {
-        Self::with_broken_rule(sim, None)
+    pub fn batched(sim: Rc<Sim>) -> Self {
+        Self { reclaim_flush: ReclaimFlush::Batched, ..Self::new(sim) }
     }
 
-    /// One that breaks a rule, for tests that expect the oracle to notice.
+    /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
     #[must_use]
-    pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
-        Self { linux: Linux412::new(sim), broken }
-    }
-
-    pub(super) fn has_loaded(&self, ctx_id: u64) -> bool {
-        self.linux.has_loaded(ctx_id)
-    }
-
-    /// The local flush, and what others are to do.
-    pub(super) fn flush_locally(&self, space: &MmBatched, change: &Change) -> Rc<FlushInfo> {
-        self.linux.flush_locally(&space.mm, change)
+    pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
+        Self { broken, ..self }
     }
 
     /// `try_to_unmap_flush`.
     fn try_to_unmap_flush(&self, batch: &UnmapBatch) {
-        let sim = &self.linux.sim;
+        let sim = &self.sim;
         if batch.contains(sim.cpu()) {
             self.percpu_flush_tlb_batch_pages();
         }
         let targets = batch.others(sim.cpu());
         if !targets.is_empty() {
-            self.linux.calls.call(sim, &targets, &Rc::new(FlushInfo::of_batch()), || {});
+            self.calls.call(sim, &targets, &Rc::new(FlushInfo::of_batch()), || {});
         }
     }
 
     /// Whatever is loaded, lazily or not.
-    fn percpu_flush_tlb_batch_pages(&self) {
-        self.linux.sim.invalidate_tag();
+    pub(super) fn percpu_flush_tlb_batch_pages(&self) {
+        self.sim.invalidate_tag();
     }
 }
 
-impl MmBatched {
-    /// The CPUs that may use the space, but one.
-    pub(super) fn others(&self, but: usize) -> Vec<usize> {
-        self.mm.cpumask.others(but)
-    }
-}
-
-impl Coherence for UnmapBatched {
-    type Space = Rc<MmBatched>;
-    type Pending = ();
+impl Batching for Linux412 {
     type Batch = UnmapBatch;
-    type Parked = Infallible;
 
-    const UNMAP_LOCK: UnmapLock = Linux412::UNMAP_LOCK;
-    const TAKING: Taking = Taking::Batched;
-    const EXTRA_FLUSHES: ExtraFlushes = Linux412::EXTRA_FLUSHES;
-
-    fn space(&self, root: Root) -> Rc<MmBatched> {
-        let tlb_flush_batched = TlbFlushBatched::new();
-        Rc::new(MmBatched { mm: self.linux.space(root), tlb_flush_batched })
-    }
-
-    fn flush(&self, space: &Rc<MmBatched>, change: &Change) {
-        let flush = |change: &Change| self.linux.flush(&space.mm, change);
-        space.tlb_flush_batched.flush_with_pending(change, flush);
-    }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
-    }
-
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<MmBatched>) -> Result<(), BatchIsFull> {
-        batch.hold_back(&space.tlb_flush_batched);
+    fn add_space(&self, batch: &mut UnmapBatch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        batch.add_space(&space.tlb_flush_batched);
         Ok(())
     }
 
-    fn taken(&self, batch: &mut Self::Batch, space: &Rc<MmBatched>, address: u64, _: StaleWrites) {
-        let cpumask = &space.mm.cpumask;
+    fn unmapped(&self, batch: &mut UnmapBatch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
         // `should_defer_flush`: to flush one page here costs less than to flush all later.
-        if cpumask.others(self.linux.sim.cpu()).is_empty() {
-            return self.linux.flush(&space.mm, &Change::taken(address));
+        if self.reclaim_flush == ReclaimFlush::PerPage
+            || space.cpumask.others(self.sim.cpu()).is_empty()
+        {
+            return self.flush_tlb_mm_range(space, &Change::reclaimed(address));
         }
-        batch.add_pending(&space.tlb_flush_batched, cpumask.members());
+        batch.add_pending(&space.tlb_flush_batched, space.cpumask.members());
     }
 
-    fn flush_batch(&self, batch: Self::Batch) {
+    fn flush_batch(&self, batch: UnmapBatch) {
         if batch.is_flush_required() && self.broken != Some(LinuxRule::FlushBatch) {
             self.try_to_unmap_flush(&batch);
         }
         batch.finish();
     }
 
-    fn is_held_back(&self, space: &Rc<MmBatched>) -> bool {
-        self.broken != Some(LinuxRule::MarkBatched) && space.tlb_flush_batched.is_held_back()
-    }
-
-    fn retire(&self, space: &Rc<MmBatched>) -> Retired {
-        self.linux.retire(&space.mm)
-    }
-
-    unsafe fn switch(&self, space: &Rc<MmBatched>) {
-        // SAFETY: as our caller promises.
-        unsafe { self.linux.switch(&space.mm) }
-    }
-
-    fn enter_lazy(&self) {
-        self.linux.enter_lazy();
-    }
-
-    fn leave(&self) {
-        self.linux.leave();
-    }
-
-    fn interrupt(&self) {
-        let linux = &self.linux;
-        linux.calls.serve(&linux.sim, |info| match info.mm {
-            NO_MM => self.percpu_flush_tlb_batch_pages(),
-            _ => linux.flush_func(info),
-        });
+    fn is_batched(&self, space: &Rc<Mm>) -> bool {
+        self.reclaim_flush == ReclaimFlush::Batched
+            && self.broken != Some(LinuxRule::MarkBatched)
+            && space.tlb_flush_batched.is_batched()
     }
 }

@@ -1,13 +1,13 @@
 //! LATR (Kumar and others, ASPLOS 2018), in the configuration in which it is safe: `munmap` tells
 //! nobody, every CPU looks for itself, and nothing is reused before all have looked. In all else it
-//! is [`UnmapBatched`], which is Linux 4.10, from which LATR was made.
+//! is [`Linux412`], which is Linux 4.10, from which LATR was made.
 //!
 //! Each CPU has a ring of 64 *states*: a space, a range, and the CPUs that are yet to come to it.
 //! `munmap` drops the range from its own TLB and fills a state in. At every tick of its timer, and
 //! at every context switch, each CPU looks through the rings of all others, drops what it finds
 //! itself in, and strikes itself out (*sweeps*). When the last CPU is out, the pages, the page
 //! tables and the addresses can be used again; until then the memory manager keeps them
-//! ([`Coherence::flush_later`]). If the ring is full, CPUs are interrupted as ever.
+//! ([`Defer::flush_later`]). If the ring is full, CPUs are interrupted as ever.
 //!
 //! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as before: who asked for them
 //! must not be surprised by a CPU that has not looked yet. So is `madvise`, which the authors put
@@ -34,10 +34,13 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, Time};
-use shootdown_vm::{Cause, Change, Coherence, ExtraFlushes, Later, Retired, Taking, UnmapLock};
+use shootdown_vm::{
+    Batching, Cause, Change, Defer, Flush, Later, Lifetimes, Policy, Retired, Scheduling,
+};
 
-use super::batched::{MmBatched, UnmapBatched};
-use crate::linux::{FlushInfo, OwnLine};
+use super::{Linux412, Mm};
+use crate::design::{Design, Purpose};
+use crate::linux::{FlushInfo, OwnLine, UnmapBatch};
 
 /// The states of a CPU: as in the paper. The source has 256.
 pub const RING_STATES: usize = 64;
@@ -62,10 +65,15 @@ pub enum LatrRule {
     ChaseIdle,
 }
 
+impl Design {
+    /// Linux with seed 004, and `munmap` notifies no CPU: LATR, in its safe configuration.
+    pub const LATR: Self = Self::new("latr", Purpose::Research, |sim| Latr::new(sim).into());
+}
+
 /// The design: `latr`.
 #[derive(Debug)]
 pub struct Latr {
-    linux: UnmapBatched,
+    linux: Linux412,
     sim: Rc<Sim>,
     /// One for each CPU.
     rings: Vec<Ring>,
@@ -113,7 +121,7 @@ impl Latr {
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LatrRule>) -> Self {
         let rings = (0..sim.machine().cpu_count()).map(|_| Ring::new()).collect();
-        Self { linux: UnmapBatched::new(Rc::clone(&sim)), sim, rings, broken }
+        Self { linux: Linux412::batched(Rc::clone(&sim)), sim, rings, broken }
     }
 
     fn breaks(&self, rule: LatrRule) -> bool {
@@ -212,22 +220,19 @@ impl Ring {
     }
 }
 
-impl Coherence for Latr {
-    type Space = Rc<MmBatched>;
+impl Flush for Latr {
+    type Space = Rc<Mm>;
     type Pending = ();
-    type Batch = <UnmapBatched as Coherence>::Batch;
-    type Parked = Published;
 
-    const UNMAP_LOCK: UnmapLock = UnmapBatched::UNMAP_LOCK;
-    const TAKING: Taking = UnmapBatched::TAKING;
-    const EXTRA_FLUSHES: ExtraFlushes = UnmapBatched::EXTRA_FLUSHES;
-    const TICK_NS: Option<u64> = Some(TICK_NS);
+    fn policy(&self) -> Policy {
+        Policy { tick_ns: Some(TICK_NS), ..self.linux.policy() }
+    }
 
-    fn space(&self, root: Root) -> Rc<MmBatched> {
+    fn space(&self, root: Root) -> Rc<Mm> {
         self.linux.space(root)
     }
 
-    fn flush(&self, space: &Rc<MmBatched>, change: &Change) {
+    fn flush(&self, space: &Rc<Mm>, change: &Change) {
         if self.breaks(LatrRule::WaitForAdvice) && change.cause == Cause::Advise {
             self.flush_later(space, change);
             return;
@@ -238,16 +243,20 @@ impl Coherence for Latr {
     fn wait(&self, (): ()) -> Horizon {
         Horizon::CLEAR
     }
+}
 
-    fn flush_later(&self, space: &Rc<MmBatched>, change: &Change) -> Later<Self> {
+impl Defer for Latr {
+    type Deferred = Published;
+
+    fn flush_later(&self, space: &Rc<Mm>, change: &Change) -> Later<(), Published> {
         let info = self.linux.flush_locally(space, change);
-        let others = space.others(self.sim.cpu());
+        let others = space.cpumask.others(self.sim.cpu());
         if others.is_empty() {
             return Later::Sent(());
         }
         match self.publish(info, &others) {
             Some(published) if !self.breaks(LatrRule::WaitForSweeps) => {
-                return Later::Parked(published);
+                return Later::Deferred(published);
             }
             Some(_) => {}
             None => self.linux.flush(space, change),
@@ -255,54 +264,56 @@ impl Coherence for Latr {
         Later::Sent(())
     }
 
-    fn is_over(&self, parked: &Published) -> bool {
-        let state = self.state(*parked);
-        state.turn.get() != parked.turn || state.left.0.load(Relaxed) == 0
+    fn is_complete(&self, deferred: &Published) -> bool {
+        let state = self.state(*deferred);
+        state.turn.get() != deferred.turn || state.left.0.load(Relaxed) == 0
     }
 
-    fn get_over(&self, parked: Published) {
-        if self.is_over(&parked) {
+    fn complete(&self, deferred: Published) {
+        if self.is_complete(&deferred) {
             return;
         }
         // We may be among them.
         self.sweep();
-        let state = self.state(parked);
-        if state.turn.get() == parked.turn {
+        let state = self.state(deferred);
+        if state.turn.get() == deferred.turn {
             let cpus: Vec<_> = state.cpus.borrow().iter().copied().collect();
             self.sim.send_flush_interrupt(cpus);
         }
-        while !self.is_over(&parked) {
+        while !self.is_complete(&deferred) {
             self.sim.relax();
         }
     }
+}
 
-    fn hold_back(&self, batch: &mut Self::Batch, space: &Rc<MmBatched>) -> Result<(), BatchIsFull> {
-        self.linux.hold_back(batch, space)
+impl Batching for Latr {
+    type Batch = UnmapBatch;
+
+    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
+        self.linux.add_space(batch, space)
     }
 
-    fn taken(
-        &self,
-        batch: &mut Self::Batch,
-        space: &Rc<MmBatched>,
-        address: u64,
-        stale_writes: StaleWrites,
-    ) {
-        self.linux.taken(batch, space, address, stale_writes);
+    fn unmapped(&self, batch: &mut UnmapBatch, space: &Rc<Mm>, at: u64, stale: StaleWrites) {
+        self.linux.unmapped(batch, space, at, stale);
     }
 
     fn flush_batch(&self, batch: Self::Batch) {
         self.linux.flush_batch(batch);
     }
 
-    fn is_held_back(&self, space: &Rc<MmBatched>) -> bool {
-        self.linux.is_held_back(space)
+    fn is_batched(&self, space: &Rc<Mm>) -> bool {
+        self.linux.is_batched(space)
     }
+}
 
-    fn retire(&self, space: &Rc<MmBatched>) -> Retired {
+impl Lifetimes for Latr {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
         self.linux.retire(space)
     }
+}
 
-    unsafe fn switch(&self, space: &Rc<MmBatched>) {
+impl Scheduling for Latr {
+    unsafe fn switch(&self, space: &Rc<Mm>) {
         // SAFETY: as our caller promises.
         unsafe { self.linux.switch(space) }
         self.sweep();
@@ -313,8 +324,8 @@ impl Coherence for Latr {
         self.sweep();
     }
 
-    fn leave(&self) {
-        self.linux.leave();
+    fn leave_space(&self) {
+        self.linux.leave_space();
         self.sweep();
     }
 

@@ -20,18 +20,17 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::Word;
-use shootdown_vm::{Change, Coherence};
+use shootdown_vm::{Change, Flush};
 
 use super::{Linux70, Mm};
-use crate::linux::lifetime::Lifetime;
 use crate::linux::{FlushInfo, LinuxRule, UnmapBatch};
 
-impl<L: Lifetime> Linux70<L> {
+impl Linux70 {
     /// Of `try_to_unmap_one`, what comes after the entry was cleared.
     pub(super) fn try_to_unmap(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>, address: u64) {
         // `arch_tlbbatch_should_defer`.
         if mm.cpumask.others(self.cpu()).is_empty() {
-            return self.flush(mm, &Change::taken(address));
+            return self.flush(mm, &Change::reclaimed(address));
         }
         if self.broken != Some(LinuxRule::CountTaken) {
             // Before the mask is read: who comes later reads the entry as it is now.

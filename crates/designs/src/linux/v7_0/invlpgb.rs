@@ -24,8 +24,17 @@ use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, SpinLock, Told};
 
 use super::{Linux70, Mm, SWITCHING, TLB_NR_DYN_ASIDS};
+use crate::design::{Design, Purpose};
 use crate::linux::FlushInfo;
-use crate::linux::lifetime::{Counted, ExitFlush, Lifetime};
+use crate::linux::lifetime::ExitFlush;
+
+impl Design {
+    /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it. The last flush interrupts,
+    /// as on x86, except where INVLPGB does it.
+    pub const LINUX_INVLPGB: Self = Self::new("linux-7.0-invlpgb", Purpose::OtherHardware, |sim| {
+        Linux70::invlpgb(sim, ExitFlush::Interrupts).into()
+    });
+}
 
 /// The global tags, and who has them. By `asid`, which is one less than the tag.
 #[derive(Debug)]
@@ -121,7 +130,7 @@ fn flush_all_nonglobals(sim: &Sim) {
     sim.complete_broadcasts();
 }
 
-impl Linux70<Counted> {
+impl Linux70 {
     /// Linux 7.0 as it is on this machine, with INVLPGB if it has it: `linux-7.0-invlpgb`.
     #[must_use]
     pub fn invlpgb(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
@@ -130,7 +139,7 @@ impl Linux70<Counted> {
     }
 }
 
-impl<L: Lifetime> Linux70<L> {
+impl Linux70 {
     /// The space's global tag, if it has one.
     pub(super) fn global_asid(&self, mm: &Mm) -> Option<usize> {
         self.global.as_ref()?;

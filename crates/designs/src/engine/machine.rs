@@ -1,0 +1,315 @@
+//! The simulated machine as the engine sees it: Shootdown's own source runs on it unchanged.
+
+#![expect(unsafe_code, reason = "implements `Machine`")]
+
+use core::fmt;
+use core::iter::once;
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use shootdown::{
+    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime,
+    Machine, Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot,
+    Tagging, Word,
+};
+
+use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running};
+
+use super::telling::{self, Tell};
+
+/// How long spaces live, as a type: an embedder of the engine decides it when the engine is compiled.
+pub trait SpaceLifetime: Sync + 'static {
+    /// See [`Machine::LIFETIME`].
+    const LIFETIME: Lifetime;
+}
+
+macro_rules! lifetimes {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name;
+
+        impl SpaceLifetime for $name {
+            const LIFETIME: Lifetime = Lifetime::$name;
+        }
+    )*};
+}
+
+lifetimes! {
+    /// The last CPU that is lazy on a dead space frees it.
+    Handoff
+    /// The exit of a space interrupts the CPUs that are lazy on it.
+    Shoot
+    /// A CPU that goes lazy on a space counts itself there.
+    Counted
+}
+
+/// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
+/// simulation that runs on this thread of the host.
+pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
+    cpus: Vec<Cpu<Self>>,
+    /// For each CPU, the roots of dead spaces that it let go of last.
+    dead: Vec<Mutex<Vec<Root>>>,
+    dead_count: AtomicUsize,
+    lifetime: PhantomData<fn() -> L>,
+    tagging: Tagging,
+    traps_stale_writes: bool,
+    tolerates_mixed_sizes: bool,
+    tags: usize,
+    flush_ceiling: usize,
+    broadcast: Option<Broadcast>,
+    notify_costs: NotifyCosts,
+    broken: Option<Rule>,
+    flush_costs: FlushCosts,
+}
+
+impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
+    /// The engine on the machine of `sim`. `broken` is a rule that it shall break, for tests that
+    /// expect it to be caught.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than `64 * WORDS` CPUs.
+    #[must_use]
+    pub fn engine(sim: &Sim, tell: Tell, broken: Option<Rule>) -> Shootdown<Self> {
+        let cpus = sim.machine().cpu_count();
+        assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
+        let machine = sim.machine();
+        let tagging = match machine.tagging {
+            machine::Tagging::PerCpu => Tagging::PerCpu,
+            machine::Tagging::Global => Tagging::Global,
+            machine::Tagging::Renamed => Tagging::Renamed,
+        };
+        Shootdown::new(Self {
+            cpus: (0..cpus).map(|_| Cpu::new()).collect(),
+            dead: (0..cpus).map(|_| Mutex::default()).collect(),
+            dead_count: AtomicUsize::new(0),
+            lifetime: PhantomData,
+            tagging,
+            traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
+            tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
+            tags: machine.tlb.tags,
+            flush_ceiling: machine.tlb.flush_ceiling,
+            broadcast: telling::broadcast(machine, tell),
+            notify_costs: telling::costs(machine, tell),
+            broken,
+            flush_costs: flush_costs(&machine.tlb),
+        })
+    }
+
+    /// The root of a dead space that this CPU let go of last, and whose tables it may free.
+    #[must_use]
+    pub fn take_dead(&self) -> Option<Root> {
+        if self.dead_count.load(Relaxed) == 0 {
+            return None;
+        }
+        let root = self.dead_here().pop()?;
+        self.dead_count.fetch_sub(1, Relaxed);
+        Some(root)
+    }
+
+    fn dead_here(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
+        self.dead[self.cpu().index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The costs of invalidation that a machine file has.
+fn flush_costs(tlb: &machine::Tlb) -> FlushCosts {
+    FlushCosts {
+        invalidate_page_ns: tlb.invalidate_page.ns() / tlb.pages_per_invalidation.max(1) as u64,
+        full_flush_ns: tlb.load_root_and_discard.ns(),
+    }
+}
+
+/// The pages of an extent that is not whole: as one range, if they are of the smallest size; else
+/// each by the first of its addresses, as one operation names one page of any size.
+fn ranges(extent: Extent) -> Vec<Range<u64>> {
+    const SMALLEST: PageSize = PageSize::from_shift(12);
+    let bytes = SMALLEST.bytes();
+    if extent.is_whole() {
+        Vec::new()
+    } else if extent.page_size() == SMALLEST {
+        let length = extent.page_count() as u64 * bytes;
+        once(extent.start()..extent.start().saturating_add(length)).collect()
+    } else {
+        extent.addresses().map(|address| address..address.saturating_add(bytes)).collect()
+    }
+}
+
+/// What TLBs are told of an extent.
+fn told(extent: Extent, ranges: &[Range<u64>]) -> Told<'_> {
+    if extent.is_whole() {
+        Told::Tag
+    } else if extent.frees_tables() {
+        Told::Tables(ranges)
+    } else {
+        Told::Pages(ranges)
+    }
+}
+
+/// What the engine asks of the machine comes from code that runs on it; before that, nothing is
+/// loaded that would have to be changed.
+fn on_machine(f: impl FnOnce(&Sim)) {
+    with_running(f);
+}
+
+// SAFETY: accesses happen one after the other, and `fence` costs what it would cost to make that
+// so. `breaks` is only ever true in tests that expect the oracle to notice.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L> {
+    type Word = SimWord;
+
+    fn fence(&self) {
+        on_machine(Sim::fence);
+    }
+    // As on x86, a locked operation is a full barrier.
+    fn store_then_fence(&self, word: &SimWord, value: u64, order: Ordering) {
+        word.swap(value, order);
+    }
+    fn fetch_add_then_fence(&self, word: &SimWord, value: u64, order: Ordering) -> u64 {
+        word.fetch_add(value, order)
+    }
+    fn fetch_or_then_fence(&self, word: &SimWord, value: u64, order: Ordering) -> u64 {
+        word.fetch_or(value, order)
+    }
+    fn prefetch(&self, word: &SimWord) {
+        word.prefetch();
+    }
+    fn breaks(&self, rule: Rule) -> bool {
+        self.broken == Some(rule)
+    }
+}
+
+// SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; the TLB of
+// the simulation drops at once what it is asked to drop, and INVLPG also drops what is cached of
+// upper levels; interrupts arrive after finite time.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
+    type CpuBits = [u64; WORDS];
+    type TagSlots = [TagSlot; 256];
+    type TagWords = [SimWord; 2048];
+    type Broadcaster = Self;
+
+    const LIFETIME: Lifetime = L::LIFETIME;
+
+    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+        &self.cpus[cpu.index()]
+    }
+    fn cpu(&self) -> CpuId {
+        CpuId(with_running(Sim::cpu).unwrap_or(0) as u32)
+    }
+    fn interrupts_masked(&self) -> bool {
+        with_running(Sim::is_masked).unwrap_or(true)
+    }
+    fn publish(&self) {}
+    fn traps_stale_writes(&self) -> bool {
+        self.traps_stale_writes
+    }
+    fn tolerates_mixed_sizes(&self) -> bool {
+        self.tolerates_mixed_sizes
+    }
+    fn tagging(&self) -> Tagging {
+        self.tagging
+    }
+    fn tag_count(&self) -> usize {
+        self.tags
+    }
+    fn cpu_limit(&self) -> usize {
+        self.cpus.len()
+    }
+    fn flush_ceiling(&self) -> usize {
+        self.flush_ceiling
+    }
+    fn flush_costs(&self) -> FlushCosts {
+        self.flush_costs
+    }
+    unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
+        let entries = match entries {
+            Entries::Keep => TagEntries::Kept,
+            Entries::Discard => TagEntries::Discarded,
+        };
+        on_machine(|sim| sim.load_root(root.0 >> 12, tag.0, entries));
+    }
+    fn load_kernel(&self) {
+        on_machine(Sim::load_kernel_root);
+    }
+    fn invalidate(&self, _tag: Tag, extent: Extent) {
+        on_machine(|sim| sim.invalidate(extent.addresses()));
+    }
+    fn invalidate_tag(&self, _tag: Tag) {
+        on_machine(Sim::invalidate_tag);
+    }
+    fn invalidate_kernel(&self, extent: Extent) {
+        on_machine(|sim| sim.invalidate(extent.addresses()));
+    }
+    fn invalidate_all(&self) {
+        on_machine(Sim::invalidate_all);
+    }
+    fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
+        on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
+    }
+    fn broadcaster(&self) -> Option<&Self> {
+        self.broadcast.map(|_| self)
+    }
+    fn reclaim(&self, space: NonNull<Space<Self>>) {
+        // SAFETY: whoever made the space keeps it until its root was taken from the list.
+        let root = unsafe { space.as_ref() }.root();
+        self.dead_here().push(root);
+        self.dead_count.fetch_add(1, Relaxed);
+    }
+    fn spin(&self) {
+        on_machine(|sim| {
+            sim.mask();
+            sim.relax();
+            sim.unmask();
+        });
+    }
+    fn relax(&self, _waiting: &CpuSet<Self::CpuBits>) {
+        on_machine(Sim::relax);
+    }
+}
+
+// SAFETY: a broadcast has taken effect when its issuer has waited, and a remote fence when it
+// returns.
+unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WORDS, L> {
+    fn capabilities(&self) -> Broadcast {
+        self.broadcast.expect("the machine has a broadcaster")
+    }
+    fn costs(&self) -> NotifyCosts {
+        self.notify_costs
+    }
+    fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
+        let ranges = ranges(extent);
+        on_machine(|sim| match self.capabilities().reach {
+            Reach::Everyone => sim.broadcast(tag.0, told(extent, &ranges)),
+            Reach::Targets => {
+                // An SBI fence of addresses leaves what is cached of upper levels.
+                let whole = extent.is_whole() || extent.frees_tables();
+                let told = if whole { Told::Tag } else { Told::Pages(&ranges) };
+                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, told);
+            }
+        });
+    }
+    fn broadcast_kernel(&self, extent: Extent) {
+        let ranges = ranges(extent);
+        let whole = extent.is_whole();
+        let told = if whole { Told::Everything } else { Told::Pages(&ranges) };
+        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, told));
+    }
+    fn complete(&self) -> u64 {
+        let waited = with_running(|sim| {
+            let began = sim.now();
+            sim.complete_broadcasts();
+            sim.now() - began
+        });
+        waited.unwrap_or(Time::ZERO).ns()
+    }
+}
+
+impl<const WORDS: usize, L: SpaceLifetime> fmt::Debug for SimMachine<WORDS, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimMachine").field("cpus", &self.cpus.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,214 @@
+//! Linux 4.12, before seed 000.
+//!
+//! A CPU that goes lazy stays in the space's mask. The first flush interrupts it, and it then
+//! switches to the kernel's own space ("an unnecessary CR3 write and, if the flush was remote, an
+//! unnecessary IPI"). No tags: each load of a root forgets everything. The local flush comes first,
+//! then the remote ones.
+//!
+//! # Reclaim
+//!
+//! Each page that is taken is flushed at once, from `try_to_unmap_one` by way of `ptep_clear_flush`
+//! and `flush_tlb_page`: this CPU drops it if it has the space loaded (a lazy one leaves), and all
+//! others of `mm_cpumask` are interrupted, for each page anew. That is Linux until 4.2, which is as
+//! 4.12 in all that is modelled here: `unmap-4.2`. From 4.3 on, with seed 004, Linux puts that off:
+//! [`batched`]. What reclaim does under *this* design is 4.2's.
+
+#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+
+use core::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use shootdown::{Horizon, Root};
+use shootdown_sim::{Sim, TagEntries};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling};
+
+use super::batch::TlbFlushBatched;
+use super::{Calls, CpuMask, FlushInfo, INIT_MM, LinuxRule, NO_MM};
+use crate::design::{Design, Purpose};
+
+pub mod batched;
+pub mod latr;
+
+impl Design {
+    /// Linux before seed 000.
+    pub const LINUX_4_12: Self =
+        Self::new("linux-4.12", Purpose::General, |sim| Linux412::new(sim).into());
+    /// Linux before seed 004: pages that reclaim unmaps are flushed one by one.
+    pub const UNMAP_4_2: Self =
+        Self::new("unmap-4.2", Purpose::Reclaim, |sim| Linux412::new(sim).into());
+}
+
+/// The design.
+#[derive(Debug)]
+pub struct Linux412 {
+    sim: Rc<Sim>,
+    cpus: Vec<TlbState>,
+    calls: Calls,
+    last_ctx_id: Cell<u64>,
+    reclaim_flush: ReclaimFlush,
+    broken: Option<LinuxRule>,
+}
+
+/// A space (`mm_struct`).
+#[derive(Debug)]
+pub struct Mm {
+    ctx_id: u64,
+    root: u64,
+    cpumask: Rc<CpuMask>,
+    /// A word that only Linux 4.13 has, and only batches use.
+    tlb_flush_batched: Rc<TlbFlushBatched>,
+}
+
+/// A CPU's private state (`cpu_tlbstate`).
+#[derive(Debug, Default)]
+struct TlbState {
+    /// `None` for `init_mm`.
+    loaded_mm: RefCell<Option<Rc<Mm>>>,
+    /// `TLBSTATE_LAZY`.
+    is_lazy: Cell<bool>,
+}
+
+impl Linux412 {
+    /// On this machine.
+    #[must_use]
+    pub fn new(sim: Rc<Sim>) -> Self {
+        let cpus = sim.machine().cpu_count();
+        Self {
+            cpus: (0..cpus).map(|_| TlbState::default()).collect(),
+            calls: Calls::new(cpus),
+            last_ctx_id: Cell::new(INIT_MM),
+            reclaim_flush: ReclaimFlush::PerPage,
+            broken: None,
+            sim,
+        }
+    }
+
+    fn me(&self) -> &TlbState {
+        &self.cpus[self.sim.cpu()]
+    }
+
+    fn has_loaded(&self, ctx_id: u64) -> bool {
+        self.me().loaded_mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == ctx_id)
+    }
+
+    fn switch_mm(&self, next: Option<&Rc<Mm>>) {
+        let (me, cpu) = (self.me(), self.sim.cpu());
+        let previous = me.loaded_mm.borrow().clone();
+        let same = previous.as_ref().map(|mm| mm.ctx_id) == next.map(|mm| mm.ctx_id);
+        me.is_lazy.set(false);
+        if same {
+            // Still in the mask: only a flush takes a lazy CPU out, and that loads `init_mm`.
+            return;
+        }
+        me.loaded_mm.replace(next.cloned());
+        match next {
+            Some(mm) => {
+                mm.cpumask.insert(cpu);
+                self.sim.load_root(mm.root, 0, TagEntries::Discarded);
+            }
+            None => self.sim.load_kernel_root(),
+        }
+        if let Some(mm) = previous {
+            mm.cpumask.remove(cpu);
+        }
+    }
+
+    /// The local flush, and what others are to do.
+    fn flush_locally(&self, space: &Mm, change: &Change) -> Rc<FlushInfo> {
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, 0, change));
+        self.sim.mask();
+        self.flush_func(&info);
+        self.sim.unmask();
+        info
+    }
+
+    fn flush_tlb_mm_range(&self, space: &Mm, change: &Change) {
+        let info = self.flush_locally(space, change);
+        let targets = space.cpumask.others(self.sim.cpu());
+        if !targets.is_empty() {
+            self.calls.call(&self.sim, &targets, &info, || {});
+        }
+    }
+
+    /// `flush_tlb_func_common`: what a CPU does that is told.
+    fn flush_func(&self, info: &FlushInfo) {
+        let me = self.me();
+        if !self.has_loaded(info.mm) {
+            return;
+        }
+        if me.is_lazy.get() {
+            self.switch_mm(None); // leave_mm
+            return;
+        }
+        info.invalidate(&self.sim);
+    }
+}
+
+impl Flush for Linux412 {
+    type Space = Rc<Mm>;
+    type Pending = ();
+
+    fn policy(&self) -> Policy {
+        Policy { reclaim_flush: self.reclaim_flush, ..super::UNBATCHED }
+    }
+
+    fn space(&self, root: Root) -> Rc<Mm> {
+        self.last_ctx_id.set(self.last_ctx_id.get() + 1);
+        let cpumask = Rc::new(CpuMask::new(self.cpus.len()));
+        Rc::new(Mm {
+            ctx_id: self.last_ctx_id.get(),
+            root: root.0 >> 12,
+            cpumask,
+            tlb_flush_batched: TlbFlushBatched::new(),
+        })
+    }
+
+    fn flush(&self, space: &Rc<Mm>, change: &Change) {
+        let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
+    }
+
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
+}
+
+unused!(Linux412: Defer);
+
+impl Lifetimes for Linux412 {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
+        // An exiting thread has become lazy on its own space, and the flush has all of them leave.
+        // One that executes another program is elsewhere by now.
+        self.sim.mask();
+        if self.has_loaded(space.ctx_id) {
+            self.me().is_lazy.set(true);
+        }
+        self.sim.unmask();
+        self.flush(space, &Change::whole(Freed::Tables));
+        Retired::Free
+    }
+}
+
+impl Scheduling for Linux412 {
+    unsafe fn switch(&self, space: &Rc<Mm>) {
+        self.switch_mm(Some(space));
+    }
+
+    fn enter_lazy(&self) {
+        let me = self.me();
+        if me.loaded_mm.borrow().is_some() {
+            me.is_lazy.set(true);
+        }
+    }
+
+    fn leave_space(&self) {
+        self.switch_mm(None);
+    }
+
+    fn interrupt(&self) {
+        self.calls.serve(&self.sim, |info| match info.mm {
+            NO_MM => self.percpu_flush_tlb_batch_pages(),
+            _ => self.flush_func(info),
+        });
+    }
+}

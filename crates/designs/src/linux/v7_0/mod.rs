@@ -1,0 +1,438 @@
+//! Linux 7.0 on x86, without INVLPGB unless [`invlpgb`] is asked for: `switch_mm_irqs_off`,
+//! `flush_tlb_mm_range`, `flush_tlb_func` and who is told, case by case; the names are Linux's, for
+//! who reads them side by side.
+//!
+//! Six tags per CPU, taken by turns. A lazy CPU stays in the mask, and is skipped unless page
+//! tables are freed. A CPU that has gone elsewhere stays in the mask, too, and is trimmed once a
+//! second. A CPU that has missed more than one flush flushes everything. Local and remote flushes
+//! overlap. What reclaim takes is put off, and loses its addresses: `v7_0/batch.rs`.
+//!
+//! What differs, apart from what the memory manager does for every design alike: there is no
+//! reference count of lazy users, unless a [`Lifetime`] has one; page faults take the lock of the
+//! space, where Linux takes that of an area. The first favours this design, the second does not.
+
+#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering::Relaxed;
+use std::rc::Rc;
+
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
+use shootdown_sim::{Sim, SimWord, TagEntries, Time};
+use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+
+use super::batch::{TlbFlushBatched, unmap_batches};
+use super::lifetime::{ExitFlush, Lifetime, Uncounted};
+use super::mm_count::MmCount;
+use super::rules::LinuxRule;
+use super::{Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, OwnLine, SWITCHING};
+use super::{TLB_GENERATION_INVALID, UnmapBatch};
+use crate::design::{Design, Purpose};
+use invlpgb::{GlobalAsids, MmGlobal};
+
+mod batch;
+pub mod invlpgb;
+
+impl Design {
+    /// Linux today, except that lazy CPUs are not counted.
+    pub const LINUX_7_0: Self =
+        Self::new("linux-7.0", Purpose::General, |sim| Linux70::new(sim).into());
+}
+
+/// The design.
+#[derive(Debug)]
+pub struct Linux70 {
+    sim: Rc<Sim>,
+    cpus: Vec<TlbState>,
+    calls: Calls,
+    last_ctx_id: Cell<u64>,
+    lifetime: Box<dyn Lifetime>,
+    /// Where INVLPGB is used.
+    global: Option<GlobalAsids>,
+    broken: Option<LinuxRule>,
+}
+
+/// A space (`mm_struct`).
+#[derive(Debug)]
+pub struct Mm {
+    pub(super) ctx_id: u64,
+    root: u64,
+    pub(super) mm_count: MmCount,
+    tlb_gen: OwnLine<SimWord>,
+    tlb_flush_batched: Rc<TlbFlushBatched>,
+    pub(super) cpumask: Rc<CpuMask>,
+    /// When CPUs that are elsewhere are next told, too, to leave the mask.
+    next_trim_cpumask: Cell<Time>,
+    global: MmGlobal,
+}
+
+/// A CPU's state (`cpu_tlbstate`, and `cpu_tlbstate_shared` in a line of its own).
+#[derive(Debug)]
+struct TlbState {
+    /// `ctx_id` of what is loaded, or [`SWITCHING`]; others read it.
+    loaded_mm: OwnLine<SimWord>,
+    is_lazy: OwnLine<SimWord>,
+    /// What is loaded; `None` for `init_mm`.
+    mm: RefCell<Option<Rc<Mm>>>,
+    /// Private copy of `is_lazy`: a CPU reads its own for nothing.
+    lazy: Cell<bool>,
+    loaded_mm_asid: Cell<usize>,
+    next_asid: Cell<usize>,
+    ctxs: [Cell<Ctx>; TLB_NR_DYN_ASIDS],
+}
+
+/// Whose translations the TLB holds under a tag, and how old they may be.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ctx {
+    ctx_id: u64,
+    tlb_gen: u64,
+}
+
+const TLB_NR_DYN_ASIDS: usize = 6;
+const TRIM_INTERVAL: Time = Time::from_ms(1000);
+/// In place of a generation: the call is no flush, but `do_shoot_lazy_tlb`.
+const SHOOT: u64 = u64::MAX;
+
+impl Mm {
+    pub(super) const fn root(&self) -> Root {
+        Root(self.root << 12)
+    }
+}
+
+impl Linux70 {
+    /// On this machine.
+    #[must_use]
+    pub fn new(sim: Rc<Sim>) -> Self {
+        Self::with_lifetime(sim, Uncounted)
+    }
+
+    /// On this machine, with another way to keep spaces that CPUs are lazy on.
+    #[must_use]
+    pub fn with_lifetime(sim: Rc<Sim>, lifetime: impl Lifetime + 'static) -> Self {
+        let cpus = sim.machine().cpu_count();
+        let cpu = |_| TlbState {
+            loaded_mm: OwnLine(SimWord::with(INIT_MM)),
+            is_lazy: OwnLine(SimWord::with(0)),
+            mm: RefCell::new(None),
+            lazy: Cell::new(false),
+            loaded_mm_asid: Cell::new(0),
+            // Slot 0 is the kernel's own space, as after boot.
+            next_asid: Cell::new(1),
+            ctxs: core::array::from_fn(|slot| {
+                Cell::new(Ctx { ctx_id: u64::from(slot == 0), tlb_gen: 0 })
+            }),
+        };
+        Self {
+            cpus: (0..cpus).map(cpu).collect(),
+            calls: Calls::new(cpus),
+            last_ctx_id: Cell::new(INIT_MM),
+            lifetime: Box::new(lifetime),
+            global: None,
+            broken: None,
+            sim,
+        }
+    }
+
+    /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
+    #[must_use]
+    pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
+        Self { broken, ..self }
+    }
+
+    pub(super) fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The CPU that this runs on.
+    pub(super) fn cpu(&self) -> usize {
+        self.sim.cpu()
+    }
+
+    fn me(&self) -> &TlbState {
+        &self.cpus[self.sim.cpu()]
+    }
+
+    fn has_loaded(&self, space: &Mm) -> bool {
+        self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == space.ctx_id)
+    }
+
+    fn has_pcid(&self) -> bool {
+        self.sim.machine().tlb.tags > 0
+    }
+
+    /// `switch_mm_irqs_off`. `None` is `init_mm`.
+    fn switch_mm(&self, next: Option<&Rc<Mm>>) {
+        let (me, cpu) = (self.me(), self.sim.cpu());
+        let was_lazy = me.lazy.replace(false);
+        if was_lazy {
+            me.is_lazy.0.store(0, Relaxed);
+        }
+        let next_id = next.map_or(INIT_MM, |mm| mm.ctx_id);
+        let previous_id = me.mm.borrow().as_ref().map_or(INIT_MM, |mm| mm.ctx_id);
+        let next_gen = || next.map_or(0, |mm| mm.tlb_gen.0.load(Relaxed));
+        let (asid, tlb_gen, flush);
+        if next_id == previous_id {
+            if let Some(mm) = next
+                && let Some(asid) = self.global_asid(mm)
+            {
+                return self.load_global(mm, asid);
+            }
+            if !was_lazy {
+                return;
+            }
+            self.sim.fence();
+            tlb_gen = next_gen();
+            asid = me.loaded_mm_asid.get();
+            if me.ctxs[asid].get().tlb_gen == tlb_gen {
+                return;
+            }
+            flush = true;
+        } else {
+            me.loaded_mm.0.store(SWITCHING, Relaxed);
+            match next {
+                Some(mm) if !mm.cpumask.contains(cpu) => mm.cpumask.insert(cpu),
+                _ => self.sim.fence(),
+            }
+            tlb_gen = next_gen();
+            (asid, flush) = match next.and_then(|mm| self.global_asid(mm)) {
+                Some(global) => (global, false),
+                None => self.choose_new_asid(next_id, tlb_gen),
+            };
+        }
+        if flush {
+            me.ctxs[asid].set(Ctx { ctx_id: next_id, tlb_gen });
+        }
+        self.load_cr3(next, asid, flush);
+        me.mm.replace(next.cloned());
+        me.loaded_mm.0.store(next_id, Relaxed);
+        me.loaded_mm_asid.set(asid);
+    }
+
+    /// Lets go of the space that is loaded.
+    fn unlazy_mm(&self) {
+        let was_lazy = self.me().lazy.get();
+        self.switch_mm(None);
+        if was_lazy {
+            self.lifetime.unlazied(self);
+        }
+    }
+
+    fn load_cr3(&self, next: Option<&Rc<Mm>>, asid: usize, flush: bool) {
+        let entries = if flush { TagEntries::Discarded } else { TagEntries::Kept };
+        let tag = if self.has_pcid() { asid as u16 + 1 } else { 0 };
+        match next {
+            Some(mm) => self.sim.load_root(mm.root, tag, entries),
+            None => self.sim.load_kernel_root(),
+        }
+    }
+
+    fn choose_new_asid(&self, ctx_id: u64, tlb_gen: u64) -> (usize, bool) {
+        if !self.has_pcid() {
+            return (0, true);
+        }
+        let me = self.me();
+        if let Some(asid) = me.ctxs.iter().position(|ctx| ctx.get().ctx_id == ctx_id) {
+            return (asid, me.ctxs[asid].get().tlb_gen < tlb_gen);
+        }
+        let mut asid = me.next_asid.get();
+        me.next_asid.set(asid + 1);
+        if asid >= TLB_NR_DYN_ASIDS {
+            asid = 0;
+            me.next_asid.set(1);
+        }
+        (asid, true)
+    }
+
+    /// Whether a CPU of the mask must be told (`should_flush_tlb`).
+    fn should_flush(&self, cpu: usize, info: &FlushInfo, trim: bool) -> bool {
+        let cpu = &self.cpus[cpu];
+        let loaded = cpu.loaded_mm.0.load(Relaxed);
+        if cpu.is_lazy.0.load(Relaxed) != 0 {
+            return false;
+        }
+        info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
+    }
+
+    /// What [`should_flush`](Self::should_flush) is about to look at. Its loads do not depend on
+    /// each other: an x86 CPU overlaps them.
+    fn prefetch_states(&self, cpus: &[usize]) {
+        for &cpu in cpus {
+            self.cpus[cpu].loaded_mm.0.prefetch();
+            self.cpus[cpu].is_lazy.0.prefetch();
+        }
+    }
+
+    /// `flush_tlb_func`: what a CPU does that is told, or that flushes.
+    fn flush_func(&self, info: &FlushInfo) {
+        let me = self.me();
+        let loaded = me.mm.borrow().clone();
+        let loaded_id = loaded.as_ref().map_or(INIT_MM, |mm| mm.ctx_id);
+        if info.mm != NO_MM && info.mm != loaded_id {
+            // Elsewhere for good, or for long: told once a second, to save later flushes the look.
+            return info.cpumask.remove(self.sim.cpu());
+        }
+        let Some(mm) = loaded else { return };
+        if let Some(asid) = self.global_asid(&mm) {
+            // What it has under the tag is kept fresh by broadcasts.
+            return self.load_global(&mm, asid);
+        }
+        if me.lazy.get() {
+            return self.unlazy_mm();
+        }
+        let slot = &me.ctxs[me.loaded_mm_asid.get()];
+        let local = slot.get().tlb_gen;
+        let is_known = info.new_tlb_gen != TLB_GENERATION_INVALID;
+        if is_known && info.new_tlb_gen <= local {
+            return;
+        }
+        let current = mm.tlb_gen.0.load(Relaxed);
+        if local == current {
+            return;
+        }
+        let is_next = info.new_tlb_gen == local + 1 && info.new_tlb_gen == current;
+        if is_next {
+            info.invalidate(&self.sim);
+        } else {
+            self.sim.invalidate_tag();
+        }
+        slot.set(Ctx { tlb_gen: current, ..slot.get() });
+    }
+
+    fn flush_tlb_mm_range(&self, space: &Rc<Mm>, change: &Change) {
+        let sim = &self.sim;
+        let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
+        let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
+        if self.global_asid(space).is_some() {
+            return self.broadcast_tlb_flush(space, &info);
+        }
+        let flush_here = || {
+            sim.mask();
+            if self.has_loaded(space) {
+                self.flush_func(&info);
+            }
+            sim.unmask();
+        };
+        let others = space.cpumask.others(sim.cpu());
+        if others.is_empty() {
+            return flush_here();
+        }
+        let trim = sim.now() > space.next_trim_cpumask.get();
+        if trim {
+            space.next_trim_cpumask.set(sim.now() + TRIM_INTERVAL);
+        }
+        if !info.freed_tables {
+            self.prefetch_states(&others);
+        }
+        let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
+        let targets: Vec<usize> = others.into_iter().filter(told).collect();
+        self.calls.call(sim, &targets, &info, flush_here);
+        self.consider_global_asid(space);
+    }
+
+    /// Has all CPUs of the mask switch to `init_mm` if they are lazy on the space.
+    pub(super) fn shoot_lazy_tlbs(&self, mm: &Mm) {
+        self.sim.expelling(Some(mm.root));
+        let change = Change::whole(Freed::Tables);
+        let info = Rc::new(FlushInfo::new(mm.ctx_id, &mm.cpumask, SHOOT, &change));
+        self.calls.call(&self.sim, &mm.cpumask.others(self.cpu()), &info, || {});
+        self.sim.mask();
+        self.do_shoot_lazy_tlb(mm.ctx_id);
+        self.sim.unmask();
+    }
+
+    fn do_shoot_lazy_tlb(&self, ctx_id: u64) {
+        let is_loaded = self.me().mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == ctx_id);
+        if is_loaded {
+            self.unlazy_mm();
+        }
+    }
+}
+
+impl Flush for Linux70 {
+    type Space = Rc<Mm>;
+    type Pending = ();
+
+    fn policy(&self) -> Policy {
+        super::POLICY
+    }
+
+    fn space(&self, root: Root) -> Rc<Mm> {
+        self.last_ctx_id.set(self.last_ctx_id.get() + 1);
+        Rc::new(Mm {
+            ctx_id: self.last_ctx_id.get(),
+            root: root.0 >> 12,
+            mm_count: MmCount::new(),
+            tlb_gen: OwnLine(SimWord::with(0)),
+            tlb_flush_batched: TlbFlushBatched::new(),
+            cpumask: Rc::new(CpuMask::new(self.cpus.len())),
+            next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),
+            global: MmGlobal::new(),
+        })
+    }
+
+    fn flush(&self, space: &Rc<Mm>, change: &Change) {
+        let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
+        space.tlb_flush_batched.flush_with_pending(change, flush);
+    }
+
+    fn wait(&self, (): ()) -> Horizon {
+        Horizon::CLEAR
+    }
+}
+
+unmap_batches!(Linux70);
+
+unused!(Linux70: Defer);
+
+impl Lifetimes for Linux70 {
+    fn retire(&self, space: &Rc<Mm>) -> Retired {
+        // An exiting thread is lazy on its own space by now, and one that executes another program
+        // is elsewhere; freed tables have all lazy CPUs, and so perhaps this one, switch to
+        // `init_mm`.
+        if self.has_loaded(space) {
+            self.enter_lazy();
+        }
+        match self.lifetime.exit_flush() {
+            ExitFlush::Interrupts => self.flush(space, &Change::whole(Freed::Tables)),
+            ExitFlush::Broadcast => {}
+        }
+        let retired = self.lifetime.put(self, space);
+        if retired == Retired::Free {
+            self.free_global_asid(space.root());
+        }
+        retired
+    }
+
+    fn take_dead(&self) -> Option<Root> {
+        let root = self.lifetime.finish_switch(self)?;
+        self.free_global_asid(root);
+        Some(root)
+    }
+}
+
+impl Scheduling for Linux70 {
+    unsafe fn switch(&self, space: &Rc<Mm>) {
+        self.switch_mm(Some(space));
+        self.lifetime.enter_user(self);
+    }
+
+    fn enter_lazy(&self) {
+        let me = self.me();
+        let Some(mm) = me.mm.borrow().clone() else { return };
+        if !me.lazy.replace(true) {
+            me.is_lazy.0.store(1, Relaxed);
+            self.lifetime.enter_lazy(self, &mm);
+        }
+    }
+
+    fn leave_space(&self) {
+        self.unlazy_mm();
+    }
+
+    fn interrupt(&self) {
+        self.calls.serve(&self.sim, |info| match info.new_tlb_gen {
+            SHOOT => self.do_shoot_lazy_tlb(info.mm),
+            _ => self.flush_func(info),
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! Designs by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::design::{Design, Purpose};
+
+/// Every design, in the order in which lists show them. To add a design, add its constant here.
+const ALL: &[Design] = &[
+    Design::ARC_3_9,
+    Design::ARC_RANGED,
+    Design::ARM64,
+    Design::ARM64_SKIP,
+    Design::RISCV,
+    Design::LINUX_INVLPGB,
+    Design::SHOOTDOWN_INTERRUPTS,
+    Design::SHOOTDOWN_BROADCASTS,
+    Design::UNMAP_4_2,
+    Design::UNMAP_BATCHED,
+    Design::LATR,
+    Design::NAIVE,
+    Design::LINUX_4_12,
+    Design::LINUX_4_14,
+    Design::LINUX_7_0,
+    Design::LINUX_COUNTED,
+    Design::POWERPC_SHOOT,
+    Design::LINUX_HAZARD,
+    Design::SHOOTDOWN_ALONE,
+    Design::SHOOTDOWN,
+];
+
+/// Every design that has a name.
+#[must_use]
+pub fn registry() -> &'static [Design] {
+    ALL
+}
+
+/// The designs of one purpose, in order.
+pub fn designs_for(purpose: Purpose) -> impl Iterator<Item = Design> + Clone {
+    ALL.iter().copied().filter(move |design| design.purpose == purpose)
+}
+
+/// No design has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDesign(pub String);
+
+impl fmt::Display for UnknownDesign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no design `{}`", self.0.escape_debug())
+    }
+}
+
+impl std::error::Error for UnknownDesign {}
+
+impl FromStr for Design {
+    type Err = UnknownDesign;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDesign> {
+        let found = ALL.iter().find(|design| design.name() == name);
+        found.copied().ok_or_else(|| UnknownDesign(name.to_owned()))
+    }
+}

@@ -1,0 +1,91 @@
+//! `shootdown boot`: the engine in a kernel that boots, on an emulated machine with an MMU that is
+//! not ours.
+
+mod bochs;
+mod console;
+mod emulator;
+mod error;
+mod kernel;
+mod load;
+mod options;
+mod paths;
+mod trials;
+mod workload;
+
+use std::time::Duration;
+
+use crate::error::Failure;
+use crate::output::print;
+use crate::render::Printed as _;
+
+pub(crate) use options::Boot;
+
+use bochs::Disc;
+use console::{Console, Line};
+use emulator::Emulator;
+use error::BootError;
+use load::Load;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown boot
+  shootdown boot --arch loongarch64 --cpus 2
+  shootdown boot --arch aarch64 --counts
+
+Builds the kernel of this repository, starts it under QEMU, whose MMU is not ours, and shows what it
+says. It ends by itself, with status 1 if anything is wrong.";
+
+impl Boot {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let text = match &self.workload {
+            None if self.paths => {
+                let options = &Self { cpus: 1, counts: true, ..self.clone() };
+                let values = [("mode", "paths".to_owned()), ("rounds", self.rounds.to_string())];
+                let lines = run(options, &values, &[])?;
+                paths::Report::new(options, &lines).in_format(self.format)
+            }
+            None => {
+                let values = [("mode", "trials".to_owned()), ("rounds", self.rounds.to_string())];
+                let lines = run(self, &values, &[])?;
+                trials::Report::new(self, &lines).in_format(self.format)
+            }
+            Some(name) => {
+                let workload = workload::find(name, self)?;
+                let mut values = vec![("mode", "workload".to_owned())];
+                if self.counts {
+                    values.push(("tick_ns", workload::TICK_NS.to_string()));
+                }
+                let lines = run(self, &values, workload.bytes())?;
+                workload::Comparison::new(self, name, workload, &lines)?.in_format(self.format)
+            }
+        };
+        Ok(print(&text)?)
+    }
+}
+
+/// Boots, and returns what the kernel said, in order.
+fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<Line>, BootError> {
+    let Boot { arch, cpus, emulator, .. } = *options;
+    let is_ready = match emulator {
+        Emulator::Qemu => arch.emulator_is_there(),
+        Emulator::Bochs => bochs::is_ready(options),
+    };
+    is_ready?;
+    let kernel = match &options.kernel {
+        Some(kernel) => kernel.clone(),
+        None => kernel::build(arch, options.counts)?,
+    };
+    let values = [&[("cpus", cpus.to_string())], values].concat();
+    let load = Load::new(&values, payload).map_err(BootError::Start)?;
+    let console = Console { patience: Duration::from_secs(options.patience), all: options.console };
+    match emulator {
+        Emulator::Qemu => {
+            let mut command = arch.command(&kernel, &load.path(), cpus, options.counts);
+            console.watch(&mut command, arch.passed_status())
+        }
+        Emulator::Bochs => {
+            let disc = Disc::new(&kernel, &load)?;
+            console.watch(&mut disc.command(cpus), bochs::PASSED_STATUS)
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Instruction counts of the engine's hot paths on bare metal: see `kernel/src/kernel/paths.rs`.
+
+use serde::{Deserialize, Serialize};
+
+use super::console::Line;
+use super::options::Boot;
+use crate::render::Printed;
+use crate::render::table::Table;
+
+/// What the kernel says of a path.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Count {
+    path: String,
+    /// What loads roots, drops entries and masks interrupts.
+    hardware: String,
+    instructions: f64,
+    budget: u64,
+}
+
+/// As the kernel calls what does nothing.
+const NO_HARDWARE: &str = "none";
+
+/// A path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    path: String,
+    /// Of the engine alone.
+    instructions: Option<f64>,
+    /// With those of the processor's half, and as that has the engine decide.
+    with_processor: Option<f64>,
+    /// Of the engine alone, on the host, where it is x86-64.
+    budget: u64,
+}
+
+/// All paths, on one machine.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    arch: &'static str,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn new(options: &Boot, lines: &[Line]) -> Self {
+        let counts = lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok());
+        Self { arch: options.arch.name(), rows: rows(counts) }
+    }
+}
+
+impl Printed for Report {
+    fn csv(&self) -> String {
+        let names = ["arch", "path", "instructions", "with_processor", "budget"];
+        let mut table = Table::default().left(names);
+        for Row { path, instructions, with_processor, budget } in &self.rows {
+            let (alone, with) = (shown(*instructions), shown(*with_processor));
+            table.row([self.arch, path, &alone, &with, &budget.to_string()]);
+        }
+        table.csv()
+    }
+
+    fn text(&self) -> String {
+        let mut table = Table::default().left(["path"]).right([
+            "engine alone",
+            "with processor",
+            "budget on x86-64 hosts",
+        ]);
+        for Row { path, instructions, with_processor, budget } in &self.rows {
+            let name = path.replace('_', " ");
+            table.row([name, shown(*instructions), shown(*with_processor), budget.to_string()]);
+        }
+        format!("{}, instructions on bare metal\n\n{table}", self.arch)
+    }
+}
+
+/// A row for each path, in the order in which the kernel says them.
+fn rows(counts: impl Iterator<Item = Count>) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for Count { path, hardware, instructions, budget } in counts {
+        let place = rows.iter().position(|row| row.path == path).unwrap_or_else(|| {
+            rows.push(Row { path, instructions: None, with_processor: None, budget });
+            rows.len() - 1
+        });
+        let row = &mut rows[place];
+        let cell =
+            if hardware == NO_HARDWARE { &mut row.instructions } else { &mut row.with_processor };
+        *cell = Some(instructions);
+    }
+    rows
+}
+
+fn shown(instructions: Option<f64>) -> String {
+    instructions.map_or(String::new(), |instructions| format!("{instructions:.1}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::Format;
+
+    #[test]
+    fn what_the_kernel_says_becomes_a_row_for_each_path() {
+        let line = |path, hardware, instructions| {
+            Line(format!(
+                "{{\"path\":\"{path}\",\"hardware\":\"{hardware}\",\
+                 \"instructions\":{instructions},\"budget\":11}}"
+            ))
+        };
+        let lines = [
+            Line("boot x86_64 cpus=1 memory=0x3ffd7000".to_owned()),
+            line("enter_lazy", "none", "11.0"),
+            line("answer", "none", "122.0"),
+            line("enter_lazy", "x86_64", "12.3"),
+        ];
+        let counts = lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok());
+        let report = Report { arch: "x86_64", rows: rows(counts) };
+        let text = report.in_format(Format::Csv);
+        assert_eq!(
+            text,
+            "arch,path,instructions,with_processor,budget\n\
+             x86_64,enter_lazy,11.0,12.3,11\n\
+             x86_64,answer,122.0,,11\n"
+        );
+    }
+}

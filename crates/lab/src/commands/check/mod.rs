@@ -1,0 +1,364 @@
+//! `shootdown check`: the engine, or a bug that others had, on the hostile machine.
+
+pub(crate) mod page;
+mod text;
+pub(crate) mod zoo;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use indicatif::HumanCount;
+use shootdown::{Lifetime, Rule};
+use shootdown_check::engine::{BadProgram, Config, Programs, Tags};
+use shootdown_check::zoo::{Bug, Variant};
+use shootdown_check::{
+    Budget, Campaign, CounterExample, Design, Detail, Found, Profile, Progress, UnknownDesign,
+    Verdict, search, shortest,
+};
+
+use crate::error::{Failure, UserError, shown};
+use crate::output::{Output, print};
+use crate::progress;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown check
+  shootdown check --arch arm64 --cpus 64 --budget 10m --seed 7
+  shootdown check --design zoo
+  shootdown check --design barrier-skipped-as-the-bit-was-set --svg bug.svg
+  shootdown check --design without-ring-present
+  shootdown check --list
+
+The machine does whatever the architecture allows: TLBs that never forget and fill themselves at any
+moment, stores that are late, interrupts that are later. Whatever goes wrong ends with status 1, the
+shortest way to it, and the command that shows it again.";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Check {
+    /// What to check: shootdown, the engine without a rule, a bug of other kernels, its mended
+    /// twin, or zoo for all bugs; --list says which there are
+    #[arg(long, value_name = "NAME", default_value = "shootdown")]
+    design: String,
+    /// The architectures whose hardware is played, with commas between them
+    #[arg(long, value_parser = profiles(), value_name = "A,B", value_delimiter = ',',
+          default_values = PROFILES.map(|profile| profile.name))]
+    arch: Vec<Profile>,
+    /// CPUs of the large programs
+    #[arg(long, value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u64).range(2..=64))]
+    cpus: u64,
+    /// For how long to look, and to make what is found small: 30s, 5m, 2h
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    budget: Duration,
+    /// Where random numbers start
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Check this program alone: operations behind commas, CPUs behind bars
+    #[arg(long, value_name = "PROGRAM")]
+    program: Option<String>,
+    /// With --program: the tags that the hardware has, such as broadcast:9
+    #[arg(long, value_name = "KIND:N", default_value = "per-cpu:2", value_parser = tags,
+          requires = "program")]
+    tags: Tags,
+    /// With --program: how spaces end
+    #[arg(long, value_enum, default_value_t = Ending::Handoff, requires = "program")]
+    lifetime: Ending,
+    /// Draw the counter-example, if there is one, to this file
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Show every access to shared memory of the counter-example
+    #[arg(long)]
+    accesses: bool,
+    /// List what can be checked
+    #[arg(long)]
+    list: bool,
+}
+
+/// The architectures, as far as the hostile machine plays them.
+const PROFILES: [Profile; 4] = [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
+
+fn profiles() -> impl TypedValueParser<Value = Profile> {
+    PossibleValuesParser::new(PROFILES.map(|profile| profile.name)).try_map(|name| {
+        let profile = PROFILES.into_iter().find(|profile| profile.name == name);
+        profile.ok_or("no such architecture")
+    })
+}
+
+/// How spaces end: see `shootdown::Lifetime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ending {
+    /// The CPU that leaves it last frees it
+    Handoff,
+    /// Who retires it interrupts those that are lazy on it
+    Shoot,
+    /// Each CPU that goes lazy on it counts itself
+    Counted,
+}
+
+impl Ending {
+    const fn lifetime(self) -> Lifetime {
+        match self {
+            Self::Handoff => Lifetime::Handoff,
+            Self::Shoot => Lifetime::Shoot,
+            Self::Counted => Lifetime::Counted,
+        }
+    }
+}
+
+/// Nothing was checked, or the verdict is not a success.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error("{0}")]
+    UnknownDesign(UnknownDesign),
+    #[error("{0}")]
+    BadProgram(BadProgram),
+    /// Only the engine takes a `--program`.
+    #[error("{0} has a program of its own")]
+    NoProgramFor(Design),
+    /// The checker found a violation.
+    #[error("{design}: {wrong}")]
+    Wrong { design: Design, wrong: String, replay: Option<String> },
+    /// Of what must happen now and then, this never did.
+    #[error("never happened, so the search shows less than it seems: {}", .0.join("; "))]
+    Unreached(Vec<String>),
+    /// Bugs that were not found, or twins that are wrong.
+    #[error("{missed} bugs were not found, or their twins are wrong")]
+    Zoo { missed: usize, budget: Duration },
+}
+
+impl UserError for CheckError {
+    fn remedy(&self) -> String {
+        match self {
+            Self::BadProgram(_) => {
+                "--program 'run 0, idle, run 0 | unmap 0.1'; shootdown check --list".to_owned()
+            }
+            Self::NoProgramFor(_) => "--design shootdown --program …".to_owned(),
+            Self::Wrong { replay: Some(replay), .. } => format!("{replay}, for this again"),
+            Self::Wrong { design: Design::Bug(bug, _), .. } => {
+                format!("shootdown check --design {}-mended", bug.name)
+            }
+            Self::UnknownDesign(_) | Self::Wrong { .. } => "shootdown check --list".to_owned(),
+            Self::Unreached(_) => "a longer --budget".to_owned(),
+            Self::Zoo { budget, .. } => format!("--budget {}s", budget.as_secs().max(1) * 4),
+        }
+    }
+}
+
+impl Check {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        if self.list {
+            return Ok(print(&text::list())?);
+        }
+        let design: Design = self.design.parse().map_err(CheckError::UnknownDesign)?;
+        // Before minutes are spent.
+        let drawing = self.svg.as_ref().map(|path| Output::page(path, "--svg", &[])).transpose()?;
+        match (design, &self.program) {
+            (Design::Engine(broken), None) => self.campaign(broken, drawing),
+            (Design::Engine(broken), Some(program)) => self.one_program(broken, program, drawing),
+            (design, Some(_)) => Err(CheckError::NoProgramFor(design).into()),
+            (Design::Bug(bug, variant), None) => self.one_bug(bug, variant, drawing),
+            (Design::Zoo, None) => self.all_bugs(),
+        }
+    }
+
+    fn campaign(&self, broken: Option<Rule>, drawing: Option<Output>) -> Result<(), Failure> {
+        let campaign = Campaign {
+            profiles: self.arch.clone(),
+            cpus: self.cpus as usize,
+            time: self.budget,
+            seed: self.seed,
+            broken,
+        };
+        let verdict = with_progress(&campaign);
+        let design = Design::Engine(broken);
+        print(&text::verdict(design, &campaign, &verdict))?;
+        if let Some(bad) = &verdict.counter_example {
+            return self.fail(design, &bad.found, Some(self.replay(design, bad)), drawing);
+        }
+        let missing: Vec<_> =
+            campaign.expected().difference(&verdict.reached).map(ToString::to_string).collect();
+        if missing.is_empty() { Ok(()) } else { Err(CheckError::Unreached(missing).into()) }
+    }
+
+    fn one_program(
+        &self,
+        broken: Option<Rule>,
+        program: &str,
+        drawing: Option<Output>,
+    ) -> Result<(), Failure> {
+        let (tags, lifetime) = (self.tags, self.lifetime.lifetime());
+        let config = Config { tags, lifetime, broken, ..Config::new(1) };
+        let programs = Programs::parse(config, program).map_err(CheckError::BadProgram)?;
+        let design = Design::Engine(broken);
+        for &profile in &self.arch {
+            let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
+            let search = CounterExample::look(&programs, profile, self.seed, budget);
+            print(&text::program(profile, &search))?;
+            if let Some(found) = search.found {
+                let bad = CounterExample { programs, profile, found };
+                return self.fail(design, &bad.found, Some(self.replay(design, &bad)), drawing);
+            }
+        }
+        Ok(())
+    }
+
+    fn one_bug(
+        &self,
+        bug: &'static Bug,
+        variant: Variant,
+        drawing: Option<Output>,
+    ) -> Result<(), Failure> {
+        print(&text::bug(bug))?;
+        let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
+        let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
+        let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
+        if found.found.is_none() {
+            found = search(&scene, bug.profile, None, budget);
+        }
+        match found.found {
+            Some(found) => self.fail(design, &found, None, drawing),
+            None => Ok(print(&text::program(bug.profile, &found))?),
+        }
+    }
+
+    fn all_bugs(&self) -> Result<(), Failure> {
+        let count = Bug::all().count() as u64;
+        let bar = progress::bar(Some(count), "{pos} of {len} bugs, {elapsed}");
+        let rows = zoo::rows(self.budget, || bar.inc(1));
+        bar.finish_and_clear();
+        print(&text::zoo(&rows))?;
+        match rows.iter().filter(|row| !row.is_right()).count() {
+            0 => Ok(()),
+            missed => Err(CheckError::Zoo { missed, budget: self.budget }.into()),
+        }
+    }
+
+    /// Prints the counter-example and draws it, and returns it as an error.
+    fn fail(
+        &self,
+        design: Design,
+        found: &Found,
+        replay: Option<String>,
+        drawing: Option<Output>,
+    ) -> Result<(), Failure> {
+        // A bug of the zoo is a few lines; its reads and writes are all there is to see.
+        let is_small = matches!(design, Design::Bug(..));
+        let detail = if self.accesses || is_small { Detail::Accesses } else { Detail::Events };
+        print(&format!("\n{}", found.timeline(detail)))?;
+        if let Some(drawing) = drawing {
+            drawing.write(&found.drawing(detail))?;
+            print(&format!("drawn: {}\n", shown(drawing.path())))?;
+        }
+        Err(CheckError::Wrong { design, wrong: found.wrong.to_string(), replay }.into())
+    }
+
+    /// The command that finds it again.
+    fn replay(&self, design: Design, bad: &CounterExample) -> String {
+        let Config { tags, lifetime, .. } = bad.programs.config;
+        let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
+        if tags != Tags::PerCpu(2) {
+            command += &format!(" --tags {}", tags_text(tags));
+        }
+        if lifetime != Lifetime::Handoff {
+            command += &format!(" --lifetime {}", format!("{lifetime:?}").to_lowercase());
+        }
+        if self.seed != 1 {
+            command += &format!(" --seed {}", self.seed);
+        }
+        format!("{command} --program '{}'", bad.programs)
+    }
+}
+
+/// Runs a campaign, and shows progress.
+fn with_progress(campaign: &Campaign) -> Verdict {
+    let bar = progress::bar(None, "{elapsed}: {msg}");
+    let progress = Progress::default();
+    let verdict = std::thread::scope(|scope| {
+        let running = scope.spawn(|| campaign.run(&progress));
+        while !running.is_finished() {
+            std::thread::park_timeout(Duration::from_millis(100));
+            let tried = progress.tried.load(Relaxed);
+            if tried > 0 {
+                bar.set_message(format!(
+                    "found; making it small: {tried} programs tried, {} operations in the smallest",
+                    progress.smallest.load(Relaxed),
+                ));
+                continue;
+            }
+            bar.set_message(format!(
+                "{} short programs in {} states, {} runs of large ones, {} steps",
+                progress.short.load(Relaxed),
+                HumanCount(progress.states.load(Relaxed)),
+                HumanCount(progress.runs.load(Relaxed)),
+                HumanCount(progress.steps.load(Relaxed)),
+            ));
+        }
+        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    bar.finish_and_clear();
+    verdict
+}
+
+/// `30s`, `5m` or `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
+    let seconds = match &text[unit.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("a number and s, m or h, such as 30s".to_owned()),
+    };
+    let number: u64 = unit.parse().map_err(|_| "a whole number and s, m or h".to_owned())?;
+    let total = number.checked_mul(seconds).filter(|&total| total > 0 && total < 1 << 32);
+    total.map(Duration::from_secs).ok_or_else(|| "more than 0s, and less than a century".to_owned())
+}
+
+fn tags(text: &str) -> Result<Tags, String> {
+    let (kind, count) = text.split_once(':').unwrap_or((text, ""));
+    let count: usize = count.parse().map_err(|_| "a kind and a number: per-cpu:2".to_owned())?;
+    match kind {
+        "per-cpu" if count <= 2 => Ok(Tags::PerCpu(count)),
+        "global" if count <= 63 => Ok(Tags::Global(count)),
+        "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
+        "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
+        _ => Err("per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, or renamed:0 to 255".into()),
+    }
+}
+
+fn tags_text(tags: Tags) -> String {
+    match tags {
+        Tags::PerCpu(count) => format!("per-cpu:{count}"),
+        Tags::Global(count) => format!("global:{count}"),
+        Tags::Broadcast(count) => format!("broadcast:{count}"),
+        Tags::Renamed(count) => format!("renamed:{count}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for bad in ["", "s", "30", "-1s", "1.5m", "0s", "9999999999999999999s", "99999999h", "5 m"]
+        {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tags_are_read_as_they_are_written() {
+        for kind in [Tags::PerCpu(0), Tags::Global(63), Tags::Broadcast(9), Tags::Renamed(3)] {
+            assert_eq!(tags(&tags_text(kind)), Ok(kind));
+        }
+        for bad in ["", "per-cpu", "per-cpu:3", "global:64", "own:1", "global:x"] {
+            assert!(tags(bad).is_err(), "{bad}");
+        }
+    }
+}

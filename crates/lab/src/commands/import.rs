@@ -1,0 +1,395 @@
+//! `shootdown import`: a recording from the text of other tools.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Args, ValueEnum};
+use indicatif::HumanBytes;
+use shootdown_recording;
+use shootdown_recording::import::{ImportError, Imported, Options, Program};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::error::{Failure, UserError, shown};
+use crate::output::{Existing, Output, OutputError, print};
+use crate::progress;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown import trace.txt --command sort --output sort.shootdown
+  shootdown import perf.txt --source perf --pid 4711 --output node.shootdown
+
+For where `shootdown record` cannot run. To be traced, on all CPUs and with the clock `mono`:
+sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
+page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. What is missing is not replayed.";
+
+/// The options of `shootdown import`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Import {
+    /// The text: of `trace-cmd report`, of the kernel's `trace` file, or of `perf script --ns`
+    #[arg(value_name = "INPUT")]
+    input: PathBuf,
+    /// Which tool wrote it
+    #[arg(long, value_enum, default_value_t = Tool::Auto)]
+    source: Tool,
+    #[command(flatten)]
+    program: Which,
+    /// Where to write the recording
+    #[arg(long, short, value_name = "FILE")]
+    output: PathBuf,
+    /// Replace FILE if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Which program of those that a text is about.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// Import the process of this number, with all that it makes
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Import the first process of this name, with all that it makes
+    #[arg(long, value_name = "NAME")]
+    command: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tool {
+    /// Whichever wrote the first event
+    Auto,
+    /// `trace-cmd report`, or the kernel
+    TraceCmd,
+    /// `perf script`
+    Perf,
+}
+
+/// A recording that was made of a text.
+#[derive(Clone, Debug)]
+struct Kept {
+    imported: Imported,
+    input: PathBuf,
+    output: PathBuf,
+    bytes: u64,
+}
+
+/// There is no recording, or not a whole one.
+#[derive(Debug, thiserror::Error)]
+enum ImportFailure {
+    /// The text could not be opened.
+    #[error("{}: {error}", shown(.path))]
+    NoInput { path: PathBuf, error: io::Error },
+    /// The text was refused.
+    #[error("{}: {error}", shown(.path))]
+    Refused { path: PathBuf, error: ImportError },
+    /// The recording could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The kernel does not deliver signals to us.
+    #[error("signals: {0}")]
+    Signals(io::Error),
+    /// The user asked us to stop.
+    #[error("interrupted, and nothing was imported")]
+    Interrupted,
+    /// The recording was kept, but the text lacks events.
+    #[error("{}", .0.loss())]
+    Incomplete(Box<Kept>),
+}
+
+impl UserError for ImportFailure {
+    /// The status that a shell has for a command that Ctrl-C ended.
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+
+    fn remedy(&self) -> String {
+        match self {
+            Self::NoInput { .. } => {
+                "the file of `trace-cmd report > FILE` or `perf script --ns > FILE`".to_owned()
+            }
+            Self::Refused { error, .. } => error.remedy().to_owned(),
+            Self::Output(error) => error.remedy(),
+            Self::Signals(_) => "again, with fewer programs running".to_owned(),
+            Self::Interrupted => "the same again".to_owned(),
+            Self::Incomplete(_) => {
+                "trace again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// Makes a recording of a text. Ctrl-C, or a request to end, ends that, and leaves nothing.
+///
+/// # Errors
+///
+/// Each of [`ImportFailure`]. There is no recording then, but after [`ImportFailure::Incomplete`].
+fn import(options: &Import) -> Result<Kept, ImportFailure> {
+    let Import { input, output, .. } = options;
+    let existing = if options.force { Existing::Replace } else { Existing::Keep };
+    let output = Output::new(output, existing)?;
+    let no_input = |error| ImportFailure::NoInput { path: input.clone(), error };
+    let text = File::open(input).map_err(no_input)?;
+    let metadata = text.metadata().map_err(no_input)?;
+    output.spare(&metadata)?;
+    let stop = Stop::listen()?;
+    let template = "importing: {bytes} of {total_bytes}, {elapsed}";
+    let progress = progress::bar(Some(metadata.len()), template);
+    let text = Stoppable { text: progress.wrap_read(text), stop: &stop };
+    let imported = shootdown_recording::import::import(
+        BufReader::new(text),
+        &options.what(),
+        output.create()?,
+    );
+    progress.finish_and_clear();
+    if stop.is_wished() {
+        return Err(ImportFailure::Interrupted);
+    }
+    let (imported, file) = imported.map_err(|error| match error {
+        ImportError::Write(error) => ImportFailure::Output(output.unwritable(error)),
+        error => ImportFailure::Refused { path: input.clone(), error },
+    })?;
+    let bytes = output.keep(file)?;
+    let kept = Kept { imported, input: input.clone(), output: output.path().to_owned(), bytes };
+    if kept.imported.is_complete {
+        Ok(kept)
+    } else {
+        Err(ImportFailure::Incomplete(Box::new(kept)))
+    }
+}
+
+impl Import {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        Ok(print(&import(self)?.to_string())?)
+    }
+
+    fn what(&self) -> Options {
+        let source = match self.source {
+            Tool::Auto => None,
+            Tool::TraceCmd => Some(shootdown_recording::Source::TraceCmd),
+            Tool::Perf => Some(shootdown_recording::Source::PerfScript),
+        };
+        let program = match (self.program.pid, &self.program.command) {
+            (Some(pid), _) => Program::Pid(pid),
+            (None, name) => Program::Name(name.clone().unwrap_or_default()),
+        };
+        Options { source, program }
+    }
+}
+
+/// Whether someone wants no recording any more.
+#[derive(Debug)]
+struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// From now on, signals are heard, and end nothing by themselves: what is half written must be
+    /// removed.
+    fn listen() -> Result<Self, ImportFailure> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            flag::register(signal, Arc::clone(&stop)).map_err(ImportFailure::Signals)?;
+        }
+        Ok(Self(stop))
+    }
+
+    fn is_wished(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A text that cannot be read any more when someone wants that.
+#[derive(Debug)]
+struct Stoppable<'a, T> {
+    text: T,
+    stop: &'a Stop,
+}
+
+impl<T: Read> Read for Stoppable<'_, T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.is_wished() {
+            // Not of the kind `Interrupted`, which is tried again.
+            return Err(io::Error::other("interrupted"));
+        }
+        self.text.read(buffer)
+    }
+}
+
+impl<T: Seek> Seek for Stoppable<'_, T> {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.text.seek(position)
+    }
+}
+
+impl Kept {
+    /// What the text lacks.
+    fn loss(&self) -> String {
+        let events = match self.imported.lost {
+            0 => "events".to_owned(),
+            lost => format!("{lost} events"),
+        };
+        format!("{events} were lost: {} was kept, but lacks them", shown(&self.output))
+    }
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Imported { events, unknown, tid, cpus, time_ns, .. } = self.imported;
+        let (input, output) = (shown(&self.input), shown(&self.output));
+        writeln!(
+            f,
+            "imported {events} events ({unknown} of unknown kinds) of {input}, process {} on \
+             {cpus} CPUs in {:.1} s: {output} ({})",
+            tid.0,
+            time_ns as f64 / 1e9,
+            HumanBytes(self.bytes),
+        )?;
+        writeln!(f, "try:   shootdown replay {output}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::path::Path;
+
+    use clap::Parser;
+    use shootdown_recording::Reader;
+
+    use crate::output::Reason;
+
+    const TEXT: &str = include_str!("../../../recording/tests/import/kernel.txt");
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        import: Import,
+    }
+
+    fn parse(words: &[&OsStr]) -> Result<Import, clap::Error> {
+        let words = [OsStr::new("import")].into_iter().chain(words.iter().copied());
+        Line::try_parse_from(words).map(|line| line.import)
+    }
+
+    /// Imports `text` as `x.shootdown` in a directory of its own.
+    fn import_in(
+        directory: &Path,
+        text: &str,
+        more: &[&str],
+    ) -> (PathBuf, Result<Kept, ImportFailure>) {
+        let (input, output) = (directory.join("trace.txt"), directory.join("x.shootdown"));
+        fs::write(&input, text).expect("a text");
+        let mut words = vec![input.as_os_str(), OsStr::new("-o"), output.as_os_str()];
+        words.extend(more.iter().map(OsStr::new));
+        let result = import(&parse(&words).expect("options"));
+        (output, result)
+    }
+
+    fn files(directory: &Path) -> usize {
+        fs::read_dir(directory).expect("a directory").count()
+    }
+
+    #[test]
+    fn a_text_becomes_a_recording_that_can_be_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (output, result) = import_in(directory.path(), TEXT, &["--command", "mapper"]);
+        let said = result.expect("a recording").to_string();
+        assert!(said.starts_with("imported 287 events (0 of unknown kinds) of "), "{said}");
+        assert!(said.contains(", process 19820 on 2 CPUs in 0.0 s: "), "{said}");
+        let reader = Reader::open(File::open(output).expect("a file")).expect("a header");
+        assert!(reader.count() > 200);
+        assert_eq!(files(directory.path()), 2);
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_if_that_is_wished() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join("x.shootdown"), "precious").expect("a file");
+        let (output, result) = import_in(directory.path(), TEXT, &["--pid", "19820"]);
+        assert!(matches!(
+            result,
+            Err(ImportFailure::Output(OutputError { reason: Reason::Exists, .. }))
+        ));
+        assert_eq!(fs::read(&output).expect("a file"), b"precious");
+        let (output, result) = import_in(directory.path(), TEXT, &["--pid", "19820", "--force"]);
+        assert!(result.is_ok());
+        assert_ne!(fs::read(&output).expect("a file"), b"precious");
+    }
+
+    #[test]
+    fn what_is_refused_leaves_nothing_and_is_told_in_a_line() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (output, result) = import_in(directory.path(), "\x1b[2J\n", &["--pid", "1"]);
+        let failure = result.expect_err("no event");
+        assert!(failure.to_string().ends_with("trace.txt: there is no event in the text"));
+        assert!(!output.exists());
+        assert_eq!(files(directory.path()), 1);
+    }
+
+    #[test]
+    fn a_text_that_lacks_events_is_imported_and_told_of() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (lost, cause) in [("LOST 7", "7 events were lost: "), ("LOST", "events were lost: ")] {
+            let text = format!("{TEXT}CPU:1 [{lost} EVENTS]\n");
+            let more = ["--command", "mapper", "--force"];
+            let (output, result) = import_in(directory.path(), &text, &more);
+            let failure = result.expect_err("events were lost");
+            assert!(failure.to_string().starts_with(cause), "{failure:?}");
+            assert!(output.exists());
+        }
+    }
+
+    #[test]
+    fn there_is_one_program_to_import() {
+        let words = |words: &[&str]| parse(&words.iter().map(OsStr::new).collect::<Vec<_>>());
+        assert!(words(&["t", "-o", "x", "--pid", "1"]).is_ok());
+        assert!(words(&["t", "-o", "x"]).is_err());
+        assert!(words(&["t", "-o", "x", "--pid", "1", "--command", "sh"]).is_err());
+        assert!(words(&["t", "-o", "x", "--pid", "-1"]).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_opened_or_written_is_told_with_its_path() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
+        let import = |input: &Path, output: &Path| {
+            let (pid, number) = (OsStr::new("--pid"), OsStr::new("19820"));
+            let words = [input.as_os_str(), OsStr::new("-o"), output.as_os_str(), pid, number];
+            super::import(&parse(&words).expect("options")).expect_err("no recording")
+        };
+        let failure = import(&path("none\x07"), &path("x"));
+        assert!(matches!(failure, ImportFailure::NoInput { .. }));
+        assert!(failure.to_string().contains("none\\u{7}: "), "{failure:?}");
+        fs::write(path("t"), TEXT).expect("a text");
+        let failure = import(&path("t"), &path("missing/x"));
+        assert!(matches!(
+            failure,
+            ImportFailure::Output(OutputError { reason: Reason::Unwritable(_), .. })
+        ));
+    }
+
+    #[test]
+    fn an_input_is_not_replaced_by_what_is_made_of_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("t");
+        fs::write(&path, TEXT).expect("a text");
+        let words = ["--pid", "19820", "--force", "-o"].map(OsStr::new);
+        let words = [&words[..], &[path.as_os_str(); 2]].concat();
+        let failure = import(&parse(&words).expect("options")).expect_err("no recording");
+        assert!(matches!(
+            failure,
+            ImportFailure::Output(OutputError { reason: Reason::IsInput, .. })
+        ));
+        assert_eq!(fs::read_to_string(&path).expect("text"), TEXT);
+        assert_eq!(files(directory.path()), 1);
+    }
+}

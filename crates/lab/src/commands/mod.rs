@@ -1,0 +1,10 @@
+//! The commands, each with its options, its errors and what it prints.
+
+pub(crate) mod boot;
+pub(crate) mod check;
+pub(crate) mod import;
+pub(crate) mod machines;
+pub(crate) mod record;
+pub(crate) mod replay;
+pub(crate) mod report;
+pub(crate) mod reproduce;

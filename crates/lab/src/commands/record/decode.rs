@@ -1,0 +1,346 @@
+//! The events that are recorded, and what their bytes say.
+
+use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
+use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
+
+use super::error::RecordError;
+use super::layout::{Field, Layout};
+use super::symbols::Symbols;
+use super::tracefs::{Scope, Tracefs};
+
+/// An event that is recorded.
+#[derive(Debug)]
+struct Wanted {
+    scope: Scope,
+    /// Its folder below `events`.
+    event: &'static str,
+    /// The fields that are read, in the order of `read`.
+    fields: &'static [&'static str],
+    read: Read,
+}
+
+type Read = fn(&Values<'_>) -> Option<RawKind>;
+
+/// All of them. Linux has had each since 6.4 at least.
+const WANTED: &[Wanted] = &[
+    system("sched/sched_switch", &["prev_state", "next_pid", "next_comm"], |it| {
+        let left = left(it.number(0)?);
+        Some(RawKind::Switch { left, next: it.tid(1)?, next_name: it.text(2)? })
+    }),
+    system("task/task_newtask", &["pid", "comm", "clone_flags"], |it| {
+        let clone_flags = Some(it.number(2)?);
+        Some(RawKind::NewTask { tid: it.tid(0)?, name: it.text(1)?, clone_flags })
+    }),
+    system("tlb/tlb_flush", &["reason", "pages"], |it| {
+        let pages = it.number(1)?;
+        let pages = (pages != u64::MAX).then_some(pages);
+        Some(RawKind::Flush { reason: reason(it.number(0)?)?, pages })
+    }),
+    system(OPTIONAL, &["func"], |it| {
+        Some(RawKind::QueueCall { function: it.symbols.function(it.number(0)?) })
+    }),
+    system("ipi/ipi_send_cpu", &["cpu", "callsite"], |it| {
+        let site = it.symbols.call_site(it.number(1)?);
+        Some(RawKind::Ipi { targets: vec![it.narrow(0)?], site })
+    }),
+    system("ipi/ipi_send_cpumask", &["cpumask", "callsite"], |it| {
+        let site = it.symbols.call_site(it.number(1)?);
+        Some(RawKind::Ipi { targets: it.cpus(0)?, site })
+    }),
+    command("sched/sched_waking", &["pid"], |it| Some(RawKind::Waking { tid: it.tid(0)? })),
+    command("sched/sched_wakeup", &["pid", "target_cpu"], |it| {
+        Some(RawKind::Queued { tid: it.tid(0)?, target: it.narrow(1)? })
+    }),
+    command("sched/sched_process_exec", &["filename"], |it| {
+        Some(RawKind::Exec { file: lossy(it.referred(0)?) })
+    }),
+    command("sched/sched_process_exit", &[], |_| Some(RawKind::Exit)),
+    command("exceptions/page_fault_user", &["address", "error_code"], fault),
+    command("exceptions/page_fault_kernel", &["address", "error_code"], fault),
+    command("syscalls/sys_enter_mmap", &["addr", "len", "prot", "flags"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        let (protection, flags) = (it.low(2)?, it.low(3)?);
+        Some(RawKind::Enter(Call::Map { address, length, protection, flags }))
+    }),
+    command("syscalls/sys_enter_munmap", &["addr", "len"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Unmap { address, length }))
+    }),
+    command("syscalls/sys_enter_mprotect", &["start", "len", "prot"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Protect { address, length, protection: it.low(2)? }))
+    }),
+    command("syscalls/sys_enter_madvise", &["start", "len_in", "behavior"], |it| {
+        let (address, length) = (it.number(0)?, it.number(1)?);
+        Some(RawKind::Enter(Call::Advise { address, length, advice: it.low(2)? }))
+    }),
+    command("syscalls/sys_enter_mremap", REMAP_FIELDS, |it| {
+        Some(RawKind::Enter(Call::Remap {
+            address: it.number(0)?,
+            old_length: it.number(1)?,
+            new_length: it.number(2)?,
+            flags: it.low(3)?,
+            new_address: it.number(4)?,
+        }))
+    }),
+    command("syscalls/sys_enter_brk", &["brk"], |it| {
+        Some(RawKind::Enter(Call::Break { address: it.number(0)? }))
+    }),
+    returned("syscalls/sys_exit_mmap"),
+    returned("syscalls/sys_exit_munmap"),
+    returned("syscalls/sys_exit_mprotect"),
+    returned("syscalls/sys_exit_madvise"),
+    returned("syscalls/sys_exit_mremap"),
+    returned("syscalls/sys_exit_brk"),
+];
+
+const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
+
+/// The event that a kernel may lack: without it, a kernel reports the place that interrupts other
+/// CPUs, but not the function that they call.
+const OPTIONAL: &str = "csd/csd_queue_cpu";
+
+const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
+    Wanted { scope: Scope::System, event, fields, read }
+}
+
+const fn command(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
+    Wanted { scope: Scope::Command, event, fields, read }
+}
+
+const fn returned(event: &'static str) -> Wanted {
+    command(event, &["ret"], |it| Some(RawKind::Return { value: it.signed(0)? }))
+}
+
+/// Understands the events of the running kernel.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    symbols: Symbols,
+    /// By the number that the kernel gave them.
+    known: Vec<Option<Known>>,
+    id: Field,
+}
+
+/// A wanted event, as this kernel lays it out.
+#[derive(Clone, Debug)]
+struct Known {
+    wanted: &'static Wanted,
+    flags: Field,
+    tid: Field,
+    fields: Vec<Field>,
+}
+
+impl Decoder {
+    /// For the events that `tracefs` describes.
+    ///
+    /// # Errors
+    ///
+    /// If it lacks one, or says something about it that can't be understood.
+    pub(super) fn new(tracefs: &Tracefs, symbols: Symbols) -> Result<Self, RecordError> {
+        let mut known = Vec::new();
+        let mut id = None;
+        for wanted in WANTED {
+            let missing = || RecordError::NoEvent { event: wanted.event };
+            let Some(format) = tracefs.format(wanted.event)? else {
+                if wanted.event == OPTIONAL {
+                    continue;
+                }
+                return Err(missing());
+            };
+            let layout = Layout::parse(&format).ok_or_else(missing)?;
+            let index = usize::from(layout.id);
+            id = layout.field("common_type");
+            if known.len() <= index {
+                known.resize(index + 1, None);
+            }
+            known[index] = Some(Known::new(wanted, &layout).ok_or_else(missing)?);
+        }
+        let id = id.ok_or(RecordError::NoEvent { event: WANTED[0].event })?;
+        Ok(Self { symbols, known, id })
+    }
+
+    /// The events to enable for `scope`, as folders below `events`.
+    pub(super) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static str> + '_ {
+        let known = self.known.iter().flatten();
+        known.filter(move |known| known.wanted.scope == scope).map(|known| known.wanted.event)
+    }
+
+    /// What `bytes` say that happened on `cpu`; `None` if it does not concern a recording.
+    pub(super) fn event(&self, time_ns: u64, cpu: u32, bytes: &[u8]) -> Option<RawEvent> {
+        let index = usize::try_from(self.id.number(bytes)?).ok()?;
+        let known = self.known.get(index)?.as_ref()?;
+        let values = Values { bytes, fields: &known.fields, symbols: &self.symbols };
+        let during = during(known.flags.number(bytes)?);
+        let tid = Tid(u32::try_from(known.tid.number(bytes)?).ok()?);
+        Some(RawEvent { time_ns, cpu, tid, during, kind: (known.wanted.read)(&values)? })
+    }
+}
+
+impl Known {
+    /// `None` if a field is missing.
+    fn new(wanted: &'static Wanted, layout: &Layout) -> Option<Self> {
+        Some(Self {
+            wanted,
+            flags: layout.field("common_flags")?,
+            tid: layout.field("common_pid")?,
+            fields: wanted.fields.iter().map(|name| layout.field(name)).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// The fields of one event, by their places in [`Wanted::fields`].
+struct Values<'a> {
+    bytes: &'a [u8],
+    fields: &'a [Field],
+    symbols: &'a Symbols,
+}
+
+impl Values<'_> {
+    fn field(&self, index: usize) -> Option<Field> {
+        self.fields.get(index).copied()
+    }
+
+    fn number(&self, index: usize) -> Option<u64> {
+        self.field(index)?.number(self.bytes)
+    }
+
+    fn signed(&self, index: usize) -> Option<i64> {
+        self.field(index)?.signed(self.bytes)
+    }
+
+    fn narrow(&self, index: usize) -> Option<u32> {
+        u32::try_from(self.number(index)?).ok()
+    }
+
+    /// Of a register that the kernel reads as an `int`.
+    fn low(&self, index: usize) -> Option<u32> {
+        Some(self.number(index)? as u32)
+    }
+
+    fn tid(&self, index: usize) -> Option<Tid> {
+        self.narrow(index).map(Tid)
+    }
+
+    fn text(&self, index: usize) -> Option<String> {
+        self.field(index)?.bytes(self.bytes).map(lossy)
+    }
+
+    fn referred(&self, index: usize) -> Option<&[u8]> {
+        self.field(index)?.referred(self.bytes)
+    }
+
+    /// The set bits of a mask.
+    fn cpus(&self, index: usize) -> Option<Vec<u32>> {
+        let mask = self.referred(index)?;
+        let bits = mask.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 != 0));
+        Some((0..).zip(bits).filter_map(|(cpu, set)| set.then_some(cpu)).collect())
+    }
+}
+
+fn fault(values: &Values<'_>) -> Option<RawKind> {
+    let address = values.number(0)?;
+    // The upper half is the kernel's own.
+    let is_user = address.cast_signed() >= 0;
+    is_user.then_some(RawKind::Fault { address, code: FaultCode(values.low(1)?) })
+}
+
+/// Linux's `TASK_*` and `EXIT_*` as `sched_switch` has them since 4.14.
+fn left(state: u64) -> Left {
+    const REPORTED: u64 = 0xff;
+    const ENDED: u64 = 0x30;
+    match state {
+        state if state & ENDED != 0 => Left::Dead,
+        state if state & REPORTED != 0 => Left::Blocked,
+        _ => Left::Runnable,
+    }
+}
+
+/// Linux's `enum tlb_flush_reason`.
+fn reason(reason: u64) -> Option<FlushReason> {
+    Some(match reason {
+        0 => FlushReason::TaskSwitch,
+        1 => FlushReason::Remote,
+        2 => FlushReason::Local,
+        3 => FlushReason::LocalSpace,
+        4 => FlushReason::Request,
+        5 => FlushReason::WrongCpu,
+        _ => return None,
+    })
+}
+
+/// Linux's `enum trace_flag_type`.
+fn during(flags: u64) -> During {
+    const HARD: u64 = 0x08;
+    const SOFT: u64 = 0x10;
+    const NMI: u64 = 0x40;
+    match flags & (HARD | SOFT | NMI) {
+        0 => During::Task,
+        _ => During::Interrupt,
+    }
+}
+
+/// Text that ends at its first zero. Programs choose their names: these bytes may be anything.
+fn lossy(bytes: &[u8]) -> String {
+    let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_could_run_on_is_told_from_one_that_waits_and_one_that_ended() {
+        assert_eq!([0, 0x100].map(left), [Left::Runnable; 2]);
+        assert_eq!([1, 2, 0x80, 0x102].map(left), [Left::Blocked; 4]);
+        assert_eq!([0x10, 0x20].map(left), [Left::Dead; 2]);
+    }
+
+    #[test]
+    fn interrupts_are_told_from_tasks_whatever_else_the_flags_say() {
+        assert_eq!([0, 0x01, 0x04, 0x20, 0x80].map(during), [During::Task; 5]);
+        assert_eq!([0x08, 0x10, 0x40, 0x0d].map(during), [During::Interrupt; 4]);
+    }
+
+    #[test]
+    fn names_are_any_bytes_up_to_the_first_zero() {
+        assert_eq!(lossy(b"sort\0rest"), "sort");
+        assert_eq!(lossy(b"\xff\x1b[2J"), "\u{fffd}\u{1b}[2J");
+        assert_eq!(lossy(b""), "");
+    }
+
+    impl Decoder {
+        /// One whose kernel numbers the events as we list them, and has four bytes for each field.
+        pub(in crate::commands::record) fn for_tests() -> Self {
+            let symbols = Symbols::parse("1 t flush_tlb_func\n2 t on_each_cpu_cond_mask\n");
+            let common = [("common_type", 0, 2), ("common_flags", 2, 1), ("common_pid", 4, 4)];
+            let known = (0_u16..).zip(WANTED).map(|(id, wanted)| {
+                let mut format = format!("ID: {id}\n");
+                let own = wanted.fields.iter().enumerate().map(|(n, name)| (*name, 8 + 4 * n, 4));
+                for (name, offset, size) in common.into_iter().chain(own) {
+                    format += &format!("\tfield:int {name};\toffset:{offset};\tsize:{size};\n");
+                }
+                Known::new(wanted, &Layout::parse(&format).expect("a layout"))
+            });
+            let id = Field { offset: 0, size: 2 };
+            Self { symbols: symbols.expect("symbols"), known: known.collect(), id }
+        }
+
+        /// What `event` is numbered there.
+        pub(in crate::commands::record) fn id_for_tests(event: &str) -> u8 {
+            let index = WANTED.iter().position(|wanted| wanted.event == event);
+            index.expect("an event") as u8
+        }
+    }
+
+    #[test]
+    fn events_of_any_bytes_are_understood_or_not_but_never_panic() {
+        let decoder = Decoder::for_tests();
+        for id in 0..WANTED.len() as u8 + 2 {
+            let event = |length| decoder.event(7, 1, &[&[id], &[0; 63][..length]].concat());
+            assert_eq!(event(63).is_some(), usize::from(id) < WANTED.len(), "{id}");
+            // Each needs its flags and its task at least.
+            assert!((0..7).all(|length| event(length).is_none()), "{id}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! One order of all events, from many buffers that are each in order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+
+use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
+
+use super::decode::Decoder;
+use super::page::{Cursor, PageFormat, Step};
+use super::spool::{Spooled, Stream};
+
+/// Calls `emit` with every event of `spooled` in the order of time. One page of each stream is in
+/// memory at once.
+///
+/// # Errors
+///
+/// Those of reading the pages, and those of `emit`.
+pub(super) fn merge<E: From<io::Error>>(
+    spooled: &Spooled,
+    format: PageFormat,
+    decoder: &Decoder,
+    mut emit: impl FnMut(RawEvent) -> Result<(), E>,
+) -> Result<(), E> {
+    let reader = |stream| Reader::new(spooled, stream, format, decoder);
+    let mut readers: Vec<_> = spooled.streams.iter().map(reader).collect();
+    let mut heads = BinaryHeap::new();
+    let mut events = Vec::with_capacity(readers.len());
+    for (index, reader) in readers.iter_mut().enumerate() {
+        let event = reader.next()?;
+        heads.extend(event.as_ref().map(|event| Reverse((event.time_ns, index))));
+        events.push(event);
+    }
+    while let Some(Reverse((_, index))) = heads.pop() {
+        let next = readers[index].next()?;
+        heads.extend(next.as_ref().map(|event| Reverse((event.time_ns, index))));
+        if let Some(event) = std::mem::replace(&mut events[index], next) {
+            emit(event)?;
+        }
+    }
+    Ok(())
+}
+
+/// The events of one stream.
+struct Reader<'a> {
+    spooled: &'a Spooled,
+    stream: &'a Stream,
+    format: PageFormat,
+    decoder: &'a Decoder,
+    next_page: usize,
+    page: Vec<u8>,
+    cursor: Option<Cursor>,
+    /// Of the event before.
+    time_ns: u64,
+    /// Of what was lost, how much is still to be said at the end.
+    lost_unsaid: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn new(
+        spooled: &'a Spooled,
+        stream: &'a Stream,
+        format: PageFormat,
+        decoder: &'a Decoder,
+    ) -> Self {
+        Self {
+            spooled,
+            stream,
+            format,
+            decoder,
+            next_page: 0,
+            page: Vec::new(),
+            cursor: None,
+            time_ns: 0,
+            lost_unsaid: stream.lost_unsaid,
+        }
+    }
+
+    /// The next event that concerns a recording.
+    fn next(&mut self) -> io::Result<Option<RawEvent>> {
+        loop {
+            let Some(cursor) = &mut self.cursor else {
+                match self.turn()? {
+                    Turned::End => {
+                        let count = std::mem::take(&mut self.lost_unsaid);
+                        return Ok((count > 0).then(|| self.lost(count)));
+                    }
+                    Turned::Page { lost: None } => continue,
+                    Turned::Page { lost: Some(count) } => return Ok(Some(self.lost(count))),
+                }
+            };
+            match cursor.next(&self.page) {
+                None => self.cursor = None,
+                // What follows on this page is lost, however much it is.
+                Some(Step::Damaged) => return Ok(Some(self.lost(0))),
+                Some(Step::Event { time_ns, bytes }) => {
+                    // Where the clock is being adjusted, CPUs may see it go back an instant.
+                    self.time_ns = time_ns.max(self.time_ns);
+                    let bytes = self.page.get(bytes).unwrap_or_default();
+                    let event = self.decoder.event(self.time_ns, self.stream.cpu, bytes);
+                    if event.is_some() {
+                        return Ok(event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes to the next page.
+    fn turn(&mut self) -> io::Result<Turned> {
+        if !self.spooled.read(self.stream, self.next_page, &mut self.page)? {
+            return Ok(Turned::End);
+        }
+        self.next_page += 1;
+        // It had a header when it was kept.
+        let Some(header) = self.format.header(&self.page) else {
+            return Ok(Turned::Page { lost: Some(0) });
+        };
+        self.cursor = Some(header.cursor());
+        self.time_ns = self.time_ns.max(header.time_ns);
+        Ok(Turned::Page { lost: header.lost })
+    }
+
+    fn lost(&self, count: u64) -> RawEvent {
+        RawEvent {
+            time_ns: self.time_ns,
+            cpu: self.stream.cpu,
+            // Nobody's doing.
+            tid: Tid(0),
+            during: During::Interrupt,
+            kind: RawKind::Lost { count },
+        }
+    }
+}
+
+/// Whether there was a next page, and how many events were lost before it, if any were.
+enum Turned {
+    End,
+    Page { lost: Option<u64> },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spool::Spool;
+    use super::*;
+    use crate::output::{Existing, Output};
+
+    const FORMAT: &str = "field: u64 timestamp; offset:0; size:8;\n\
+        field: local_t commit; offset:8; size:8;\nfield: char data; offset:16; size:4080;\n";
+    /// Events were lost, and how many stands at the page's end.
+    const LOST: u64 = 3 << 30;
+
+    /// A page of `sched_process_exit` of task 5, `deltas_ns` apart; one of no known event between.
+    fn page(time_ns: u64, deltas_ns: &[u32], lost: Option<u64>) -> Vec<u8> {
+        let id = Decoder::id_for_tests("sched/sched_process_exit");
+        let mut events = Vec::new();
+        for delta_ns in deltas_ns {
+            for (id, delta_ns) in [(200, 0), (id, *delta_ns)] {
+                events.extend((2 | delta_ns << 5).to_le_bytes());
+                events.extend([id, 0, 0, 0, 5, 0, 0, 0]);
+            }
+        }
+        let commit = events.len() as u64 | lost.map_or(0, |_| LOST);
+        let count = lost.map_or(Vec::new(), |lost| lost.to_le_bytes().to_vec());
+        [&time_ns.to_le_bytes()[..], &commit.to_le_bytes(), &events, &count].concat()
+    }
+
+    /// When and where, and how many were lost.
+    fn merged(streams: &[(u32, &[Vec<u8>])], lost: u64) -> Vec<(u64, u32, Option<u64>)> {
+        let format = PageFormat::parse(FORMAT).expect("a format");
+        let directory = tempfile::tempdir().expect("a directory");
+        let output = Output::new(&directory.path().join("x"), Existing::Keep).expect("an output");
+        let cpus = streams.iter().map(|(cpu, _)| *cpu);
+        let mut spool = Spool::new(&output, cpus).expect("a file");
+        for (index, (_, pages)) in streams.iter().enumerate() {
+            for page in *pages {
+                spool.add(index, page, &format.header(page).expect("a header")).expect("room");
+            }
+            spool.set_lost(index, lost);
+        }
+        let mut found = Vec::new();
+        merge(&spool.finish().expect("room"), format, &Decoder::for_tests(), |event| {
+            let lost = match event.kind {
+                RawKind::Lost { count } => Some(count),
+                _ => None,
+            };
+            found.push((event.time_ns, event.cpu, lost));
+            Ok::<_, io::Error>(())
+        })
+        .expect("pages");
+        found
+    }
+
+    #[test]
+    fn streams_are_merged_by_time_over_the_ends_of_pages() {
+        let first = [page(100, &[10, 10], None), page(150, &[10], None)];
+        let second = [page(90, &[5, 20, 35, 100], None)];
+        let times: Vec<_> =
+            merged(&[(0, &first), (3, &second), (1, &[])], 0).iter().map(|e| (e.0, e.1)).collect();
+        assert_eq!(times, [(95, 3), (110, 0), (115, 3), (120, 0), (150, 3), (160, 0), (250, 3)]);
+    }
+
+    #[test]
+    fn lost_events_are_told_where_they_were_lost_and_the_rest_at_the_end() {
+        let pages = [page(100, &[1], None), page(200, &[1], Some(7)), page(300, &[], Some(0))];
+        let events = [(101, 4, None), (200, 4, Some(7)), (201, 4, None), (300, 4, Some(0))];
+        assert_eq!(merged(&[(4, &pages)], 7), events);
+        assert_eq!(merged(&[(4, &pages)], 9)[4..], [(300, 4, Some(2))]);
+    }
+
+    #[test]
+    fn time_does_not_go_back_in_a_stream() {
+        let pages = [page(100, &[9], None), page(105, &[1, 9], None)];
+        let times: Vec<_> = merged(&[(0, &pages)], 0).iter().map(|event| event.0).collect();
+        assert_eq!(times, [109, 109, 115]);
+    }
+}

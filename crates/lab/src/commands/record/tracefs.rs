@@ -1,0 +1,217 @@
+//! The kernel's tracing, and instances of it that are ours alone.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::error::RecordError;
+use super::page::PageFormat;
+
+/// Where tracefs is, or was before it had a place of its own.
+const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// How the names of our instances begin; a process number and a scope follow.
+const PREFIX: &str = "shootdown-";
+/// More than any file of tracefs has that must be read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// The tasks whose events are traced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The command and its descendants. The kernel lets a wake-up pass if either side is one.
+    Command,
+    /// All tasks: another program's switches decide whether a CPU is idle, lazy or elsewhere.
+    System,
+}
+
+/// The kernel's tracing.
+#[derive(Debug)]
+pub(super) struct Tracefs {
+    root: PathBuf,
+}
+
+impl Tracefs {
+    /// # Errors
+    ///
+    /// If it isn't mounted.
+    pub(super) fn find() -> Result<Self, RecordError> {
+        let mut roots = ROOTS.iter().map(PathBuf::from);
+        let root = roots.find(|root| root.join("instances").is_dir());
+        root.map(|root| Self { root }).ok_or(RecordError::NoTracefs)
+    }
+
+    /// How `event` is laid out; `None` if there is no such event.
+    pub(super) fn format(&self, event: &str) -> Result<Option<String>, RecordError> {
+        let path = self.root.join("events").join(event).join("format");
+        match read(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(RecordError::kernel(&path, error)),
+        }
+    }
+
+    /// Where this process's instance for `scope` is, or would be.
+    pub(super) fn instance(&self, scope: Scope) -> PathBuf {
+        let what = match scope {
+            Scope::Command => "tasks",
+            Scope::System => "system",
+        };
+        self.instances().join(format!("{PREFIX}{}-{what}", std::process::id()))
+    }
+
+    /// Removes the instances of recorders that are no more. One that is in use stays: the kernel
+    /// sees to that.
+    pub(super) fn remove_stale(&self) {
+        let entries = fs::read_dir(self.instances()).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+            let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                // If it can't be removed, it is none of ours, or in the way of nobody.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+
+    fn instances(&self) -> PathBuf {
+        self.root.join("instances")
+    }
+}
+
+/// An instance, with buffers of its own. Whoever made it has it removed, by a
+/// [`Guard`](super::guard::Guard).
+#[derive(Debug)]
+pub(super) struct Instance {
+    path: PathBuf,
+}
+
+impl Instance {
+    /// Makes it, with its events enabled, but does not trace yet.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not make it, or has no memory for two buffers of `buffer_kib` per CPU.
+    pub(super) fn new(
+        tracefs: &Tracefs,
+        scope: Scope,
+        events: impl Iterator<Item = &'static str>,
+        buffer_kib: u32,
+    ) -> Result<Self, RecordError> {
+        let instance = Self { path: tracefs.instance(scope) };
+        let path = &instance.path;
+        fs::create_dir(path).map_err(|error| RecordError::kernel(path, error))?;
+        instance.set("tracing_on", "0")?;
+        instance.set("buffer_size_kb", &buffer_kib.to_string()).map_err(|error| match error {
+            RecordError::Kernel { error, .. } if is_out_of_memory(&error) => {
+                RecordError::NoMemory { buffer_kib }
+            }
+            error => error,
+        })?;
+        instance.set("trace_clock", "mono")?;
+        // Who waits for a buffer is woken when a quarter of it is full. Older kernels only know
+        // half, which will do.
+        let _ = instance.set("buffer_percent", "25");
+        if scope == Scope::Command {
+            instance.set("options/event-fork", "1")?;
+        }
+        for event in events {
+            instance.set(&format!("events/{event}/enable"), "1")?;
+        }
+        Ok(instance)
+    }
+
+    /// Follows the task `pid` and what it forks, and no one else.
+    pub(super) fn follow(&self, pid: u32) -> Result<(), RecordError> {
+        self.set("set_event_pid", &pid.to_string())
+    }
+
+    /// How many of the tasks that are followed still live. The kernel lists one that was waited for
+    /// a little longer.
+    pub(super) fn followed(&self) -> Result<usize, RecordError> {
+        let tasks = self.read("set_event_pid")?;
+        let lives = |task: &&str| Path::new("/proc").join(task).exists();
+        Ok(tasks.split_whitespace().filter(lives).count())
+    }
+
+    pub(super) fn start(&self) -> Result<(), RecordError> {
+        self.set("tracing_on", "1")
+    }
+
+    pub(super) fn stop(&self) -> Result<(), RecordError> {
+        self.set("tracing_on", "0")
+    }
+
+    /// How its pages are laid out.
+    pub(super) fn page_format(&self) -> Result<PageFormat, RecordError> {
+        let text = self.read("events/header_page")?;
+        PageFormat::parse(&text).ok_or(RecordError::NoEvent { event: "header_page" })
+    }
+
+    /// The CPUs that have a buffer, in ascending order.
+    pub(super) fn cpus(&self) -> Result<Vec<u32>, RecordError> {
+        let path = self.path.join("per_cpu");
+        let entries = fs::read_dir(&path).map_err(|error| RecordError::kernel(&path, error))?;
+        let number = |name: &str| name.strip_prefix("cpu")?.parse().ok();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let mut cpus: Vec<_> = names.filter_map(|name| number(name.to_str()?)).collect();
+        cpus.sort_unstable();
+        Ok(cpus)
+    }
+
+    /// Where the events of `cpu` are read from.
+    pub(super) fn buffer(&self, cpu: u32) -> PathBuf {
+        self.path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"))
+    }
+
+    /// How many events of `cpu` found no room.
+    pub(super) fn lost(&self, cpu: u32) -> Result<u64, RecordError> {
+        let text = self.read(&format!("per_cpu/cpu{cpu}/stats"))?;
+        Ok(text.lines().filter_map(parse_lost).sum())
+    }
+
+    fn read(&self, file: &str) -> Result<String, RecordError> {
+        let path = self.path.join(file);
+        read(&path).map_err(|error| RecordError::kernel(&path, error))
+    }
+
+    fn set(&self, file: &str, value: &str) -> Result<(), RecordError> {
+        let path = self.path.join(file);
+        fs::write(&path, value).map_err(|error| RecordError::kernel(&path, error))
+    }
+}
+
+/// A file of tracefs. Some of them end after their first read, however little that asked for, and
+/// what the standard library asks for first is little.
+fn read(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let (mut text, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            count => text.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+fn is_out_of_memory(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::OutOfMemory
+}
+
+/// Of a line of `stats`: overwritten while nobody read, written over while being read, refused.
+fn parse_lost(line: &str) -> Option<u64> {
+    let (name, count) = line.split_once(':')?;
+    let is_loss = matches!(name, "overrun" | "commit overrun" | "dropped events");
+    is_loss.then(|| count.trim().parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_lose_an_event_counts() {
+        let stats = "entries: 129\noverrun: 3\ncommit overrun: 20\nbytes: 1088\n\
+            oldest event ts:  5.1\nnow ts: 7.4\ndropped events: 100\nread events: 129\n";
+        assert_eq!(stats.lines().filter_map(parse_lost).sum::<u64>(), 123);
+    }
+}

@@ -1,0 +1,165 @@
+//! Tests of the parts.
+
+use super::super::verdict::{Fidelity, Schedule};
+use super::*;
+use crate::error::Violations;
+
+fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
+    DesignRow {
+        time_error_ns: 0,
+        design,
+        time_ns,
+        ipis_sent,
+        ipis_coalesced: 3,
+        ipis_to_lazy: 1,
+        ipis_to_absent: 0,
+        flushes_full: 2,
+        flushes_ranged: 1516,
+        pages_invalidated: 1520,
+        tlb_refills: 15_610,
+        switches: 146,
+        switches_without_flush: 139,
+        shootdown_wait_ns: Wait { p50: 870, p99: 6_540, max: 12_345 },
+        interrupted_ns: 1_164_213,
+        violations: 0,
+        hazards: 0,
+        flushes_at_switch: 7,
+    }
+}
+
+fn verdict(schedule: Schedule) -> Verdict {
+    let designs = vec![
+        row(Design::LINUX_4_12, 1_000, 900_000_000),
+        row(Design::LINUX_7_0, 752, 877_000_000),
+        row(Design::SHOOTDOWN, 48, 873_000_000),
+    ];
+    let kernel = Kernel { ipis_sent: 751, flushes_full: 1, flushes_ranged: 1300 };
+    Verdict {
+        runs: if schedule == Schedule::Simulated { 16 } else { 1 },
+        trace: "traces/xz.shootdown".to_owned(),
+        machine: "emerald-rapids-kvm".to_owned(),
+        seed: 1,
+        fidelity: Fidelity::new(schedule, &designs, &kernel),
+        designs,
+        kernel,
+        schedule,
+        recording: Recording {
+            command: vec!["xz".to_owned(), "-T2".to_owned()],
+            kernel: "6.18".to_owned(),
+            processor: "Some Processor".to_owned(),
+            cpus: 2,
+            threads: 3,
+            spaces: 2,
+            records: 11_155,
+            lost: 0,
+            time_ns: 870_642_139,
+            faults: 7_788,
+            calls: 57,
+            ipis_by_others: 0,
+        },
+    }
+}
+
+fn comparison() -> Comparison {
+    let verdicts = vec![verdict(Schedule::Recorded), verdict(Schedule::Simulated)];
+    Comparison { verdicts, too_few_cpus: None }
+}
+
+#[test]
+fn what_is_said_of_a_recording_is_as_reviewed() {
+    let comparison = comparison();
+    let words = facts(&comparison)
+        + &fidelity(&comparison)
+        + &tables::side_by_side(&comparison.verdicts).html();
+    insta::assert_snapshot!(words);
+}
+
+#[test]
+fn the_recorded_kernel_comes_first_and_each_has_its_colour() {
+    let comparison = comparison();
+    let part = plots(&comparison.verdicts);
+    assert_eq!(part.matches("<svg ").count(), 6);
+    let of = |bars: Vec<Bar>| bars.iter().map(|bar| bar.of).collect::<Vec<_>>();
+    let all = [Of::Reality, Of::Design, Of::Design, Of::Ours];
+    assert_eq!(of(interrupts(comparison.main())), all);
+    assert_eq!(of(flushes(comparison.main())), all);
+    assert_eq!(of(waits(comparison.main())), all[1..]);
+    assert_eq!(flushes(comparison.main())[0].ends, [1.0, 1301.0]);
+}
+
+#[test]
+fn nothing_from_a_recording_is_markup_or_hidden() {
+    let hostile = "<script>\"'&\u{1b}[2J\n\u{202e}";
+    let mut comparison = comparison();
+    for verdict in &mut comparison.verdicts {
+        verdict.trace = format!("traces/{hostile}");
+        verdict.machine = hostile.to_owned();
+        verdict.recording.command = vec![hostile.to_owned(); 2];
+        verdict.recording.kernel = hostile.to_owned();
+        verdict.recording.processor = hostile.to_owned();
+    }
+    let plain = part(&[super::tests::comparison()]);
+    let part = part(&[comparison]);
+    let shown = "&lt;script&gt;&quot;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
+    // Twice as the file's name, and in each of the facts, of which the command has two.
+    assert_eq!(part.matches(shown).count(), 8);
+    assert!(!part.contains("<script") && !part.contains('\u{1b}') && !part.contains('\u{202e}'));
+    // Nothing else has changed: neither an element nor an attribute more.
+    for sign in ['<', '>', '"'] {
+        assert_eq!(part.matches(sign).count(), plain.matches(sign).count(), "{sign}");
+    }
+}
+
+#[test]
+fn the_sentence_says_what_is_better_and_what_is_worse() {
+    let linux = row(Design::LINUX_7_0, 100, 1_000_000);
+    let ours = |ipis_sent, time_ns| sentence(&row(Design::SHOOTDOWN, ipis_sent, time_ns), &linux);
+    assert_eq!(
+        ours(25, 900_000),
+        "shootdown sends 25 interrupts where linux-7.0 sends 100 (75.0 % fewer), takes 100 µs less \
+         (10.00 %), and never lets a dead translation be used."
+    );
+    assert_eq!(
+        ours(101, 1_000_100),
+        "shootdown sends 101 interrupts where linux-7.0 sends 100 (1.00 % more), takes 100 ns \
+         longer (0.01 %), and never lets a dead translation be used."
+    );
+    let unsure = DesignRow { time_error_ns: 60_000, ..row(Design::SHOOTDOWN, 25, 900_000) };
+    assert!(sentence(&unsure, &linux).contains("takes the same time (± 120 µs)"));
+    assert!(ours(100, 1_000_001).contains("as many interrupts as linux-7.0 (100), takes the same"));
+    let bad = DesignRow { violations: 2, ..row(Design::SHOOTDOWN, 1, 1) };
+    assert!(sentence(&bad, &linux).ends_with("and lets 2 dead translations be used."));
+}
+
+#[test]
+fn a_violation_is_seen_wherever_it_is_counted() {
+    let mut comparison = comparison();
+    assert!(comparison.violated().is_ok());
+    comparison.verdicts[1].designs[2].violations = 2;
+    assert_eq!(comparison.violated(), Violations::none_in([2].into_iter()));
+    let part = part(&[comparison]);
+    assert_eq!(part.matches("class=\"verdict bad\"").count(), 1);
+    assert_eq!(part.matches("<b class=\"bad\">2</b>").count(), 2, "in its row and in the overview");
+}
+
+#[test]
+fn with_too_few_cpus_the_page_says_what_would_do() {
+    let error = TooFewCpus {
+        recorded: 16,
+        machine: 2,
+        name: "emerald-rapids-kvm".to_owned(),
+        known: vec!["xeon-2s"],
+    };
+    let verdicts = vec![verdict(Schedule::Simulated)];
+    let part = part(&[Comparison { verdicts, too_few_cpus: Some(error) }]);
+    assert!(part.contains("16 CPUs were recorded, and this machine has 2"), "{part}");
+    assert!(part.contains("<code>--machine xeon-2s</code>"), "{part}");
+    assert_eq!(part.matches("<svg ").count(), 3);
+}
+
+#[test]
+fn a_ratio_far_from_one_is_said_to_be_off() {
+    assert_eq!(closeness(Some(0.9), 10), "within 10 %");
+    assert_eq!(closeness(Some(8.0 / 9.0), 1), "off by 1, 11 %");
+    assert_eq!(closeness(None, 3), "the kernel did none");
+}

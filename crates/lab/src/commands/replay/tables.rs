@@ -1,0 +1,54 @@
+//! The figures of a design, and the tables that have them.
+
+use super::verdict::{DesignRow, Verdict};
+use crate::render::table::{Cell, Figure, Medium, Table, figure};
+
+/// The figures of a design. Texts have those that have a name there.
+const FIGURES: [Figure<DesignRow>; 15] = [
+    figure("time", "Time", "simulated", |it| Cell::Nanoseconds(it.time_ns)),
+    figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
+    figure("spared", "Interrupts", "spared", |it| Cell::Count(it.ipis_coalesced)),
+    figure("to lazy", "Interrupts", "to lazy CPUs", |it| Cell::Count(it.ipis_to_lazy)),
+    figure("to absent", "Interrupts", "to absent CPUs", |it| Cell::Count(it.ipis_to_absent)),
+    figure("", "Interrupts", "interrupted, all CPUs", |it| Cell::Nanoseconds(it.interrupted_ns)),
+    figure("full flushes", "Flushes", "full", |it| Cell::Count(it.flushes_full)),
+    figure("ranged", "Flushes", "ranged", |it| Cell::Count(it.flushes_ranged)),
+    figure("", "Flushes", "at a switch", |it| Cell::Count(it.flushes_at_switch)),
+    figure("refills", "Flushes", "TLB refills", |it| Cell::Count(it.tlb_refills)),
+    figure("wait p50", WAIT, "p50", |it| Cell::Nanoseconds(it.shootdown_wait_ns.p50)),
+    figure("p99", WAIT, "p99", |it| Cell::Nanoseconds(it.shootdown_wait_ns.p99)),
+    figure("max", WAIT, "max", |it| Cell::Nanoseconds(it.shootdown_wait_ns.max)),
+    figure("violations", "Safety", "violations", |it| Cell::Alarm(it.violations)),
+    figure("", "Safety", "hazards", |it| Cell::Count(it.hazards)),
+];
+
+const WAIT: &str = "Wait for a flush";
+
+/// A line for each design.
+pub(super) fn designs(verdict: &Verdict) -> Table {
+    let figures = || FIGURES.iter().filter(|figure| !figure.in_text.is_empty());
+    let table = Table::default().left(["design"]);
+    let mut table = figures().fold(table, |table, figure| table.figure(figure, Medium::Text));
+    for row in &verdict.designs {
+        let cells = figures().map(|figure| (figure.cell)(row));
+        table.row([row.design.name().into()].into_iter().chain(cells));
+    }
+    table
+}
+
+/// A column for each design, for each schedule.
+pub(super) fn side_by_side(verdicts: &[Verdict]) -> Table {
+    let mut table = Table::default().left([""]);
+    for verdict in verdicts {
+        let designs = verdict.designs.iter().map(|row| row.design.name());
+        table = table.group(&format!("{} schedule", verdict.schedule.name()), designs);
+    }
+    for part in FIGURES.chunk_by(|one, other| one.on_page.0 == other.on_page.0) {
+        table.part(part[0].on_page.0);
+        for Figure { on_page: (_, name), cell, .. } in part {
+            let cells = verdicts.iter().flat_map(|verdict| &verdict.designs).map(cell);
+            table.row([Cell::from(*name)].into_iter().chain(cells));
+        }
+    }
+    table
+}

@@ -1,0 +1,108 @@
+//! Verdicts for people.
+
+use super::tables;
+use super::verdict::{Fidelity, Recording, Verdict, chance_ns, percent, sentence};
+use crate::error::shown;
+use crate::render::table::Table;
+use crate::render::{duration, grouped, significant};
+
+/// What was recorded, what each design did with it, and how far to trust that.
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let Verdict { recording, kernel, .. } = verdict;
+    let mut text = about(&verdict.trace, recording);
+    text += &format!(
+        "\nreplayed on {}, {} schedule{}\n\n{}",
+        shown(&verdict.machine),
+        verdict.schedule.name(),
+        if verdict.runs > 1 { format!(", mean of {} runs", verdict.runs) } else { String::new() },
+        tables::designs(verdict)
+    );
+    text += &format!(
+        "\nthe recorded kernel: {} interrupts, {} full flushes, {} ranged\n",
+        grouped(kernel.ipis_sent),
+        grouped(kernel.flushes_full),
+        grouped(kernel.flushes_ranged),
+    );
+    text += &fidelity(&verdict.fidelity);
+    if let Some((ours, linux)) = verdict.ours_and_linux() {
+        text += &format!("{}\n", sentence(ours, linux));
+    }
+    text
+}
+
+/// A line for each replay: the recorded kernel, today's Linux, and this engine.
+pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> String {
+    let mut table = Table::default().left(["recording", "schedule"]).right([
+        "kernel sent",
+        "linux-7.0",
+        "shootdown",
+        "time saved",
+        "violations",
+    ]);
+    for verdict in verdicts {
+        let Some((ours, linux)) = verdict.ours_and_linux() else { continue };
+        let kernel = match verdict.fidelity.ipis_ratio {
+            Some(_) => grouped(verdict.kernel.ipis_sent),
+            None => String::new(),
+        };
+        let chance_ns = chance_ns(ours, linux);
+        let saved = match ours.time_ns.abs_diff(linux.time_ns) {
+            difference_ns if chance_ns > 0 && difference_ns <= chance_ns => {
+                format!("± {:.2} %", percent(linux.time_ns, linux.time_ns + chance_ns))
+            }
+            _ => format!("{:.2} %", -percent(linux.time_ns, ours.time_ns)),
+        };
+        table.row([
+            shown(&verdict.trace),
+            verdict.schedule.name().to_owned(),
+            kernel,
+            grouped(linux.ipis_sent),
+            grouped(ours.ipis_sent),
+            saved,
+            grouped(ours.violations),
+        ]);
+    }
+    table.to_string()
+}
+
+/// What was recorded, in two lines.
+fn about(trace: &str, recording: &Recording) -> String {
+    let command: Vec<_> = recording.command.iter().map(shown).collect();
+    let mut text = format!(
+        "{}: {}\n{} on {} CPUs ({}, Linux {}): {} threads, {} address spaces, {} memory calls, \
+         {} faults\n",
+        shown(trace),
+        command.join(" "),
+        duration(recording.time_ns),
+        recording.cpus,
+        shown(&recording.processor),
+        shown(&recording.kernel),
+        grouped(recording.threads as u64),
+        grouped(recording.spaces as u64),
+        grouped(recording.calls),
+        grouped(recording.faults),
+    );
+    if recording.lost > 0 {
+        text += &format!("{} events were lost: counts are too low\n", grouped(recording.lost));
+    }
+    if recording.ipis_by_others > 0 {
+        text += &format!(
+            "{} interrupts more came from outside of the program (reclaim, write-back), and are \
+             not replayed\n",
+            grouped(recording.ipis_by_others)
+        );
+    }
+    text
+}
+
+fn fidelity(fidelity: &Fidelity) -> String {
+    let (Some(ipis), Some(flushes)) = (fidelity.ipis_ratio, fidelity.flushes_ratio) else {
+        return String::new();
+    };
+    format!(
+        "linux-7.0 sent {} times the interrupts that the kernel did, and flushed {} times as \
+         often\n",
+        significant(ipis),
+        significant(flushes),
+    )
+}

@@ -1,0 +1,217 @@
+//! `shootdown reproduce`: simulates the studies and prints published, predicted and own results.
+
+mod csv;
+mod json;
+pub(crate) mod page;
+mod tables;
+pub(crate) mod text;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use indicatif::ProgressBar;
+use rayon::prelude::*;
+use shootdown_designs::Design;
+use shootdown_sim::machine::Machine;
+
+use crate::error::{Failure, UserError, Violations, shown};
+use crate::output::{Output, print};
+use crate::render::{Format, Printed};
+use crate::studies::{
+    CONTEXT_SWITCHES, Choice, Conditions, Experiment, Results, Row, Runs, Scale, Scaling,
+    Simulated, Study, experiments, simulate,
+};
+use crate::{machines, progress};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shootdown reproduce
+  shootdown reproduce --only 000 --seed 7
+  shootdown reproduce --format json | jq '.rows[].predicted'
+  shootdown reproduce --machine my-laptop.toml --report report.html
+
+The same seed gives the same bytes.";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reproduce {
+    /// Where the simulator's random numbers start
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How to print the rows
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Only the experiments of this seed document, such as 000
+    #[arg(long, value_name = "SEED")]
+    only: Option<String>,
+    /// Write a page with plots, which needs nothing else, to this file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Run every experiment on this machine, by name or .toml file, instead of its own
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
+    /// Simulate less: seconds instead of minutes, and less exact
+    #[arg(long)]
+    quick: bool,
+}
+
+/// There is no such study.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no experiment of seed `{}`", shown(.0))]
+pub(crate) struct UnknownStudy(String);
+
+impl UserError for UnknownStudy {
+    fn remedy(&self) -> String {
+        format!("--only {}", Study::ALL.map(Study::number).join(" or --only "))
+    }
+}
+
+impl Printed for Results {
+    fn text(&self) -> String {
+        text::results(self)
+    }
+
+    fn csv(&self) -> String {
+        csv::rows(&self.rows)
+    }
+}
+
+impl Reproduce {
+    pub(crate) fn run(&self) -> Result<(), Failure> {
+        let page =
+            self.report.as_ref().map(|path| Output::page(path, "--report", &[])).transpose()?;
+        let results = self.request()?.results()?;
+        if let Some(page) = &page {
+            page.write(&page::page_of(&results, &page::Others::default()))?;
+        }
+        print(&results.in_format(self.format))?;
+        if let Some(page) = &page {
+            eprintln!("\nreport: {}", shown(page.path()));
+        }
+        Ok(violated(&results)?)
+    }
+
+    fn request(&self) -> Result<Request, Failure> {
+        let study = |number: &String| {
+            let mut studies = Study::ALL.into_iter();
+            studies.find(|study| study.number() == number).ok_or(UnknownStudy(number.clone()))
+        };
+        Ok(Request {
+            seed: self.seed,
+            scale: if self.quick { Scale::Quick } else { Scale::Full },
+            only: self.only.as_ref().map(study).transpose()?,
+            machine: self.machine.as_deref().map(machines::find).transpose()?,
+        })
+    }
+}
+
+/// Which experiments to run, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The seed of random numbers.
+    pub(crate) seed: u64,
+    pub(crate) scale: Scale,
+    /// The study, if not all of them.
+    pub(crate) only: Option<Study>,
+    /// The machine, if not each experiment's own.
+    pub(crate) machine: Option<Machine>,
+}
+
+/// The experiments that were asked for, each with its conditions.
+type Chosen = Vec<(Experiment, Conditions)>;
+
+impl Request {
+    /// Runs the experiments, and shows progress meanwhile.
+    pub(crate) fn results(&self) -> Result<Results, Failure> {
+        let chosen = self.chosen()?;
+        let bar = self.progress(&chosen);
+        let found = self.run(&chosen, &bar);
+        bar.finish_and_clear();
+        found
+    }
+
+    fn run(&self, chosen: &Chosen, bar: &ProgressBar) -> Result<Results, Failure> {
+        let row = |(experiment, conditions): &_| row(experiment, conditions, bar);
+        let rows = chosen.iter().map(row).collect::<Result<_, _>>()?;
+        bar.set_message("more and fewer CPUs");
+        let scaling = scaled(chosen)
+            .map(|(experiment, conditions)| Scaling::of(experiment, conditions, || bar.inc(1)));
+        let scaling = scaling.transpose()?;
+        bar.set_message("interrupt or broadcast");
+        let choice = self.chooses().then(|| Choice::of(self.seed, self.scale, || bar.inc(1)));
+        let mut machines: Vec<Machine> = Vec::new();
+        for (_, Conditions { machine, .. }) in chosen {
+            if machines.iter().all(|known| known.name != machine.name) {
+                machines.push(machine.clone());
+            }
+        }
+        let choice = choice.transpose()?;
+        Ok(Results { rows, scaling, choice, seed: self.seed, scale: self.scale, machines })
+    }
+
+    fn chosen(&self) -> Result<Chosen, Failure> {
+        let runs = Runs::default();
+        let is_wanted =
+            |experiment: &&Experiment| self.only.is_none_or(|study| study == experiment.study);
+        let chosen = |experiment: &Experiment| {
+            let machine = match &self.machine {
+                Some(machine) => machine.clone(),
+                None => experiment.machine.machine()?,
+            };
+            let conditions =
+                Conditions { machine, seed: self.seed, scale: self.scale, runs: runs.clone() };
+            let mut experiment = *experiment;
+            if self.machine.is_some() {
+                // It was fitted on its own machine.
+                experiment.calibrated_on = None;
+            }
+            Ok((experiment, conditions))
+        };
+        experiments().filter(is_wanted).map(chosen).collect()
+    }
+
+    /// Whether the choice between the ways to notify other CPUs is simulated: it concerns one
+    /// study, has its own machines, and takes as long as all other experiments together.
+    fn chooses(&self) -> bool {
+        self.only == Some(Study::Arm64SkipBroadcast) && self.machine.is_none()
+    }
+
+    fn progress(&self, chosen: &Chosen) -> ProgressBar {
+        let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
+        let sizes = scaled(chosen).into_iter().map(|(_, conditions)| Scaling::runs(conditions));
+        let choices = self.chooses().then(Choice::runs);
+        let runs = designs.chain(sizes).chain(choices).sum::<usize>() as u64;
+        let bar = progress::bar(Some(runs), "{pos} of {len} runs, {elapsed}: {msg}");
+        bar.enable_steady_tick(progress::PERIOD);
+        bar
+    }
+}
+
+/// Fails if this engine let a dead translation be used.
+pub(crate) fn violated(results: &Results) -> Result<(), Violations> {
+    let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves);
+    let curves = curves.filter(|curve| curve.design == Design::SHOOTDOWN);
+    let rows = results.rows.iter().map(|row| row.shootdown().violations);
+    let choice = results.choice.iter().map(Choice::violations);
+    Violations::none_in(rows.chain(curves.map(|curve| curve.violations)).chain(choice))
+}
+
+fn row(
+    experiment: &Experiment,
+    conditions: &Conditions,
+    bar: &ProgressBar,
+) -> Result<Row, Failure> {
+    bar.set_message(experiment.workload);
+    let simulated = |design| -> Result<_, Failure> {
+        let measurement = simulate(experiment, design, conditions)?;
+        bar.inc(1);
+        Ok(Simulated { design, measurement })
+    };
+    let designs: Result<_, _> = experiment.all_designs().into_par_iter().map(simulated).collect();
+    let machine = conditions.machine.name.clone();
+    Ok(Row { experiment: *experiment, machine, designs: designs? })
+}
+
+/// The experiment that is simulated with more and fewer CPUs, if it was asked for.
+fn scaled(chosen: &Chosen) -> Option<&(Experiment, Conditions)> {
+    chosen.iter().find(|(experiment, _)| experiment.workload == CONTEXT_SWITCHES.workload)
+}

@@ -1,0 +1,39 @@
+//! Recordings, as files.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use shootdown_recording::{ReadError, Reader};
+
+use crate::error::{UserError, shown};
+
+/// A recording could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordingError {
+    #[error("{}: {error}", shown(.path))]
+    Unopened { path: PathBuf, error: io::Error },
+    #[error("{}: {error}", shown(.path))]
+    Refused { path: PathBuf, error: ReadError },
+}
+
+impl UserError for RecordingError {
+    fn remedy(&self) -> String {
+        match self {
+            Self::Unopened { .. } => "shootdown record -- COMMAND makes one".to_owned(),
+            Self::Refused { error, .. } => error.remedy().to_owned(),
+        }
+    }
+}
+
+/// Opens a recording.
+pub(crate) fn open(path: &Path) -> Result<Reader<File>, RecordingError> {
+    let file = File::open(path)
+        .map_err(|error| RecordingError::Unopened { path: path.to_owned(), error })?;
+    Reader::open(file).map_err(|error| refused(path, error))
+}
+
+/// The error of a recording whose contents could not be read.
+pub(crate) fn refused(path: &Path, error: ReadError) -> RecordingError {
+    RecordingError::Refused { path: path.to_owned(), error }
+}

@@ -1,0 +1,106 @@
+//! The results of the experiments that were asked for.
+
+use serde::Serialize;
+use shootdown_designs::Design;
+use shootdown_sim::machine::Machine;
+
+use super::choice::Choice;
+use super::experiment::{Experiment, Scale};
+use super::scaling::Scaling;
+use super::simulate::Measurement;
+use crate::render::displayed;
+
+/// A design, and what was measured under it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Simulated {
+    #[serde(serialize_with = "displayed")]
+    pub(crate) design: Design,
+    #[serde(flatten)]
+    pub(crate) measurement: Measurement,
+}
+
+/// An experiment, and its measurements.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) experiment: Experiment,
+    /// The machine that was simulated.
+    pub(crate) machine: String,
+    /// In the order of [`Experiment::all_designs`].
+    pub(crate) designs: Vec<Simulated>,
+}
+
+impl Row {
+    /// The measurement of the design before the change.
+    pub(crate) fn before(&self) -> &Measurement {
+        &self.designs[0].measurement
+    }
+
+    /// The measurement of the design after the change.
+    pub(crate) fn after(&self) -> &Measurement {
+        &self.designs[1].measurement
+    }
+
+    /// The measurement of this engine.
+    pub(crate) fn shootdown(&self) -> &Measurement {
+        &self.designs[self.designs.len() - 1].measurement
+    }
+
+    /// Dead translations that were used, under any design.
+    pub(crate) fn violations(&self) -> u64 {
+        self.designs.iter().map(|simulated| simulated.measurement.violations).sum()
+    }
+
+    /// How many times better the later design was, as published.
+    pub(crate) fn published_gain(&self) -> Option<f64> {
+        let published = self.experiment.published?;
+        Some(self.experiment.gain(published.before, published.after))
+    }
+
+    /// How many times better the later design is, as predicted.
+    pub(crate) fn predicted_gain(&self) -> f64 {
+        self.experiment.gain(self.before().value, self.after().value)
+    }
+
+    /// How many times better this engine is than the earlier design, as predicted.
+    pub(crate) fn shootdown_gain(&self) -> f64 {
+        self.experiment.gain(self.before().value, self.shootdown().value)
+    }
+
+    /// The error of the predicted gain, in percent of the published gain.
+    pub(crate) fn gain_error_percent(&self) -> Option<f64> {
+        Some(100.0 * (self.predicted_gain() / self.published_gain()? - 1.0))
+    }
+}
+
+/// The results of all experiments that were asked for.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Results {
+    pub(crate) rows: Vec<Row>,
+    /// The result for more and fewer CPUs, if it was asked for.
+    pub(crate) scaling: Option<Scaling>,
+    /// The result of the choice between the ways to notify other CPUs, if it was asked for.
+    pub(crate) choice: Option<Choice>,
+    #[serde(skip)]
+    pub(crate) seed: u64,
+    #[serde(skip)]
+    pub(crate) scale: Scale,
+    /// The machines that were simulated, each once.
+    #[serde(skip)]
+    pub(crate) machines: Vec<Machine>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests as example;
+
+    #[test]
+    fn row_counts_violations_of_all_designs() {
+        assert_eq!(example::rows()[2].violations(), 2);
+    }
+
+    #[test]
+    fn unpublished_row_has_neither_gain_nor_error() {
+        let storm = &example::rows()[3];
+        assert_eq!((storm.published_gain(), storm.gain_error_percent()), (None, None));
+    }
+}

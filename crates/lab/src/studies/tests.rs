@@ -1,0 +1,135 @@
+//! Results with invented measurements, to render.
+
+use shootdown_designs::Design;
+
+use super::experiment::Better;
+use super::scaling::Point;
+use super::{Cell, Choice, Curve, Experiment, Measurement, Pair, Results, Row, Scale, Scaling};
+use super::{Simulated, Study, experiments};
+use crate::machines::Embedded;
+
+fn measurement(value: f64, interrupts_sent: u64, interrupts_to_lazy: u64) -> Measurement {
+    Measurement { value, interrupts_sent, interrupts_to_lazy, ..Measurement::default() }
+}
+
+pub(crate) fn rows() -> Vec<Row> {
+    let fitted = Some("seed 000 before: 21.6 us");
+    let mut published = experiments();
+    let mut next = || Experiment { peers: &[], ..*published.next().expect("an experiment") };
+    let (first, second) = (Experiment { calibrated_on: fitted, ..next() }, next());
+    let before =
+        Measurement { flushes_full: 12_345, hazards: 7, ..measurement(21.5, 100_000, 99_000) };
+    let after = Measurement { flushes_ranged: 200_000, ..measurement(13.1, 1_200, 0) };
+    let rate = Experiment {
+        study: Study::PowerpcShootLazies,
+        workload: "<switch> & idle",
+        metric: "context switches",
+        unit: "M/s",
+        better: Better::Higher,
+        published: Some(Pair { before: 1.0, after: 118.0 }),
+        peers: &[Design::NAIVE],
+        ..second
+    };
+    let storm = Experiment {
+        workload: "storm",
+        metric: "interrupts per exit",
+        unit: "per exit",
+        better: Better::Lower,
+        published: None,
+        peers: &[],
+        calibrated_on: None,
+        note: Some("nobody <published> it"),
+        ..rate
+    };
+    let row = |experiment: Experiment, measurements: &[Measurement]| {
+        let designs = experiment.all_designs().into_iter().zip(measurements);
+        let simulated = |(design, &measurement)| Simulated { design, measurement };
+        Row {
+            machine: experiment.machine.name.to_owned(),
+            experiment,
+            designs: designs.map(simulated).collect(),
+        }
+    };
+    vec![
+        row(first, &[before, after, measurement(12.03, 0, 0)]),
+        row(
+            second,
+            &[
+                Measurement { broadcasts: 9, broadcast_wait_ns: 31_500, ..measurement(1.85, 9, 9) },
+                Measurement { tags_taken: 300, rollovers: 1, ..measurement(1.2, 3, 0) },
+                measurement(1.0, 2, 0),
+            ],
+        ),
+        row(
+            rate,
+            &[
+                measurement(0.98, 0, 0),
+                measurement(101.0, 5, 5),
+                Measurement { interrupts_to_absent: 4, violations: 2, ..measurement(0.5, 8, 1) },
+                measurement(131.4, 0, 0),
+            ],
+        ),
+        row(
+            storm,
+            &[
+                Measurement {
+                    held_tables_peak: 1200,
+                    held_tables_overflows: 1,
+                    ..measurement(0.0, 0, 0)
+                },
+                measurement(2.97, 297, 297),
+                Measurement { held_tables_peak: 300, ..measurement(0.0, 0, 0) },
+            ],
+        ),
+    ]
+}
+
+pub(crate) fn results() -> Results {
+    let curve = |design, rates: [f64; 3]| {
+        let point = |(cpus, rate)| Point { cpus, rate };
+        Curve::new(design, [2, 192, 4096].into_iter().zip(rates).map(point).collect(), 0)
+    };
+    let machine = Embedded::SKYLAKE_LAPTOP_KVM.machine().expect("an embedded machine");
+    let curves = vec![
+        curve(Design::LINUX_4_12, [1.0, 0.9, 1.0]),
+        curve(Design::NAIVE, [1.1, 105.6, 2250.0]),
+        curve(Design::SHOOTDOWN, [1.1, 105.6, 2250.0]),
+    ];
+    let scaling = Some(Scaling {
+        workload: "<switch> & idle",
+        machine: machine.name.clone(),
+        machine_cpus: 192,
+        unit: "M/s",
+        curves,
+    });
+    let costs = [
+        (Design::SHOOTDOWN_INTERRUPTS, 123.0, 1_500, 0),
+        (Design::SHOOTDOWN_BROADCASTS, 200.0, 0, 700),
+        (Design::SHOOTDOWN, 150.0, 30, 400),
+        (Design::ARM64, 1_234.0, 0, 1_400),
+    ];
+    let cell = |workload: &str, [interrupts, broadcasts, chosen, peer]: [_; 4]| {
+        let cost = |(design, time_us, interrupts_sent, broadcasts)| super::choice::Cost {
+            design,
+            time_us,
+            interrupts_sent,
+            broadcasts,
+            violations: 0,
+        };
+        Cell::new(
+            "arm64-2s",
+            workload.to_owned(),
+            [interrupts, broadcasts, chosen, peer].map(cost).to_vec(),
+        )
+    };
+    let mut fine = costs;
+    (fine[2].1, fine[2].2, fine[2].3) = (costs[0].1, costs[0].2, costs[0].3);
+    Results {
+        rows: rows(),
+        scaling,
+        choice: Some(Choice { cells: vec![cell("<flush> & go", costs), cell("fine", fine)] }),
+        seed: 1,
+        scale: Scale::Full,
+        machines: vec![machine],
+    }
+}

@@ -1,0 +1,45 @@
+//! x86-lazy-tlb (000): generations of flushes instead of interrupts to lazy CPUs.
+
+use shootdown_designs::Design;
+use shootdown_run::programs::{MadviseMigrate, PthreadMmap};
+
+use super::experiment::{Better, Experiment, Measure, Pair, Study};
+use crate::machines::Embedded;
+
+/// The part of the work that a quick run does.
+const QUICK: u64 = 20;
+
+const MIGRATE: Experiment = Experiment {
+    study: Study::X86LazyTlb,
+    workload: "madvise-touch-migrate",
+    machine: Embedded::SKYLAKE_LAPTOP_KVM,
+    metric: "time of an iteration",
+    unit: "us",
+    better: Better::Lower,
+    published: Some(Pair { before: 21.6, after: 13.4 }),
+    designs: Pair { before: Design::LINUX_4_12, after: Design::LINUX_4_14 },
+    peers: &[Design::NAIVE, Design::LINUX_7_0, Design::SHOOTDOWN_ALONE],
+    calibrated_on: Some("seed 000 before: 21.6 us"),
+    note: None,
+    measure: |on| {
+        let iterations = on.scale.of(4000, QUICK);
+        Ok(Measure::us(MadviseMigrate { cpus: on.cpus, iterations }))
+    },
+};
+
+pub(super) const EXPERIMENTS: &[Experiment] = &[
+    MIGRATE,
+    Experiment {
+        workload: "pthread-mmap",
+        metric: "time of a run",
+        unit: "s",
+        published: Some(Pair { before: 1.9, after: 1.1 }),
+        calibrated_on: Some("seed 000 before: 1.9 s (number of mappings)"),
+        measure: |on| {
+            let (published, parts) = (PthreadMmap::published(), on.scale.parts(QUICK));
+            let rounds = published.rounds / parts;
+            Ok(Measure::run(PthreadMmap { rounds, seed: on.seed, ..published }, parts))
+        },
+        ..MIGRATE
+    },
+];

@@ -1,0 +1,74 @@
+//! The errors of operations.
+
+use shootdown_vm::{BadRange, FaultError, MapError, OutOfMemory, RangeError};
+use thiserror::Error;
+
+use crate::operation::{AreaId, LockId, OnFault};
+use crate::varint::Malformed;
+
+/// The reason why an operation failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The operation names an area that its process has not mapped.
+    #[error("area {} is not mapped", .0.0)]
+    UnknownArea(AreaId),
+    /// The area cannot be mapped.
+    #[error("cannot map: {0}")]
+    Map(#[from] MapError),
+    /// The pages cannot be moved to another node.
+    #[error("cannot unmap: {0}")]
+    Unmap(#[from] BadRange),
+    /// The pages cannot be changed.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The access is a fault that the memory manager cannot resolve.
+    #[error(transparent)]
+    Fault(#[from] FaultError),
+    /// A write that must be refused succeeded.
+    #[error("a write that must be refused was not")]
+    NotRefused,
+    /// There is no memory left.
+    #[error("{OutOfMemory}")]
+    OutOfMemory,
+    /// An access still faults after its fault was resolved
+    /// [`FAULTS_MAX`](crate::interpreter::FAULTS_MAX) times.
+    #[error("an access faults for ever")]
+    Stuck,
+    /// The thread unlocks a lock that it does not hold.
+    #[error("lock {} is not held by this thread", .0.0)]
+    NotHeld(LockId),
+    /// The thread moves to a CPU that the machine lacks.
+    #[error("unsupported: there is no CPU {0}")]
+    NoCpu(usize),
+    /// The host cannot create another thread.
+    #[error("no room for another thread")]
+    NoThread,
+    /// The machine does not support the operation, for this reason.
+    #[error("unsupported: {0}")]
+    Unsupported(&'static str),
+    /// The encoded steps were damaged after they had been checked.
+    #[error(transparent)]
+    Damaged(#[from] Malformed),
+}
+
+impl StepError {
+    /// Whether a thread goes on after this error: it is a signal or a refused change, and the run
+    /// survives those.
+    #[must_use]
+    pub const fn is_survived(&self, on_fault: OnFault) -> bool {
+        matches!(on_fault, OnFault::Survived)
+            && matches!(
+                self,
+                Self::UnknownArea(_)
+                    | Self::Range(_)
+                    | Self::Fault(FaultError::NoArea | FaultError::NotPermitted)
+            )
+    }
+}
+
+impl From<OutOfMemory> for StepError {
+    fn from(_: OutOfMemory) -> Self {
+        Self::OutOfMemory
+    }
+}

@@ -1,0 +1,370 @@
+//! The meaning of operations on memory.
+
+use alloc::sync::Arc;
+use core::ops::Range;
+
+use shootdown_vm::{
+    self as vm, AddressSpace, Advice, Backing, BadRange, FaultError, File, MapError, OutOfMemory,
+    PAGE_BYTES, Place, Platform, Protection, RangeError, RemapError, Sharing, System, Vm,
+};
+
+use super::change::{Change, Ended, FileKey, Shown};
+use super::process::Process;
+use crate::StepError;
+use crate::operation::{Access, AreaId, FileId, Mapping, OnFault, Permission};
+
+/// The number of faults after which an access is [stuck](StepError::Stuck). Between a fault and the
+/// next attempt of the access, reclaim may take the page or another CPU may claim it, but never
+/// this often.
+pub const FAULTS_MAX: u32 = 100_000;
+
+/// The part of a host that performs accesses and observes changes of memory.
+///
+/// The calling thread runs in the given process. It is in user mode, except between
+/// [`enter_kernel`](Self::enter_kernel) and [`return_to_user`](Self::return_to_user).
+pub trait MemoryHost {
+    /// The parts of the memory manager.
+    type System: System;
+    /// Data of the host for each process.
+    type ProcessData;
+    /// A change that the host observes.
+    type UnderWay;
+
+    /// The memory manager.
+    fn vm(&self) -> &Vm<Self::System>;
+
+    /// The consequence of refused accesses and changes.
+    fn on_fault(&self) -> OnFault;
+
+    /// The file with a number, or a new file without one. Also returns the key by which changes
+    /// name the file.
+    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<PlatformOf<Self>>>);
+
+    /// Gives a number to the area that was mapped at `start`.
+    fn name_area(&self, process: &ProcessOf<Self>, area: AreaId, start: u64, shown: Shown);
+
+    /// The address of the area with a number.
+    fn area_start(&self, process: &ProcessOf<Self>, area: AreaId) -> Option<u64>;
+
+    /// Reads or writes a word at an address, in user mode, and resolves the faults. `area` is the
+    /// area that the operation named.
+    ///
+    /// # Errors
+    ///
+    /// The fault that cannot be resolved, or [`StepError::Stuck`].
+    fn touch(
+        &self,
+        process: &ProcessOf<Self>,
+        area: Option<AreaId>,
+        address: u64,
+        access: Access,
+    ) -> Result<(), StepError>;
+
+    /// Waits for a moment for other CPUs.
+    fn wait_hint(&self);
+
+    /// The calling thread enters the kernel by a system call. Hosts whose threads are in the kernel
+    /// unless they touch memory or compute keep the default, which does nothing.
+    fn enter_kernel(&self) {}
+
+    /// The calling thread returns to user mode.
+    fn return_to_user(&self, process: &ProcessOf<Self>) {
+        let _ = process;
+    }
+
+    /// Observes the beginning of a change. `area` is the area that the operation named.
+    fn change_begins(
+        &self,
+        process: &ProcessOf<Self>,
+        area: Option<AreaId>,
+        change: Change,
+    ) -> Self::UnderWay;
+
+    /// Observes the end of a change.
+    fn change_ends(&self, under_way: Self::UnderWay, ended: Ended);
+
+    /// Observes the end of a [`Change::Fork`] that succeeded. Returns the data of the child.
+    fn fork_ends(&self, parent: &ProcessOf<Self>, under_way: Self::UnderWay) -> Self::ProcessData;
+
+    /// Observes a change that failed, and that the run survived. A part of it may be done.
+    fn change_survived(&self, process: &ProcessOf<Self>) {
+        let _ = process;
+    }
+}
+
+/// An address space of a host.
+pub type SpaceOf<H> = AddressSpace<<H as MemoryHost>::System>;
+/// A process of a host.
+pub type ProcessOf<H> = Process<<H as MemoryHost>::System, <H as MemoryHost>::ProcessData>;
+/// The platform of a host.
+pub(super) type PlatformOf<H> = <<H as MemoryHost>::System as System>::Platform;
+
+/// The memory of the calling thread's process.
+#[expect(missing_debug_implementations, reason = "a pair of references to parts of the host")]
+pub struct ProcessMemory<'a, H: MemoryHost> {
+    pub(super) host: &'a H,
+    pub(super) process: &'a ProcessOf<H>,
+}
+
+/// The contents of a new mapping, for the memory manager and for the host.
+pub(super) struct BackingSpec<P: Platform> {
+    sharing: Sharing,
+    backing: Backing<P>,
+    /// As if the mapping began at address 0.
+    shown: Shown,
+}
+
+impl<P: Platform> BackingSpec<P> {
+    pub(super) const fn anonymous() -> Self {
+        let (sharing, backing) = (Sharing::Private, Backing::Anonymous);
+        Self { sharing, backing, shown: Shown::Anonymous }
+    }
+}
+
+impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
+    /// The memory of `process`, in which the calling thread runs.
+    pub const fn new(host: &'a H, process: &'a ProcessOf<H>) -> Self {
+        Self { host, process }
+    }
+
+    pub(super) fn space(&self) -> &'a SpaceOf<H> {
+        self.process.space()
+    }
+
+    /// The addresses of pages of an area.
+    pub(super) fn addresses(
+        &self,
+        area: AreaId,
+        pages: &Range<u64>,
+    ) -> Result<Range<u64>, StepError> {
+        let start = self.host.area_start(self.process, area);
+        let start = start.ok_or(StepError::UnknownArea(area))?;
+        let Range { start: first, end } = addresses(pages);
+        Ok(start.saturating_add(first)..start.saturating_add(end))
+    }
+
+    /// Performs an operation in the kernel. The thread stays there if the operation fails.
+    pub(super) fn system_call<T>(
+        &self,
+        operation: impl FnOnce() -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        self.host.enter_kernel();
+        let result = operation()?;
+        self.host.return_to_user(self.process);
+        Ok(result)
+    }
+
+    /// Performs an operation in the kernel that cannot fail.
+    pub(super) fn in_kernel(&self, operation: impl FnOnce()) -> Result<(), StepError> {
+        self.system_call(|| {
+            operation();
+            Ok(())
+        })
+    }
+
+    pub(super) fn backing(
+        &self,
+        mapping: Mapping,
+        file: impl Fn(FileId) -> Option<FileId>,
+    ) -> BackingSpec<PlatformOf<H>> {
+        let (sharing, id) = match mapping {
+            Mapping::Anonymous => return BackingSpec::anonymous(),
+            Mapping::PrivateFile(id) => (Sharing::Private, id),
+            Mapping::SharedFile(id) => (Sharing::Shared, id),
+        };
+        let (key, opened) = self.host.file(file(id));
+        let backing = Backing::File { file: opened, first_page: 0 };
+        let shown = match sharing {
+            Sharing::Private => Shown::Private { file: key, offset: 0 },
+            Sharing::Shared => Shown::Shared { file: key, offset: 0 },
+        };
+        BackingSpec { sharing, backing, shown }
+    }
+}
+
+/// Changes.
+impl<H: MemoryHost> ProcessMemory<'_, H> {
+    pub(super) fn map_area(
+        &self,
+        area: AreaId,
+        pages: u64,
+        permission: Permission,
+        mapping: Mapping,
+    ) -> Result<(), StepError> {
+        let place = Place::Anywhere { length: pages.saturating_mul(PAGE_BYTES) };
+        let backing = self.backing(mapping, Some);
+        let shown = backing.shown;
+        let start = self.map(place, permission.into(), backing)?;
+        self.host.name_area(self.process, area, start, shown);
+        Ok(())
+    }
+
+    pub(super) fn map(
+        &self,
+        place: Place,
+        protection: Protection,
+        spec: BackingSpec<PlatformOf<H>>,
+    ) -> Result<u64, MapError> {
+        let BackingSpec { sharing, backing, shown } = spec;
+        let (change, length) = match &place {
+            Place::Anywhere { length } => {
+                (Change::MapAnywhere { pages: length / PAGE_BYTES, shown }, Some(*length))
+            }
+            Place::Fixed(range) => {
+                let range = pages(range);
+                (Change::Map { shown: shown.moved(range.start), range }, None)
+            }
+        };
+        let under_way = self.host.change_begins(self.process, None, change);
+        let mapped = self.space().map(place, protection, sharing, backing);
+        let ended = match (mapped, length) {
+            (Ok(start), Some(length)) => Ended::At(pages(&(start..start + length))),
+            (Ok(_), None) => Ended::Done,
+            (Err(_), _) => Ended::Failed,
+        };
+        self.host.change_ends(under_way, ended);
+        mapped
+    }
+
+    /// Performs a change that its host observes.
+    fn change<E>(
+        &self,
+        area: Option<AreaId>,
+        change: Change,
+        perform: impl FnOnce() -> Result<(), E>,
+        is_done: impl FnOnce(&E) -> bool,
+    ) -> Result<(), E> {
+        let under_way = self.host.change_begins(self.process, area, change);
+        let result = perform();
+        let is_done = result.as_ref().err().is_none_or(is_done);
+        self.host.change_ends(under_way, if is_done { Ended::Done } else { Ended::Failed });
+        result
+    }
+
+    pub(super) fn unmap(&self, area: Option<AreaId>, range: Range<u64>) -> Result<(), RangeError> {
+        let change = Change::Unmap(pages(&range));
+        self.change(area, change, || self.space().unmap(range), |_| false)
+    }
+
+    pub(super) fn discard(
+        &self,
+        area: Option<AreaId>,
+        range: Range<u64>,
+    ) -> Result<(), RangeError> {
+        let change = Change::Discard(pages(&range));
+        self.advise(area, change, range, Advice::DontNeed)
+    }
+
+    pub(super) fn offer(&self, range: Range<u64>) -> Result<(), RangeError> {
+        self.advise(None, Change::Offer(pages(&range)), range, Advice::Free)
+    }
+
+    fn advise(
+        &self,
+        area: Option<AreaId>,
+        change: Change,
+        range: Range<u64>,
+        advice: Advice,
+    ) -> Result<(), RangeError> {
+        let perform = || self.space().advise(range, advice);
+        // Holes are an error, but the areas between them have taken the advice.
+        self.change(area, change, perform, |error| *error == RangeError::NoArea)
+    }
+
+    pub(super) fn remap(&self, from: Range<u64>, to: Range<u64>) -> Result<(), RemapError> {
+        let (old, new) = (pages(&from), pages(&to));
+        let change = if old.start != new.start {
+            Change::Move { from: old, to: new }
+        } else if old.end < new.end {
+            Change::Grow(old.end..new.end)
+        } else {
+            Change::Unmap(new.end..old.end)
+        };
+        self.change(None, change, || self.space().remap(from, to), |_| false)
+    }
+
+    /// Moves pages to a node, without a change of contents.
+    pub(super) fn migrate(&self, range: Range<u64>, node: usize) -> Result<(), BadRange> {
+        // A node that the machine lacks has no room.
+        if node < self.host.vm().platform().node_count() {
+            self.space().migrate(range, node)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the process, without its threads.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for the copy.
+    pub fn fork(&self) -> Result<ProcessOf<H>, OutOfMemory> {
+        let under_way = self.host.change_begins(self.process, None, Change::Fork);
+        match self.space().fork() {
+            Ok(space) => Ok(Process::new(space, self.host.fork_ends(self.process, under_way))),
+            Err(error) => {
+                self.host.change_ends(under_way, Ended::Failed);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Accesses.
+impl<H: MemoryHost> ProcessMemory<'_, H> {
+    pub(super) fn touch_area(
+        &self,
+        area: AreaId,
+        pages: &Range<u64>,
+        access: Access,
+    ) -> Result<(), StepError> {
+        for address in self.addresses(area, pages)?.step_by(PAGE_BYTES as usize) {
+            match self.host.touch(self.process, Some(area), address, access) {
+                // The signal handler returns to the next access.
+                Err(error) if error.is_survived(self.host.on_fault()) => {
+                    self.in_kernel(|| ())?;
+                }
+                touched => touched?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Performs a write that must be refused. The kernel finds that the area forbids it; the signal
+    /// handler returns by a system call.
+    pub(super) fn segfault(&self, area: AreaId, page: u64) -> Result<(), StepError> {
+        let address = self.addresses(area, &(page..page.saturating_add(1)))?.start;
+        match self.host.touch(self.process, None, address, Access::Write) {
+            Err(StepError::Fault(FaultError::NotPermitted)) => self.in_kernel(|| ()),
+            Ok(()) => Err(StepError::NotRefused),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The addresses of pages that are counted from address 0.
+pub(super) const fn addresses(pages: &Range<u64>) -> Range<u64> {
+    pages.start.saturating_mul(PAGE_BYTES)..pages.end.saturating_mul(PAGE_BYTES)
+}
+
+const fn pages(addresses: &Range<u64>) -> Range<u64> {
+    addresses.start / PAGE_BYTES..addresses.end / PAGE_BYTES
+}
+
+impl From<Access> for vm::Access {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::Read => Self::Read,
+            Access::Write => Self::Write,
+        }
+    }
+}
+
+impl From<Permission> for Protection {
+    fn from(permission: Permission) -> Self {
+        match permission {
+            Permission::None => Self::empty(),
+            Permission::Read => Self::READ,
+            Permission::ReadWrite => Self::READ | Self::WRITE,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The execution of a workload on a simulated machine, under one design.
+
+use core::cell::RefCell;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+use shootdown_program::StepError;
+use shootdown_program::interpreter::{Host, MemoryHost as _, State, Until, run_thread, start};
+use shootdown_program::operation::{Operation, ProgramId, Workload};
+use shootdown_sim::{Affinity, Counts, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time};
+use shootdown_vm::ErasedCoherence;
+
+use crate::kernel::{SimKernel, SimProcess};
+use crate::outcome::{Limits, Memory, Outcome, RunError};
+
+/// Runs a workload on a machine under the design that `design` makes.
+///
+/// The same arguments give the same outcome, on any host.
+///
+/// # Errors
+///
+/// If an operation of the workload fails, or the host lacks room.
+pub fn run<D: Into<ErasedCoherence>>(
+    machine: Machine,
+    limits: Limits,
+    workload: Rc<dyn Workload>,
+    design: impl FnOnce(Rc<Sim>) -> D,
+) -> Result<Outcome, RunError> {
+    let sim = Sim::with_nodes(machine, limits.frames, limits.nodes, limits.threads);
+    let sim = Rc::new(sim.map_err(host_error)?);
+    let design = design(Rc::clone(&sim)).into();
+    run_on(sim, &limits, workload, design)
+}
+
+/// Runs a workload, compiled once for all designs.
+fn run_on(
+    sim: Rc<Sim>,
+    limits: &Limits,
+    workload: Rc<dyn Workload>,
+    design: ErasedCoherence,
+) -> Result<Outcome, RunError> {
+    let kernel = SimKernel::new(Rc::clone(&sim), limits, design);
+    let kernel = kernel.map_err(|error| RunError::Step { program: ProgramId(0), error })?;
+    let kernel = Rc::new(kernel);
+    let starts = workload.processes();
+    let (state, failure) = (RefCell::default(), RefCell::new(None));
+    let executor = Rc::new_cyclic(|this| Executor {
+        this: Weak::clone(this),
+        sim,
+        kernel,
+        workload,
+        state,
+        failure,
+    });
+    executor.sim.install(Rc::clone(&executor.kernel) as _);
+    if limits.memory != Memory::Enough {
+        executor.start_reclaimers().map_err(host_error)?;
+    }
+    let end = match start(&*executor, starts) {
+        Ok(()) => executor.sim.run_until(limits.time),
+        Err((program, error)) => {
+            executor.fail(program, error);
+            RunEnd::Done
+        }
+    };
+    // The kernel refers to the machine, and the machine to the kernel.
+    executor.sim.uninstall();
+    executor.outcome(end)
+}
+
+fn host_error(error: std::io::Error) -> RunError {
+    RunError::Host(error.to_string())
+}
+
+/// A run of a workload.
+struct Executor {
+    /// For the threads, which refer to the run.
+    this: Weak<Self>,
+    sim: Rc<Sim>,
+    kernel: Rc<SimKernel>,
+    workload: Rc<dyn Workload>,
+    state: RefCell<State<Self>>,
+    failure: RefCell<Option<RunError>>,
+}
+
+impl Executor {
+    /// Starts a reclaim thread for each node. They end after the last thread of the workload.
+    fn start_reclaimers(&self) -> std::io::Result<()> {
+        (0..self.sim.node_count()).try_for_each(|node| {
+            let spec = ThreadSpec { space: None, affinity: Affinity::Any };
+            let kernel = Rc::clone(&self.kernel);
+            self.sim.spawn(spec, move || kernel.keep_memory_free(node)).map(drop)
+        })
+    }
+
+    fn outcome(&self, end: RunEnd) -> Result<Outcome, RunError> {
+        if let Some(failure) = self.failure.borrow_mut().take() {
+            return Err(failure);
+        }
+        match end {
+            RunEnd::Done => {}
+            RunEnd::TimeUp => return Err(RunError::TimeUp),
+            RunEnd::Deadlock(threads) => return Err(RunError::Deadlock(threads)),
+        }
+        let measured = self.state.borrow().measurement;
+        let (begin, counts_before) = measured.begin.unwrap_or_default();
+        let (end, counts) = measured.end.unwrap_or((self.sim.time(), self.sim.counts()));
+        Ok(Outcome {
+            time: end - begin,
+            time_range: end - measured.first_end.map_or(end, |(time, _)| time),
+            iterations: measured.iterations,
+            counts: counts.since(&counts_before),
+            ..Outcome::of(&self.kernel)
+        })
+    }
+}
+
+impl Host for Executor {
+    type Memory = SimKernel;
+    type Thread = ThreadId;
+    type Reading = (Time, Counts);
+
+    fn memory(&self) -> &SimKernel {
+        &self.kernel
+    }
+
+    fn state<R>(&self, f: impl FnOnce(&mut State<Self>) -> R) -> R {
+        f(&mut self.state.borrow_mut())
+    }
+
+    fn steps(&self, program: ProgramId) -> impl Iterator<Item = Result<Operation, StepError>> {
+        self.workload.steps(program).map(Ok)
+    }
+
+    fn new_process(&self) -> Result<SimProcess, StepError> {
+        self.kernel.new_process()
+    }
+
+    fn add_process(&self, process: SimProcess) -> Arc<SimProcess> {
+        self.kernel.add(process)
+    }
+
+    fn destroy(&self, process: &SimProcess) {
+        self.kernel.destroy(process);
+    }
+
+    fn create_thread(
+        &self,
+        process: Arc<SimProcess>,
+        program: ProgramId,
+        cpu: Option<usize>,
+    ) -> Result<ThreadId, StepError> {
+        let affinity = cpu.map_or(Affinity::Any, Affinity::Cpu);
+        let spec = ThreadSpec { space: Some(process.data.number.get()), affinity };
+        let executor = self.this.upgrade().expect("`run` holds the executor");
+        let thread = self.sim.spawn(spec, move || run_thread(&*executor, process, program));
+        thread.map_err(|error| {
+            self.failure.borrow_mut().get_or_insert(RunError::Host(error.to_string()));
+            StepError::NoThread
+        })
+    }
+
+    fn current_thread(&self) -> Option<ThreadId> {
+        self.sim.current_thread()
+    }
+
+    fn set_process(&self, process: Option<&Arc<SimProcess>>) {
+        self.sim.set_space(process.map(|process| process.data.number.get()));
+    }
+
+    fn wake(&self, thread: ThreadId) {
+        self.sim.wake(thread);
+    }
+
+    fn block(&self, _: Until) {
+        self.sim.block();
+    }
+
+    fn yield_now(&self) {
+        self.sim.yield_now();
+    }
+
+    fn sleep(&self, ns: u64) {
+        self.sim.sleep(Time::from_ns(ns));
+    }
+
+    fn migrate(&self, cpu: usize) -> Result<(), StepError> {
+        self.sim.migrate(cpu);
+        Ok(())
+    }
+
+    fn compute(&self, process: &SimProcess, ns: u64) -> Result<(), StepError> {
+        let mut left = Time::from_ns(ns);
+        loop {
+            left = self.sim.spend_in_slice(left);
+            if left == Time::ZERO {
+                return Ok(());
+            }
+            self.sim.preemption_point();
+            self.kernel.return_to_user(process);
+        }
+    }
+
+    fn end_step(&self) {
+        self.sim.preemption_point();
+    }
+
+    fn reading(&self) -> (Time, Counts) {
+        (self.sim.now(), self.sim.counts())
+    }
+
+    fn fail(&self, program: ProgramId, error: StepError) {
+        self.failure.borrow_mut().get_or_insert(RunError::Step { program, error });
+    }
+
+    fn finish(&self, program: ProgramId) {
+        if self.kernel.contents.is_some() {
+            let now = self.reading();
+            self.state(|state| {
+                state.measurement.end.get_or_insert(now);
+            });
+            if let Err(error) = self.kernel.check_files() {
+                self.fail(program, error);
+            }
+        }
+        self.kernel.platform().end_reclaimers();
+    }
+}

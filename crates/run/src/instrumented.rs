@@ -1,0 +1,261 @@
+//! A design under the oracle: every flush is reported when it begins and when it is complete.
+//!
+//! The design is erased here, so that the memory manager, the executor and the replays are compiled
+//! once for all designs.
+
+use core::any::Any;
+use core::ops::Range;
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+
+use shootdown::{BatchIsFull, Extent, Horizon, Root, StaleWrites};
+use shootdown_sim::{FlushRecord, Sim, Time};
+use shootdown_vm::{
+    Batching, Cause, Change, Defer, DynCoherence, ErasedBatch, Flush, Later, Lifetimes, PAGE_BYTES,
+    Policy, ReclaimFlush, Retired, Scheduling,
+};
+
+/// A design of any type, on a simulated machine whose oracle learns of its flushes.
+pub struct Instrumented {
+    sim: Rc<Sim>,
+    design: Box<dyn DynCoherence>,
+    unmaps: Cell<Unmaps>,
+}
+
+/// How `munmap`s, and mappings that replaced others, were flushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unmaps {
+    /// In ranges.
+    pub ranged: u64,
+    /// As the whole space: the change exceeded the machine's ceiling, or its extents were not
+    /// counted.
+    pub whole: u64,
+}
+
+/// A space of an erased design.
+#[derive(Debug)]
+pub struct Space {
+    space: Box<dyn Any>,
+    root: u64,
+}
+
+/// A flush that was sent, or put off, and may not be complete.
+#[derive(Debug)]
+pub struct Flushing {
+    flush: Box<dyn Any>,
+    reported: Reported,
+}
+
+/// What the oracle knows of a flush.
+#[derive(Debug)]
+struct Reported {
+    records: Vec<FlushRecord>,
+    began_at: Time,
+    sent_at: Time,
+}
+
+/// Pages that were unmapped, and not flushed yet.
+#[derive(Debug, Default)]
+pub struct Batch {
+    batch: ErasedBatch,
+    records: Vec<FlushRecord>,
+}
+
+impl Instrumented {
+    /// Instruments `design`, which runs on this machine.
+    pub fn new(sim: Rc<Sim>, design: impl Into<Box<dyn DynCoherence>>) -> Self {
+        Self { sim, design: design.into(), unmaps: Cell::default() }
+    }
+
+    /// Number of `munmap`s so far, by what they asked the design to flush.
+    pub const fn unmaps(&self) -> Unmaps {
+        self.unmaps.get()
+    }
+
+    fn count(&self, change: &Change) {
+        if change.cause != Cause::Unmap {
+            return;
+        }
+        let ceiling = self.sim.machine().tlb.flush_ceiling;
+        let mut unmaps = self.unmaps.get();
+        if change.extents.is_whole() || change.extents.page_count() > ceiling {
+            unmaps.whole += 1;
+        } else {
+            unmaps.ranged += 1;
+        }
+        self.unmaps.set(unmaps);
+    }
+
+    /// Reports a flush to the oracle before `send` sends it.
+    fn watch<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
+        self.count(change);
+        // Addresses between the extents were not changed, and need not be forgotten.
+        let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
+        let began_at = self.sim.now();
+        let records = change.extents.as_slice().iter().map(began).collect();
+        let flush = send();
+        self.sim.flush_sent();
+        (flush, Reported { records, began_at, sent_at: self.sim.now() })
+    }
+}
+
+impl Flush for Instrumented {
+    type Space = Space;
+    type Pending = Flushing;
+
+    fn policy(&self) -> Policy {
+        self.design.policy()
+    }
+
+    fn space(&self, root: Root) -> Space {
+        Space { space: self.design.space(root), root: root.0 >> 12 }
+    }
+
+    fn flush(&self, space: &Space, change: &Change) -> Flushing {
+        let send = || self.design.flush(&*space.space, change);
+        let (flush, reported) = self.watch(space, change, send);
+        Flushing { flush, reported }
+    }
+
+    fn wait(&self, Flushing { flush, reported }: Flushing) -> Horizon {
+        let horizon = self.design.wait(flush);
+        self.sim.batch_ended(reported.records, reported.began_at);
+        horizon
+    }
+}
+
+impl Defer for Instrumented {
+    type Deferred = Flushing;
+
+    fn flush_later(&self, space: &Space, change: &Change) -> Later<Flushing, Flushing> {
+        let send = || self.design.flush_later(&*space.space, change);
+        match self.watch(space, change, send) {
+            (Later::Sent(flush), reported) => Later::Sent(Flushing { flush, reported }),
+            (Later::Deferred(flush), reported) => Later::Deferred(Flushing { flush, reported }),
+        }
+    }
+
+    fn is_complete(&self, deferred: &Flushing) -> bool {
+        self.design.is_complete(&*deferred.flush)
+    }
+
+    fn complete(&self, Flushing { flush, reported }: Flushing) {
+        let asked_at = self.sim.now();
+        self.design.complete(flush);
+        self.sim.flush_sent();
+        // No thread has waited for it between the two.
+        let sending = reported.sent_at - reported.began_at;
+        self.sim.batch_ended(reported.records, asked_at - sending);
+    }
+}
+
+impl Batching for Instrumented {
+    type Batch = Batch;
+
+    fn add_space(&self, batch: &mut Batch, space: &Space) -> Result<(), BatchIsFull> {
+        self.design.add_space(&mut batch.batch, &*space.space)
+    }
+
+    fn unmapped(&self, batch: &mut Batch, space: &Space, address: u64, stale: StaleWrites) {
+        let record = self.sim.flush_began(space.root, Some(address..address + PAGE_BYTES));
+        self.design.unmapped(&mut batch.batch, &*space.space, address, stale);
+        self.sim.flush_sent();
+        match self.design.policy().reclaim_flush {
+            ReclaimFlush::PerPage => self.sim.flush_ended(record),
+            ReclaimFlush::Batched => batch.records.push(record),
+        }
+    }
+
+    fn flush_batch(&self, Batch { batch, records }: Batch) {
+        let began_at = self.sim.now();
+        self.sim.batch_began(&records);
+        self.design.flush_batch(batch);
+        self.sim.flush_sent();
+        if !records.is_empty() {
+            self.sim.batch_ended(records, began_at);
+        }
+    }
+
+    fn is_batched(&self, space: &Space) -> bool {
+        self.design.is_batched(&*space.space)
+    }
+}
+
+impl Lifetimes for Instrumented {
+    fn retire(&self, space: &Space) -> Retired {
+        // No thread uses the space any more. The oracle checks its tables when they are freed.
+        let record = self.sim.flush_began(space.root, None);
+        let retired = self.design.retire(&*space.space);
+        self.sim.flush_sent();
+        self.sim.flush_ended(record);
+        retired
+    }
+
+    fn take_dead(&self) -> Option<Root> {
+        self.design.take_dead()
+    }
+
+    fn reap(&self) {
+        self.sim.expelling(None);
+        self.design.reap();
+        self.sim.flush_sent();
+    }
+
+    fn flush_walkers(&self, space: &Space) -> Horizon {
+        self.sim.expelling(Some(space.root));
+        let horizon = self.design.flush_walkers(&*space.space);
+        self.sim.flush_sent();
+        horizon
+    }
+}
+
+impl Scheduling for Instrumented {
+    fn online(&self) {
+        self.design.online();
+    }
+
+    #[expect(unsafe_code, reason = "handed on")]
+    unsafe fn switch(&self, space: &Space) {
+        // SAFETY: as our caller promises.
+        self.sim.switching(|| unsafe { self.design.switch(&*space.space) });
+    }
+
+    fn enter_kernel(&self) {
+        self.design.enter_kernel();
+    }
+
+    #[expect(unsafe_code, reason = "handed on")]
+    unsafe fn return_to_user(&self, space: &Space) {
+        // SAFETY: as our caller promises.
+        self.sim.switching(|| unsafe { self.design.return_to_user(&*space.space) });
+    }
+
+    fn enter_lazy(&self) {
+        self.design.enter_lazy();
+    }
+
+    fn leave_space(&self) {
+        self.design.leave_space();
+    }
+
+    fn interrupt(&self) {
+        self.design.interrupt();
+    }
+
+    fn tick(&self) {
+        self.design.tick();
+    }
+}
+
+/// The addresses of an extent; `None` for the whole space.
+fn addresses(extent: Extent) -> Option<Range<u64>> {
+    let bytes = extent.page_count() as u64 * extent.page_size().bytes();
+    (!extent.is_whole()).then(|| extent.start()..extent.start() + bytes)
+}
+
+impl fmt::Debug for Instrumented {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Instrumented").field("unmaps", &self.unmaps).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,361 @@
+//! The kernel of a simulated machine: the memory manager under one design, and the processes that
+//! use it.
+
+use core::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use shootdown_program::StepError;
+use shootdown_program::interpreter::{
+    Change, Ended, FAULTS_MAX, FileKey, MemoryHost, Process, ProcessOf, Shown, SpaceOf,
+};
+use shootdown_program::operation::{Access, AreaId, FileId, OnFault};
+use shootdown_sim::{Kernel, PageFault, Sim, SwitchedTo, Time, Touch};
+use shootdown_vm::{
+    self as vm, AddressSpace, ErasedCoherence, File, Flush as _, OutOfMemory, Scheduling as _,
+    Stats, System, Vm, X86_64,
+};
+
+use crate::instrumented::Instrumented;
+use crate::memory_model::{Contents, MemoryId, Model, UnderWay};
+use crate::outcome::{Limits, Memory};
+use crate::platform::SimPlatform;
+
+/// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
+const RECLAIM_PAUSE: Time = Time::from_ms(1);
+
+/// How much a read fault in a file maps at once, and how many pages are read at once, where files
+/// are stored. (Linux's `fault_around_bytes` and `read_ahead_kb`.)
+const FAULT_AROUND_BYTES: u64 = 64 << 10;
+const READ_AHEAD_PAGES: u64 = 32;
+
+/// Files without a number get keys from here on.
+pub(crate) const UNNUMBERED: FileKey = 1 << 32;
+
+/// The one system of all simulations: the design is erased.
+#[derive(Debug)]
+pub(crate) struct Simulated;
+
+impl System for Simulated {
+    type Platform = SimPlatform;
+    type Coherence = Instrumented;
+    type Format = X86_64;
+}
+
+/// The kernel of a simulated machine.
+pub(crate) struct SimKernel {
+    sim: Rc<Sim>,
+    vm: Vm<Simulated>,
+    memory: Memory,
+    on_fault: OnFault,
+    files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
+    /// Number of files without a number.
+    unnumbered: Cell<u64>,
+    /// The last word that was written: each write has another value.
+    stamp: Cell<u64>,
+    /// The contents that memory must have, if they are checked.
+    pub(crate) contents: Option<RefCell<Model>>,
+    /// Processes by the number under which the scheduler knows their spaces.
+    processes: RefCell<Vec<Option<Arc<SimProcess>>>>,
+    /// Processes that were destroyed. CPUs may refer to their spaces as long as there are CPUs.
+    destroyed: RefCell<Vec<Arc<SimProcess>>>,
+    /// Statistics of spaces that were destroyed.
+    ended: Cell<Stats>,
+}
+
+/// A process of a simulated machine.
+pub(crate) type SimProcess = ProcessOf<SimKernel>;
+
+/// The kernel's data of a process.
+pub(crate) struct ProcessData {
+    /// The number under which the scheduler knows the process's space.
+    pub(crate) number: Cell<u64>,
+    /// The number under which the model knows the process's memory.
+    pub(crate) memory: Option<MemoryId>,
+    /// The addresses of the areas.
+    areas: RefCell<HashMap<AreaId, u64>>,
+}
+
+impl SimKernel {
+    pub(crate) fn new(
+        sim: Rc<Sim>,
+        limits: &Limits,
+        design: ErasedCoherence,
+    ) -> Result<Self, StepError> {
+        let platform = SimPlatform::new(Rc::clone(&sim));
+        let design = Instrumented::new(Rc::clone(&sim), design);
+        let vm = Vm::new(platform, design)?;
+        Ok(Self {
+            vm: match limits.memory {
+                Memory::Enough => vm,
+                Memory::Reclaimed => vm.with_reclaim(),
+                Memory::ReclaimedReadAhead => vm
+                    .with_reclaim()
+                    .with_fault_around(FAULT_AROUND_BYTES)
+                    .with_read_ahead(READ_AHEAD_PAGES),
+            },
+            memory: limits.memory,
+            on_fault: limits.on_fault,
+            sim,
+            files: RefCell::default(),
+            unnumbered: Cell::new(0),
+            stamp: Cell::new(0),
+            contents: (limits.contents == Contents::Checked).then(RefCell::default),
+            processes: RefCell::default(),
+            destroyed: RefCell::default(),
+            ended: Cell::default(),
+        })
+    }
+
+    pub(crate) fn design(&self) -> &Instrumented {
+        self.vm.coherence()
+    }
+
+    pub(crate) fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    pub(crate) fn platform(&self) -> &SimPlatform {
+        self.vm.platform()
+    }
+
+    /// Statistics of all spaces that were destroyed.
+    pub(crate) fn ended(&self) -> Stats {
+        self.ended.get()
+    }
+
+    /// The body of a node's reclaim thread: waits until memory is short, and takes pages until it
+    /// is not, or nothing more can be had.
+    pub(crate) fn keep_memory_free(&self, node: usize) {
+        while self.platform().wait_for_shortage(node) {
+            while self.platform().is_below_high(node) {
+                let reclaimed = self.vm.reclaim(node, vm::RECLAIM_PAGES);
+                self.sim.preemption_point();
+                if reclaimed.freed == 0 {
+                    // A thread may free memory, or release a page that cannot be reclaimed now.
+                    self.sim.sleep(RECLAIM_PAUSE);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A process without memory.
+    pub(crate) fn new_process(&self) -> Result<SimProcess, StepError> {
+        let space = self.new_space()?;
+        let memory = self.contents.as_ref().map(|contents| contents.borrow_mut().process());
+        let (number, areas) = (Cell::new(0), RefCell::default());
+        Ok(Process::new(space, ProcessData { number, memory, areas }))
+    }
+
+    /// A space without memory.
+    pub(crate) fn new_space(&self) -> Result<SpaceOf<Self>, OutOfMemory> {
+        AddressSpace::new(&self.vm)
+    }
+
+    /// Adds a process, with the lowest number above those of all others.
+    pub(crate) fn add(&self, process: SimProcess) -> Arc<SimProcess> {
+        let number = self.processes.borrow().len();
+        self.add_at(number, process)
+    }
+
+    /// Adds a process with a number.
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    pub(crate) fn add_at(&self, number: usize, process: SimProcess) -> Arc<SimProcess> {
+        let mut processes = self.processes.borrow_mut();
+        process.data.number.set(number as u64);
+        if processes.len() <= number {
+            processes.resize_with(number + 1, || None);
+        }
+        let process = Arc::new(process);
+        processes[number] = Some(Arc::clone(&process));
+        process
+    }
+
+    /// The process with a number, if there is one.
+    pub(crate) fn process(&self, number: usize) -> Option<Arc<SimProcess>> {
+        self.processes.borrow().get(number).cloned().flatten()
+    }
+
+    /// Takes down the memory of a process that has lost its last thread.
+    pub(crate) fn destroy(&self, process: &SimProcess) {
+        self.check_at_end(process);
+        process.space().exit();
+        let mut ended = self.ended.get();
+        ended += process.space().stats();
+        self.ended.set(ended);
+    }
+
+    /// Keeps a destroyed process in place, and frees its number.
+    pub(crate) fn forget(&self, process: &SimProcess) {
+        let number = process.data.number.get() as usize;
+        let process = self.processes.borrow_mut()[number].take();
+        self.destroyed.borrow_mut().extend(process);
+    }
+
+    /// The accesses to ask of the machine and of the memory manager.
+    pub(crate) fn next_touch(&self, access: Access) -> (Touch, vm::Access) {
+        match access {
+            Access::Read => (Touch::Read, vm::Access::Read),
+            Access::Write => {
+                self.stamp.set(self.stamp.get() + 1);
+                (Touch::Write(self.stamp.get()), vm::Access::Write)
+            }
+        }
+    }
+
+    /// Calls `f` with the model and the process's memory in it, if contents are checked.
+    pub(crate) fn with_model<R>(
+        &self,
+        process: &SimProcess,
+        f: impl FnOnce(&mut Model, MemoryId) -> R,
+    ) -> Option<R> {
+        let (contents, memory) = self.contents.as_ref().zip(process.data.memory)?;
+        Some(f(&mut contents.borrow_mut(), memory))
+    }
+}
+
+impl MemoryHost for SimKernel {
+    type System = Simulated;
+    type ProcessData = ProcessData;
+    type UnderWay = Option<UnderWay>;
+
+    fn vm(&self) -> &Vm<Simulated> {
+        &self.vm
+    }
+
+    fn on_fault(&self) -> OnFault {
+        self.on_fault
+    }
+
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
+    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<SimPlatform>>) {
+        let platform = self.platform().clone();
+        let Some(file) = file else {
+            let number = self.unnumbered.get();
+            self.unnumbered.set(number + 1);
+            return (UNNUMBERED + number, Arc::new(File::new(platform)));
+        };
+        let key = FileKey::from(file.0);
+        let new = || {
+            Arc::new(match self.memory {
+                Memory::Enough => File::new(platform),
+                Memory::Reclaimed | Memory::ReclaimedReadAhead => {
+                    File::stored(platform, vm::FileId(key))
+                }
+            })
+        };
+        (key, Arc::clone(self.files.borrow_mut().entry(file).or_insert_with(new)))
+    }
+
+    fn name_area(&self, process: &SimProcess, area: AreaId, start: u64, _: Shown) {
+        process.data.areas.borrow_mut().insert(area, start);
+    }
+
+    fn area_start(&self, process: &SimProcess, area: AreaId) -> Option<u64> {
+        process.data.areas.borrow().get(&area).copied()
+    }
+
+    fn touch(
+        &self,
+        process: &SimProcess,
+        _: Option<AreaId>,
+        address: u64,
+        access: Access,
+    ) -> Result<(), StepError> {
+        let (touch, needs) = self.next_touch(access);
+        let mut faults = 0;
+        while self.touch_checked(process, address, touch, faults) == Err(PageFault) {
+            faults += 1;
+            if faults > FAULTS_MAX {
+                return Err(StepError::Stuck);
+            }
+            self.design().enter_kernel();
+            let fault = process.space().fault(address, needs);
+            self.return_to_user(process);
+            if let Err(error) = fault {
+                self.give_up(process, address, touch);
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_hint(&self) {
+        self.sim.relax();
+    }
+
+    fn enter_kernel(&self) {
+        self.design().enter_kernel();
+        self.sim.spend(self.sim.machine().kernel.syscall);
+    }
+
+    fn return_to_user(&self, process: &SimProcess) {
+        // SAFETY: as in `switch`.
+        #[expect(unsafe_code, reason = "as for `switch`")]
+        unsafe {
+            self.design().return_to_user(process.space().coherent());
+        }
+    }
+
+    fn change_begins(
+        &self,
+        process: &SimProcess,
+        _: Option<AreaId>,
+        change: Change,
+    ) -> Option<UnderWay> {
+        self.with_model(process, |model, memory| model.begin(memory, change))
+    }
+
+    fn change_ends(&self, under_way: Option<UnderWay>, ended: Ended) {
+        if let (Some(contents), Some(under_way)) = (&self.contents, under_way) {
+            contents.borrow_mut().end(under_way, ended);
+        }
+    }
+
+    fn fork_ends(&self, parent: &SimProcess, under_way: Option<UnderWay>) -> ProcessData {
+        let memory = self.contents.as_ref().zip(under_way);
+        ProcessData {
+            number: Cell::new(0),
+            memory: memory.map(|(contents, fork)| contents.borrow_mut().end_fork(fork)),
+            areas: parent.data.areas.clone(),
+        }
+    }
+}
+
+impl Kernel for SimKernel {
+    fn online(&self) {
+        self.design().online();
+    }
+    fn switch(&self, space: u64) {
+        let Some(process) = self.process(space as usize) else { return };
+        // SAFETY: processes are kept in place until the machine is gone, and `destroy` retires the
+        // space before its page tables are freed.
+        #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+        unsafe {
+            self.design().switch(process.space().coherent());
+        }
+    }
+    fn enter_lazy(&self) {
+        self.design().enter_lazy();
+    }
+    fn leave(&self) {
+        self.design().leave_space();
+    }
+    fn after_switch(&self, to: SwitchedTo) {
+        // When the CPU has nothing better to do, or there are many dead tables.
+        if to == SwitchedTo::Nothing || self.vm.holds_many() {
+            self.vm.free_dead_tables();
+        }
+    }
+    fn flush_interrupt(&self) {
+        self.design().interrupt();
+    }
+    fn tick_interval(&self) -> Option<Time> {
+        self.design().policy().tick_ns.map(Time::from_ns)
+    }
+    fn tick(&self) {
+        self.design().tick();
+    }
+}

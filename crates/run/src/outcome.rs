@@ -1,0 +1,146 @@
+//! The limits of a run, and its outcome.
+
+use shootdown_program::StepError;
+use shootdown_program::interpreter::MemoryHost as _;
+use shootdown_program::operation::{OnFault, ProgramId};
+use shootdown_sim::{Counts, FlushWaits, Time, Violation};
+use shootdown_vm::{HeldStats, Stats};
+use thiserror::Error;
+
+use crate::instrumented::Unmaps;
+use crate::kernel::SimKernel;
+use crate::memory_model::{Contents, WrongContent};
+use crate::platform::Traffic;
+
+/// The supply of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// There is enough memory, and the memory manager does not record where pages are mapped.
+    #[default]
+    Enough,
+    /// Pages are reclaimed when memory is short, and files are stored on a device.
+    Reclaimed,
+    /// As [`Reclaimed`](Self::Reclaimed). A fault in a file also reads and maps the pages around
+    /// it, as in Linux.
+    ReclaimedReadAhead,
+}
+
+/// The limits of a simulation.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Number of frames of 4 KiB.
+    pub frames: usize,
+    /// Largest number of threads that exist at the same time.
+    pub threads: usize,
+    /// Largest simulated time.
+    pub time: Time,
+    /// The supply of memory.
+    pub memory: Memory,
+    /// Number of nodes that memory is divided among.
+    pub nodes: usize,
+    /// Whether the contents of memory are checked.
+    pub contents: Contents,
+    /// The consequence of refused accesses and changes.
+    pub on_fault: OnFault,
+}
+
+impl Limits {
+    /// Enough memory, 16 GiB in one node; 4096 threads; one hour.
+    pub const DEFAULT: Self = Self {
+        frames: 4 << 20,
+        threads: 4096,
+        time: Time::from_ms(3_600_000),
+        memory: Memory::Enough,
+        nodes: 1,
+        contents: Contents::Unchecked,
+        on_fault: OnFault::Fatal,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// The outcome of a run. The first four fields are of the measurement, the others of all of the
+/// run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Time from the first [`Begin`](shootdown_program::operation::Operation::Begin) to the last
+    /// [`End`](shootdown_program::operation::Operation::End).
+    pub time: Time,
+    /// Time from the first `End` to the last.
+    pub time_range: Time,
+    /// Sum of the iterations of all threads.
+    pub iterations: u64,
+    /// Counts of all CPUs in that time.
+    pub counts: Counts,
+    /// The flushes of `munmap`s.
+    pub unmaps: Unmaps,
+    /// The durations of flushes.
+    pub waits: FlushWaits,
+    /// Number of uses of a translation after the flush that removed it.
+    pub violations: u64,
+    /// Number of page tables that were freed while a CPU could walk them.
+    pub hazards: u64,
+    /// The first violations and hazards.
+    pub first_violations: Vec<Violation>,
+    /// Number of wrong words in memory, if [contents](Limits::contents) were checked.
+    pub wrong_contents: u64,
+    /// The first wrong words.
+    pub first_wrong_contents: Vec<WrongContent>,
+    /// The traffic of pages.
+    pub traffic: Traffic,
+    /// Statistics of the memory of all processes that have ended.
+    pub memory: Stats,
+    /// Statistics of the page tables that were held back because a CPU could still walk them.
+    pub held_tables: HeldStats,
+}
+
+impl Outcome {
+    /// The outcome of a run whose measurement is all of it.
+    pub(crate) fn of(kernel: &SimKernel) -> Self {
+        let sim = kernel.sim();
+        let contents = kernel.contents.as_ref().map(|contents| contents.borrow());
+        Self {
+            time: sim.time(),
+            time_range: Time::ZERO,
+            iterations: 0,
+            counts: sim.counts(),
+            unmaps: kernel.design().unmaps(),
+            waits: sim.flush_waits(),
+            violations: sim.violations(),
+            hazards: sim.hazards(),
+            first_violations: sim.first_violations(),
+            wrong_contents: contents.as_ref().map_or(0, |contents| contents.wrong()),
+            first_wrong_contents: contents.map_or(Vec::new(), |model| model.first().to_vec()),
+            traffic: kernel.platform().traffic(),
+            memory: kernel.ended(),
+            held_tables: kernel.vm().held_tables(),
+        }
+    }
+}
+
+/// The reason why a run has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An operation failed.
+    #[error("thread {}: {error}", program.0)]
+    Step {
+        /// The program of the thread.
+        program: ProgramId,
+        /// The failure.
+        error: StepError,
+    },
+    /// All threads that are left, this many, wait for each other.
+    #[error("{0} threads wait for ever")]
+    Deadlock(usize),
+    /// The run takes longer than its [limit](Limits::time).
+    #[error("it takes more simulated time than it may")]
+    TimeUp,
+    /// The host lacks room for the simulation; the host's words.
+    #[error("the host has no room: {0}")]
+    Host(String),
+}

@@ -1,0 +1,107 @@
+//! What an operation changed in a space's page tables.
+
+use core::ops::Range;
+
+use shootdown::{Extent, Extents, Here, Machine, PageSize, Pending, Space};
+
+/// Translations that no CPU may use any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The addresses from the first to the last; `None` for the whole space.
+    pub range: Option<Range<u64>>,
+    /// The changed addresses among them, as the engine takes them.
+    pub extents: Extents,
+    /// The size of the smallest page that was changed.
+    pub page_size: PageSize,
+    /// What is freed after the flush.
+    pub freed: Freed,
+    /// Whether an entry of another size may be written next where something was mapped: a large
+    /// page was taken away, or small pages and their table.
+    pub resizes: bool,
+    /// The operation, for statistics.
+    pub cause: Cause,
+}
+
+/// The operation that changed page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// `munmap`, or a new mapping in place of another.
+    Unmap,
+    /// `madvise`.
+    Advise,
+    /// `mprotect`.
+    Protect,
+    /// `mremap`.
+    Move,
+    /// `fork`.
+    Fork,
+    /// A write to a page that is shared, or to the page of zeros.
+    CopyOnWrite,
+    /// Small pages become a large one.
+    Collapse,
+    /// A large page becomes small ones, so that an operation can change some of them.
+    Split,
+    /// Reclaim.
+    Reclaim,
+    /// The end of the space.
+    Exit,
+}
+
+/// What is freed after a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    /// Pages at most.
+    Pages,
+    /// Page tables: CPUs that could walk them must be notified, even if they use no page.
+    Tables,
+}
+
+impl Change {
+    /// Every small page of a range, as for `munmap`.
+    #[must_use]
+    pub fn range(range: Range<u64>, freed: Freed) -> Self {
+        let extent = Extent::range(range.clone(), PageSize::SIZE_4K);
+        Self::of(Some(range), extent, freed, Cause::Unmap)
+    }
+
+    /// One page that reclaim has unmapped.
+    #[must_use]
+    pub fn reclaimed(address: u64) -> Self {
+        let range = address..address + crate::PAGE_BYTES;
+        Self { cause: Cause::Reclaim, ..Self::range(range, Freed::Pages) }
+    }
+
+    /// The whole space, as at its end.
+    #[must_use]
+    pub fn whole(freed: Freed) -> Self {
+        Self::of(None, Extent::whole(), freed, Cause::Exit)
+    }
+
+    fn of(range: Option<Range<u64>>, extent: Extent, freed: Freed, cause: Cause) -> Self {
+        let mut extents = Extents::new();
+        extents.add(if freed == Freed::Tables { extent.freeing_tables() } else { extent });
+        Self { range, extents, page_size: PageSize::SIZE_4K, freed, resizes: false, cause }
+    }
+
+    /// Flushes the change with the engine: [`Here::flush_gathered`], or [`Here::flush_for_resize`]
+    /// where the change [resizes](Self::resizes) and the machine does not
+    /// [tolerate both sizes](Machine::tolerates_mixed_sizes).
+    pub fn flush_by_engine<'e, M: Machine>(
+        &self,
+        machine: &M,
+        here: &Here<'e, M>,
+        space: &Space<M>,
+    ) -> Pending<'e, M> {
+        let [first, rest @ ..] = self.extents.as_slice() else {
+            return here.flush_gathered(space, &self.extents);
+        };
+        if !self.resizes || machine.tolerates_mixed_sizes() {
+            return here.flush_gathered(space, &self.extents);
+        }
+        let mut pending = here.flush_for_resize(space, *first);
+        for &extent in rest {
+            pending.join(here.flush_for_resize(space, extent));
+        }
+        pending
+    }
+}

@@ -1,0 +1,109 @@
+//! The choices that a coherence makes for the memory manager, as a value.
+
+/// What the memory manager locks, keeps and flushes on behalf of a coherence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The lock of the space that `munmap` holds while it waits for a flush.
+    pub unmap_lock: UnmapLock,
+    /// What `munmap` does with page tables that it leaves empty.
+    pub empty_tables: EmptyTables,
+    /// What the first read of an anonymous page maps.
+    pub zero_page: ZeroPage,
+    /// When pages are flushed that reclaim has unmapped.
+    pub reclaim_flush: ReclaimFlush,
+    /// What a fault does about a page that reclaim may just have unmapped at the same address.
+    pub refault: Refault,
+    /// Flushes beyond those that correctness needs.
+    pub extra_flushes: ExtraFlushes,
+    /// Interval between calls of [`tick`](crate::Scheduling::tick) on each CPU that does not idle,
+    /// in nanoseconds. `None` for no calls.
+    pub tick_ns: Option<u64>,
+}
+
+impl Policy {
+    /// A policy without extra flushes, predictions or deferral.
+    #[must_use]
+    pub const fn new(unmap_lock: UnmapLock) -> Self {
+        Self {
+            unmap_lock,
+            empty_tables: EmptyTables::Freed,
+            zero_page: ZeroPage::Shared,
+            reclaim_flush: ReclaimFlush::PerPage,
+            refault: Refault::Flushed,
+            extra_flushes: ExtraFlushes::empty(),
+            tick_ns: None,
+        }
+    }
+}
+
+/// The lock of the space that is held while `munmap` flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnmapLock {
+    /// The lock for writing, as it was taken to remove the area (Linux until 4.19).
+    Exclusive,
+    /// The lock for reading, to which it is downgraded when the area is removed (Linux since 4.20).
+    Shared,
+    /// No lock: the flush is sent under the lock, and waited for outside.
+    Released,
+}
+
+/// Lifetime of the page tables that `munmap` leaves empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyTables {
+    /// `munmap` frees them, and interrupts every CPU that could walk them, idle CPUs included
+    /// (Linux).
+    Freed,
+    /// They stay for the next mapping there, and are freed when there are too many of them, or when
+    /// the space dies. An `munmap` then concerns only CPUs that use the space.
+    Kept,
+}
+
+/// The page that the first read of an anonymous page maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroPage {
+    /// The page of zeros that all spaces share, until a write (Linux).
+    Shared,
+    /// The shared page of zeros, or a page of its own where a write is likely to follow: that write
+    /// then flushes nothing.
+    Predicted,
+}
+
+/// When pages are flushed that reclaim has unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReclaimFlush {
+    /// One by one (Linux until 4.2).
+    PerPage,
+    /// Many together, of several spaces.
+    Batched,
+}
+
+/// What a fault does that maps another page where reclaim may just have unmapped one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refault {
+    /// It flushes the address first, if a flush of it may be outstanding. Otherwise one CPU could
+    /// write to the new page while another still reads the old one.
+    Flushed,
+    /// It does nothing. (As far as is known, Linux does not flush here.)
+    Unflushed,
+}
+
+bitflags::bitflags! {
+    /// Flushes without which no CPU could go wrong.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ExtraFlushes: u8 {
+        /// A page that may be written or executed from now on, and could only be read.
+        const PERMISSION_GAINS = 1;
+        /// Pages that no access was allowed to, when they are unmapped.
+        const INACCESSIBLE_PAGES = 1 << 1;
+        /// At every fork, the whole space, on idle CPUs also.
+        const SPACE_PER_FORK = 1 << 2;
+        /// Pages that move: each page table's separately, on idle CPUs also.
+        const TABLE_PER_MOVE = 1 << 3;
+        /// The whole space whenever `munmap` or `madvise` has unmapped anything, or `mremap` has
+        /// removed a page table.
+        const SPACE_PER_UNMAP = 1 << 4;
+        /// Each area that `munmap` removes or `madvise` empties, from its first page to its last,
+        /// whether or not anything was mapped there.
+        const AREA_PER_UNMAP = 1 << 5;
+    }
+}

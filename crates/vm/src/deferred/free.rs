@@ -1,0 +1,113 @@
+//! Frees pages and page tables whose flush is complete.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use shootdown::Root;
+
+use crate::coherence::{Defer, Lifetimes};
+use crate::deferred::tables::HeldStats;
+use crate::deferred::unmaps::{Lot, Marked, Removed};
+use crate::mappings::Mappings;
+use crate::platform::{Frame, Platform, Work};
+use crate::system::System;
+use crate::vm::Vm;
+
+impl<S: System> Vm<S> {
+    /// Frees what every CPU has come to by itself, up to the oldest that one has not.
+    pub(crate) fn free_completed(&self) {
+        let is_complete = |lot: &Lot<S>| self.coherence.is_complete(&lot.flush);
+        self.free_lots(self.deferred.take(is_complete));
+    }
+
+    /// Frees all that is put aside, of any space. Returns how much it was.
+    pub(crate) fn complete_deferred(&self) -> usize {
+        self.free_lots(self.deferred.take(|_| true))
+    }
+
+    fn free_lots(&self, lots: Vec<Lot<S>>) -> usize {
+        let count = lots.len();
+        for Lot { space, range, flush, removed } in lots {
+            self.coherence.complete(flush);
+            self.free_tables(self.free_pages(&space, removed));
+            space.deferred.remove(&range);
+        }
+        count
+    }
+
+    /// Frees the pages that an operation removed, and returns the tables.
+    pub(crate) fn free_pages(
+        &self,
+        mappings: &Arc<Mappings<S>>,
+        Removed { pages, tables, marks }: Removed,
+    ) -> Vec<Frame> {
+        self.record_marks(mappings, &marks);
+        if !pages.is_empty() {
+            self.platform.work(Work::UnmapPage, pages.len());
+        }
+        for page in pages {
+            self.platform.release(page);
+        }
+        tables
+    }
+
+    /// Call this before the pages are released: their frames are theirs until then.
+    fn record_marks(&self, mappings: &Arc<Mappings<S>>, marks: &Marked) {
+        let Some(rmap) = &self.rmap else { return };
+        for &page in &marks.dirty {
+            rmap.mark_dirty(page);
+        }
+        for &(page, address) in &marks.discardable {
+            rmap.mark_discardable(page, mappings, address, self.platform.node_of(page));
+        }
+    }
+
+    /// Frees tables that no CPU can walk.
+    pub(crate) fn free_tables(&self, tables: Vec<Frame>) {
+        for table in tables {
+            self.platform.free_table(table);
+        }
+    }
+
+    /// Frees the page tables of dead spaces that this CPU was the last to hold; and what was put
+    /// aside until CPUs had come to its flush.
+    ///
+    /// To be called where memory can be freed, some time after a switch of address spaces, or
+    /// whatever else [leaves](crate::Scheduling::leave_space) of one: best when the CPU goes idle, for that it
+    /// was the last is no fault of the thread that runs next; but without delay if there are
+    /// [many](Self::holds_many). Costs next to nothing if there are none.
+    pub fn free_dead_tables(&self) {
+        self.free_completed();
+        while let Some(root) = self.coherence.take_dead() {
+            self.free_dead(root);
+        }
+    }
+
+    /// Whether half of the page tables that may be held back are.
+    pub fn holds_many(&self) -> bool {
+        self.held.stats().now > self.held_tables_max / 2
+    }
+
+    /// How many page tables are held back because a CPU could still walk them, or because they
+    /// have not been [buried](Self::free_dead_tables) yet.
+    pub fn held_tables(&self) -> HeldStats {
+        self.held.stats()
+    }
+
+    pub(crate) fn holds_too_many(&self) -> bool {
+        self.held.stats().now > self.held_tables_max
+    }
+
+    pub(crate) fn free_dead(&self, root: Root) {
+        self.free_tables(self.held.take_dead(root));
+    }
+
+    /// Has lazy CPUs let go of dead spaces, if too many tables are held back.
+    pub(crate) fn bound_held(&self) {
+        if self.holds_too_many() {
+            self.held.count_overflow();
+            self.coherence.reap();
+            self.free_dead_tables();
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The quarantine of a space: page tables that were unhooked while it lives, and that a CPU may still
+//! walk.
+
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use shootdown::Horizon;
+
+use crate::coherence::Lifetimes;
+use crate::deferred::unmaps::Removed;
+use crate::platform::Frame;
+use crate::space::AddressSpace;
+use crate::system::System;
+
+impl<S: System> AddressSpace<S> {
+    /// Frees what no CPU can use or walk after a flush, if there was one.
+    pub(crate) fn free(&self, removed: Removed, horizon: Option<Horizon>) {
+        let tables = self.vm.free_pages(&self.mappings, removed);
+        self.free_tables(tables, horizon.unwrap_or(Horizon::UNKNOWN));
+    }
+
+    /// Frees tables that were unhooked, now or as soon as nobody can walk them any more; and those
+    /// that were held back until now.
+    pub(crate) fn free_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+        // First, for it makes room.
+        if self.has_quarantined.load(Relaxed) {
+            self.free_cleared(horizon);
+        }
+        if tables.is_empty() || horizon.is_clear() {
+            self.vm.free_tables(tables);
+        } else {
+            self.hold_tables(tables, horizon);
+        }
+    }
+
+    fn hold_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
+        let count = tables.len();
+        self.vm.held.add(count);
+        if let Err(tables) = self.put_in_quarantine(tables, horizon) {
+            self.flush_walkers();
+            self.vm.held.remove(count);
+            return self.vm.free_tables(tables);
+        }
+        // Dead spaces first: they are more to be had for an interrupt.
+        self.vm.bound_held();
+        if self.vm.holds_too_many() {
+            self.flush_walkers();
+        }
+    }
+
+    /// Gives tables back for which there is no room.
+    fn put_in_quarantine(&self, tables: Vec<Frame>, horizon: Horizon) -> Result<(), Vec<Frame>> {
+        let mut quarantine = self.quarantine.lock();
+        // Under the lock, as where it is taken back: else that could come later, and find nothing.
+        self.has_quarantined.store(true, Relaxed);
+        quarantine.hold(horizon, tables.len(), tables)
+    }
+
+    /// Has lazy CPUs forget the way to tables in quarantine, and frees those.
+    fn flush_walkers(&self) {
+        self.vm.held.count_overflow();
+        let horizon = self.vm.coherence.flush_walkers(&self.mappings.coherent);
+        self.free_cleared(horizon);
+    }
+
+    fn free_cleared(&self, horizon: Horizon) {
+        loop {
+            let mut quarantine = self.quarantine.lock();
+            let Some((count, tables)) = quarantine.take_cleared(horizon) else {
+                self.has_quarantined.store(quarantine.table_count() != 0, Relaxed);
+                return;
+            };
+            drop(quarantine);
+            self.vm.held.remove(count);
+            self.vm.free_tables(tables);
+        }
+    }
+
+    /// All tables that are held back for this space.
+    pub(crate) fn take_quarantined(&self) -> Vec<Frame> {
+        let mut quarantine = self.quarantine.lock();
+        let mut all = Vec::new();
+        while let Some((_, tables)) = quarantine.take_any() {
+            all.extend(tables);
+        }
+        all
+    }
+}

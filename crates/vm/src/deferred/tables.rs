@@ -1,0 +1,113 @@
+//! Page tables that are out of use, and that a CPU may still walk: where they are until none can.
+//!
+//! There are two kinds. Those of a space that lives are in the space's quarantine, by the flush
+//! that they were unhooked with. Those of a dead space are here, all together, by its root.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use lock_api::Mutex;
+use shootdown::{Quarantine, Root};
+
+use crate::platform::Frame;
+use crate::system::{SpinMutex, System};
+
+/// More than so many are not held back, of one space that lives: 2 MiB, for as many as one
+/// operation gathers at most. Beyond that, CPUs that are lazy on it are interrupted.
+pub(crate) const QUARANTINED_MAX: usize = 512;
+
+/// More than so many are not held back, of all spaces together, unless the kernel says
+/// [otherwise](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are interrupted.
+pub const HELD_TABLES_MAX: u64 = 1024;
+
+/// The tables of dead spaces, and how many are held back in all.
+pub(crate) struct HeldTables<S: System> {
+    dead: SpinMutex<S, BTreeMap<u64, Dead>>,
+    count: AtomicU64,
+    peak: AtomicU64,
+    interrupted: AtomicU64,
+}
+
+/// The tables of one dead space, and how many of them are counted.
+struct Dead {
+    tables: Vec<Frame>,
+    counted: usize,
+}
+
+/// How many page tables were held back because a CPU could still walk them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldStats {
+    /// Now.
+    pub now: u64,
+    /// At most, at any time.
+    pub peak: u64,
+    /// How often there were too many, and lazy CPUs were interrupted for it.
+    pub overflows: u64,
+}
+
+impl<S: System> HeldTables<S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            dead: Mutex::new(BTreeMap::new()),
+            count: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            interrupted: AtomicU64::new(0),
+        }
+    }
+
+    /// So many more are held back.
+    pub(crate) fn add(&self, count: usize) {
+        let held = self.count.fetch_add(count as u64, Relaxed) + count as u64;
+        self.peak.fetch_max(held, Relaxed);
+    }
+
+    /// So many less.
+    pub(crate) fn remove(&self, count: usize) {
+        self.count.fetch_sub(count as u64, Relaxed);
+    }
+
+    pub(crate) fn count_overflow(&self) {
+        self.interrupted.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn stats(&self) -> HeldStats {
+        HeldStats {
+            now: self.count.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+            overflows: self.interrupted.load(Relaxed),
+        }
+    }
+
+    /// Keeps the tables of a space that is about to be retired. `counted` of them are counted
+    /// already, for they were held back while it lived.
+    pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
+        self.dead.lock().insert(root.0, Dead { tables, counted });
+    }
+
+    /// Counts all tables of a space that was retired. If they are free by now, nobody held them.
+    pub(crate) fn count_dead(&self, root: Root) {
+        if let Some(dead) = self.dead.lock().get_mut(&root.0) {
+            self.add(dead.tables.len() - dead.counted);
+            dead.counted = dead.tables.len();
+        }
+    }
+
+    /// Takes out the tables of a dead space that nobody can walk any more.
+    pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
+        let Some(dead) = self.dead.lock().remove(&root.0) else { return Vec::new() };
+        self.remove(dead.counted);
+        dead.tables
+    }
+}
+
+/// The tables of one space that lives.
+pub(crate) type Quarantined<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
+
+impl<S: System> fmt::Debug for HeldTables<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}

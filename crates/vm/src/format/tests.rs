@@ -1,0 +1,196 @@
+//! What holds for every format, checked by the tests of each.
+
+use super::{EMPTY, Format, Leaf, Marks};
+use crate::area::Protection;
+use crate::platform::Frame;
+
+/// What an MMU makes of entries, in the manual's bits.
+pub(super) trait Hardware: Format {
+    /// How many bits the number of a frame has.
+    const FRAME_BITS: u32;
+
+    /// Whether it looks at more than one bit.
+    fn is_valid(entry: u64) -> bool;
+
+    /// What a valid leaf becomes when it is used.
+    fn read(entry: u64) -> u64;
+
+    /// What a valid leaf becomes when it is written through; `None` if that is refused.
+    fn written(entry: u64) -> Option<u64>;
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Empty,
+    Table(Frame),
+    Leaf(Leaf),
+    Claim,
+}
+
+/// What an entry at `level` is, by what a caller asks; fails if it is two things at once.
+pub(super) fn kind<F: Format>(entry: u64, level: usize) -> Kind {
+    let table = if level == 0 { None } else { F::as_table(entry) };
+    let leaf = F::as_leaf_at(entry, level);
+    match (entry, table, leaf) {
+        (EMPTY, None, None) => Kind::Empty,
+        (_, None, None) => Kind::Claim,
+        (_, Some(table), None) => Kind::Table(table),
+        (_, None, Some(leaf)) => Kind::Leaf(leaf),
+        (_, Some(_), Some(_)) => panic!("{entry:#x} is a table and a leaf at level {level}"),
+    }
+}
+
+/// The first frame of the page at `level` that `number` is in, if the number has not too many bits.
+pub(super) fn frame_at<F: Hardware>(number: u64, level: usize) -> Frame {
+    let pages = F::span(level) / crate::PAGE_BYTES;
+    Frame(number & ((1 << F::FRAME_BITS) - 1) & !(pages - 1))
+}
+
+/// Every protection there is, with all marks.
+pub(super) fn protections_and_marks() -> impl Iterator<Item = (Protection, Marks)> {
+    let enforced = |bits| Protection::from_bits_truncate(bits).as_enforced();
+    (0..8).map(enforced).flat_map(|protection| {
+        (0..4).map(move |bits| (protection, Marks::from_bits_truncate(bits)))
+    })
+}
+
+/// Every leaf of the last frame at each level, and the level.
+fn leaves<F: Hardware>() -> impl Iterator<Item = (Leaf, usize)> {
+    (0..=F::LEAF_LEVEL_MAX).flat_map(|level| {
+        let frame = frame_at::<F>(u64::MAX, level);
+        protections_and_marks()
+            .map(move |(protection, marks)| (Leaf { frame, protection, marks }, level))
+    })
+}
+
+pub(super) fn every_leaf_is_read_as_it_was_written<F: Hardware>() {
+    for (leaf, level) in leaves::<F>() {
+        let entry = F::leaf_at(leaf, level);
+        assert_eq!(kind::<F>(entry, level), Kind::Leaf(leaf), "{entry:#x} at level {level}");
+        assert_eq!(F::is_valid(entry), !leaf.protection.is_empty());
+    }
+}
+
+pub(super) fn there_are_leaves_up_to_1_gib<F: Hardware>() {
+    let sizes = [0, 1, 2].map(|level| F::span(level));
+    assert_eq!(sizes, [4 << 10, 2 << 20, 1 << 30]);
+    assert_eq!(F::LEAF_LEVEL_MAX, 2);
+    assert!(F::LEAF_LEVEL_MAX < F::LEVELS);
+    for (leaf, level) in leaves::<F>() {
+        let entry = F::leaf_at(leaf, level);
+        assert_eq!(F::as_large_leaf(entry, F::LEAF_LEVEL_MAX + 1), None);
+    }
+}
+
+pub(super) fn tables_claims_and_nothing_are_told_apart<F: Hardware>() {
+    for level in 0..F::LEVELS {
+        assert_eq!(kind::<F>(EMPTY, level), Kind::Empty);
+        assert!(!F::is_valid(EMPTY));
+        for ticket in [0, 1, 0x5555_5555, (1 << 52) - 1] {
+            let entry = F::claim(ticket);
+            assert_eq!(kind::<F>(entry, level), Kind::Claim, "{ticket:#x} at level {level}");
+            assert!(!F::is_valid(entry));
+        }
+    }
+    for level in 1..F::LEVELS {
+        for table in [Frame(0), Frame(1), frame_at::<F>(u64::MAX, 0)] {
+            let entry = F::table(table);
+            assert_eq!(kind::<F>(entry, level), Kind::Table(table));
+            assert!(F::is_valid(entry));
+        }
+    }
+}
+
+/// What a leaf is told by does not come from its frame.
+pub(super) fn the_least_leaf_is_told_apart<F: Hardware>() {
+    for (leaf, level) in leaves::<F>() {
+        let leaf = Leaf { frame: Frame(0), ..leaf };
+        let entry = F::leaf_at(leaf, level);
+        assert_eq!(kind::<F>(entry, level), Kind::Leaf(leaf), "{entry:#x} at level {level}");
+    }
+}
+
+pub(super) fn the_hardware_marks_as_we_do<F: Hardware>() {
+    for (leaf, level) in leaves::<F>().filter(|(leaf, _)| !leaf.protection.is_empty()) {
+        let entry = F::leaf_at(leaf, level);
+        let marked = |marks| F::leaf_at(Leaf { marks: leaf.marks | marks, ..leaf }, level);
+        assert_eq!(F::read(entry), marked(Marks::ACCESSED), "{leaf:x?} at level {level}");
+        let may_write = leaf.protection.contains(Protection::WRITE);
+        let expected = may_write.then(|| marked(Marks::ACCESSED | Marks::DIRTY));
+        assert_eq!(F::written(entry), expected, "{leaf:x?} at level {level}");
+    }
+}
+
+/// The tests of a format.
+macro_rules! format_checks {
+    ($format:ty) => {
+        mod checks {
+            use super::*;
+            use crate::format::tests::{self as checks, Kind};
+            use alloc::vec::Vec;
+            use proptest::prelude::*;
+
+            #[test]
+            fn every_leaf_is_read_as_it_was_written() {
+                checks::every_leaf_is_read_as_it_was_written::<$format>();
+                checks::the_least_leaf_is_told_apart::<$format>();
+            }
+
+            #[test]
+            fn there_are_leaves_up_to_1_gib() {
+                checks::there_are_leaves_up_to_1_gib::<$format>();
+            }
+
+            #[test]
+            fn tables_claims_and_nothing_are_told_apart() {
+                checks::tables_claims_and_nothing_are_told_apart::<$format>();
+            }
+
+            #[test]
+            fn the_hardware_marks_as_we_do() {
+                checks::the_hardware_marks_as_we_do::<$format>();
+            }
+
+            #[test]
+            #[should_panic(expected = "no first frame")]
+            #[cfg(debug_assertions)]
+            fn a_large_leaf_begins_at_a_multiple_of_its_size() {
+                let (protection, marks) = (Protection::READ, Marks::empty());
+                <$format>::large_leaf(Leaf { frame: Frame(0x100), protection, marks }, 1);
+            }
+
+            proptest! {
+                /// So do marks and protections with them.
+                #[test]
+                fn frames_survive(
+                    number: u64,
+                    level in 0..=<$format>::LEAF_LEVEL_MAX,
+                    (protection, marks) in prop::sample::select(
+                        checks::protections_and_marks().collect::<Vec<_>>()
+                    ),
+                ) {
+                    let frame = checks::frame_at::<$format>(number, level);
+                    let leaf = Leaf { frame, protection, marks };
+                    let entry = <$format>::leaf_at(leaf, level);
+                    prop_assert_eq!(checks::kind::<$format>(entry, level), Kind::Leaf(leaf));
+                    let table = checks::frame_at::<$format>(number, 0);
+                    let entry = <$format>::table(table);
+                    prop_assert_eq!(checks::kind::<$format>(entry, level + 1), Kind::Table(table));
+                }
+
+                #[test]
+                fn claims_are_as_many_as_tickets(
+                    one in 0..1u64 << 52,
+                    other in 0..1u64 << 52,
+                    level in 0..<$format>::LEVELS,
+                ) {
+                    let entry = <$format>::claim(one);
+                    prop_assert_eq!(checks::kind::<$format>(entry, level), Kind::Claim);
+                    prop_assert_eq!(entry == <$format>::claim(other), one == other);
+                }
+            }
+        }
+    };
+}
+pub(super) use format_checks;

@@ -1,0 +1,80 @@
+//! The part of a space that reclaim and migration reach from its pages.
+
+use core::ops::Range;
+
+use shootdown::{BatchIsFull, StaleWrites};
+
+use crate::PAGE_BYTES;
+use crate::area::Protection;
+use crate::coherence::{Batching, ReclaimFlush};
+use crate::deferred::in_flight::{Flight, InFlight};
+use crate::deferred::ranges::DeferredRanges;
+use crate::format::Leaf;
+use crate::system::{Batch, Coherent, LockedAreas, System};
+use crate::table::PageTables;
+
+/// The page tables and areas of a space, and the flushes of it that are not complete.
+pub(crate) struct Mappings<S: System> {
+    pub(crate) tables: PageTables<S::Format>,
+    pub(crate) areas: LockedAreas<S>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) deferred: DeferredRanges<S>,
+    pub(crate) coherent: Coherent<S>,
+}
+
+impl<S: System> Mappings<S> {
+    /// The end of an outstanding flush that overlaps `range`: up to there, a CPU may have an old
+    /// translation.
+    pub(crate) fn unsettled(&self, range: &Range<u64>) -> Option<u64> {
+        self.in_flight.overlapping(range, None).or_else(|| self.deferred.overlapping(range))
+    }
+
+    /// Announces that the entry for the page at `address` is about to be cleared, for a flush of
+    /// this page or of the batch. Call this before the entry changes: an operation that finds it
+    /// cleared must find this also.
+    pub(crate) fn announce(
+        &self,
+        coherence: &S::Coherence,
+        batch: &mut Batch<S>,
+        address: u64,
+        reclaim_flush: ReclaimFlush,
+    ) -> Result<Announced, BatchIsFull> {
+        Ok(Announced(match reclaim_flush {
+            ReclaimFlush::PerPage => Some(self.in_flight.begin(&(address..address + PAGE_BYTES))),
+            ReclaimFlush::Batched => {
+                coherence.add_space(batch, &self.coherent)?;
+                None
+            }
+        }))
+    }
+
+    /// Adds a page whose entry held `leaf` to the batch, or flushes it.
+    pub(crate) fn unmapped(
+        &self,
+        coherence: &S::Coherence,
+        batch: &mut Batch<S>,
+        address: u64,
+        leaf: Leaf,
+    ) {
+        // Without a permission, no CPU could have the translation.
+        if !leaf.protection.is_empty() {
+            let stale_writes = if leaf.protection.contains(Protection::WRITE) {
+                StaleWrites::Possible
+            } else {
+                StaleWrites::Impossible
+            };
+            coherence.unmapped(batch, &self.coherent, address, stale_writes);
+        }
+    }
+
+    /// Ends what [`announce`](Self::announce) began: the page was flushed, or is in its batch, or
+    /// its entry did not change.
+    pub(crate) fn end(&self, Announced(flight): Announced) {
+        if let Some(flight) = flight {
+            self.in_flight.end(flight);
+        }
+    }
+}
+
+/// The page's own flush, if it is not flushed with its batch.
+pub(crate) struct Announced(Option<Flight>);

@@ -1,0 +1,19 @@
+//! Operations on an address space, a file each.
+
+mod advise;
+mod collapse;
+mod cow;
+mod exit;
+mod fault;
+mod fault_around;
+mod fork;
+pub(crate) mod large;
+mod map;
+mod protect;
+mod read_ahead;
+mod remap;
+mod unmap;
+pub(crate) mod zero_page;
+
+pub use advise::Advice;
+pub use map::Place;

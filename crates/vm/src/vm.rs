@@ -1,0 +1,198 @@
+//! The parts that all spaces of a system have in common.
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::area::{Area, Backing};
+use crate::coherence::{Flush, Policy};
+use crate::deferred::tables::{HELD_TABLES_MAX, HeldTables};
+use crate::deferred::unmaps::DeferredUnmaps;
+use crate::file::File;
+use crate::platform::{Frame, FrameUse, OutOfMemory, Platform};
+use crate::reclaim::rmap::Rmap;
+use crate::system::System;
+use crate::table::{PageTables, Slot};
+
+/// The platform, the coherence, and the page of zeros that all spaces of a system share.
+///
+/// A clone refers to the same system. The platform is a handle: something small that can be cloned,
+/// such as a reference, an `Rc`, or a unit type for a kernel that has but one platform.
+pub struct Vm<S: System> {
+    pub(crate) platform: S::Platform,
+    pub(crate) coherence: Arc<S::Coherence>,
+    pub(crate) policy: Policy,
+    pub(crate) zero_page: Frame,
+    pub(crate) held: Arc<HeldTables<S>>,
+    pub(crate) held_tables_max: u64,
+    /// In bytes; less than two pages for none.
+    pub(crate) fault_around_bytes: u64,
+    /// Less than two for none.
+    pub(crate) read_ahead_pages: u64,
+    /// The mappings of every page, if memory is reclaimed.
+    pub(crate) rmap: Option<Arc<Rmap<S>>>,
+    pub(crate) deferred: Arc<DeferredUnmaps<S>>,
+}
+
+impl<S: System> Vm<S> {
+    /// Allocates the one frame that all pages share which were read and never written. The frame is
+    /// never freed, and its users are not counted: a count would be the most contended word of the
+    /// system.
+    ///
+    /// # Errors
+    ///
+    /// If there is no frame.
+    pub fn new(
+        platform: S::Platform,
+        coherence: impl Into<Arc<S::Coherence>>,
+    ) -> Result<Self, OutOfMemory> {
+        let coherence = coherence.into();
+        let zero_page = platform.allocate(FrameUse::Page)?;
+        platform.clear_page(zero_page);
+        Ok(Self {
+            platform,
+            policy: coherence.policy(),
+            coherence,
+            zero_page,
+            held: Arc::new(HeldTables::new()),
+            held_tables_max: HELD_TABLES_MAX,
+            fault_around_bytes: 0,
+            read_ahead_pages: 0,
+            rmap: None,
+            deferred: Arc::new(DeferredUnmaps::new()),
+        })
+    }
+
+    /// Records where every page is mapped, so that memory can be [reclaimed](Self::reclaim), and
+    /// pages [migrated](crate::AddressSpace::migrate). Call this before the first space is made.
+    #[must_use]
+    pub fn with_reclaim(self) -> Self {
+        let rmap = Some(Arc::new(Rmap::new(self.platform.node_count())));
+        Self { rmap, ..self }
+    }
+
+    /// Makes a read fault in an area of a file map the neighbours that are in memory also: those in
+    /// the same window of `window_bytes`, rounded down to a power of two. (Linux:
+    /// `fault_around_bytes`, which is 64 KiB.) With less than two pages, the default, a fault maps
+    /// one page.
+    #[must_use]
+    pub fn with_fault_around(self, window_bytes: u64) -> Self {
+        let fault_around_bytes = window_bytes.checked_ilog2().map_or(0, |log| 1 << log);
+        Self { fault_around_bytes, ..self }
+    }
+
+    /// Makes a fault on a page of a stored file that is not in memory read its neighbours also: the
+    /// window of `window_pages`, rounded down to a power of two. (Linux: `read_ahead_kb`, which is
+    /// 128 KiB.) With less than two, the default, a fault reads one page.
+    #[must_use]
+    pub fn with_read_ahead(self, window_pages: u64) -> Self {
+        let read_ahead_pages = window_pages.checked_ilog2().map_or(0, |log| 1 << log);
+        Self { read_ahead_pages, ..self }
+    }
+
+    /// Limits how many page tables are held back because lazy CPUs could walk them: beyond that,
+    /// lazy CPUs are interrupted. A CPU holds the tables of one dead space at most.
+    #[must_use]
+    pub fn with_held_tables_max(self, held_tables_max: u64) -> Self {
+        Self { held_tables_max, ..self }
+    }
+
+    /// The platform.
+    pub const fn platform(&self) -> &S::Platform {
+        &self.platform
+    }
+
+    /// The coherence.
+    pub fn coherence(&self) -> &S::Coherence {
+        &self.coherence
+    }
+
+    /// The page of zeros.
+    pub const fn zero_page(&self) -> Frame {
+        self.zero_page
+    }
+
+    /// Allocates a frame: a free one, or one that reclaim takes from another page.
+    ///
+    /// Do not call this with a spin lock held, nor from reclaim.
+    pub(crate) fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        self.platform.allocate(purpose).or_else(|error| {
+            if self.complete_deferred() > 0
+                && let Ok(frame) = self.platform.allocate(purpose)
+            {
+                return Ok(frame);
+            }
+            self.allocate_reclaimed(purpose, error)
+        })
+    }
+
+    /// The entry for the page of `address`, or the large leaf in its place: see
+    /// [`PageTables::make`].
+    pub(crate) fn make_entry(
+        &self,
+        tables: &PageTables<S::Format>,
+        address: u64,
+    ) -> Result<Slot, OutOfMemory> {
+        tables.make(&self.platform, address, || self.allocate(FrameUse::Table))
+    }
+
+    /// Counts one more entry that maps a page.
+    pub(crate) fn share(&self, page: Frame) {
+        if page != self.zero_page {
+            self.platform.share(page);
+        }
+    }
+
+    /// Counts one entry less that maps a page.
+    pub(crate) fn release(&self, page: Frame) {
+        if page != self.zero_page {
+            self.platform.release(page);
+        }
+    }
+
+    /// The record of where pages are mapped, if this page has one.
+    pub(crate) fn rmap_of(&self, page: Frame) -> Option<&Rmap<S>> {
+        self.rmap.as_deref().filter(|_| page != self.zero_page)
+    }
+
+    /// Drops a file, and with it, if nothing else refers to it, its pages and their records.
+    ///
+    /// A file that is dropped otherwise is freed also; the records of its pages then stay until
+    /// reclaim comes to them.
+    pub fn close(&self, file: Arc<File<S::Platform>>) {
+        let Some(rmap) = &self.rmap else { return };
+        let Some(file) = Arc::into_inner(file) else { return };
+        for (_, page) in file.into_pages() {
+            rmap.forget(page);
+            self.platform.release(page);
+        }
+    }
+
+    /// Drops areas that were removed, and files that only they referred to.
+    pub(crate) fn close_all(&self, areas: impl IntoIterator<Item = Area<S::Platform>>) {
+        for area in areas {
+            if let Backing::File { file, .. } = area.backing {
+                self.close(file);
+            }
+        }
+    }
+}
+
+// Not derived: that would demand that the system can be cloned.
+impl<S: System> Clone for Vm<S> {
+    fn clone(&self) -> Self {
+        Self {
+            platform: self.platform.clone(),
+            coherence: Arc::clone(&self.coherence),
+            held: Arc::clone(&self.held),
+            rmap: self.rmap.clone(),
+            deferred: Arc::clone(&self.deferred),
+            ..*self
+        }
+    }
+}
+
+impl<S: System> fmt::Debug for Vm<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vm").field("zero_page", &self.zero_page).finish_non_exhaustive()
+    }
+}
