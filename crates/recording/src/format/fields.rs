@@ -96,8 +96,10 @@ macro_rules! code {
 code! {
     Unsigned: u64 = |out, _, value| put(out, *value), |from, _| Ok(from.varint()?);
     Unsigned: u32 = |out, _, value| put(out, (*value).into()), |from, _| Ok(from.narrow()?);
-    Unsigned: TaskId = |out, _, value| put(out, value.0.into()), |from, _| Ok(TaskId(from.narrow()?));
-    Unsigned: SpaceId = |out, _, value| put(out, value.0.into()), |from, _| Ok(SpaceId(from.narrow()?));
+    Unsigned: TaskId =
+        |out, _, value| put(out, value.0.into()), |from, _| Ok(TaskId(from.narrow()?));
+    Unsigned: SpaceId =
+        |out, _, value| put(out, value.0.into()), |from, _| Ok(SpaceId(from.narrow()?));
     Unsigned: FaultCode =
         |out, _, value| put(out, value.0.into()), |from, _| Ok(FaultCode(from.narrow()?));
     Signed: i64 = |out, _, value| put(out, zigzag(*value)), |from, _| Ok(unzigzag(from.varint()?));
@@ -108,7 +110,7 @@ code! {
     Size: u64 = |out, _, value| put_size(out, *value), |from, _| take_size(from);
     Text: String = |out, _, value| {
             put(out, value.len() as u64);
-            out.extend_from_slice(value.as_bytes())
+            out.extend_from_slice(value.as_bytes());
         },
         |from, _| Ok(str::from_utf8(text(from)?).map_err(|_| Invalid::Text)?.to_owned());
     Cpus: Vec<u32> = |out, _, value| put_cpus(out, value), |from, _| cpus(from);

@@ -103,7 +103,7 @@ impl Sorter {
             }
             Action::Wake { task, .. } => self.slept(*task, step.at_ns),
             Action::Memory(operation) if is_recorded => {
-                self.push(step.task, Operation::ByAddress(operation.clone()));
+                self.push(step.task, Operation::RawAddress(operation.clone()));
             }
             Action::Spawn { task, space } if is_recorded => {
                 let shares = self.spaces.get(&step.task) == Some(space);
