@@ -93,7 +93,8 @@ fn small_programs_are_right_in_every_schedule() {
     }
 }
 
-/// Programs of two CPUs with `CHECK_LENGTH` operations each (1; 2 takes hours): every fifth, or all.
+/// Programs of two CPUs with `CHECK_LENGTH` operations each (1; 2 takes hours): every fifth, or
+/// all.
 #[test]
 fn all_short_programs_are_right_in_every_schedule() {
     let length = number("CHECK_LENGTH", 1);

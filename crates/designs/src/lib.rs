@@ -19,6 +19,8 @@
 //! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
 //! what ours cost, by the cache lines that Linux has them in.
 
+#[macro_use]
+mod unused;
 mod design;
 pub mod engine;
 pub mod linux;

@@ -6,15 +6,12 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{Extents, Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
-use shootdown_vm::{
-    Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock,
-};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
 use crate::design::{Design, Purpose};
 use crate::linux::OwnLine;
@@ -124,13 +121,7 @@ impl Flush for Naive {
     }
 }
 
-impl Defer for Naive {
-    type Deferred = Infallible;
-}
-
-impl Batching for Naive {
-    type Batch = ();
-}
+unused!(Naive: Defer, Batching);
 
 impl Lifetimes for Naive {
     fn retire(&self, space: &Rc<Space>) -> Retired {

@@ -1,4 +1,4 @@
-//! The two halves together.
+//! A kernel and its processor: together, the engine's machine.
 
 #![expect(unsafe_code, reason = "fulfils the engine's contract by what the halves promise")]
 
@@ -10,6 +10,7 @@ use shootdown::{
     Tagging,
 };
 
+use crate::forward;
 use crate::kernel::Kernel;
 use crate::processor::Processor;
 
@@ -43,29 +44,16 @@ unsafe impl<K: Kernel> Memory for Bare<K> {
 
     const PREFETCHES: bool = K::Processor::PREFETCHES;
 
-    #[inline]
-    fn fence(&self) {
-        self.processor.fence();
-    }
-    #[inline]
-    fn store_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) {
-        self.processor.store_then_fence(word, value, order);
-    }
-    #[inline]
-    fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        self.processor.fetch_add_then_fence(word, value, order)
-    }
-    #[inline]
-    fn fetch_or_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        self.processor.fetch_or_then_fence(word, value, order)
-    }
-    #[inline]
-    fn prefetch(&self, word: &AtomicU64) {
-        self.processor.prefetch(word);
+    forward! { self => self.processor;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
     }
 }
 
-// SAFETY: each method is that of the half that promises what is asked of it.
+// SAFETY: each method is that of the half that promises what the contract requires.
 unsafe impl<K: Kernel> Machine for Bare<K> {
     type CpuBits = K::CpuBits;
     type TagSlots = <K::Processor as Processor>::TagSlots;
@@ -74,95 +62,48 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
 
     const LIFETIME: Lifetime = K::LIFETIME;
 
-    #[inline]
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
-        self.kernel.state(cpu)
+    forward! { self => self.kernel;
+        fn state(cpu: CpuId) -> &Cpu<Self>;
+        fn cpu() -> CpuId;
+        fn cpu_limit() -> usize;
+        fn ring(cpus: &CpuSet<K::CpuBits>);
+        fn reclaim(space: NonNull<Space<Self>>);
     }
-    #[inline]
-    fn cpu(&self) -> CpuId {
-        self.kernel.cpu()
+
+    forward! { self => self.processor;
+        fn interrupts_masked() -> bool;
+        fn synchronize();
+        fn publish();
+        fn tagging() -> Tagging;
+        fn tag_count() -> usize;
+        fn flush_ceiling() -> usize;
+        fn flush_costs() -> FlushCosts;
+        fn invalidate(tag: Tag, extent: Extent);
+        fn invalidate_tag(tag: Tag);
+        fn invalidate_kernel(extent: Extent);
+        fn invalidate_all();
+        fn traps_stale_writes() -> bool;
+        fn tolerates_mixed_sizes() -> bool;
+        fn broadcaster() -> Option<&Self::Broadcaster>;
     }
-    #[inline]
-    fn interrupts_masked(&self) -> bool {
-        self.processor.interrupts_masked()
-    }
-    #[inline]
-    fn synchronize(&self) {
-        self.processor.synchronize();
-    }
-    #[inline]
-    fn publish(&self) {
-        self.processor.publish();
-    }
-    #[inline]
-    fn tagging(&self) -> Tagging {
-        self.processor.tagging()
-    }
-    #[inline]
-    fn tag_count(&self) -> usize {
-        self.processor.tag_count()
-    }
-    #[inline]
-    fn cpu_limit(&self) -> usize {
-        self.kernel.cpu_limit()
-    }
-    #[inline]
-    fn flush_ceiling(&self) -> usize {
-        self.processor.flush_ceiling()
-    }
-    #[inline]
-    fn flush_costs(&self) -> FlushCosts {
-        self.processor.flush_costs()
-    }
+
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller promises what the processor requires.
         unsafe { self.processor.load(root, tag, entries) }
     }
+
     #[inline]
     fn load_kernel(&self) {
         // SAFETY: the kernel promises that this root stays.
         unsafe { self.processor.load_kernel(self.kernel.root()) }
     }
-    #[inline]
-    fn invalidate(&self, tag: Tag, extent: Extent) {
-        self.processor.invalidate(tag, extent);
-    }
-    #[inline]
-    fn invalidate_tag(&self, tag: Tag) {
-        self.processor.invalidate_tag(tag);
-    }
-    #[inline]
-    fn invalidate_kernel(&self, extent: Extent) {
-        self.processor.invalidate_kernel(extent);
-    }
-    #[inline]
-    fn invalidate_all(&self) {
-        self.processor.invalidate_all();
-    }
-    #[inline]
-    fn traps_stale_writes(&self) -> bool {
-        self.processor.traps_stale_writes()
-    }
-    #[inline]
-    fn tolerates_mixed_sizes(&self) -> bool {
-        self.processor.tolerates_mixed_sizes()
-    }
-    #[inline]
-    fn ring(&self, cpus: &CpuSet<K::CpuBits>) {
-        self.kernel.ring(cpus);
-    }
-    #[inline]
-    fn broadcaster(&self) -> Option<&Self::Broadcaster> {
-        self.processor.broadcaster()
-    }
-    fn reclaim(&self, space: NonNull<Space<Self>>) {
-        self.kernel.reclaim(space);
-    }
+
     #[inline]
     fn spin(&self) {
         self.processor.relax();
     }
+
     #[inline]
     fn relax(&self, waiting: &CpuSet<K::CpuBits>) {
         self.kernel.relax(waiting);

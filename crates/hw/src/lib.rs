@@ -34,6 +34,7 @@
 extern crate std;
 
 // In reading order.
+mod forward;
 mod processor;
 mod kernel;
 mod bare;

@@ -8,13 +8,14 @@ use shootdown::{
     Broadcaster, Entries, Extent, FlushCosts, Memory, Root, Tag, TagSlots, TagWords, Tagging,
 };
 
-/// A processor's translation caches; its barriers are its [`Memory`]. Each method does what the
-/// method of the same name of [`Machine`](shootdown::Machine) does. What the kernel knows is an
-/// argument.
+/// A processor's translation caches. Its barriers are its [`Memory`].
+///
+/// Each method is the method of the same name of [`Machine`](shootdown::Machine), with what the
+/// kernel knows as an argument.
 ///
 /// # Safety
 ///
-/// What [`Machine`](shootdown::Machine) asks of these methods.
+/// The obligations of [`Machine`](shootdown::Machine) for these methods.
 pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::TagSlots`](shootdown::Machine::TagSlots).
     type TagSlots: TagSlots;

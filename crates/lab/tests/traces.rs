@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use shootdown_designs::Design;
 use shootdown_recording::Reader;
-use shootdown_run::replay::{Survey, Threads};
+use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
@@ -52,8 +52,8 @@ fn by_recorded_schedule(trace: &Path, survey: &Survey, design: Design) -> Outcom
 }
 
 fn by_simulated_schedule(trace: &Path, survey: &Survey, design: Design, seed: u64) -> Outcome {
-    let threads = Threads::of(reader(trace), survey, seed, |_| {}).unwrap();
-    let limits = Limits { threads: threads.count() + 1, ..Limits::default() };
+    let threads = threads(reader(trace), survey, seed, |_| {}).unwrap();
+    let limits = Limits { threads: threads.program_count() + 1, ..Limits::default() };
     shootdown_run::run(machine(), limits, Rc::new(threads), |sim| design.on(sim)).unwrap()
 }
 

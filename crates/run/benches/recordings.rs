@@ -13,7 +13,7 @@ use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{Survey, Threads, replay};
+use shootdown_run::replay::{Survey, replay, threads};
 use shootdown_run::{Limits, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
@@ -47,7 +47,7 @@ fn main() {
     });
     memory("by the recorded schedule");
     report("replayed, simulated schedule", Some(REPLAY_AIM), || {
-        let threads = Threads::of(reader(&mut file), &survey, 1, |_| {}).expect("it is whole");
+        let threads = threads(reader(&mut file), &survey, 1, |_| {}).expect("it is whole");
         let limits = Limits { frames: FRAMES, threads: 8, ..Limits::default() };
         run(machine(), limits, Rc::new(threads), Linux70::new).expect("it runs");
     });

@@ -10,7 +10,7 @@ use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{Survey, Threads, replay};
+use shootdown_run::replay::{Survey, replay, threads};
 use shootdown_run::{Limits, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
@@ -137,7 +137,7 @@ fn ends(events: &[(u32, u64, Event)]) {
     let survey = Survey::of(reader(&file), |_| {}).unwrap();
     by_recorded_schedule(&file, &survey, Linux70::new);
     by_recorded_schedule(&file, &survey, Engine::<1>::new);
-    let threads = Threads::of(reader(&file), &survey, 1, |_| {}).unwrap();
+    let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
     let machine = Machine::from_toml(MACHINE).unwrap();
     let limits = Limits { frames: 1 << 14, threads: 8, ..Limits::default() };
     let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
@@ -191,9 +191,9 @@ proptest! {
         by_recorded_schedule(&file, &survey, Linux414::new);
         by_recorded_schedule(&file, &survey, Linux70::new);
         by_recorded_schedule(&file, &survey, Engine::<1>::new);
-        let threads = Threads::of(reader(&file), &survey, 1, |_| {}).unwrap();
+        let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
         let machine = Machine::from_toml(MACHINE).unwrap();
-        let limits = Limits { frames: 1 << 14, threads: threads.count() + 1, ..Limits::default() };
+        let limits = Limits { frames: 1 << 14, threads: threads.program_count() + 1, ..Limits::default() };
         let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
     }
 }

@@ -9,7 +9,7 @@ use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
 use shootdown_recording::{Ended, Header, Reader, Source, Writer};
-use shootdown_run::replay::{ReplayError, Survey, Threads, replay};
+use shootdown_run::replay::{ReplayError, Survey, replay, threads};
 use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::{Machine, Sim};
 use shootdown_vm::ErasedCoherence;
@@ -116,7 +116,7 @@ fn by_recorded_schedule<C: Into<ErasedCoherence>>(
 fn by_simulated_schedule(file: &[u8]) -> Outcome {
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
-    let threads = Threads::of(reader, &survey(file), 1, |_| {}).unwrap();
+    let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
     run(machine, Limits::default(), Rc::new(threads), Linux70::new).unwrap()
 }
 

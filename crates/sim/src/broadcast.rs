@@ -14,10 +14,11 @@
 
 use core::ops::Range;
 
+use crate::invalidation::{Drops, Operation};
 use crate::machine::{Broadcast, RemoteFence};
 use crate::sim::Sim;
 use crate::time::Time;
-use crate::tlb::{Levels, Tlb};
+use crate::tlb::Levels;
 
 /// What TLBs are told to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,44 +31,6 @@ pub enum Told<'a> {
     Tag,
     /// All that is cached under any tag, global translations included.
     Everything,
-}
-
-/// An invalidation that was issued, and is not complete.
-#[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    tag: u16,
-    drops: Drops,
-    /// What has been cached since is not affected.
-    issued: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Drops {
-    Pages(Range<u64>, Levels),
-    Tag,
-    Everything,
-}
-
-/// What a CPU has broadcast and not yet waited for.
-#[derive(Debug, Default)]
-pub(crate) struct Broadcasting {
-    operations: Vec<Operation>,
-    done_at: Time,
-}
-
-impl Operation {
-    fn apply(&self, tlb: &mut Tlb) {
-        match &self.drops {
-            Drops::Pages(range, levels) => {
-                tlb.forget_older(self.tag, range, *levels, self.issued);
-            }
-            Drops::Tag => tlb.invalidate_tag(self.tag, self.issued),
-            Drops::Everything => tlb.invalidate_all(self.issued),
-        }
-        if self.tag == tlb.tag || matches!(self.drops, Drops::Everything) {
-            tlb.told += 1;
-        }
-    }
 }
 
 impl Sim {

@@ -9,8 +9,8 @@ use std::io;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use crate::sim::with_running;
 use crate::stack::{SlabStack, StackSlab};
-use crate::word::with_running;
 
 /// A context's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

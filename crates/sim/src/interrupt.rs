@@ -1,36 +1,10 @@
 //! Interrupts: from one CPU to others, over the interconnect, and through a hypervisor if there is
 //! one.
 
-use crate::scheduler::ThreadId;
-use crate::sim::{Flushing, Sim};
+use crate::clock::{Arrival, Flushing, Vector};
+use crate::sim::Sim;
+use crate::threads::ThreadId;
 use crate::time::Time;
-
-/// What an interrupt is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vector {
-    /// The kernel's flush interrupt.
-    Flush,
-    /// There is something to run.
-    Reschedule,
-    /// A thread has slept for long enough.
-    Timer(ThreadId),
-    /// A CPU that does not idle has its regular look at things.
-    Tick,
-}
-
-/// An interrupt on its way to a CPU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    pub(crate) at: Time,
-    vector: Vector,
-}
-
-impl Arrival {
-    /// Whether it was set by this CPU, perhaps for much later, and is not on its way.
-    pub(crate) fn is_timer(&self) -> bool {
-        matches!(self.vector, Vector::Timer(_) | Vector::Tick)
-    }
-}
 
 impl Sim {
     /// Sends the flush interrupt to CPUs, for the flush that this CPU has

@@ -42,17 +42,18 @@
 //!
 //! # Reading it
 //!
-//! In this order: [`machine`], the description; [`time`](Time) and `queue`, who acts when;
-//! [`sim`](Sim), the main loop and how time passes, on `context`s that are coroutines on `stack`s;
-//! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`,
-//! and `inspect`, which looks at memory past them; [`broadcast`](Told), the other way to tell;
-//! `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](Wrong), the judge.
+//! In this order: [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide
+//! what acts when; [`sim`](Sim), the main loop and how time passes, on `context`s that are
+//! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`;
+//! `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
+//! [`broadcast`](Told), the other way to tell; `threads`, `scheduler` and
+//! [`lock`](SleepingLock); [`oracle`](Wrong), the judge.
 
 // In reading order.
 pub mod machine;
 mod time;
 mod queue;
+mod clock;
 mod sim;
 mod context;
 mod stack;
@@ -61,9 +62,11 @@ mod word;
 mod interrupt;
 mod memory;
 mod tlb;
+mod invalidation;
 mod mmu;
 mod inspect;
 mod broadcast;
+mod threads;
 mod scheduler;
 mod lock;
 mod oracle;
@@ -79,9 +82,9 @@ pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};
 pub use oracle::{FlushRecord, Violation, Wrong};
 pub use rng::Rng;
-pub use scheduler::{Affinity, Meanwhile, ThreadId, ThreadSpec};
-pub use sim::{Kernel, RunEnd, Sim, SwitchedTo};
+pub use sim::{Kernel, RunEnd, Sim, SwitchedTo, with_running};
+pub use threads::{Affinity, Meanwhile, ThreadId, ThreadSpec};
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;
-pub use word::{SimWord, with_running};
+pub use word::SimWord;

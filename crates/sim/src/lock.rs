@@ -7,9 +7,9 @@ use lock_api::{GuardSend, RawMutex, RawRwLock, RawRwLockDowngrade};
 use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::scheduler::ThreadId;
-use crate::sim::Sim;
-use crate::word::{SimWord, with_running};
+use crate::sim::{Sim, with_running};
+use crate::threads::{Waiter, Wants};
+use crate::word::SimWord;
 
 /// A reader–writer lock whose waiters sleep, in the order in which they came: whoever lets go of it
 /// gives it to the first, and to all readers right behind a first reader. Nobody spins on the
@@ -17,21 +17,6 @@ use crate::word::{SimWord, with_running};
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct SleepingLock(SimWord);
-
-/// Whoever waits for a [`SleepingLock`].
-#[derive(Clone, Debug)]
-pub(crate) struct Waiter {
-    thread: ThreadId,
-    wants: Wants,
-    /// It has the lock.
-    granted: Rc<Cell<bool>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wants {
-    Shared,
-    Exclusive,
-}
 
 /// Held for writing; else the word counts readers.
 const EXCLUSIVE: u64 = 1 << 63;

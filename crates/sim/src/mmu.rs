@@ -7,11 +7,12 @@
 use core::ops::Range;
 use std::collections::BTreeSet;
 
+use crate::clock::Flushing;
 use crate::lines::{Access, LineId};
 use crate::machine::{Refill, StaleWrites};
 use crate::memory::{FrameNumber, Memory, Purpose};
 use crate::oracle::{FlushRecord, Violation, Wrong};
-use crate::sim::{Flushing, Sim};
+use crate::sim::Sim;
 use crate::time::Time;
 use crate::tlb::{SpaceKey, Translation, Upper};
 

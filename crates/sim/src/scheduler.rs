@@ -5,195 +5,13 @@
 //! thread whose timeslice is over goes to the end of its CPU's queue. No priorities, no preemption
 //! by who wakes.
 
-use std::collections::VecDeque;
 use std::io;
 
-use crate::context::ContextId;
-use crate::machine::{Idle, TlbInIdle};
-use crate::sim::{Sim, SwitchedTo};
+use crate::clock::Vector;
+use crate::machine::{Distance, Idle, TlbInIdle};
+use crate::sim::{Sim, SwitchedTo, with_running};
+use crate::threads::{Affinity, Meanwhile, Next, State, Thread, ThreadId, ThreadSpec, Waits};
 use crate::time::Time;
-
-/// A thread's number, from 0 on, in the order of their creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ThreadId(pub u32);
-
-/// Where a thread may run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Affinity {
-    /// On any CPU.
-    Any,
-    /// On this one alone.
-    Cpu(usize),
-}
-
-/// What a thread is made of.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadSpec {
-    /// Its address space, by the number that [`Kernel::switch`](crate::Kernel::switch) gets; `None`
-    /// for a kernel thread.
-    pub space: Option<u64>,
-    /// Where it may run.
-    pub affinity: Affinity,
-}
-
-#[derive(Debug)]
-struct Thread {
-    space: Option<u64>,
-    affinity: Affinity,
-    context: ContextId,
-    /// Where it runs, or ran last.
-    cpu: usize,
-    state: State,
-    waits: Waits,
-}
-
-/// Where a thread is while it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
-    /// Off its CPU, which others may have.
-    OffCpu,
-    /// On its CPU: see [`Sim::hold_cpu`].
-    OnCpu,
-}
-
-/// What a CPU does while its thread [waits](Sim::wait_on_cpu).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meanwhile {
-    /// It computes.
-    Computes,
-    /// It is idle, the deeper the longer.
-    Idles,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Ready,
-    Running,
-    /// About to leave its CPU, and then to be what is in it: until its context is suspended, no
-    /// other CPU may execute it.
-    Leaving(Next),
-    Blocked,
-    /// Waits without leaving its CPU.
-    Holding,
-    Done,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    Ready,
-    Blocked,
-    Done,
-}
-
-/// Threads and who runs them.
-#[derive(Debug)]
-pub(crate) struct Scheduler {
-    threads: Vec<Thread>,
-    cpus: Vec<CpuQueue>,
-    unfinished: usize,
-    /// Ready threads that may run anywhere: without any, no queue need be looked through for one.
-    movable: usize,
-}
-
-#[derive(Debug)]
-struct CpuQueue {
-    idle_context: Option<ContextId>,
-    current: Option<ThreadId>,
-    switching: bool,
-    /// When it last switched.
-    switched_at: Time,
-    ready: VecDeque<ThreadId>,
-    slice_ends: Time,
-}
-
-impl Scheduler {
-    pub(crate) fn new(cpus: usize) -> Self {
-        let cpu = |_| CpuQueue {
-            idle_context: None,
-            current: None,
-            switching: false,
-            switched_at: Time::ZERO,
-            ready: VecDeque::new(),
-            slice_ends: Time::ZERO,
-        };
-        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0, movable: 0 }
-    }
-
-    pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
-        self.cpus[cpu].current
-    }
-
-    pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
-        let idle = || self.cpus[cpu].idle_context.expect("made with the simulation");
-        self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
-    }
-
-    pub(crate) const fn unfinished(&self) -> usize {
-        self.unfinished
-    }
-
-    pub(crate) fn is_switching(&self, cpu: usize) -> bool {
-        self.cpus[cpu].switching
-    }
-
-    pub(crate) fn switched_at(&self, cpu: usize) -> Time {
-        self.cpus[cpu].switched_at
-    }
-
-    pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
-        self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
-    }
-
-    fn thread(&self, id: ThreadId) -> &Thread {
-        &self.threads[id.0 as usize]
-    }
-
-    fn thread_mut(&mut self, id: ThreadId) -> &mut Thread {
-        &mut self.threads[id.0 as usize]
-    }
-
-    /// Where a thread that becomes ready should run.
-    fn place(&self, id: ThreadId, topology: &crate::machine::Topology) -> usize {
-        let thread = self.thread(id);
-        let own = match thread.affinity {
-            Affinity::Cpu(cpu) => return cpu,
-            Affinity::Any => thread.cpu,
-        };
-        let is_idle = |cpu: &usize| {
-            let queue = &self.cpus[*cpu];
-            queue.current.is_none() && queue.ready.is_empty() && !queue.switching
-        };
-        if is_idle(&own) {
-            return own;
-        }
-        let all = 0..self.cpus.len();
-        all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
-    }
-
-    /// Whether a thread may run anywhere, which does not change while it is in a queue.
-    fn is_movable(&self, id: ThreadId) -> bool {
-        self.thread(id).affinity == Affinity::Any
-    }
-
-    /// A thread from the longest queue that may run anywhere.
-    fn steal(&mut self, thief: usize) -> Option<ThreadId> {
-        if self.movable == 0 {
-            return None;
-        }
-        let movable = |id: &ThreadId| self.is_movable(*id);
-        let longest = (0..self.cpus.len())
-            .filter(|&cpu| cpu != thief && self.cpus[cpu].ready.iter().any(movable))
-            .max_by_key(|&cpu| (self.cpus[cpu].ready.len(), core::cmp::Reverse(cpu)))?;
-        let at = self.cpus[longest].ready.iter().position(movable)?;
-        self.cpus[longest].ready.remove(at)
-    }
-
-    fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
-        let id = self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))?;
-        self.movable -= usize::from(self.is_movable(id));
-        Some(id)
-    }
-}
 
 impl Sim {
     /// Makes a thread, ready to run `body`.
@@ -204,9 +22,9 @@ impl Sim {
     pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
         let context = self.contexts.create(move || {
             // Whoever switched here had masked interrupts.
-            crate::word::with_running(Self::end_switch);
+            with_running(Self::end_switch);
             body();
-            crate::word::with_running(Self::exit);
+            with_running(Self::exit);
         })?;
         let id = {
             let mut scheduler = self.scheduler.borrow_mut();
@@ -500,14 +318,14 @@ impl Sim {
         let parked = self.clock.borrow().cpus[target].parked;
         match self.machine.idle {
             _ if !parked || target == self.cpu() => {}
-            Idle::States(_) => self.deliver(target, crate::interrupt::Vector::Reschedule),
+            Idle::States(_) => self.deliver(target, Vector::Reschedule),
             Idle::Poll => {
                 let cache = &self.machine.cache;
                 let line = match self.machine.topology.distance(self.cpu(), target) {
-                    crate::machine::Distance::Core => cache.core,
-                    crate::machine::Distance::Cluster => cache.cluster,
-                    crate::machine::Distance::Socket => cache.socket,
-                    crate::machine::Distance::System => cache.system,
+                    Distance::Core => cache.core,
+                    Distance::Cluster => cache.cluster,
+                    Distance::Socket => cache.socket,
+                    Distance::System => cache.system,
                 };
                 let at = self.now() + line + Time::TICK;
                 self.clock.borrow_mut().wake_at(target, at);
@@ -519,7 +337,7 @@ impl Sim {
     pub(crate) fn start_idle_loops(&self) -> io::Result<()> {
         for cpu in 0..self.machine.cpu_count() {
             let context = self.contexts.create(|| {
-                crate::word::with_running(Self::idle_loop);
+                with_running(Self::idle_loop);
             })?;
             self.scheduler.borrow_mut().cpus[cpu].idle_context = Some(context);
             self.clock.borrow_mut().wake_at(cpu, Time::ZERO);

@@ -10,27 +10,26 @@
 //! lock of an address space, deep in a page fault. Their stacks then hold what they were doing, as
 //! kernel stacks do.
 
+#![expect(unsafe_code, reason = "the simulation that runs is found by a pointer")]
+
 use core::cell::{Cell, RefCell};
-use core::fmt;
+use core::{fmt, ptr};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use crate::broadcast::Broadcasting;
+use crate::clock::Clock;
 use crate::context::Contexts;
 use crate::counts::Counts;
-use crate::interrupt::Arrival;
 use crate::lines::{Access, LineId, Lines};
-use crate::lock::Waiter;
 use crate::machine::Machine;
 use crate::memory::Memory;
 use crate::oracle::{Oracle, Violation};
-use crate::queue::{EventQueue, Key};
-use crate::scheduler::{Scheduler, ThreadId};
+use crate::queue::Key;
+use crate::threads::{Scheduler, ThreadId, Waiter};
 use crate::time::Time;
-use crate::tlb::{SpaceKey, Tlb};
+use crate::tlb::Tlb;
 use crate::waits::FlushWaits;
-use crate::word::while_running;
 
 /// What runs on the machine: called on the CPU that the call concerns, in simulated time.
 pub trait Kernel {
@@ -90,60 +89,6 @@ pub struct Sim {
     kernel: RefCell<Option<Rc<dyn Kernel>>>,
 }
 
-/// The part of each CPU that has to do with time, and the queue of their events.
-#[derive(Debug)]
-pub(crate) struct Clock {
-    queue: EventQueue,
-    /// Who would go beyond has to stop for good.
-    end: Time,
-    pub(crate) cpus: Vec<CpuClock>,
-    /// When the broadcasts that have been issued leave the interconnect to others.
-    pub(crate) interconnect_free_at: Time,
-}
-
-#[derive(Debug)]
-pub(crate) struct CpuClock {
-    pub(crate) now: Time,
-    /// The one of its events in the queue that is meant; others are outdated.
-    key: Key,
-    /// How often interrupts were masked and not unmasked.
-    pub(crate) masks: u32,
-    /// Interrupts on their way, soonest first.
-    pub(crate) arrivals: VecDeque<Arrival>,
-    /// When the stores that wait in the store buffer have their lines.
-    stored_at: Time,
-    /// Waiting for something to do.
-    pub(crate) parked: bool,
-    /// Since when it has had no thread to run.
-    pub(crate) idle_since: Option<Time>,
-    /// Held up by an instruction that waits for other CPUs.
-    pub(crate) stalled: bool,
-    /// What others' broadcasts and remote fences took from it, and it has not yet lost.
-    stolen: Time,
-    /// When the remote fences that it was told of are done.
-    pub(crate) fenced_until: Time,
-    pub(crate) broadcasting: Broadcasting,
-    /// The flush whose interrupts it sends.
-    pub(crate) flushing: Option<Flushing>,
-    pub(crate) counts: Counts,
-}
-
-impl CpuClock {
-    /// What it did until `now`.
-    fn counts_at(&self, now: Time) -> Counts {
-        let idle = self.idle_since.map_or(Time::ZERO, |since| now.saturating_sub(since));
-        Counts { idle: self.counts.idle + idle, ..self.counts }
-    }
-}
-
-/// A flush whose interrupts are being sent: who is interrupted for nothing?
-#[derive(Clone, Debug)]
-pub(crate) struct Flushing {
-    /// For those who have loaded one of these spaces, or any if there is none.
-    pub(crate) spaces: Rc<[SpaceKey]>,
-    pub(crate) since: Time,
-}
-
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -178,31 +123,11 @@ impl Sim {
         threads_max: usize,
     ) -> io::Result<Self> {
         let cpus = machine.cpu_count();
-        let cpu = |_| CpuClock {
-            now: Time::ZERO,
-            key: Key::NEVER,
-            masks: 0,
-            arrivals: VecDeque::new(),
-            stored_at: Time::ZERO,
-            parked: false,
-            idle_since: None,
-            stalled: false,
-            stolen: Time::ZERO,
-            fenced_until: Time::ZERO,
-            broadcasting: Broadcasting::default(),
-            flushing: None,
-            counts: Counts::default(),
-        };
         let sim = Self {
             running: Cell::new(0),
             in_context: Cell::new(false),
             moment: Cell::new(0),
-            clock: RefCell::new(Clock {
-                queue: EventQueue::default(),
-                end: Time::END,
-                cpus: (0..cpus).map(cpu).collect(),
-                interconnect_free_at: Time::ZERO,
-            }),
+            clock: RefCell::new(Clock::new(cpus)),
             lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
             memory: RefCell::new(Memory::new(frames, nodes)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
@@ -495,48 +420,28 @@ impl fmt::Debug for Sim {
     }
 }
 
-impl CpuClock {
-    /// Takes time from whatever it does, if it does anything.
-    pub(crate) fn steal(&mut self, time: Time) {
-        if !self.parked && !self.stalled {
-            self.stolen += time;
-        }
-    }
-
-    fn lose_stolen(&mut self) -> Time {
-        let stolen = core::mem::take(&mut self.stolen);
-        self.counts.stolen += stolen;
-        stolen
-    }
+thread_local! {
+    /// The simulation that runs on this thread of the host.
+    static RUNNING: Cell<*const Sim> = const { Cell::new(ptr::null()) };
 }
 
-impl Clock {
-    /// Moves a CPU's clock towards `target`, to the next interrupt that it may take. Returns
-    /// whether other CPUs come first, and how far it went.
-    #[inline]
-    fn step(&mut self, number: usize, target: Time) -> (bool, Time) {
-        let cpu = &mut self.cpus[number];
-        let until = match cpu.arrivals.front() {
-            Some(arrival) if cpu.masks == 0 => target.min(arrival.at.max(cpu.now)),
-            _ => target,
-        };
-        let key = Key::new(until, number);
-        if key <= self.queue.runner_up() && until <= self.end {
-            cpu.now = until;
-            return (false, until);
-        }
-        cpu.key = key;
-        self.queue.replace_top(key);
-        (true, until)
-    }
+/// Calls `f` with the simulation that runs on this thread, if one does.
+#[inline]
+pub fn with_running<R>(f: impl FnOnce(&Sim) -> R) -> Option<R> {
+    let sim = RUNNING.get();
+    // SAFETY: the pointer is null, or that of a `Sim` that is borrowed by `while_running` further
+    // down the stack of this thread (or of the thread that resumed this coroutine, which waits).
+    unsafe { sim.as_ref() }.map(f)
+}
 
-    /// Has a CPU that waits, or that is not as far, act at `at` already.
-    pub(crate) fn wake_at(&mut self, number: usize, at: Time) {
-        let cpu = &mut self.cpus[number];
-        let key = Key::new(at.max(cpu.now).min(Time::END), number);
-        if key < cpu.key {
-            cpu.key = key;
-            self.queue.push(key);
+/// Calls `f` with `sim` as the simulation that runs on this thread.
+pub(crate) fn while_running<R>(sim: &Sim, f: impl FnOnce() -> R) -> R {
+    struct Restore(*const Sim);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            RUNNING.set(self.0);
         }
     }
+    let _restore = Restore(RUNNING.replace(sim));
+    f()
 }

@@ -1,8 +1,5 @@
 //! Shared words that cost what their cache lines cost.
 
-#![expect(unsafe_code, reason = "the simulation that runs is found by a pointer")]
-
-use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use shootdown::Word;
 
 use crate::lines::{Access, LineId};
-use crate::sim::Sim;
+use crate::sim::with_running;
 
 /// A [`Word`] of the simulated machine: eight bytes, as on hardware, so that structures are laid
 /// out as they are there, and the simulated cache line is that of its own address.
@@ -110,30 +107,4 @@ impl Drop for SimWord {
     fn drop(&mut self) {
         with_running(|sim| sim.forget_line(self.line()));
     }
-}
-
-thread_local! {
-    /// The simulation that runs on this thread of the host.
-    static RUNNING: Cell<*const Sim> = const { Cell::new(ptr::null()) };
-}
-
-/// Calls `f` with the simulation that runs on this thread, if one does.
-#[inline]
-pub fn with_running<R>(f: impl FnOnce(&Sim) -> R) -> Option<R> {
-    let sim = RUNNING.get();
-    // SAFETY: the pointer is null, or that of a `Sim` that is borrowed by `while_running` further
-    // down the stack of this thread (or of the thread that resumed this coroutine, which waits).
-    unsafe { sim.as_ref() }.map(f)
-}
-
-/// Calls `f` with `sim` as the simulation that runs on this thread.
-pub(crate) fn while_running<R>(sim: &Sim, f: impl FnOnce() -> R) -> R {
-    struct Restore(*const Sim);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            RUNNING.set(self.0);
-        }
-    }
-    let _restore = Restore(RUNNING.replace(sim));
-    f()
 }

@@ -29,7 +29,8 @@ pub enum FrameUse {
 pub struct FileId(pub u64);
 
 /// There is no frame left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no frame left")]
 pub struct OutOfMemory;
 
 /// One entry of a page table.

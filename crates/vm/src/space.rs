@@ -27,18 +27,18 @@ use crate::vm::Vm;
 /// An address space: areas, the page tables that they are mapped by, and the lock between them.
 /// (Linux: `mm_struct`.)
 ///
-/// One lock guards the areas. Who changes areas takes it for writing; who changes page tables
-/// under areas that stay, for reading, and those run side by side. How far
-/// [`unmap`](Self::unmap) and others hold it while they wait for other CPUs is the design's
-/// choice: [`Policy::unmap_lock`](crate::Policy::unmap_lock).
+/// One lock guards the areas. Calls that change areas take it for writing. Calls that change page
+/// tables under areas that stay take it for reading, and run side by side. How long
+/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs is the coherence's choice:
+/// [`Policy::unmap_lock`](crate::Policy::unmap_lock).
 ///
-/// A space is taken down by [`exit`](Self::exit), and can be dropped after that. Dropped without
-/// it, its pages and tables are lost; and that it must not be when a CPU has it loaded: see
+/// Call [`exit`](Self::exit) before dropping a space. Otherwise its pages and tables are lost. Never
+/// drop it without `exit` while a CPU has it loaded: see
 /// [`Scheduling::switch`](crate::Scheduling::switch).
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,
     pub(crate) mappings: Arc<Mappings<S>>,
-    /// How many entries have been claimed by faults that copy a page.
+    /// Number of entries that faults have claimed to copy a page.
     pub(crate) claims: AtomicU64,
     pub(crate) zero_page_predictor: ZeroPagePredictor,
     pub(crate) counters: Counters,
@@ -78,12 +78,13 @@ impl<S: System> AddressSpace<S> {
         self.mappings.tables.root()
     }
 
-    /// What the coherence keeps for this space: what a scheduler [switches](crate::Scheduling::switch) to.
+    /// The coherence's record of this space, to which a scheduler
+    /// [switches](crate::Scheduling::switch).
     pub fn coherent(&self) -> &Coherent<S> {
         &self.mappings.coherent
     }
 
-    /// What all spaces have in common.
+    /// The system that the space belongs to.
     pub const fn vm(&self) -> &Vm<S> {
         &self.vm
     }
@@ -93,8 +94,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.areas.read().iter().cloned().collect()
     }
 
-    /// Whether no CPU may have an old translation for an address in `range` because a flush of it
-    /// is still under way.
+    /// Whether no flush of an address in `range` is in flight or deferred.
     pub fn is_settled(&self, range: &Range<u64>) -> bool {
         self.mappings.unsettled(range).is_none()
     }
@@ -104,8 +104,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.areas.read().find(address).is_some()
     }
 
-    /// What the MMU would let user code do at `address`, as the page tables are now; `None` if it
-    /// would find no page there.
+    /// The accesses that the page tables allow user code at `address` now; `None` without a page.
     pub fn translation(&self, address: u64) -> Option<Protection> {
         // Only below an area do tables stay while we walk them.
         let areas = self.mappings.areas.read();
@@ -114,7 +113,7 @@ impl<S: System> AddressSpace<S> {
         (!leaf.protection.is_empty()).then_some(leaf.protection)
     }
 
-    /// What operations on this space did so far.
+    /// Counts of what operations on this space did.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
@@ -187,78 +186,55 @@ impl LastTable {
     }
 }
 
-/// What operations on a space did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident)*) => {
+        /// Counts of what operations on a space did.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl AddAssign for Stats {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        #[derive(Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
     /// Flushes sent.
-    pub flushes: u64,
+    flushes
     /// Those of them that covered all that was asked for, since another's was under way there.
-    pub flushes_for_races: u64,
+    flushes_for_races
     /// Operations that could have needed a flush, and did not.
-    pub flushes_avoided: u64,
+    flushes_avoided
     /// Large pages [made](AddressSpace::collapse) of small ones.
-    pub collapsed: u64,
+    collapsed
     /// Large pages split into small ones.
-    pub split: u64,
+    split
     /// Pages [moved](AddressSpace::migrate) to another node.
-    pub migrated: u64,
+    migrated
     /// Pages of files [read in](Vm::with_read_ahead) along with the one that was asked for.
-    pub read_ahead: u64,
+    read_ahead
     /// Pages of files [mapped](Vm::with_fault_around) along with the one that was asked for.
-    pub mapped_around: u64,
-}
-
-impl AddAssign for Stats {
-    fn add_assign(&mut self, other: Self) {
-        self.flushes += other.flushes;
-        self.flushes_for_races += other.flushes_for_races;
-        self.flushes_avoided += other.flushes_avoided;
-        self.collapsed += other.collapsed;
-        self.split += other.split;
-        self.migrated += other.migrated;
-        self.read_ahead += other.read_ahead;
-        self.mapped_around += other.mapped_around;
-    }
-}
-
-#[derive(Default)]
-pub(crate) struct Counters {
-    flushes: AtomicU64,
-    races: AtomicU64,
-    avoided: AtomicU64,
-    pub(crate) collapsed: AtomicU64,
-    pub(crate) split: AtomicU64,
-    pub(crate) migrated: AtomicU64,
-    pub(crate) read_ahead: AtomicU64,
-    pub(crate) mapped_around: AtomicU64,
+    mapped_around
 }
 
 /// Counts so many more.
 pub(crate) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
-}
-
-impl Counters {
-    pub(crate) fn count_race(&self) {
-        self.races.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn count_avoided(&self) {
-        self.avoided.fetch_add(1, Relaxed);
-    }
-
-    fn read(&self) -> Stats {
-        Stats {
-            flushes: self.flushes.load(Relaxed),
-            flushes_for_races: self.races.load(Relaxed),
-            flushes_avoided: self.avoided.load(Relaxed),
-            collapsed: self.collapsed.load(Relaxed),
-            split: self.split.load(Relaxed),
-            migrated: self.migrated.load(Relaxed),
-            read_ahead: self.read_ahead.load(Relaxed),
-            mapped_around: self.mapped_around.load(Relaxed),
-        }
-    }
 }
 
 impl<S: System> fmt::Debug for AddressSpace<S> {

@@ -3,10 +3,7 @@
 use core::array;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use shootdown::CpuStats;
-
 use crate::kernel::arch::{Arch, Architecture};
-use crate::kernel::machine::engine_of;
 
 /// As many CPUs as there can be.
 pub(crate) const CPUS_MAX: usize = 64;
@@ -37,7 +34,7 @@ macro_rules! counts {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
-            fn combine(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+            pub(crate) fn combine(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
                 Self { $($name: combine(self.$name, other.$name),)* }
             }
         }
@@ -101,57 +98,6 @@ pub(crate) fn here() -> &'static CpuCounts {
 /// Those of a CPU.
 pub(crate) fn of(cpu: u32) -> &'static CpuCounts {
     &COUNTS[cpu as usize]
-}
-
-/// What a CPU did, or all of them, as the engine and as we count.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) engine: CpuStats,
-    pub(crate) counted: Counted,
-}
-
-impl Totals {
-    /// Of one CPU so far.
-    pub(crate) fn of(cpu: u32) -> Self {
-        Self { engine: engine_of(cpu).stats(), counted: of(cpu).read() }
-    }
-
-    /// Of all so far.
-    pub(crate) fn of_all(cpus: u32) -> Self {
-        (0..cpus).map(Self::of).fold(Self::default(), |mut sum, of_cpu| {
-            sum.engine += of_cpu.engine;
-            sum.counted = sum.counted.combine(of_cpu.counted, u64::wrapping_add);
-            sum
-        })
-    }
-
-    /// What came after `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
-        let engine = engine_since(&self.engine, &earlier.engine);
-        Self { engine, counted: self.counted.combine(earlier.counted, u64::wrapping_sub) }
-    }
-}
-
-macro_rules! engine_stats {
-    ($($name:ident),* $(,)?) => {
-        fn engine_since(now: &CpuStats, earlier: &CpuStats) -> CpuStats {
-            CpuStats { $($name: now.$name - earlier.$name,)* }
-        }
-
-        /// The engine's counts, each by its name.
-        pub(crate) fn engine_by_name(
-            stats: &CpuStats,
-        ) -> impl Iterator<Item = (&'static str, u64)> {
-            [$((stringify!($name), stats.$name),)*].into_iter()
-        }
-    };
-}
-
-engine_stats! {
-    interrupts_sent, rings_coalesced, skipped_lazy, skipped_elsewhere, answers, flushes_full,
-    flushes_ranged, pages_invalidated, caught_up_from_log, switches, switches_flushed,
-    switches_without_flush, spaces_reclaimed, tags_taken, rollovers, broadcasts_sent,
-    flushes_told_nobody,
 }
 
 /// How long flushes took: a histogram whose classes are an eighth of a power of two apart.

@@ -2,33 +2,9 @@
 //! with the number of all bytes, this line included; lines of `name=value`; an empty line; and what
 //! those are about.
 
-#![expect(unsafe_code, reason = "reads memory that somebody else has filled")]
-
 use core::str::{self, FromStr};
 
 use shootdown_program::OnFault;
-
-use crate::kernel::trials::storms;
-
-/// What the first line begins with.
-const MAGIC: &[u8] = b"shootdown-load ";
-
-/// What has been put at an address; nothing, if nothing was.
-///
-/// # Safety
-///
-/// There must be memory, which stays as it is.
-pub(crate) unsafe fn at(address: *const u8) -> &'static [u8] {
-    const LINE_MAX: usize = 64;
-    // SAFETY: as our caller promises.
-    let line = unsafe { core::slice::from_raw_parts(address, LINE_MAX) };
-    let length = line.strip_prefix(MAGIC).and_then(|rest| {
-        let end = rest.iter().position(|byte| *byte == b'\n')?;
-        core::str::from_utf8(&rest[..end]).ok()?.parse().ok()
-    });
-    // SAFETY: as above, and whoever has put it there knows its length.
-    length.map_or(&[], |length| unsafe { core::slice::from_raw_parts(address, length) })
-}
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +12,7 @@ pub(crate) enum Mode {
     /// To see whether the architecture does what is asked of it.
     Smoke,
     /// The same, and then whether faults in the engine would be seen here.
-    Trials,
+    FaultInjection,
     /// To count the instructions of the hot paths, on the first CPU alone.
     Paths,
     /// To run the workload that comes behind the lines.
@@ -78,7 +54,7 @@ impl Load {
         tick_ns: 100_000_000,
         stall_ns: 20_000_000_000,
         on_fault: OnFault::Fatal,
-        rounds: storms::ROUNDS,
+        rounds: 40,
         rest: &[],
     };
 
@@ -108,7 +84,7 @@ impl Load {
             "mode" => {
                 self.mode = match value {
                     "smoke" => Mode::Smoke,
-                    "trials" => Mode::Trials,
+                    "trials" => Mode::FaultInjection,
                     "paths" => Mode::Paths,
                     "workload" => Mode::Workload,
                     _ => return None,

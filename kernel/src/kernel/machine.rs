@@ -14,7 +14,6 @@ use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
-use crate::kernel::entry::fatal;
 use crate::kernel::sync::{Once, masked};
 
 /// What the engine is told of the processor: the one place to put another around it.
@@ -27,13 +26,13 @@ static ENGINE: Once<Shootdown<Machine>> = Once::new();
 
 /// The kernel's half of it.
 pub(crate) struct ThisKernel {
-    cpus: Box<[OfCpu]>,
+    cpus: Box<[PerCpu]>,
     /// After how long a wait is for ever.
     stall_ns: u64,
 }
 
 /// What a CPU has for the engine.
-struct OfCpu {
+struct PerCpu {
     state: Cpu<Machine>,
     /// Dead spaces that it let go of last. Only that CPU changes it, and never in a handler.
     dead: AtomicPtr<SpaceNode>,
@@ -77,12 +76,12 @@ impl SharedSpace {
 
 /// Makes the engine, for so many CPUs. Once, by the first of them.
 pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
-    let of_cpu = |_| OfCpu {
+    let per_cpu = |_| PerCpu {
         state: Cpu::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
         waits_since_ns: AtomicU64::new(0),
     };
-    let kernel = ThisKernel { cpus: (0..cpus).map(of_cpu).collect(), stall_ns };
+    let kernel = ThisKernel { cpus: (0..cpus).map(per_cpu).collect(), stall_ns };
     ENGINE.set(Shootdown::new(Bare::new(kernel, Arch::processor())));
 }
 
@@ -126,7 +125,7 @@ pub(crate) fn take_dead() -> Option<Root> {
 }
 
 impl ThisKernel {
-    fn here(&self) -> &OfCpu {
+    fn here(&self) -> &PerCpu {
         &self.cpus[Arch::cpu() as usize]
     }
 }
@@ -168,9 +167,8 @@ unsafe impl Kernel for ThisKernel {
 
     fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
         let since_ns = self.here().waits_since_ns.load(Ordering::Relaxed);
-        if since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns {
-            fatal(format_args!("waits for an answer of {waiting:?}, and none comes"));
-        }
+        let is_over = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
+        assert!(!is_over, "waits for an answer of {waiting:?}, and none comes");
         Arch::relax();
     }
 }

@@ -1,19 +1,19 @@
-//! How many instructions the engine's hot paths take where they are to run: on bare metal.
+//! Instruction counts of the engine's hot paths on bare metal.
 //!
-//! `crates/bench` counts the same paths on the host, with hardware that does nothing. Here they are
-//! counted with that, and with the processor as it is. Whoever counts is the emulator: with
+//! `crates/hot-paths` counts the same paths on the host, with hardware that does nothing. Here they
+//! are counted with that hardware, and with the processor as it is. The emulator counts: with
 //! `-icount shift=0`, time is the number of instructions.
 //!
-//! # How the clock is read away
+//! # How the clock is subtracted
 //!
-//! A path is called by its address from one place, [`time`], between two readings of the clock; and
-//! from the same place, with the same arguments, a function that does nothing but return. So what
-//! differs is the path without its return, and a return is one instruction: callgrind, too, counts
-//! from a function's first instruction to its last. A path is run once on each system, for it
-//! leaves it in another state, and on as many systems as was asked for.
+//! [`time`] calls a path by its address from one place, between two readings of the clock, and an
+//! empty function from the same place with the same arguments. The difference is the path without
+//! its return, and a return is one instruction: callgrind also counts from a function's first
+//! instruction to its last. A path is run once on each system, because it leaves the system in
+//! another state, and on as many systems as there are rounds.
 //!
-//! Where a clock ticks but once in several instructions, a run is a few too long or too short, by
-//! when it begins between two ticks. It is therefore let begin at any time, by chance.
+//! Where a clock ticks only once in several instructions, a run counts a few too many or too few,
+//! depending on when it begins between two ticks. Therefore it begins at a random time.
 
 #![expect(unsafe_code, reason = "makes the systems, whose hardware is real; and waits for little")]
 
@@ -26,7 +26,7 @@ use shootdown_hw::Processor;
 
 use crate::kernel::arch::{Arch, Architecture, Boot, Status};
 use crate::kernel::console::println;
-use crate::kernel::entry::end;
+use crate::kernel::end::end;
 use crate::kernel::memory;
 
 /// Counts all paths, and ends the run. On the first CPU, with no others.
@@ -43,7 +43,7 @@ pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
 /// Page tables that map the kernel and nothing else, for ever.
 fn root() -> Root {
     let frame = memory::frames().allocate().expect("this is the first that is used");
-    memory::clear(frame);
+    memory::page::clear(frame);
     let root = Root(frame.address());
     Arch::prepare_root(root);
     root

@@ -5,9 +5,10 @@ use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::counts;
-use crate::kernel::memory::{self, frames, word_at};
+use crate::kernel::memory::{frames, page};
 use crate::kernel::scheduler;
-use crate::kernel::sync::{SleepingLock, SpinLock};
+use crate::kernel::scheduler::SleepingLock;
+use crate::kernel::sync::SpinLock;
 
 /// The one machine there is.
 #[derive(Clone, Copy)]
@@ -26,7 +27,7 @@ impl Platform for ThisMachine {
     fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
         let frame = frames().allocate()?;
         if purpose == FrameUse::Table {
-            memory::clear(frame);
+            page::clear(frame);
         }
         Ok(frame)
     }
@@ -46,24 +47,24 @@ impl Platform for ThisMachine {
         frames().release(table);
     }
     fn load(&self, entry: EntryAt) -> u64 {
-        word_at(entry.table, entry.index).load(Ordering::Acquire)
+        page::word_at(entry.table, entry.index).load(Ordering::Acquire)
     }
     fn swap(&self, entry: EntryAt, value: u64) -> u64 {
-        word_at(entry.table, entry.index).swap(value, Ordering::AcqRel)
+        page::word_at(entry.table, entry.index).swap(value, Ordering::AcqRel)
     }
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
-        let word = word_at(entry.table, entry.index);
+        let word = page::word_at(entry.table, entry.index);
         word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
     }
-    fn clear_page(&self, page: Frame) {
-        memory::clear(page);
+    fn clear_page(&self, frame: Frame) {
+        page::clear(frame);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
         counts::here().copied.add(1);
-        memory::copy(from, to);
+        page::copy(from, to);
     }
-    fn read_in(&self, file: FileId, _number: u64, page: Frame) {
-        memory::fill(page, if file == USER_CODE { Arch::user_code() } else { &[] });
+    fn read_in(&self, file: FileId, _number: u64, frame: Frame) {
+        page::fill(frame, if file == USER_CODE { Arch::user_code() } else { &[] });
     }
     fn wait_for_memory(&self) {
         scheduler::sleep(SHORTAGE_PAUSE_NS);

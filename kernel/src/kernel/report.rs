@@ -14,9 +14,10 @@ use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
 use crate::kernel::contents;
-use crate::kernel::counts::{Totals, WAITS, engine_by_name};
-use crate::kernel::entry::end;
+use crate::kernel::counts::WAITS;
+use crate::kernel::end::end;
 use crate::kernel::memory::frames;
+use crate::kernel::totals::{Totals, engine_by_name};
 use crate::kernel::world::World;
 
 /// Time in nanoseconds, and all counters.

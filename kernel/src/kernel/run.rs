@@ -5,14 +5,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use shootdown_program::stream::{Stream, StreamError};
 use shootdown_vm::Scheduling as _;
 
-use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt};
+use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt, set_interrupt_handler};
 use crate::kernel::coherence::Engine;
 use crate::kernel::counts;
-use crate::kernel::entry::fatal;
 use crate::kernel::load::Load;
 use crate::kernel::scheduler::{self, Settings, Stack};
 use crate::kernel::sync::Once;
-use crate::kernel::world::{World, world};
+use crate::kernel::world::{self, World, world};
 use crate::kernel::{machine, memory};
 
 /// How many other CPUs wait for the beginning.
@@ -24,12 +23,13 @@ static SETTINGS: Once<Settings> = Once::new();
 
 /// The first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
+    set_interrupt_handler(interrupt);
     let Load { cpus, slice_ns, tick_ns, stall_ns, on_fault, rest, .. } = *load;
     memory::set_up(&boot.memory);
     let settings = *SETTINGS.set(Settings { cpus, slice_ns, tick_ns, stall_ns });
     machine::set_up(cpus, stall_ns);
-    scheduler::set_up(settings);
-    let stream = checked(rest).unwrap_or_else(|error| fatal(format_args!("{error}")));
+    scheduler::set_up(settings, world::after_switch);
+    let stream = checked(rest).unwrap_or_else(|error| panic!("{error}"));
     World::set_up(settings, on_fault, stream);
     for cpu in 1..cpus {
         Arch::start_cpu(cpu, Stack::new().leak());
@@ -57,7 +57,7 @@ pub(crate) fn run_on_other() -> ! {
 
 /// An interrupt has come. Nothing is allocated or freed here, and no lock taken but the
 /// scheduler's: who was interrupted may hold any other.
-pub(crate) fn interrupt(interrupt: Interrupt) {
+fn interrupt(interrupt: Interrupt) {
     let counts = counts::here();
     match interrupt {
         Interrupt::Flush => {

@@ -8,10 +8,13 @@ use shootdown::{Broadcaster, CpuId, CpuSet, Entries, Extent, PageSize, Root, Tag
 use shootdown_hw::Processor;
 use shootdown_vm::{Access, EMPTY, Frame, PAGE_BYTES, Protection};
 
-use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::kernel::by_hand::{Memory, entry, seen, set_entry, words_of};
+use crate::kernel::arch::{
+    Arch, Architecture, Interrupt, Task, User, UserExit, set_interrupt_handler,
+};
+use crate::kernel::boot_memory::{BootMemory, entry, set_entry};
 use crate::kernel::console::println;
 use crate::kernel::counts::CPUS_MAX;
+use crate::kernel::memory::page::word_at;
 
 static ONLINE: AtomicU32 = AtomicU32::new(0);
 static FLUSHES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];
@@ -25,9 +28,10 @@ const DATA: usize = 0x80_0000;
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 /// On the first CPU; the others are running when it is over.
-pub(crate) fn run(memory: &mut Memory, cpus: u32) {
+pub(crate) fn run(memory: &mut BootMemory, cpus: u32) {
     assert_eq!(Arch::cpu(), 0);
     assert!(Arch::interrupts_masked());
+    set_interrupt_handler(interrupt);
     for cpu in 1..cpus {
         Arch::start_cpu(cpu, memory.stack_end());
     }
@@ -54,11 +58,11 @@ pub(crate) fn run_on_other(cpu: u32) {
     }
 }
 
-pub(crate) fn is_over() -> bool {
+fn is_over() -> bool {
     IS_OVER.load(Ordering::Acquire)
 }
 
-pub(crate) fn interrupt(interrupt: Interrupt) {
+fn interrupt(interrupt: Interrupt) {
     let cpu = Arch::cpu() as usize;
     match interrupt {
         Interrupt::Flush => &FLUSHES[cpu],
@@ -112,7 +116,7 @@ static SECOND: AtomicUsize = AtomicUsize::new(0);
 static ROUNDS: AtomicUsize = AtomicUsize::new(0);
 
 /// Two threads take turns.
-fn stacks(memory: &mut Memory) {
+fn stacks(memory: &mut BootMemory) {
     extern "C" fn second(argument: usize) -> ! {
         assert_eq!(argument, 42);
         assert!(Arch::interrupts_masked());
@@ -132,25 +136,12 @@ fn stacks(memory: &mut Memory) {
     }
 }
 
-/// One that has not run yet.
 fn thread(task: Task, address: usize, count: usize, value: usize) -> User {
-    let task = task as usize;
-    User { task, address, count, stride: 8, value, pc: CODE, machine: [0; 4] }
+    User::new(CODE, task, (address, 8), count, value)
 }
 
-/// A root with user code and nothing else.
-fn root_with_code(memory: &mut Memory) -> Frame {
-    let (root, code) = (memory.frame(), memory.frame());
-    let source = Arch::user_code();
-    // SAFETY: the frame is ours, and the code less than a page.
-    unsafe { seen(code).copy_from_nonoverlapping(source.as_ptr(), source.len()) };
-    Arch::prepare_root(Root(root.address()));
-    memory.map(root, CODE, code, Protection::READ | Protection::EXECUTE);
-    root
-}
-
-fn user(memory: &mut Memory) {
-    let (root, data, constant) = (root_with_code(memory), memory.frame(), memory.frame());
+fn user(memory: &mut BootMemory) {
+    let (root, data, constant) = (memory.root_with_code(CODE), memory.frame(), memory.frame());
     memory.map(root, DATA, data, Protection::READ | Protection::WRITE);
     memory.map(root, DATA + 0x1000, constant, Protection::READ);
     let processor = Arch::processor();
@@ -160,8 +151,7 @@ fn user(memory: &mut Memory) {
 
     let mut writer = thread(Task::Write, DATA, 4, 0x1234);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
-    // SAFETY: nobody runs in user mode now.
-    let words = unsafe { core::slice::from_raw_parts(words_of(data), 5) };
+    let words = [0, 1, 2, 3, 4].map(|index| word_at(data, index).load(Ordering::Relaxed));
     assert_eq!(words, [0x1234, 0x1234, 0x1234, 0x1234, 0]);
     let mut reader = thread(Task::Read, DATA + 24, 2, 7);
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
@@ -201,7 +191,7 @@ fn spin_until_interrupted(spinner: &mut User) {
 }
 
 /// What is refused is told, and gone on with when it is mended.
-fn faults(memory: &mut Memory, root: Frame) {
+fn faults(memory: &mut BootMemory, root: Frame) {
     let processor = Arch::processor();
     let hole = DATA + 0x2000;
     let mut reader = thread(Task::Read, hole, 1, 5);
@@ -236,9 +226,9 @@ fn main_address() -> usize {
 }
 
 /// What is invalidated is not used any more, in whatever way.
-fn invalidations(memory: &mut Memory) {
+fn invalidations(memory: &mut BootMemory) {
     type Way<'a> = (&'static str, &'a dyn Fn());
-    let (root, data) = (root_with_code(memory), memory.frame());
+    let (root, data) = (memory.root_with_code(CODE), memory.frame());
     let processor = Arch::processor();
     let tag = Tag(processor.tag_count().min(1) as u16);
     // SAFETY: the root maps the kernel, and stays.

@@ -103,7 +103,5 @@ fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
 }
 
 fn user(task: Task, address: u64, count: usize, value: u64) -> User {
-    let stride = PAGE_BYTES as usize;
-    let (address, value, pc) = (address as usize, value as usize, CODE as usize);
-    User { task: task as usize, address, count, stride, value, pc, machine: [0; 4] }
+    User::new(CODE as usize, task, (address as usize, PAGE_BYTES as usize), count, value as usize)
 }

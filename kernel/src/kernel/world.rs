@@ -18,13 +18,14 @@ use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
 use crate::kernel::contents::{Holds, Known};
-use crate::kernel::counts::{self, Totals};
-use crate::kernel::entry::end;
+use crate::kernel::counts;
+use crate::kernel::end::end;
 use crate::kernel::platform::{ThisMachine, USER_CODE};
 use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
-use crate::kernel::scheduler::{self, Affinity, Settings, ThreadId, Waits};
+use crate::kernel::scheduler::{self, Affinity, Next, Settings, ThreadId, Waits};
 use crate::kernel::sync::{Mutex, Once};
+use crate::kernel::totals::Totals;
 use crate::kernel::user;
 
 static WORLD: Once<World> = Once::new();
@@ -32,6 +33,14 @@ static WORLD: Once<World> = Once::new();
 /// The one world there is.
 pub(crate) fn world() -> &'static World {
     WORLD.get()
+}
+
+/// Frees page tables whose space is dead, if the CPU has nothing better to do, or there are many.
+pub(crate) fn after_switch(next: Next) {
+    let vm = &world().vm;
+    if next == Next::NoSpace || vm.holds_many() {
+        vm.free_dead_tables();
+    }
 }
 
 /// A run of a workload.
@@ -79,7 +88,7 @@ impl World {
     /// Measures how fast user threads compute.
     fn calibrate(&self) -> Result<(), StepError> {
         let process = self.user_process()?;
-        scheduler::load_space_of(Some(&process));
+        scheduler::load_space(Some(process.space().coherent()));
         user::calibrate(&process)?;
         process.space().exit();
         Ok(())
@@ -258,9 +267,9 @@ impl Host for &'static World {
             Some(cpu) => Affinity::Cpu(self.cpu(cpu)?),
             None => Affinity::Any,
         };
-        let (world, of_thread) = (*self, Arc::clone(&process));
-        let body = move || run_thread(&world, of_thread, program);
-        Ok(scheduler::create(Some(process), affinity, program.0, body))
+        let (world, space) = (*self, process.space().coherent().clone());
+        let body = move || run_thread(&world, process, program);
+        Ok(scheduler::create(Some(space), affinity, program.0, body))
     }
 
     fn let_run(&self, thread: ThreadId) {
@@ -272,7 +281,7 @@ impl Host for &'static World {
     }
 
     fn set_process(&self, process: Option<&Arc<Process>>) {
-        scheduler::set_process(process.cloned());
+        scheduler::set_space(process.map(|process| process.space().coherent().clone()));
     }
 
     fn wake(&self, thread: ThreadId) {

@@ -150,9 +150,9 @@ impl World {
         name: impl Fn(usize) -> String,
     ) -> R {
         let first = self.memory.borrow().word_count();
-        let made = make();
+        let result = make();
         self.memory.borrow_mut().name_from(first, name);
-        made
+        result
     }
 
     /// The CPU whose turn it is.

@@ -33,15 +33,12 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
-use core::convert::Infallible;
 use std::rc::Rc;
 
 use shootdown::{Extents, Horizon, Root};
 use shootdown_sim::machine::Refill;
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{
-    Batching, Change, Defer, ExtraFlushes, Flush, Lifetimes, Policy, Retired, Scheduling,
-};
+use shootdown_vm::{Change, ExtraFlushes, Flush, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::mm_count::MmCount;
@@ -219,13 +216,7 @@ impl Flush for Arc {
     }
 }
 
-impl Defer for Arc {
-    type Deferred = Infallible;
-}
-
-impl Batching for Arc {
-    type Batch = ();
-}
+unused!(Arc: Defer, Batching);
 
 impl Lifetimes for Arc {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

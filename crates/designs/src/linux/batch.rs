@@ -97,6 +97,35 @@ impl TlbFlushBatched {
     }
 }
 
+/// Implements [`Batching`](shootdown_vm::Batching) for a design by its own `try_to_unmap` and
+/// `arch_tlbbatch_flush`.
+macro_rules! unmap_batches {
+    ($design:ty) => {
+        impl Batching for $design {
+            type Batch = UnmapBatch;
+
+            fn add_space(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>) -> Result<(), BatchIsFull> {
+                batch.add_space(&mm.tlb_flush_batched);
+                Ok(())
+            }
+
+            fn unmapped(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>, at: u64, _: StaleWrites) {
+                self.try_to_unmap(batch, mm, at);
+            }
+
+            fn flush_batch(&self, batch: UnmapBatch) {
+                self.arch_tlbbatch_flush(&batch);
+                batch.finish();
+            }
+
+            fn is_batched(&self, mm: &Rc<Mm>) -> bool {
+                mm.tlb_flush_batched.is_batched()
+            }
+        }
+    };
+}
+pub(crate) use unmap_batches;
+
 impl UnmapBatch {
     /// Entries of the space are about to be cleared.
     pub(crate) fn add_space(&mut self, mm: &Rc<TlbFlushBatched>) {

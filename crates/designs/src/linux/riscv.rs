@@ -22,18 +22,17 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
-use core::convert::Infallible;
 use core::ops::Range;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, Told};
-use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
-use super::batch::TlbFlushBatched;
+use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, NO_MM, OwnLine, UnmapBatch};
@@ -158,6 +157,12 @@ impl Riscv {
         });
     }
 
+    /// `arch_tlbbatch_add_pending`.
+    #[expect(clippy::unused_self, reason = "as on other architectures")]
+    fn try_to_unmap(&self, batch: &mut UnmapBatch, mm: &Mm, _address: u64) {
+        batch.add_pending(&mm.tlb_flush_batched, mm.cpumask.members());
+    }
+
     /// `arch_tlbbatch_flush`: `__flush_tlb_range` without a tag.
     fn arch_tlbbatch_flush(&self, batch: &UnmapBatch) {
         if !batch.is_flush_required() || self.broken == Some(LinuxRule::FlushBatch) {
@@ -228,31 +233,9 @@ impl Flush for Riscv {
     }
 }
 
-impl Defer for Riscv {
-    type Deferred = Infallible;
-}
+unmap_batches!(Riscv);
 
-impl Batching for Riscv {
-    type Batch = UnmapBatch;
-
-    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.add_space(&space.tlb_flush_batched);
-        Ok(())
-    }
-
-    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, _: u64, _: StaleWrites) {
-        batch.add_pending(&space.tlb_flush_batched, space.cpumask.members());
-    }
-
-    fn flush_batch(&self, batch: Self::Batch) {
-        self.arch_tlbbatch_flush(&batch);
-        batch.finish();
-    }
-
-    fn is_batched(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_batched()
-    }
-}
+unused!(Riscv: Defer);
 
 impl Lifetimes for Riscv {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

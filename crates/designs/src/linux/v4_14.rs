@@ -10,13 +10,12 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
-use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine};
 use crate::design::{Design, Purpose};
@@ -176,13 +175,7 @@ impl Flush for Linux414 {
     }
 }
 
-impl Defer for Linux414 {
-    type Deferred = Infallible;
-}
-
-impl Batching for Linux414 {
-    type Batch = ();
-}
+unused!(Linux414: Defer, Batching);
 
 impl Lifetimes for Linux414 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

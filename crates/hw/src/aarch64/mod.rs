@@ -51,7 +51,7 @@ mod settings;
 #[cfg(all(target_arch = "aarch64", not(test)))]
 mod instruction;
 #[cfg(test)]
-#[path = "recorded.rs"]
+#[path = "tests/instruction.rs"]
 mod instruction;
 #[cfg(any(target_arch = "aarch64", test))]
 mod limits;

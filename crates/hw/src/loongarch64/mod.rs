@@ -15,7 +15,7 @@
 //!   invalidates one page only loses a translation that was not to go.
 //! - A translation may be cached of a page that nobody has touched, as if by speculation.
 //! - A pair stays though one of its pages, or both, is not valid: a page that was *not* mapped is
-//!   remembered. The handler of page faults calls [`LoongArch64::forget`] for the page before the
+//!   remembered. The handler of page faults calls `LoongArch64::forget` for the page before the
 //!   access is tried again; elsewhere nothing is flushed when a page is first mapped.
 //! - A pair has but one G. Linux takes it to be that of both pages, and so gives G to the kernel's
 //!   pages that are not mapped, too (`set_pte`); QEMU looks at the even page's alone.
@@ -38,10 +38,16 @@
 //! [`publish`](crate::Processor::publish), which comes before.
 
 mod encoding;
+#[cfg(all(target_arch = "loongarch64", not(test)))]
 mod instructions;
+#[cfg(test)]
+#[path = "tests/instructions.rs"]
+mod instructions;
+#[cfg(any(target_arch = "loongarch64", test))]
 mod processor;
 
 pub use encoding::{
     ASID_CSR, Invalidate, asid_bits, asid_of, asid_operand, interrupts_are_let_in, probes,
 };
+#[cfg(any(target_arch = "loongarch64", test))]
 pub use processor::LoongArch64;

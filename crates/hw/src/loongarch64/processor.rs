@@ -174,3 +174,71 @@ unsafe impl Processor for LoongArch64 {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loongarch64::instructions::Step::{self, CompleteAll, Invtlb, WriteAsid, WriteRoot};
+    use crate::loongarch64::instructions::steps_of;
+    use shootdown::PageSize;
+    use std::vec::Vec;
+
+    const ALL: u32 = Invalidate::All as u32;
+    const ASID: u32 = Invalidate::Asid as u32;
+    const PAGE: u32 = Invalidate::AsidAndAddress as u32;
+
+    fn load(tag: u16, entries: Entries) -> Vec<Step> {
+        // SAFETY: nothing is executed.
+        steps_of(|| unsafe { LoongArch64::detect().load(Root(0x5000), Tag(tag), entries) })
+    }
+
+    /// The hardware's walker may run between any two steps.
+    #[test]
+    fn root_changes_under_the_kernels_asid() {
+        let root = [WriteAsid(0), WriteRoot(0x5000)];
+        assert_eq!(load(7, Entries::Keep), [&root[..], &[WriteAsid(7)]].concat());
+        let discarded = [Invtlb(ASID, 7, 0), WriteAsid(7)];
+        assert_eq!(load(7, Entries::Discard), [&root[..], &discarded].concat());
+    }
+
+    #[test]
+    fn loading_the_kernel_drops_walks_under_its_asid() {
+        let processor = LoongArch64::detect();
+        // SAFETY: nothing is executed.
+        let steps = steps_of(|| unsafe { processor.load_kernel(Root(0x9000)) });
+        assert_eq!(steps, [WriteAsid(0), WriteRoot(0x9000), Invtlb(ASID, 0, 0), WriteAsid(0)]);
+    }
+
+    #[test]
+    fn invalidation_names_pairs_once_and_large_pages_twice() {
+        let processor = LoongArch64::detect();
+        let steps = |extent| steps_of(|| processor.invalidate(Tag(3), extent));
+        let three = Extent::pages(0x4000, 3, PageSize::SIZE_4K);
+        assert_eq!(steps(three), [Invtlb(PAGE, 3, 0x4000), Invtlb(PAGE, 3, 0x6000)]);
+        let large = Extent::pages(0x20_0000, 1, PageSize::SIZE_2M);
+        assert_eq!(steps(large), [Invtlb(PAGE, 3, 0x20_0000); 2]);
+        assert_eq!(steps_of(|| processor.invalidate_tag(Tag(3))), [Invtlb(ASID, 3, 0)]);
+    }
+
+    #[test]
+    fn kernel_pages_are_dropped_with_everything() {
+        let processor = LoongArch64::detect();
+        let page = Extent::page(0xffff_8000_0000_0000);
+        assert_eq!(steps_of(|| processor.invalidate_kernel(page)), [Invtlb(ALL, 0, 0)]);
+        assert_eq!(steps_of(|| processor.publish()), [CompleteAll]);
+    }
+
+    #[test]
+    fn features_are_those_of_the_registers() {
+        let processor = LoongArch64::detect();
+        assert_eq!(processor.tag_count(), 1023);
+        assert!(processor.interrupts_masked() && processor.traps_stale_writes());
+    }
+
+    #[test]
+    fn forget_names_the_loaded_asid() {
+        load(9, Entries::Keep);
+        let steps = steps_of(|| LoongArch64::detect().forget(0x1000));
+        assert_eq!(steps, [Invtlb(PAGE, 9, 0x1000)]);
+    }
+}

@@ -32,13 +32,14 @@ mod features;
 mod instructions;
 pub mod invlpgb;
 pub mod invpcid;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", test))]
 mod processor;
-#[cfg(all(target_arch = "x86_64", test))]
+#[cfg(test)]
+#[path = "tests/instructions.rs"]
 mod recorded;
 
 pub use features::{Features, Registers, Source};
 #[cfg(target_arch = "x86_64")]
 pub use instructions::{detect, enable, order_before_x2apic_write};
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", test))]
 pub use processor::{KernelPages, X86_64};

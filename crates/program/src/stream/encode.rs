@@ -1,54 +1,73 @@
-//! Writes a workload down.
+//! Encodes a workload.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::codes::Field;
-use super::{MAGIC, VERSION};
+use super::{Encoded, MAGIC, VERSION};
 use crate::operation::{Operation, ProgramId, Start, Workload};
 
-/// All of a workload: the programs that run from the beginning, and those that any of them starts,
-/// or that these start in turn.
+/// A workload that is encoded step by step, in any order of its programs.
+#[derive(Clone, Debug, Default)]
+pub struct Encoder {
+    starts: Vec<Start>,
+    programs: BTreeMap<ProgramId, Vec<u8>>,
+}
+
+impl Encoder {
+    /// Adds a thread that starts with the workload.
+    pub fn start(&mut self, start: Start) {
+        self.starts.push(start);
+    }
+
+    /// Adds a step at the end of a program.
+    pub fn push(&mut self, program: ProgramId, step: &Operation) {
+        step.put(self.programs.entry(program).or_default());
+    }
+
+    /// The workload, with this name.
+    #[must_use]
+    pub fn finish(self, name: &str) -> Encoded {
+        let Self { starts, programs } = self;
+        let mut out = MAGIC.to_vec();
+        VERSION.put(&mut out);
+        name.len().put(&mut out);
+        out.extend(name.as_bytes());
+        starts.len().put(&mut out);
+        starts.iter().for_each(|start| start.put(&mut out));
+        programs.len().put(&mut out);
+        let mut next = 0;
+        for (program, steps) in &programs {
+            (program.0 - next).put(&mut out);
+            next = program.0.wrapping_add(1);
+            steps.len().put(&mut out);
+        }
+        // Each program is freed when it has been copied.
+        let program_count = programs.len();
+        programs.into_values().for_each(|steps| out.extend(steps));
+        Encoded { name: name.into(), starts, program_count, bytes: out.into() }
+    }
+}
+
+/// Encodes the programs that start with a workload, and all that a program of these starts.
 ///
 /// A workload that is read as it runs is used up by this.
 #[must_use]
-pub fn encode(workload: &dyn Workload) -> Vec<u8> {
-    let starts = workload.processes();
-    let programs = programs(workload, &starts);
-    let name = workload.name();
-    let mut out = MAGIC.to_vec();
-    VERSION.put(&mut out);
-    name.len().put(&mut out);
-    out.extend(name.as_bytes());
-    starts.len().put(&mut out);
-    starts.iter().for_each(|start| start.put(&mut out));
-    programs.len().put(&mut out);
-    let mut next = 0;
-    for (program, steps) in &programs {
-        (program.0 - next).put(&mut out);
-        next = program.0.wrapping_add(1);
-        steps.len().put(&mut out);
-    }
-    programs.values().for_each(|steps| out.extend(steps));
-    out
-}
-
-/// The steps of each program that can be come to.
-fn programs(workload: &dyn Workload, starts: &[Start]) -> BTreeMap<ProgramId, Vec<u8>> {
-    let mut programs = BTreeMap::new();
-    let mut found: VecDeque<ProgramId> = starts.iter().map(|start| start.program).collect();
+pub fn encode(workload: &dyn Workload) -> Encoded {
+    let mut encoder = Encoder { starts: workload.processes(), ..Encoder::default() };
+    let mut found: VecDeque<_> = encoder.starts.iter().map(|start| start.program).collect();
     while let Some(program) = found.pop_front() {
-        if programs.contains_key(&program) {
+        if encoder.programs.contains_key(&program) {
             continue;
         }
-        let mut steps = Vec::new();
+        // A program without steps is a program.
+        encoder.programs.insert(program, Vec::new());
         for step in workload.steps(program) {
             if let Operation::Fork(other) | Operation::Spawn(other) = step {
                 found.push_back(other);
             }
-            step.put(&mut steps);
+            encoder.push(program, &step);
         }
-        programs.insert(program, steps);
     }
-    programs
+    encoder.finish(&workload.name())
 }

@@ -1,4 +1,4 @@
-//! Bytes that are a workload again.
+//! An encoded workload, which is a workload.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -10,31 +10,38 @@ use super::{Stream, StreamError};
 use crate::operation::{Operation, ProgramId, Start, Steps, Workload};
 use crate::varint::Cursor;
 
-/// A workload that was written down, and read from beginning to end once.
+/// A workload that is encoded, without damage.
 #[derive(Clone, Debug)]
 pub struct Encoded {
-    name: String,
-    starts: Vec<Start>,
-    bytes: Arc<[u8]>,
+    pub(super) name: String,
+    pub(super) starts: Vec<Start>,
+    pub(super) program_count: usize,
+    pub(super) bytes: Arc<[u8]>,
 }
 
 impl Encoded {
-    /// Reads all of it.
+    /// Checks all of the bytes.
     ///
     /// # Errors
     ///
-    /// If any of it makes no sense.
+    /// If the bytes are not a workload, or were damaged.
     pub fn new(bytes: Vec<u8>) -> Result<Self, StreamError> {
         let stream = Stream::parse(&bytes)?;
         stream.check()?;
         let (name, starts) = (stream.name().into(), stream.processes().collect());
-        Ok(Self { name, starts, bytes: bytes.into() })
+        Ok(Self { name, starts, program_count: stream.program_count, bytes: bytes.into() })
     }
 
-    /// What it was read from.
+    /// The encoding.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Number of programs.
+    #[must_use]
+    pub const fn program_count(&self) -> usize {
+        self.program_count
     }
 }
 
@@ -47,7 +54,7 @@ impl Workload for Encoded {
         self.starts.clone()
     }
 
-    /// None, of a program that is not there.
+    /// The steps of a program; none if there is no program of this number.
     fn steps(&self, program: ProgramId) -> Steps {
         let stream = Stream::parse(&self.bytes).ok();
         let steps = stream.and_then(|stream| stream.range(program)).unwrap_or(0..0);

@@ -1,4 +1,5 @@
-//! A workload as bytes, for who has nothing but memory to read it from: a kernel that boots.
+//! A workload as bytes: compact enough to keep a long recording in memory, and all that a kernel
+//! that boots has to read.
 //!
 //! ```text
 //! magic "SDWL"  version  name: length, bytes
@@ -28,7 +29,7 @@ use crate::operation::{Operation, ProgramId, Start};
 use crate::varint::{Cursor, Malformed};
 use codes::Field;
 
-pub use encode::encode;
+pub use encode::{Encoder, encode};
 pub use encoded::Encoded;
 
 const MAGIC: &[u8] = b"SDWL";

@@ -7,7 +7,7 @@
 //! - [by the recorded schedule](replay): every operation and context switch on its recorded CPU
 //!   and in its recorded order, so that what a design does can be held against what the kernel did;
 //! - by a schedule of the simulated machine's own, which may have other CPUs than the one that
-//!   recorded, and more of them: [`Threads`] is a workload like any other.
+//!   recorded, and more of them: [`threads`] makes a workload like any other.
 
 mod recorded;
 mod simulated;
@@ -16,5 +16,5 @@ mod survey;
 mod tracker;
 
 pub use recorded::{ReplayError, replay};
-pub use simulated::Threads;
+pub use simulated::threads;
 pub use survey::{KernelCounts, Survey};

@@ -54,6 +54,10 @@ pub trait DynCoherence {
         self.inner().complete(deferred);
     }
     /// See [`Batching::add_space`](super::Batching::add_space).
+    ///
+    /// # Errors
+    ///
+    /// As there.
     fn add_space(&self, batch: &mut ErasedBatch, space: &dyn Any) -> Result<(), BatchIsFull> {
         self.inner().add_space(batch, space)
     }

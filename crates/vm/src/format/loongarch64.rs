@@ -187,7 +187,7 @@ const fn frame_of(entry: u64) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::checks::{Hardware, format_checks};
+    use crate::format::tests::{Hardware, format_checks};
 
     impl Hardware for LoongArch64 {
         // Bits 47 to 12.

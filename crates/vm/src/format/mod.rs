@@ -13,7 +13,7 @@ pub(crate) mod riscv;
 pub(crate) mod x86_64;
 
 #[cfg(test)]
-mod checks;
+mod tests;
 
 use crate::area::Protection;
 use crate::platform::Frame;

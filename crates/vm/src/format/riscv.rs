@@ -135,7 +135,7 @@ const fn frame_of(entry: u64) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::checks::{Hardware, format_checks};
+    use crate::format::tests::{Hardware, format_checks};
 
     impl<const LEVELS: usize> Hardware for RiscV<LEVELS> {
         // Bits 53 to 10.

@@ -106,7 +106,7 @@ const fn frame_of(entry: u64) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::checks::{Hardware, format_checks};
+    use crate::format::tests::{Hardware, format_checks};
 
     impl Hardware for X86_64 {
         // Bits 51 to 12.

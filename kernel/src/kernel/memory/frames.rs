@@ -4,8 +4,6 @@
 //! that by a translation that outlived its page has read what nobody wrote; who writes there is
 //! found out when the frame is next given to somebody.
 
-#![expect(unsafe_code, reason = "clears, copies and marks frames where the kernel sees them")]
-
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -13,7 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shootdown_vm::{Frame, LARGE_PAGE_BYTES, OutOfMemory, PAGE_BYTES};
 
-use super::seen;
+use super::page;
 use crate::kernel::sync::{Mutex, Once};
 
 pub(super) static FRAMES: Once<Frames> = Once::new();
@@ -56,7 +54,7 @@ impl Frames {
         let used = free.used.pop().map(|index| Frame(self.first + u64::from(index)));
         let frame = used.or_else(|| free.fresh.next().map(Frame)).ok_or(OutOfMemory)?;
         drop(free);
-        if used.is_some() && word_at(frame, 0).load(Ordering::Relaxed) != POISON {
+        if used.is_some() && page::word_at(frame, 0).load(Ordering::Relaxed) != POISON {
             self.stale_writes.fetch_add(1, Ordering::Relaxed);
         }
         self.users(frame).store(1, Ordering::Relaxed);
@@ -113,42 +111,11 @@ impl Frames {
     }
 
     fn give_back(&self, free: &mut Free, frame: Frame) {
-        word_at(frame, 0).store(POISON, Ordering::Relaxed);
+        page::word_at(frame, 0).store(POISON, Ordering::Relaxed);
         free.used.push((frame.0 - self.first) as u32);
     }
 
     fn users(&self, frame: Frame) -> &AtomicU32 {
         &self.user_counts[(frame.0 - self.first) as usize]
     }
-}
-
-/// Fills a frame with zeros.
-pub(crate) fn clear(frame: Frame) {
-    // SAFETY: the frame is the caller's, and mapped there.
-    unsafe { seen(frame.address()).write_bytes(0, PAGE_BYTES as usize) };
-}
-
-/// Copies a frame, word by word: user threads may write to it meanwhile.
-pub(crate) fn copy(from: Frame, to: Frame) {
-    for index in 0..PAGE_BYTES as usize / 8 {
-        word_at(to, index).store(word_at(from, index).load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-}
-
-/// Fills a frame with bytes, which are not more than a page, and zeros.
-pub(crate) fn fill(frame: Frame, bytes: &[u8]) {
-    clear(frame);
-    let count = bytes.len().min(PAGE_BYTES as usize);
-    // SAFETY: as in `clear`, and nobody else knows of it yet.
-    unsafe { seen(frame.address()).copy_from_nonoverlapping(bytes.as_ptr(), count) };
-}
-
-/// A word of a frame, which user threads and the MMU may write, too.
-pub(crate) fn word_at(frame: Frame, index: usize) -> &'static AtomicU64 {
-    assert!(index < PAGE_BYTES as usize / 8);
-    #[expect(clippy::cast_ptr_alignment, reason = "words of a page")]
-    let word = seen(frame.address()).cast::<AtomicU64>().wrapping_add(index);
-    // SAFETY: all of physical memory is mapped there, for ever, and whoever else writes to frames
-    // while they are shared does so by words.
-    unsafe { &*word }
 }

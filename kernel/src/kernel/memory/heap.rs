@@ -7,7 +7,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
 use core::ptr;
 
-use super::seen;
+use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::sync::{Mutex, masked};
 
 #[global_allocator]
@@ -38,7 +38,8 @@ unsafe impl Send for Heap {}
 /// Gives it memory, which is nobody else's.
 pub(super) fn set_up(memory: Range<u64>) {
     let mut heap = HEAP.0.lock();
-    heap.fresh = seen(memory.start) as usize..seen(memory.end) as usize;
+    let seen = |address| Arch::phys_to_virt::<u8>(address) as usize;
+    heap.fresh = seen(memory.start)..seen(memory.end);
 }
 
 impl Heap {

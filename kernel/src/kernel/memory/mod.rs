@@ -2,14 +2,13 @@
 
 mod frames;
 mod heap;
+pub(crate) mod page;
 
 use core::ops::Range;
 
 use shootdown_vm::PAGE_BYTES;
 
-use crate::kernel::arch::{Arch, Architecture};
-
-pub(crate) use frames::{Frames, clear, copy, fill, word_at};
+pub(crate) use frames::Frames;
 
 /// The heap is one part in so many, and this at most: most of it is threads' stacks.
 const HEAP_PART: u64 = 4;
@@ -27,9 +26,4 @@ pub(crate) fn set_up(memory: &Range<u64>) {
 /// All frames.
 pub(crate) fn frames() -> &'static Frames {
     frames::FRAMES.get()
-}
-
-/// Where the kernel sees a physical address.
-pub(crate) const fn seen(address: u64) -> *mut u8 {
-    (Arch::PHYSICAL_MEMORY + address as usize) as *mut u8
 }

@@ -4,31 +4,58 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use super::Settings;
-use super::thread::{Affinity, Stack, Thread, ThreadId};
-use crate::kernel::arch::{Arch, Architecture};
+use super::thread::{Affinity, Stack, State, Thread, ThreadId};
+use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
+use crate::kernel::sync::{Mutex, masked};
 
-/// What a thread is doing.
+pub(super) static QUEUES: Mutex<Option<Queues>> = Mutex::new(None);
+
+/// What was decided when the kernel was started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How many CPUs there are.
+    pub(crate) cpus: u32,
+    /// After how long a thread gives its CPU up to others.
+    pub(crate) slice_ns: u64,
+    /// How often a CPU that runs a thread looks up.
+    pub(crate) tick_ns: u64,
+    /// After how long without progress the run is given up.
+    pub(crate) stall_ns: u64,
+}
+
+/// What a CPU runs after a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Ready,
-    Running,
-    Blocked,
-    Done,
+pub(crate) enum Next {
+    /// A thread that has a space.
+    Space,
+    /// The idle loop, or a thread of the kernel alone.
+    NoSpace,
+}
+
+/// Makes the queues. Once, by the first CPU, before any other uses them. `after_switch` is called
+/// on a CPU after each switch, with interrupts let in.
+pub(crate) fn set_up(settings: Settings, after_switch: fn(Next)) {
+    *QUEUES.lock() = Some(Queues::new(settings, after_switch));
+}
+
+/// Calls `f` with the queues, interrupts masked.
+pub(super) fn with_queues<R>(f: impl FnOnce(&mut Queues) -> R) -> R {
+    masked(|| f(QUEUES.lock().as_mut().expect("they are made before they are used")))
 }
 
 /// All threads, and the CPUs' queues.
 pub(super) struct Queues {
     pub(super) settings: Settings,
+    pub(super) after_switch: fn(Next),
     threads: Vec<Thread>,
-    cpus: Vec<OfCpu>,
+    cpus: Vec<PerCpu>,
     /// How many threads are not done.
     pub(super) unfinished: usize,
 }
 
 /// What a CPU has to do.
-pub(super) struct OfCpu {
+pub(super) struct PerCpu {
     pub(super) current: Option<ThreadId>,
     pub(super) ready: VecDeque<ThreadId>,
     /// Threads that sleep, the next to wake last.
@@ -44,8 +71,8 @@ pub(super) struct OfCpu {
 const WATCH_NS: u64 = 500_000_000;
 
 impl Queues {
-    pub(super) fn new(settings: Settings) -> Self {
-        let of_cpu = |_| OfCpu {
+    fn new(settings: Settings, after_switch: fn(Next)) -> Self {
+        let per_cpu = |_| PerCpu {
             current: None,
             ready: VecDeque::new(),
             sleepers: Vec::new(),
@@ -53,11 +80,11 @@ impl Queues {
             idle_stack_pointer: 0,
             dead_stack: None,
         };
-        let cpus = (0..settings.cpus).map(of_cpu).collect();
-        Self { settings, threads: Vec::new(), cpus, unfinished: 0 }
+        let cpus = (0..settings.cpus).map(per_cpu).collect();
+        Self { settings, after_switch, threads: Vec::new(), cpus, unfinished: 0 }
     }
 
-    pub(super) fn of(&mut self, cpu: u32) -> &mut OfCpu {
+    pub(super) fn of(&mut self, cpu: u32) -> &mut PerCpu {
         &mut self.cpus[cpu as usize]
     }
 
@@ -83,9 +110,9 @@ impl Queues {
         self.threads.push(Thread { cpu, ..thread });
         self.unfinished += 1;
         // Room for all: who wakes a thread, perhaps in a handler, allocates nothing.
-        for of_cpu in &mut self.cpus {
-            of_cpu.ready.reserve(self.unfinished.saturating_sub(of_cpu.ready.len()));
-            of_cpu.sleepers.reserve(self.unfinished.saturating_sub(of_cpu.sleepers.len()));
+        for per_cpu in &mut self.cpus {
+            per_cpu.ready.reserve(self.unfinished.saturating_sub(per_cpu.ready.len()));
+            per_cpu.sleepers.reserve(self.unfinished.saturating_sub(per_cpu.sleepers.len()));
         }
         id
     }
@@ -103,6 +130,14 @@ impl Queues {
         self.of(cpu).ready.pop_front().or_else(|| self.steal(cpu))
     }
 
+    /// Interrupts a CPU that idles, so that it looks at its queue.
+    pub(super) fn kick(&mut self, target: u32) {
+        if target != Arch::cpu() && self.of(target).current.is_none() {
+            counts::here().wake_interrupts_sent.add(1);
+            Arch::send(&mut [target].into_iter(), Interrupt::Wake);
+        }
+    }
+
     fn place(&self, id: ThreadId) -> u32 {
         let thread = self.thread(id);
         let own = match thread.affinity {
@@ -110,8 +145,8 @@ impl Queues {
             Affinity::Any => thread.cpu,
         };
         let is_idle = |cpu: &u32| {
-            let of_cpu = &self.cpus[*cpu as usize];
-            of_cpu.current.is_none() && of_cpu.ready.is_empty()
+            let per_cpu = &self.cpus[*cpu as usize];
+            per_cpu.current.is_none() && per_cpu.ready.is_empty()
         };
         if is_idle(&own) {
             return own;
@@ -131,10 +166,10 @@ impl Queues {
 
     /// The thread that this CPU runs is to be woken then.
     pub(super) fn sleep_until(&mut self, cpu: u32, time_ns: u64) {
-        let of_cpu = self.of(cpu);
-        let Some(id) = of_cpu.current else { return };
-        let at = of_cpu.sleepers.partition_point(|&(until_ns, _)| until_ns > time_ns);
-        of_cpu.sleepers.insert(at, (time_ns, id));
+        let per_cpu = self.of(cpu);
+        let Some(id) = per_cpu.current else { return };
+        let at = per_cpu.sleepers.partition_point(|&(until_ns, _)| until_ns > time_ns);
+        per_cpu.sleepers.insert(at, (time_ns, id));
         self.set_timer(cpu);
     }
 
@@ -148,13 +183,13 @@ impl Queues {
     /// Has the timer interrupt this CPU when it has to do something next.
     pub(super) fn set_timer(&mut self, cpu: u32) {
         let (now_ns, tick_ns) = (Arch::now_ns(), self.settings.tick_ns);
-        let of_cpu = self.of(cpu);
-        let mut next_ns = of_cpu.sleepers.last().map_or(u64::MAX, |&(until_ns, _)| until_ns);
+        let per_cpu = self.of(cpu);
+        let mut next_ns = per_cpu.sleepers.last().map_or(u64::MAX, |&(until_ns, _)| until_ns);
         // Who is told that it is over, and goes on in the kernel, need not be told again.
-        if of_cpu.current.is_some() && of_cpu.slice_ends_ns > now_ns {
-            next_ns = next_ns.min(of_cpu.slice_ends_ns);
+        if per_cpu.current.is_some() && per_cpu.slice_ends_ns > now_ns {
+            next_ns = next_ns.min(per_cpu.slice_ends_ns);
         }
-        if of_cpu.current.is_some() {
+        if per_cpu.current.is_some() {
             next_ns = next_ns.min(now_ns + tick_ns);
         }
         if cpu == 0 {
@@ -167,15 +202,15 @@ impl Queues {
 
     /// Whether no thread can ever run again, though some are not done.
     pub(super) fn is_deadlocked(&self) -> bool {
-        let is_still = |of_cpu: &OfCpu| {
-            of_cpu.current.is_none() && of_cpu.ready.is_empty() && of_cpu.sleepers.is_empty()
+        let is_still = |per_cpu: &PerCpu| {
+            per_cpu.current.is_none() && per_cpu.ready.is_empty() && per_cpu.sleepers.is_empty()
         };
         self.unfinished != 0 && self.cpus.iter().all(is_still)
     }
 
     /// Whether all threads that are not done are blocked, and one of them sleeps.
     pub(super) fn only_sleeps(&self) -> bool {
-        let is_still = |of_cpu: &OfCpu| of_cpu.current.is_none() && of_cpu.ready.is_empty();
+        let is_still = |per_cpu: &PerCpu| per_cpu.current.is_none() && per_cpu.ready.is_empty();
         self.cpus.iter().all(is_still) && self.cpus.iter().any(|cpu| !cpu.sleepers.is_empty())
     }
 
@@ -190,9 +225,9 @@ impl Queues {
             }
         }
         counts::here().switches.add(1);
-        let of_cpu = self.of(cpu);
-        of_cpu.current = next;
-        of_cpu.slice_ends_ns = Arch::now_ns() + slice_ns;
+        let per_cpu = self.of(cpu);
+        per_cpu.current = next;
+        per_cpu.slice_ends_ns = Arch::now_ns() + slice_ns;
         self.set_timer(cpu);
     }
 }

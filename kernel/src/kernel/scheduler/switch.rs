@@ -6,14 +6,12 @@ use core::mem;
 
 use shootdown_vm::Scheduling as _;
 
-use super::queues::{Queues, State};
-use super::thread::{Stack, ThreadId, Waits};
-use super::{QUEUES, poke, stall, with_queues};
+use super::queues::{Next, QUEUES, Queues, with_queues};
+use super::thread::{Stack, State, ThreadId, Waits};
+use super::watchdog;
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;
-use crate::kernel::entry::fatal;
-use crate::kernel::process::Process;
-use crate::kernel::world::world;
+use crate::kernel::machine::SharedSpace;
 
 /// Gives this CPU to the next thread, or to none. Returns when the calling thread runs again,
 /// perhaps on another CPU; or at once, if it was to block and has been woken.
@@ -33,15 +31,13 @@ pub(super) fn leave_cpu(to_be: State, waits: Waits) {
         return;
     }
     (thread.state, thread.waits) = (to_be, waits);
-    if !thread.stack.as_ref().is_none_or(Stack::is_whole) {
-        fatal(format_args!("the stack of {id:?} was too small"));
-    }
+    assert!(thread.stack.as_ref().is_none_or(Stack::is_whole), "the stack of {id:?} is too small");
     let next = queues.pick(cpu);
     queues.make_current(cpu, next);
     match to_be {
         State::Ready => {
             let target = queues.enqueue(id);
-            poke(queues, target);
+            queues.kick(target);
         }
         State::Done => {
             queues.unfinished -= 1;
@@ -66,11 +62,11 @@ pub(super) fn leave_cpu(to_be: State, waits: Waits) {
 /// Loads the space of who is about to run, and returns where its stack is.
 fn stack_pointer_of(queues: &mut Queues, cpu: u32, next: Option<ThreadId>) -> usize {
     let Some(id) = next else {
-        load_space_of(None);
+        load_space(None);
         return queues.of(cpu).idle_stack_pointer;
     };
     let thread = queues.thread_mut(id);
-    load_space_of(thread.process.as_deref());
+    load_space(thread.space.as_ref());
     if thread.body.is_some() {
         let stack = thread.stack.as_ref().expect("it has not ended");
         // SAFETY: nobody has used it yet.
@@ -79,31 +75,29 @@ fn stack_pointer_of(queues: &mut Queues, cpu: u32, next: Option<ThreadId>) -> us
     thread.stack_pointer
 }
 
-/// Makes a process's space current on this CPU, or none.
-pub(crate) fn load_space_of(process: Option<&Process>) {
-    match process {
-        // SAFETY: a process stays until its last thread has let go of it, and its space is retired
-        // before its page tables are freed.
-        Some(process) => unsafe { Engine.switch(process.space().coherent()) },
+/// Makes a space current on this CPU, or none.
+pub(crate) fn load_space(space: Option<&SharedSpace>) {
+    match space {
+        // SAFETY: a thread has a space for no longer than that is in use: see `create`. It is
+        // retired before its page tables are freed.
+        Some(space) => unsafe { Engine.switch(space) },
         None => Engine.enter_lazy(),
     }
 }
 
 /// On the other side of a switch: lets interrupts in again, and does what could not be done in the
 /// middle of it.
-pub(crate) fn end_switch() {
-    let (dead_stack, runs_space) = with_queues(|queues| {
-        let of_cpu = queues.of(Arch::cpu());
-        let (dead_stack, current) = (of_cpu.dead_stack.take(), of_cpu.current);
-        (dead_stack, current.is_some_and(|id| queues.thread(id).process.is_some()))
+pub(super) fn end_switch() {
+    let (dead_stack, next, after_switch) = with_queues(|queues| {
+        let per_cpu = queues.of(Arch::cpu());
+        let (dead_stack, current) = (per_cpu.dead_stack.take(), per_cpu.current);
+        let has_space = current.is_some_and(|id| queues.thread(id).space.is_some());
+        let next = if has_space { Next::Space } else { Next::NoSpace };
+        (dead_stack, next, queues.after_switch)
     });
     Arch::unmask_interrupts();
     drop(dead_stack);
-    // When the CPU has nothing better to do, or there is much.
-    let vm = &world().vm;
-    if !runs_space || vm.holds_many() {
-        vm.free_dead_tables();
-    }
+    after_switch(next);
 }
 
 /// Where a thread begins, with interrupts masked and the queues locked.
@@ -130,7 +124,7 @@ pub(crate) fn run_cpu() -> ! {
             queues.set_timer(cpu);
             drop(guard);
             if is_deadlocked {
-                stall::give_up("deadlock");
+                watchdog::give_up("deadlock");
             }
             Arch::wait_for_interrupt();
             continue;

@@ -3,12 +3,10 @@
 #![expect(unsafe_code, reason = "reads a word of a stack that is in use")]
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::fmt;
 use core::mem::MaybeUninit;
 
-use super::queues::State;
-use crate::kernel::process::Process;
+use crate::kernel::machine::SharedSpace;
 
 /// A thread's number, from 0 on, in the order of their creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,12 +36,22 @@ pub(crate) enum Waits {
     Join(u32),
 }
 
-/// What a thread does.
+/// What a thread is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Ready,
+    Running,
+    Blocked,
+    Done,
+}
+
+/// The function that a thread runs.
 pub(super) type Body = Box<dyn FnOnce() + Send>;
 
 /// A thread, under the scheduler's lock.
 pub(super) struct Thread {
-    pub(super) process: Option<Arc<Process>>,
+    /// Of whose memory it is a thread; none if it is one of the kernel alone.
+    pub(super) space: Option<SharedSpace>,
     pub(super) affinity: Affinity,
     /// What it runs: for people.
     pub(super) program: u32,
@@ -63,13 +71,13 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn new(
-        process: Option<Arc<Process>>,
+        space: Option<SharedSpace>,
         affinity: Affinity,
         program: u32,
         body: Body,
     ) -> Self {
         Self {
-            process,
+            space,
             affinity,
             program,
             cpu: 0,

@@ -1,11 +1,9 @@
-//! Locks: one whose waiters spin, one whose waiters sleep; and what is written once.
+//! A lock whose waiters spin, and a cell that is written once.
 
 mod once;
-mod sleeping;
 mod spin;
 
 pub(crate) use once::Once;
-pub(crate) use sleeping::SleepingLock;
 pub(crate) use spin::SpinLock;
 
 use crate::kernel::arch::{Arch, Architecture};

@@ -36,18 +36,17 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::Cell;
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{Sim, SimWord, TagEntries, Told};
-use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
 use super::asids::{Asids, tag_of};
-use super::batch::TlbFlushBatched;
+use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
 use super::{Calls, CpuMask, FlushInfo, UnmapBatch};
@@ -322,31 +321,9 @@ impl Flush for Arm64 {
     }
 }
 
-impl Defer for Arm64 {
-    type Deferred = Infallible;
-}
+unmap_batches!(Arm64);
 
-impl Batching for Arm64 {
-    type Batch = UnmapBatch;
-
-    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.add_space(&space.tlb_flush_batched);
-        Ok(())
-    }
-
-    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
-        self.try_to_unmap(batch, space, address);
-    }
-
-    fn flush_batch(&self, batch: Self::Batch) {
-        self.arch_tlbbatch_flush(&batch);
-        batch.finish();
-    }
-
-    fn is_batched(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_batched()
-    }
-}
+unused!(Arm64: Defer);
 
 impl Lifetimes for Arm64 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

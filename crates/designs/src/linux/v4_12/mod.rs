@@ -16,14 +16,11 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use std::rc::Rc;
 
 use shootdown::{Horizon, Root};
 use shootdown_sim::{Sim, TagEntries};
-use shootdown_vm::{
-    Change, Defer, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling,
-};
+use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling};
 
 use super::batch::TlbFlushBatched;
 use super::{Calls, CpuMask, FlushInfo, INIT_MM, LinuxRule, NO_MM};
@@ -176,9 +173,7 @@ impl Flush for Linux412 {
     }
 }
 
-impl Defer for Linux412 {
-    type Deferred = Infallible;
-}
+unused!(Linux412: Defer);
 
 impl Lifetimes for Linux412 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

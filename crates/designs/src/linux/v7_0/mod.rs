@@ -14,15 +14,14 @@
 #![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
-use shootdown_vm::{Batching, Change, Defer, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
+use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
-use super::batch::TlbFlushBatched;
+use super::batch::{TlbFlushBatched, unmap_batches};
 use super::lifetime::{ExitFlush, Lifetime, Uncounted};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
@@ -381,31 +380,9 @@ impl Flush for Linux70 {
     }
 }
 
-impl Defer for Linux70 {
-    type Deferred = Infallible;
-}
+unmap_batches!(Linux70);
 
-impl Batching for Linux70 {
-    type Batch = UnmapBatch;
-
-    fn add_space(&self, batch: &mut Self::Batch, space: &Rc<Mm>) -> Result<(), BatchIsFull> {
-        batch.add_space(&space.tlb_flush_batched);
-        Ok(())
-    }
-
-    fn unmapped(&self, batch: &mut Self::Batch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
-        self.try_to_unmap(batch, space, address);
-    }
-
-    fn flush_batch(&self, batch: Self::Batch) {
-        self.arch_tlbbatch_flush(&batch);
-        batch.finish();
-    }
-
-    fn is_batched(&self, space: &Rc<Mm>) -> bool {
-        space.tlb_flush_batched.is_batched()
-    }
-}
+unused!(Linux70: Defer);
 
 impl Lifetimes for Linux70 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {

@@ -33,8 +33,6 @@ pub(crate) enum BootError {
     Crashed { last: String, status: String },
     #[error("there is no workload `{}`, nor such a file", shown(.name))]
     UnknownWorkload { name: String, known: Vec<&'static str> },
-    #[error("the workload cannot be handed over: {}", shown(.0))]
-    Stream(String),
     /// The kernel passed, without the workload's result.
     #[error("the kernel does not say what came of the workload")]
     NoReport,
@@ -57,7 +55,6 @@ impl UserError for BootError {
             Self::NoSource(_) => "build this command in the repository, or --kernel ELF".to_owned(),
             Self::Build { target, .. } => format!("rustup target add {target}"),
             Self::UnknownWorkload { known, .. } => known.join(", "),
-            Self::Stream(_) => "a shorter one".to_owned(),
             Self::Start(_) => "its memory is some 600 MiB, besides what it runs".to_owned(),
             Self::Silent { .. } => "--console shows all of it; --patience waits longer".to_owned(),
             Self::Crashed { .. } | Self::NoReport | Self::Failed { .. } => {

@@ -19,7 +19,7 @@ pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, Boo
         || root.join("target"),
         |directory| std::env::current_dir().unwrap_or_default().join(directory),
     );
-    let profile = if for_counts { "release" } else { "dev" };
+    let profile = if for_counts { "bench" } else { "dev" };
     let mut cargo = Command::new("cargo");
     cargo
         .current_dir(&root)
@@ -40,6 +40,7 @@ pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, Boo
         let said = error.or(said.lines().last()).unwrap_or("cargo fails").to_owned();
         return Err(BootError::Build { target, said });
     }
+    // Where cargo puts what it builds for benchmarks.
     let directory = if for_counts { "release" } else { "debug" };
     Ok(output.join(target).join(directory).join("shootdown-kernel"))
 }

@@ -1,4 +1,4 @@
-//! What the kernel found when it had faults put in: see `kernel/src/kernel/trials`.
+//! What the kernel found when it had faults put in: see `kernel/src/kernel/fault_injection`.
 
 use std::fmt::Write as _;
 

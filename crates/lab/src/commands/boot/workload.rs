@@ -32,7 +32,7 @@ use shootdown_run::programs::{
     Beside, Crowd, ExitStorm, Kind, Loop, MadviseMigrate, MprotectThreaded, SortCompute, Tasks,
     TcmallocLargeHeap,
 };
-use shootdown_run::replay::{Survey, Threads};
+use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::machine::{Machine, Tagging};
 
@@ -81,14 +81,13 @@ pub(crate) fn find(name: &str, options: &Boot) -> Result<Encoded, Failure> {
             return Err(BootError::UnknownWorkload { name: name.to_owned(), known }.into());
         }
     };
-    let encoded = Encoded::new(encode(&*workload));
-    Ok(encoded.map_err(|error| BootError::Stream(error.to_string()))?)
+    Ok(encode(&*workload))
 }
 
-fn recorded(path: &Path, seed: u64) -> Result<Threads, RecordingError> {
+fn recorded(path: &Path, seed: u64) -> Result<Encoded, RecordingError> {
     let bad = |error| refused(path, error);
     let survey = Survey::of(open(path)?, |_| ()).map_err(bad)?;
-    Threads::of(open(path)?, &survey, seed, |_| ()).map_err(bad)
+    threads(open(path)?, &survey, seed, |_| ()).map_err(bad)
 }
 
 /// What both count; and what the machine that boots counts alone.

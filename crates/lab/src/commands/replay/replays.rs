@@ -7,7 +7,7 @@ use std::rc::Rc;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use shootdown_designs::Design;
-use shootdown_run::replay::{self, Survey, Threads};
+use shootdown_run::replay::{self, Survey};
 use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
@@ -140,9 +140,9 @@ fn one(
             })
         }
         Schedule::Simulated => {
-            let threads = Threads::of(reader, survey, seed, progress);
+            let threads = replay::threads(reader, survey, seed, progress);
             threads.map_err(replay::ReplayError::Read).and_then(|threads| {
-                let limits = Limits { threads: threads.count() + 1, ..Limits::DEFAULT };
+                let limits = Limits { threads: threads.program_count() + 1, ..Limits::DEFAULT };
                 shootdown_run::run(machine, limits, Rc::new(threads), |sim| design.on(sim))
                     .map_err(replay::ReplayError::Run)
             })

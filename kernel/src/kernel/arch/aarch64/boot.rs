@@ -5,10 +5,10 @@ use core::ops::Range;
 
 use super::firmware::{self, Conduit};
 use super::register::{read, run, write};
-use super::tables::{self, PHYSICAL_MEMORY};
+use super::tables::{self, phys_to_virt};
 use super::{console, device_tree, gic};
-use crate::kernel::arch::Boot;
-use crate::kernel::load;
+use crate::kernel::arch::contract::Boot;
+use crate::kernel::arch::{payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
 
@@ -36,9 +36,9 @@ extern "C" fn begin_on_first_cpu(came_at_el2: u64) -> ! {
     assert!(tables_end <= LOAD, "the kernel and its tables end at {tables_end:#x}");
     gic::set_up();
     // SAFETY: it is memory that nobody else is given.
-    let load = unsafe { load::at(seen(LOAD)) };
+    let load = unsafe { payload::at(phys_to_virt(LOAD)) };
     let memory = free_memory(load.len() as u64, memory_end);
-    crate::kernel::main_on_first_cpu(&Boot { memory, load })
+    upcalls::main_on_first_cpu(&Boot { memory, load })
 }
 
 /// Every other CPU comes here from `boot.s`, on the stack that [`start_cpu`] was given.
@@ -49,7 +49,7 @@ extern "C" fn begin_on_other_cpu() -> ! {
     // SAFETY: as above.
     unsafe { write!("tpidr_el1", cpu.into()) };
     tables::leave_boot_tables();
-    crate::kernel::main_on_other_cpu(cpu)
+    upcalls::main_on_other_cpu(cpu)
 }
 
 /// A CPU knows its number; it must be the one that it is started as.
@@ -64,21 +64,16 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe extern "C" {
         fn start_other();
     }
-    let start = start_other as *const () as usize - PHYSICAL_MEMORY;
+    let start = tables::virt_to_phys(start_other as *const ());
     // What it finds, with its MMU on, is what was written before.
     run!("dsb ish");
     // SAFETY: `boot.s` has it come to `begin_on_other_cpu`.
-    unsafe { firmware::start_cpu(gic::affinity(cpu), start as u64, stack_end as u64) };
-}
-
-/// Where the kernel sees an address.
-fn seen(physical: u64) -> *const u8 {
-    (PHYSICAL_MEMORY + physical as usize) as *const u8
+    unsafe { firmware::start_cpu(gic::affinity(cpu), start, stack_end as u64) };
 }
 
 fn memory_end() -> u64 {
     // SAFETY: QEMU puts the device tree there, below the kernel, or leaves zeros.
-    let bytes = unsafe { device_tree::memory_bytes(seen(MEMORY).cast()) };
+    let bytes = unsafe { device_tree::memory_bytes(phys_to_virt(MEMORY)) };
     MEMORY + bytes.unwrap_or(MEMORY_BYTES).min(MEMORY_BYTES_MAX)
 }
 

@@ -3,7 +3,8 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Status, console, firmware};
+use super::{console, firmware};
+use crate::kernel::arch::contract::Status;
 
 /// `SYS_EXIT_EXTENDED`.
 const EXIT: u64 = 0x20;

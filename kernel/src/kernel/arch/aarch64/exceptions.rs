@@ -3,7 +3,8 @@
 use core::arch::global_asm;
 
 use super::register::read;
-use super::{Status, console, end};
+use super::{console, end};
+use crate::kernel::arch::contract::Status;
 
 global_asm!(include_str!("vectors.s"));
 
@@ -17,11 +18,11 @@ extern "C" fn tell_unexpected(vector: usize, stack: usize) -> ! {
     end::if_begun();
     let (kind, place) = (KINDS[vector % 4], PLACES[vector / 4 % 4]);
     let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
-    crate::kernel::fatal(format_args!(
+    panic!(
         "{kind} in {place}: {} esr={syndrome:#x} far={address:#x} pc={:#x} sp={stack:#x}",
         cause(syndrome),
         read!("elr_el1"),
-    ))
+    )
 }
 
 /// From `vectors.s`, when that has gone wrong, too.

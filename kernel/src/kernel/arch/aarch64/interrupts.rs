@@ -1,8 +1,9 @@
 //! Interrupts: masked and not, sent and taken.
 
 use super::register::{read, run};
-use super::{Interrupt, gic, timer};
-use crate::kernel::arch::Architecture as _;
+use super::{gic, timer};
+use crate::kernel::arch::contract::Interrupt;
+use crate::kernel::arch::upcalls;
 
 /// The SGIs that CPUs send each other.
 const FLUSH: u32 = 0;
@@ -12,32 +13,32 @@ const WAKE: u32 = 1;
 const I: u64 = 1 << 7;
 
 #[inline]
-pub(super) fn are_masked() -> bool {
+pub(super) fn interrupts_masked() -> bool {
     read!("daif") & I != 0
 }
 
 #[inline]
-pub(super) fn mask() {
+pub(super) fn mask_interrupts() {
     run!("msr daifset, #2");
 }
 
 #[inline]
-pub(super) fn unmask() {
+pub(super) fn unmask_interrupts() {
     run!("msr daifclr, #2");
 }
 
 /// `wfi` ends for an interrupt that is masked, too, and may end for none: whether one is pending is
 /// what `ISR_EL1` says.
-pub(super) fn wait() {
+pub(super) fn wait_for_interrupt() {
     // Stores are visible before the CPU may stop for long.
     run!("dsb sy");
     while read!("isr_el1") == 0 {
         run!("wfi");
     }
-    unmask();
+    unmask_interrupts();
     // It is taken here, and no later.
     run!("isb");
-    mask();
+    mask_interrupts();
 }
 
 pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
@@ -61,9 +62,9 @@ pub(super) extern "C" fn take_interrupt() {
             timer::stop();
             Interrupt::Timer
         }
-        other => crate::kernel::fatal(format_args!("interrupt {other} is nobody's")),
+        other => panic!("interrupt {other} is nobody's"),
     };
     gic::finish(number);
-    crate::kernel::interrupt(interrupt);
-    debug_assert!(super::Aarch64::interrupts_masked());
+    upcalls::interrupt(interrupt);
+    debug_assert!(interrupts_masked());
 }

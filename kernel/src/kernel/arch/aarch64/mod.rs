@@ -2,8 +2,8 @@
 //!
 //! In the order of things: [`boot`] and `boot.s`, from reset to Rust; [`tables`], how the kernel is
 //! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs;
-//! [`gic`] and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`] and `user.s`;
-//! [`threads`] and `switch.s`; [`console`]; [`end`].
+//! [`gic`] and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`], `user.s` and
+//! `switch.s`; [`console`]; [`end`].
 //!
 //! # Starting it
 //!
@@ -59,14 +59,13 @@ mod gic;
 mod interrupts;
 mod register;
 mod tables;
-mod threads;
 mod timer;
 mod user;
 
 use shootdown::Root;
 use shootdown_hw::aarch64::Features;
 
-use super::{Architecture, Interrupt, Status, User, UserExit};
+use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
 use register::{read, run};
 
 /// `AArch64`, as [`Architecture`] has it.
@@ -76,61 +75,59 @@ pub(crate) enum Aarch64 {}
 unsafe impl Architecture for Aarch64 {
     type Processor = shootdown_hw::aarch64::Aarch64;
     type Format = shootdown_vm::Aarch64;
+    /// x19 to x30.
+    type Saved = [usize; 12];
 
     const NAME: &'static str = "aarch64";
-    const PHYSICAL_MEMORY: usize = tables::PHYSICAL_MEMORY;
     const STARTS_AGAIN: bool = true;
+
+    implement_by! {
+        tables {
+            fn kernel_root() -> Root;
+        }
+        boot {
+            fn set_up_cpu(cpu: u32);
+            fn start_cpu(cpu: u32, stack_end: usize);
+        }
+        firmware {
+            fn switch_off() -> !;
+        }
+        interrupts {
+            fn interrupts_masked() -> bool;
+            fn mask_interrupts();
+            fn unmask_interrupts();
+            fn wait_for_interrupt();
+            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
+        }
+        timer {
+            fn now_ns() -> u64;
+            fn set_timer_ns(delay_ns: u64);
+        }
+        user {
+            fn run_user(user: &mut User) -> UserExit;
+        }
+        console {
+            fn write(byte: u8);
+        }
+        end {
+            fn exit(status: Status) -> !;
+        }
+    }
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        tables::phys_to_virt(address)
+    }
 
     fn processor() -> Self::Processor {
         shootdown_hw::aarch64::Aarch64::new(Features::detect())
     }
 
-    /// Nothing, for TTBR0: the kernel is in TTBR1.
-    fn kernel_root() -> Root {
-        tables::empty_root()
-    }
-
     /// The kernel is in TTBR1, whatever is in TTBR0.
     fn prepare_root(_: Root) {}
-
-    fn set_up_cpu(cpu: u32) {
-        boot::set_up_cpu(cpu);
-    }
-
-    fn start_cpu(cpu: u32, stack_end: usize) {
-        boot::start_cpu(cpu, stack_end);
-    }
-
-    fn switch_off() -> ! {
-        firmware::switch_off()
-    }
 
     #[inline]
     fn cpu() -> u32 {
         read!("tpidr_el1") as u32
-    }
-
-    #[inline]
-    fn interrupts_masked() -> bool {
-        interrupts::are_masked()
-    }
-
-    #[inline]
-    fn mask_interrupts() {
-        interrupts::mask();
-    }
-
-    #[inline]
-    fn unmask_interrupts() {
-        interrupts::unmask();
-    }
-
-    fn wait_for_interrupt() {
-        interrupts::wait();
-    }
-
-    fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
-        interrupts::send(cpus, interrupt);
     }
 
     /// What `core::hint::spin_loop` is, an `isb`, tells QEMU nothing.
@@ -139,41 +136,14 @@ unsafe impl Architecture for Aarch64 {
         run!("yield");
     }
 
-    #[inline]
-    fn now_ns() -> u64 {
-        timer::now_ns()
-    }
-
     /// The processor `max` has a counter that ticks once in a nanosecond.
     #[inline]
     fn instructions() -> u64 {
         timer::now_ns()
     }
 
-    fn set_timer_ns(delay_ns: u64) {
-        timer::set_ns(delay_ns);
-    }
-
-    unsafe fn new_stack(
-        stack_end: usize,
-        entry: extern "C" fn(usize) -> !,
-        argument: usize,
-    ) -> usize {
-        // SAFETY: as our caller promises.
-        unsafe { threads::new_stack(stack_end, entry, argument) }
-    }
-
-    unsafe fn switch_stack(from: *mut usize, to: usize) {
-        // SAFETY: as our caller promises.
-        unsafe { threads::switch_stack(from, to) };
-    }
-
-    fn run_user(user: &mut User) -> UserExit {
-        user::run(user)
-    }
-
-    fn user_code() -> &'static [u8] {
-        user::code()
+    fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
+        [entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, start]
     }
 
     /// A permission that was found missing may be remembered: the TLB has the entry. So it is
@@ -192,13 +162,5 @@ unsafe impl Architecture for Aarch64 {
     fn global(entry: u64) -> u64 {
         const NOT_GLOBAL: u64 = 1 << 11;
         entry & !NOT_GLOBAL
-    }
-
-    fn write(byte: u8) {
-        console::write(byte);
-    }
-
-    fn exit(status: Status) -> ! {
-        end::exit(status)
     }
 }

@@ -1,6 +1,6 @@
 //! System registers by their names, and devices' by their addresses.
 
-use super::tables::PHYSICAL_MEMORY;
+use super::tables::phys_to_virt;
 
 /// Reads a system register, not before what is above it in the program.
 macro_rules! read {
@@ -56,6 +56,6 @@ impl Device {
     }
 
     fn at(self, offset: usize) -> *mut u32 {
-        (PHYSICAL_MEMORY + self.0 + offset) as *mut u32
+        phys_to_virt((self.0 + offset) as u64)
     }
 }

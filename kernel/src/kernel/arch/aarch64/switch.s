@@ -26,8 +26,8 @@ switch_stack:
     ret
 
 // Where a new thread comes to: x19 is its entry, x20 its argument.
-.global begin_thread
-begin_thread:
+.global thread_start
+thread_start:
     mov     x0, x20
     mov     x30, xzr
     br      x19

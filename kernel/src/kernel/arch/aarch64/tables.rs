@@ -11,7 +11,7 @@ use shootdown::Root;
 use super::register::{run, write};
 
 /// The lowest address of TTBR1, where T1SZ is 16.
-pub(super) const PHYSICAL_MEMORY: usize = 0xffff_0000_0000_0000;
+const PHYSICAL_MEMORY: usize = 0xffff_0000_0000_0000;
 
 /// The devices that are used: the interrupt controller, and the console.
 const DEVICES: Range<u64> = 0x0800_0000..0x0900_1000;
@@ -45,12 +45,22 @@ unsafe extern "C" {
 /// The physical address of a symbol.
 macro_rules! physical {
     ($symbol:ident) => {
-        ((&raw const $symbol).addr() - PHYSICAL_MEMORY) as u64
+        virt_to_phys(&raw const $symbol)
     };
 }
 
-/// A table in which nothing is, for TTBR0.
-pub(super) fn empty_root() -> Root {
+/// Where the kernel sees a physical address.
+pub(super) const fn phys_to_virt<T>(address: u64) -> *mut T {
+    (PHYSICAL_MEMORY + address as usize) as *mut T
+}
+
+/// The physical address of what the kernel sees.
+pub(super) fn virt_to_phys<T>(seen: *const T) -> u64 {
+    (seen as usize - PHYSICAL_MEMORY) as u64
+}
+
+/// A table in which nothing is, for TTBR0: the kernel is in TTBR1.
+pub(super) fn kernel_root() -> Root {
     Root(physical!(empty_table))
 }
 
@@ -79,7 +89,7 @@ pub(super) fn set_up(memory: Range<u64>) -> u64 {
 pub(super) fn leave_boot_tables() {
     // SAFETY: the kernel runs by TTBR1 alone. What is cached of TTBR0 was under ASID 0, and global,
     // so that every address of it is to go.
-    unsafe { write!("ttbr0_el1", empty_root().0) };
+    unsafe { write!("ttbr0_el1", kernel_root().0) };
     run!("isb");
     run!("tlbi vmalle1");
     run!("dsb nsh");
@@ -131,6 +141,5 @@ impl Tables {
 }
 
 fn entry(table: u64, index: u64) -> *mut u64 {
-    let address = table + index % 512 * 8;
-    (PHYSICAL_MEMORY + address as usize) as *mut u64
+    phys_to_virt(table + index % 512 * 8)
 }

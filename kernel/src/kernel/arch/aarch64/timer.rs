@@ -13,7 +13,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 /// Once, so long from now.
-pub(super) fn set_ns(delay_ns: u64) {
+pub(super) fn set_timer_ns(delay_ns: u64) {
     let hz = frequency_hz();
     // Not too early, so rounded up.
     let turns = delay_ns / NS_PER_S * hz + (delay_ns % NS_PER_S * hz).div_ceil(NS_PER_S);

@@ -5,10 +5,12 @@ use core::mem::offset_of;
 
 use shootdown_vm::Access;
 
+use super::interrupts;
 use super::register::read;
-use super::{User, UserExit, interrupts};
+use crate::kernel::arch::contract::{User, UserExit};
 
 global_asm!(include_str!("user.s"));
+global_asm!(include_str!("switch.s"));
 
 // What `user.s` knows of `User`. The state of the processor (`SPSR_EL1`) and x5 are the machine's;
 // at the beginning 0, which is EL0 with interrupts let in.
@@ -24,14 +26,12 @@ const _: () = assert!(
 
 unsafe extern "C" {
     fn enter_user(user: *mut User) -> u64;
-    static user_code_start: u8;
-    static user_code_end: u8;
 }
 
 /// What `vectors.s` says that has happened.
 const EXCEPTION: u64 = 0;
 
-pub(super) fn run(user: &mut User) -> UserExit {
+pub(super) fn run_user(user: &mut User) -> UserExit {
     // SAFETY: user code changes its registers, and what is mapped for it.
     let kind = unsafe { enter_user(user) };
     if kind == EXCEPTION {
@@ -40,12 +40,6 @@ pub(super) fn run(user: &mut User) -> UserExit {
         interrupts::take_interrupt();
         UserExit::Interrupt
     }
-}
-
-pub(super) fn code() -> &'static [u8] {
-    let (start, end) = (&raw const user_code_start, &raw const user_code_end);
-    // SAFETY: between these lies the code.
-    unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
 }
 
 /// `ESR_EL1.EC`.
@@ -65,9 +59,7 @@ fn exit_by_exception() -> UserExit {
         }
         _ => {
             let pc = read!("elr_el1");
-            crate::kernel::fatal(format_args!(
-                "user exception: esr={syndrome:#x} far={address:#x} pc={pc:#x}"
-            ))
+            panic!("user exception: esr={syndrome:#x} far={address:#x} pc={pc:#x}")
         }
     };
     UserExit::Fault { address, access }

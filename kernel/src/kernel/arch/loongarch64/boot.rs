@@ -7,11 +7,12 @@ use core::ops::Range;
 
 use shootdown::{Root, Tag};
 use shootdown_hw::Processor as _;
+use shootdown_hw::loongarch64::LoongArch64 as Processor;
 use shootdown_vm::LoongArch64 as Tables;
 
 use super::{csr, firmware, interrupts, trap, windows};
-use crate::kernel::arch::{Architecture, Boot};
-use crate::kernel::load;
+use crate::kernel::arch::contract::Boot;
+use crate::kernel::arch::{payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
 
@@ -34,15 +35,15 @@ extern "C" fn first_cpu() -> ! {
     let boot = Boot {
         memory: upper_memory(),
         // SAFETY: there is memory up to the end of the lower piece, and nobody else uses it.
-        load: unsafe { load::at(windows::memory(LOAD)) },
+        load: unsafe { payload::at(windows::memory(LOAD)) },
     };
-    crate::kernel::main_on_first_cpu(&boot)
+    upcalls::main_on_first_cpu(&boot)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn other_cpu(cpu: u32) -> ! {
     interrupts::arrive(cpu);
-    crate::kernel::main_on_other_cpu(cpu)
+    upcalls::main_on_other_cpu(cpu)
 }
 
 /// What is beyond the lower piece.
@@ -71,7 +72,7 @@ pub(super) fn set_up_cpu(cpu: u32) {
         csr::write::<{ csr::PGDH }>(EMPTY_ROOT.0);
         csr::write::<{ csr::ASID }>(u64::from(Tag::KERNEL.0));
     }
-    super::LoongArch64::processor().invalidate_all();
+    Processor::detect().invalidate_all();
     trap::set_up();
     interrupts::set_up();
 }

@@ -29,8 +29,6 @@ pub(super) const PWCH: u32 = 0x1d;
 /// Page size of the set-associative part of the TLB.
 pub(super) const STLBPS: u32 = 0x1e;
 pub(super) const CPUID: u32 = 0x20;
-/// TLB refills of this CPU: see `trap.s`.
-pub(super) const SAVE3: u32 = 0x33;
 pub(super) const TCFG: u32 = 0x41;
 pub(super) const TICLR: u32 = 0x44;
 /// Where TLB refills are entered, and the page size of what they fill in.

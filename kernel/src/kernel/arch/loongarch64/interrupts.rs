@@ -7,13 +7,14 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
 use super::{csr, timer, windows};
-use crate::kernel::arch::Interrupt;
+use crate::kernel::arch::contract::Interrupt;
+use crate::kernel::arch::upcalls;
 
 /// In CSR.ECFG and CSR.ESTAT, of 13 interrupts.
 const TIMER: u64 = 1 << 11;
 const FROM_CPUS: u64 = 1 << 12;
 /// CRMD.IE.
-pub(super) const LET_IN: u64 = 1 << 2;
+const LET_IN: u64 = 1 << 2;
 
 /// Each core has 32 interrupts that others can send, and four mailboxes of 64 bits.
 const STATUS: u64 = 0x1000;
@@ -38,6 +39,31 @@ const MAILBOX_STACK: u32 = 1;
 /// The CPU that was started last, of those that have come. They are started one by one.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
 
+#[inline]
+pub(super) fn interrupts_masked() -> bool {
+    csr::read::<{ csr::CRMD }>() & LET_IN == 0
+}
+
+#[inline]
+pub(super) fn mask_interrupts() {
+    // SAFETY: what is masked comes later.
+    unsafe { csr::write_bits::<{ csr::CRMD }>(LET_IN, 0) };
+}
+
+#[inline]
+pub(super) fn unmask_interrupts() {
+    // SAFETY: our caller is where they may come.
+    unsafe { csr::write_bits::<{ csr::CRMD }>(LET_IN, LET_IN) };
+}
+
+pub(super) fn wait_for_interrupt() {
+    unsafe extern "C" {
+        fn sleep();
+    }
+    // SAFETY: a function of `trap.s`.
+    unsafe { sleep() };
+}
+
 /// Lets this CPU be interrupted by others and by its timer, once interrupts are let in.
 pub(super) fn set_up() {
     // SAFETY: `trap_entry` is where they go.
@@ -53,7 +79,7 @@ pub(super) fn handle() {
     let pending = csr::read::<{ csr::ESTAT }>();
     if pending & TIMER != 0 {
         timer::stop();
-        crate::kernel::interrupt(Interrupt::Timer);
+        upcalls::interrupt(Interrupt::Timer);
     }
     if pending & FROM_CPUS != 0 {
         let sent = csr::read_chip(STATUS);
@@ -64,7 +90,7 @@ pub(super) fn handle() {
         complete_accesses();
         for (number, interrupt) in [(FLUSH, Interrupt::Flush), (WAKE, Interrupt::Wake)] {
             if sent & 1 << number != 0 {
-                crate::kernel::interrupt(interrupt);
+                upcalls::interrupt(interrupt);
             }
         }
     }

@@ -68,7 +68,7 @@ mod windows;
 use shootdown::Root;
 use shootdown_hw::loongarch64::LoongArch64 as Processor;
 
-use crate::kernel::arch::{Architecture, Interrupt, Status, User, UserExit};
+use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
 
 /// The architecture that the kernel is built for.
 #[derive(Debug)]
@@ -79,11 +79,40 @@ pub(crate) enum LoongArch64 {}
 unsafe impl Architecture for LoongArch64 {
     type Processor = Processor;
     type Format = shootdown_vm::LoongArch64;
+    /// As `trap.s` has them: $ra, $fp, $s0 to $s8, and a word that aligns the stack.
+    type Saved = [usize; 12];
 
     const NAME: &'static str = "loongarch64";
-    const PHYSICAL_MEMORY: usize = windows::CACHED;
     /// There is firmware for that on machines, and none on QEMU's.
     const STARTS_AGAIN: bool = false;
+
+    implement_by! {
+        boot {
+            fn set_up_cpu(cpu: u32);
+        }
+        interrupts {
+            fn start_cpu(cpu: u32, stack_end: usize);
+            fn interrupts_masked() -> bool;
+            fn mask_interrupts();
+            fn unmask_interrupts();
+            fn wait_for_interrupt();
+            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
+        }
+        timer {
+            fn now_ns() -> u64;
+            fn set_timer_ns(delay_ns: u64);
+        }
+        user {
+            fn run_user(user: &mut User) -> UserExit;
+        }
+        devices {
+            fn write(byte: u8);
+        }
+    }
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        windows::memory(address)
+    }
 
     fn processor() -> Processor {
         Processor::detect()
@@ -96,14 +125,6 @@ unsafe impl Architecture for LoongArch64 {
     /// The kernel is in no table.
     fn prepare_root(_: Root) {}
 
-    fn set_up_cpu(cpu: u32) {
-        boot::set_up_cpu(cpu);
-    }
-
-    fn start_cpu(cpu: u32, stack_end: usize) {
-        interrupts::start_cpu(cpu, stack_end);
-    }
-
     fn switch_off() -> ! {
         loop {
             Self::wait_for_interrupt();
@@ -115,81 +136,19 @@ unsafe impl Architecture for LoongArch64 {
         csr::read::<{ csr::CPUID }>() as u32 & 0x1ff
     }
 
-    #[inline]
-    fn interrupts_masked() -> bool {
-        csr::read::<{ csr::CRMD }>() & interrupts::LET_IN == 0
-    }
-
-    #[inline]
-    fn mask_interrupts() {
-        // SAFETY: what is masked comes later.
-        unsafe { csr::write_bits::<{ csr::CRMD }>(interrupts::LET_IN, 0) };
-    }
-
-    #[inline]
-    fn unmask_interrupts() {
-        // SAFETY: our caller is where they may come.
-        unsafe { csr::write_bits::<{ csr::CRMD }>(interrupts::LET_IN, interrupts::LET_IN) };
-    }
-
-    fn wait_for_interrupt() {
-        unsafe extern "C" {
-            fn sleep();
-        }
-        // SAFETY: a function of `trap.s`.
-        unsafe { sleep() };
-    }
-
-    fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
-        interrupts::send(cpus, interrupt);
-    }
-
-    fn now_ns() -> u64 {
-        timer::now_ns()
-    }
-
     /// The counter ticks once in ten nanoseconds.
     #[inline]
     fn instructions() -> u64 {
         timer::now_ns()
     }
 
-    fn set_timer_ns(delay_ns: u64) {
-        timer::set_ns(delay_ns);
-    }
-
-    unsafe fn new_stack(
-        stack_end: usize,
-        entry: extern "C" fn(usize) -> !,
-        argument: usize,
-    ) -> usize {
-        // SAFETY: our caller's promise.
-        unsafe { user::new_stack(stack_end, entry, argument) }
-    }
-
-    unsafe fn switch_stack(from: *mut usize, to: usize) {
-        unsafe extern "C" {
-            fn switch_stack(from: *mut usize, to: usize);
-        }
-        // SAFETY: our caller's promise.
-        unsafe { switch_stack(from, to) };
-    }
-
-    fn run_user(user: &mut User) -> UserExit {
-        user::run(user)
-    }
-
-    fn user_code() -> &'static [u8] {
-        user::code()
+    fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
+        [start, 0, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0]
     }
 
     /// Refills load what is there, valid or not, and it stays.
     fn forget_refused(address: u64) {
         Self::processor().forget(address);
-    }
-
-    fn write(byte: u8) {
-        devices::write(byte);
     }
 
     /// Both ends look alike from outside: the last line is what tells them apart.

@@ -23,7 +23,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 /// One interrupt, no earlier than so much later. One that is pending is taken back.
-pub(super) fn set_ns(delay_ns: u64) {
+pub(super) fn set_timer_ns(delay_ns: u64) {
     // One for the part of a tick that has passed, and up to four for the bits that there are not.
     let ticks = (scale(delay_ns, NS_PER_S, frequency_hz()) + 5).min(TICKS) & TICKS;
     // SAFETY: the timer is this CPU's.

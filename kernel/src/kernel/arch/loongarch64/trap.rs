@@ -15,19 +15,19 @@ unsafe extern "C" {
 
 /// Why there is an exception: ESTAT.Ecode.
 pub(super) mod cause {
-    pub(in super::super) const INTERRUPT: u64 = 0x0;
+    pub(crate) const INTERRUPT: u64 = 0x0;
     /// The TLB's page is not valid.
-    pub(in super::super) const INVALID_LOAD: u64 = 0x1;
-    pub(in super::super) const INVALID_STORE: u64 = 0x2;
-    pub(in super::super) const INVALID_FETCH: u64 = 0x3;
+    pub(crate) const INVALID_LOAD: u64 = 0x1;
+    pub(crate) const INVALID_STORE: u64 = 0x2;
+    pub(crate) const INVALID_FETCH: u64 = 0x3;
     /// The page has D clear.
-    pub(in super::super) const MODIFY: u64 = 0x4;
-    pub(in super::super) const NOT_READABLE: u64 = 0x5;
-    pub(in super::super) const NOT_EXECUTABLE: u64 = 0x6;
-    pub(in super::super) const PRIVILEGE: u64 = 0x7;
+    pub(crate) const MODIFY: u64 = 0x4;
+    pub(crate) const NOT_READABLE: u64 = 0x5;
+    pub(crate) const NOT_EXECUTABLE: u64 = 0x6;
+    pub(crate) const PRIVILEGE: u64 = 0x7;
     /// The address is none, or in no window of this privilege. Of a fetch, if the subcode is 0.
-    pub(in super::super) const ADDRESS: u64 = 0x8;
-    pub(in super::super) const SYSTEM_CALL: u64 = 0xb;
+    pub(crate) const ADDRESS: u64 = 0x8;
+    pub(crate) const SYSTEM_CALL: u64 = 0xb;
 }
 
 /// Has exceptions of this CPU come to `trap.s`.
@@ -44,12 +44,6 @@ pub(super) fn set_up() {
 pub(super) fn why() -> (u64, u64) {
     let status = csr::read::<{ csr::ESTAT }>();
     ((status >> 16) & 0x3f, (status >> 22) & 0x1ff)
-}
-
-/// TLB refills of this CPU so far.
-#[expect(dead_code, reason = "for who wants to know what a flush has cost")]
-pub(super) fn refills() -> u64 {
-    csr::read::<{ csr::SAVE3 }>()
 }
 
 #[unsafe(no_mangle)]
@@ -71,7 +65,5 @@ extern "C" fn trap_without_stack(place: u64) -> ! {
 /// Ends the run.
 pub(super) fn unexpected(whose: &str, cause: u64, subcode: u64, place: u64) -> ! {
     let address = csr::read::<{ csr::BADV }>();
-    crate::kernel::fatal(format_args!(
-        "exception {cause:#x}.{subcode} {whose} at {place:#x}, address {address:#x}"
-    ))
+    panic!("exception {cause:#x}.{subcode} {whose} at {place:#x}, address {address:#x}")
 }

@@ -5,11 +5,10 @@
     .equ PGD, 0x1b
     .equ TLBRSAVE, 0x8b
     # Each CPU has its own. In SAVE0 what is in a register's way; of who is in user mode, in SAVE1
-    # its User, and in SAVE2 the kernel's stack; in SAVE3 how many TLB refills there were.
+    # its User, and in SAVE2 the kernel's stack.
     .equ SAVE0, 0x30
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
-    .equ SAVE3, 0x33
 
     .section .text.trap, "ax"
 
@@ -19,9 +18,6 @@
     .globl refill_entry
 refill_entry:
     csrwr   $t0, TLBRSAVE
-    csrrd   $t0, SAVE3
-    addi.d  $t0, $t0, 1
-    csrwr   $t0, SAVE3
     csrrd   $t0, PGD
     lddir   $t0, $t0, 3
     lddir   $t0, $t0, 2
@@ -213,8 +209,8 @@ thread_start:
 
 # The code of user threads, which may lie anywhere: Task in a0, address, count, stride and value in
 # a1 to a4. t0 is all that it changes besides.
-    .globl user_code_begin
-user_code_begin:
+    .globl user_code_start
+user_code_start:
     li.w    $t0, 1
     beq     $a0, $t0, 11f
     li.w    $t0, 2
@@ -253,6 +249,6 @@ user_code_begin:
     addi.d  $a2, $a2, -1
     b       14b
 9:  syscall 0
-    b       user_code_begin
+    b       user_code_start
     .globl user_code_end
 user_code_end:

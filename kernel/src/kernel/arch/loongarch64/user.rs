@@ -1,58 +1,22 @@
-//! User threads: their stacks in the kernel, and their stays in user mode.
+//! User threads: their stays in user mode.
 
-#![expect(unsafe_code, reason = "stacks and user mode")]
+#![expect(unsafe_code, reason = "user mode")]
 
+use shootdown_hw::loongarch64::LoongArch64 as Processor;
 use shootdown_vm::Access;
 
 use super::{csr, interrupts, trap, walk};
-use crate::kernel::arch::{Architecture, User, UserExit};
+use crate::kernel::arch::contract::{User, UserExit};
 
 unsafe extern "C" {
     fn enter_user(user: *mut User);
-    fn thread_start();
-    static user_code_begin: u8;
-    static user_code_end: u8;
 }
 
-/// What `switch_stack` keeps, as `trap.s` has it: 12 words, of which these.
-const KEPT_WORDS: usize = 12;
-const RETURN_ADDRESS: usize = 0;
-const S0: usize = 2;
-const S1: usize = 3;
 const INSTRUCTION_BYTES: usize = 4;
-
-/// A stack on which `switch_stack` finds what leads to `entry`.
-///
-/// # Safety
-///
-/// As [`Architecture::new_stack`].
-pub(super) unsafe fn new_stack(
-    stack_end: usize,
-    entry: extern "C" fn(usize) -> !,
-    argument: usize,
-) -> usize {
-    // SAFETY: the stack is ours, and large enough. Its end is aligned to 16 bytes, as it must be.
-    unsafe {
-        let kept = (stack_end as *mut usize).sub(KEPT_WORDS);
-        kept.write_bytes(0, KEPT_WORDS);
-        kept.add(RETURN_ADDRESS).write(thread_start as *const () as usize);
-        kept.add(S0).write(entry as usize);
-        kept.add(S1).write(argument);
-        kept as usize
-    }
-}
-
-pub(super) fn code() -> &'static [u8] {
-    // SAFETY: they are the two ends of it.
-    unsafe {
-        let (begin, end) = (&raw const user_code_begin, &raw const user_code_end);
-        core::slice::from_raw_parts(begin, end.offset_from_unsigned(begin))
-    }
-}
 
 /// Runs in user mode until the kernel has something to do. What an MMU in hardware would do by
 /// itself, it is not told of.
-pub(super) fn run(user: &mut User) -> UserExit {
+pub(super) fn run_user(user: &mut User) -> UserExit {
     // QEMU refuses no fetch by NX (see `mod.rs`). User code stays on its page: what is found here
     // is what its fetches would find, as long as nobody takes that permission away meanwhile.
     let pc = user.pc as u64;
@@ -85,7 +49,7 @@ pub(super) fn run(user: &mut User) -> UserExit {
         }
         // The TLB still has the page as it was refused. (Linux rewrites the pair there, which
         // saves the refill.)
-        super::LoongArch64::processor().forget(address);
+        Processor::detect().forget(address);
     }
 }
 

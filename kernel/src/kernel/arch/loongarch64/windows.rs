@@ -1,7 +1,7 @@
 //! Where the kernel sees physical memory: two direct mapping windows, which take no TLB entries.
 
 /// Cached: memory.
-pub(super) const CACHED: usize = 0x9000_0000_0000_0000;
+const CACHED: usize = 0x9000_0000_0000_0000;
 /// Strongly ordered, not cached: devices.
 const UNCACHED: usize = 0x8000_0000_0000_0000;
 

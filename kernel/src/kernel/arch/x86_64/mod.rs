@@ -45,14 +45,12 @@
 
 mod apic;
 mod boot;
+mod boot_info;
 mod cpu;
 mod end;
-mod multiboot2;
+mod interrupts;
 mod paging;
-mod pvh;
-mod registers;
 mod smp;
-mod stack;
 mod time;
 mod traps;
 mod uart;
@@ -60,33 +58,63 @@ mod user;
 mod vectors;
 
 use shootdown::Root;
-use shootdown_hw::x86_64::{Features, KernelPages};
+use shootdown_hw::x86_64::KernelPages;
 
-use super::{Architecture, Interrupt, Status, User, UserExit};
-
-/// Where the kernel sees physical address 0: the first address of the upper half.
-const PHYSICAL_MEMORY: usize = 0xffff_8000_0000_0000;
+use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
 
 /// A PC.
 pub(crate) enum X86_64 {}
-
-/// What all CPUs can do: they are taken to be alike.
-fn features() -> Features {
-    shootdown_hw::x86_64::detect()
-}
 
 // SAFETY: each method does what it says, by what is said where it is done.
 unsafe impl Architecture for X86_64 {
     type Processor = shootdown_hw::x86_64::X86_64;
     type Format = shootdown_vm::X86_64;
+    /// R15, R14, R13, R12, RBX, RBP; where to return to; and two words, so that the stack is then
+    /// at a multiple of 16, as before any call.
+    type Saved = [usize; 9];
 
     const NAME: &'static str = "x86_64";
-    const PHYSICAL_MEMORY: usize = PHYSICAL_MEMORY;
     const STARTS_AGAIN: bool = true;
+
+    implement_by! {
+        smp {
+            fn start_cpu(cpu: u32, stack_end: usize);
+            fn switch_off() -> !;
+        }
+        cpu {
+            fn cpu() -> u32;
+        }
+        interrupts {
+            fn interrupts_masked() -> bool;
+            fn mask_interrupts();
+            fn unmask_interrupts();
+            fn wait_for_interrupt();
+        }
+        apic {
+            fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
+        }
+        time {
+            fn now_ns() -> u64;
+            fn set_timer_ns(delay_ns: u64);
+        }
+        user {
+            fn run_user(user: &mut User) -> UserExit;
+        }
+        uart {
+            fn write(byte: u8);
+        }
+        end {
+            fn exit(status: Status) -> !;
+        }
+    }
+
+    fn phys_to_virt<T>(address: u64) -> *mut T {
+        paging::phys_to_virt(address)
+    }
 
     fn processor() -> Self::Processor {
         // SAFETY: `cpu::install` has enabled them, on every CPU; `paging` maps only global pages.
-        unsafe { shootdown_hw::x86_64::X86_64::new(features(), KernelPages::Global) }
+        unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) }
     }
 
     fn kernel_root() -> Root {
@@ -104,88 +132,17 @@ unsafe impl Architecture for X86_64 {
         }
     }
 
-    fn start_cpu(cpu: u32, stack_end: usize) {
-        smp::start(cpu, stack_end);
-    }
-
-    fn switch_off() -> ! {
-        smp::stop()
-    }
-
-    fn cpu() -> u32 {
-        cpu::number()
-    }
-
-    fn interrupts_masked() -> bool {
-        registers::interrupts_masked()
-    }
-
-    fn mask_interrupts() {
-        registers::mask_interrupts();
-    }
-
-    fn unmask_interrupts() {
-        registers::unmask_interrupts();
-    }
-
-    fn wait_for_interrupt() {
-        registers::wait_for_interrupt();
-    }
-
-    fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
-        let vector = match interrupt {
-            Interrupt::Flush => vectors::FLUSH,
-            Interrupt::Wake => vectors::WAKE,
-            Interrupt::Timer => vectors::TIMER,
-        };
-        cpus.for_each(|cpu| apic::send(cpu, vector));
-    }
-
-    fn now_ns() -> u64 {
-        time::now_ns()
-    }
-
     /// The time-stamp counter ticks once in a nanosecond then.
     #[inline]
     fn instructions() -> u64 {
-        registers::time_stamp()
+        time::time_stamp()
     }
 
-    fn set_timer_ns(delay_ns: u64) {
-        time::set_timer_ns(delay_ns);
-    }
-
-    unsafe fn new_stack(
-        stack_end: usize,
-        entry: extern "C" fn(usize) -> !,
-        argument: usize,
-    ) -> usize {
-        // SAFETY: as our caller promises.
-        unsafe { stack::new(stack_end, entry, argument) }
-    }
-
-    unsafe fn switch_stack(from: *mut usize, to: usize) {
-        // SAFETY: as our caller promises.
-        unsafe { stack::switch_stack(from, to) }
-    }
-
-    fn run_user(user: &mut User) -> UserExit {
-        user::run(user)
-    }
-
-    fn user_code() -> &'static [u8] {
-        user::code()
+    fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {
+        [0, 0, argument, entry, 0, 0, start, 0, 0]
     }
 
     fn global(entry: u64) -> u64 {
         entry | paging::GLOBAL
-    }
-
-    fn write(byte: u8) {
-        uart::write(byte);
-    }
-
-    fn exit(status: Status) -> ! {
-        end::exit(status)
     }
 }

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::Root;
 
-use super::PHYSICAL_MEMORY;
+/// Where the kernel sees physical address 0: the first address of the upper half.
+const PHYSICAL_MEMORY: usize = 0xffff_8000_0000_0000;
 
 const PAGE_BYTES: u64 = 4096;
 /// Entries of a root that are user mode's; the others are the kernel's, in every root.
@@ -101,7 +102,7 @@ pub(super) fn root() -> Root {
 
 /// Gives a root the kernel's half, which never changes.
 pub(super) fn share_kernel(new: Root) {
-    let (kernel, new) = (table(root().0), table(new.0));
+    let (kernel, new) = (phys_to_virt::<u64>(root().0), phys_to_virt::<u64>(new.0));
     // SAFETY: one is never written any more, and the other nobody's but our caller's.
     unsafe {
         let (kernel, new) = (kernel.add(USER_ENTRIES), new.add(USER_ENTRIES));
@@ -122,7 +123,7 @@ impl Tables {
         self.next += PAGE_BYTES;
         assert!(self.next <= self.end, "too little memory for the kernel's page tables");
         // SAFETY: it is nobody's.
-        unsafe { table(address).write_bytes(0, ENTRIES) };
+        unsafe { phys_to_virt::<u64>(address).write_bytes(0, ENTRIES) };
         address
     }
 
@@ -148,10 +149,10 @@ impl Tables {
 }
 
 fn index(table_address: u64, number: u64) -> *mut u64 {
-    table(table_address).wrapping_add(number as usize % ENTRIES)
+    phys_to_virt::<u64>(table_address).wrapping_add(number as usize % ENTRIES)
 }
 
-/// Where a table is seen.
-fn table(address: u64) -> *mut u64 {
-    (PHYSICAL_MEMORY + address as usize) as *mut u64
+/// Where the kernel sees a physical address.
+pub(super) const fn phys_to_virt<T>(address: u64) -> *mut T {
+    (PHYSICAL_MEMORY + address as usize) as *mut T
 }

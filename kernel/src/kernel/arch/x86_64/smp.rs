@@ -4,7 +4,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{PHYSICAL_MEMORY, apic, cpu, paging, registers, time};
+use super::{apic, cpu, paging, time};
+use crate::kernel::arch::upcalls;
 
 /// Where the trampoline goes: below 1 MiB, at a page, and not the BIOS's.
 pub(super) const TRAMPOLINE: u64 = 0x8000;
@@ -37,11 +38,11 @@ const AFTER_RESET_NS: u64 = 200_000;
 const AGAIN_AFTER_NS: u64 = 100_000_000;
 const GIVEN_UP_AFTER_NS: u64 = 2_000_000_000;
 
-/// See [`Architecture::start_cpu`](crate::kernel::arch::Architecture::start_cpu).
-pub(super) fn start(number: u32, stack_end: usize) {
+/// See [`Architecture::start_cpu`](super::Architecture::start_cpu).
+pub(super) fn start_cpu(number: u32, stack_end: usize) {
     assert!((number as usize) < cpu::CPUS_MAX, "no room for CPU {number}");
     let (start, end) = (&raw const trampoline, &raw const trampoline_end);
-    let target = (PHYSICAL_MEMORY + TRAMPOLINE as usize) as *mut u8;
+    let target = paging::phys_to_virt::<u8>(TRAMPOLINE);
     // SAFETY: the page is memory, and nobody else's.
     unsafe { target.copy_from_nonoverlapping(start, end as usize - start as usize) };
     MAILBOX.root.store(paging::root().0, Ordering::Relaxed);
@@ -60,10 +61,10 @@ pub(super) fn start(number: u32, stack_end: usize) {
 }
 
 /// See [`Architecture::switch_off`](super::Architecture::switch_off): until the `INIT` of
-/// [`start`], which a CPU takes wherever it is, and which empties its TLB.
-pub(super) fn stop() -> ! {
+/// [`start_cpu`], which a CPU takes wherever it is, and which empties its TLB.
+pub(super) fn switch_off() -> ! {
     loop {
-        registers::halt();
+        x86::instructions::hlt();
     }
 }
 
@@ -84,5 +85,5 @@ pub(super) extern "C" fn other_cpu(number: u64) -> ! {
     // SAFETY: once since it was reset; the first has written the vectors before it started us.
     unsafe { cpu::install(number as u32) };
     MAILBOX.is_taken.store(1, Ordering::Release);
-    crate::kernel::main_on_other_cpu(number as u32)
+    upcalls::main_on_other_cpu(number as u32)
 }

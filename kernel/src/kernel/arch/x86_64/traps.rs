@@ -1,8 +1,10 @@
 //! What interrupts and exceptions do.
 
-use super::registers::fault_address;
+use x86::registers::control::Cr2;
+
 use super::{apic, cpu, time, vectors};
-use crate::kernel::arch::{Interrupt, User};
+use crate::kernel::arch::contract::{Interrupt, User};
+use crate::kernel::arch::upcalls;
 
 /// What the stubs of `vectors.s` push, from the last to the first.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Left 
     match frame.vector as u8 {
         vectors::CALL => Left::Call,
         vectors::PAGE_FAULT => {
-            user.machine[FAULT_ADDRESS] = fault_address() as usize;
+            user.machine[FAULT_ADDRESS] = Cr2::read_raw() as usize;
             user.machine[FAULT_ERROR] = frame.error as usize;
             Left::Fault
         }
@@ -86,7 +88,7 @@ fn interrupt(vector: u8) -> Option<Left> {
             if !time::is_due() {
                 return Some(Left::Nothing);
             }
-            crate::kernel::interrupt(Interrupt::Timer);
+            upcalls::interrupt(Interrupt::Timer);
             return Some(Left::Interrupt);
         }
         // It is not to be acknowledged.
@@ -94,7 +96,7 @@ fn interrupt(vector: u8) -> Option<Left> {
         _ => return None,
     };
     apic::end_of_interrupt();
-    crate::kernel::interrupt(interrupt);
+    upcalls::interrupt(interrupt);
     Some(Left::Interrupt)
 }
 
@@ -102,12 +104,12 @@ fn interrupt(vector: u8) -> Option<Left> {
 pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
     cpu::recover();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
-    let (name, cr2) = (name(*vector as u8), fault_address());
-    let mode = if *cs == u64::from(cpu::KERNEL_CODE) { "kernel" } else { "user" };
-    crate::kernel::fatal(format_args!(
+    let (name, cr2) = (name(*vector as u8), Cr2::read_raw());
+    let mode = if *cs == u64::from(cpu::KERNEL_CODE.0) { "kernel" } else { "user" };
+    panic!(
         "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
          flags={flags:#x} cr2={cr2:#x}"
-    ))
+    )
 }
 
 fn name(vector: u8) -> &'static str {

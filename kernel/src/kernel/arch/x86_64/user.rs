@@ -10,7 +10,7 @@ use shootdown_vm::Access;
 use super::traps::{FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, Left, SCRATCH};
 use super::traps::{trap_from_user, trap_in_kernel, unexpected};
 use super::{cpu, vectors};
-use crate::kernel::arch::{Task, User, UserExit};
+use crate::kernel::arch::contract::{Task, User, UserExit};
 
 const WORD: usize = size_of::<usize>();
 const MACHINE: usize = offset_of!(User, machine);
@@ -32,8 +32,8 @@ global_asm!(
     user_pc = const offset_of!(User, pc),
     user_flags = const MACHINE + FLAGS * WORD,
     user_scratch = const MACHINE + SCRATCH * WORD,
-    user_code_segment = const cpu::USER_CODE,
-    user_data = const cpu::USER_DATA,
+    user_code_segment = const cpu::USER_CODE.0,
+    user_data = const cpu::USER_DATA.0,
     options(att_syntax),
 );
 
@@ -48,8 +48,6 @@ global_asm!(
 
 unsafe extern "C" {
     fn enter_user(user: *mut User, interrupt_stack: *mut u64) -> Left;
-    static user_code: u8;
-    static user_code_end: u8;
 }
 
 /// RFLAGS that a thread keeps: what its last instruction has found out.
@@ -61,8 +59,8 @@ const ALWAYS: usize = 0x202;
 const BY_WRITE: usize = 1 << 1;
 const BY_FETCH: usize = 1 << 4;
 
-/// See [`Architecture::run_user`](crate::kernel::arch::Architecture::run_user).
-pub(super) fn run(user: &mut User) -> UserExit {
+/// See [`Architecture::run_user`](super::Architecture::run_user).
+pub(super) fn run_user(user: &mut User) -> UserExit {
     loop {
         user.machine[FLAGS] = user.machine[FLAGS] & KEPT | ALWAYS;
         // SAFETY: interrupts are masked; the stack that they will use is this one, and the CPU
@@ -86,11 +84,4 @@ fn fault(user: &User) -> UserExit {
         Access::Read
     };
     UserExit::Fault { address: user.machine[FAULT_ADDRESS] as u64, access }
-}
-
-/// What is to be mapped where user threads begin.
-pub(super) fn code() -> &'static [u8] {
-    let (start, end) = (&raw const user_code, &raw const user_code_end);
-    // SAFETY: between the two is code, and nothing writes to it.
-    unsafe { core::slice::from_raw_parts(start, end as usize - start as usize) }
 }

@@ -3,9 +3,9 @@
 # A fault leaves all of them as they were, so that what faulted can be gone on with.
 
 .section .rodata, "a"
-.global user_code
+.global user_code_start
 .global user_code_end
-user_code:
+user_code_start:
   testq %rdx, %rdx
   jz done
   cmpq ${write}, %rdi

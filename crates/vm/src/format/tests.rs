@@ -127,7 +127,7 @@ macro_rules! format_checks {
     ($format:ty) => {
         mod checks {
             use super::*;
-            use crate::format::checks::{self, Kind};
+            use crate::format::tests::{self as checks, Kind};
             use alloc::vec::Vec;
             use proptest::prelude::*;
 

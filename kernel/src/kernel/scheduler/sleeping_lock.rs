@@ -1,7 +1,7 @@
 //! A reader–writer lock whose waiters sleep, in the order in which they came: as the simulator's.
 //!
-//! Whoever lets go of it gives it to the first, and to all readers right behind a first reader.
-//! Nobody spins on the owner, and nobody overtakes.
+//! The thread that releases it hands it to the first waiter, and to all readers that follow a first
+//! reader. No waiter spins on the owner, and none overtakes.
 
 #![expect(unsafe_code, reason = "the library's contract for locks, and what one of its own guards")]
 
@@ -11,8 +11,9 @@ use core::ptr;
 
 use lock_api::{GuardNoSend, RawMutex, RawRwLock, RawRwLockDowngrade};
 
-use super::SpinLock;
-use crate::kernel::scheduler::{self, ThreadId, Waits};
+use super::calls;
+use super::thread::{ThreadId, Waits};
+use crate::kernel::sync::SpinLock;
 
 /// The lock.
 pub(crate) struct SleepingLock {
@@ -58,7 +59,7 @@ impl SleepingLock {
     }
 
     fn lock(&self, wants: Wants) {
-        let Some(thread) = scheduler::current() else {
+        let Some(thread) = calls::current() else {
             // Only threads use spaces; but the first CPU makes the first ones, all alone.
             assert!(self.try_lock(wants), "a sleeping lock is held, and nobody can sleep here");
             return;
@@ -80,7 +81,7 @@ impl SleepingLock {
         let is_queued =
             || self.with(|state| state.queue.iter().any(|waiter| waiter.thread == thread));
         while is_queued() {
-            scheduler::block(Waits::Lock(ptr::from_ref(self) as usize));
+            calls::block(Waits::Lock(ptr::from_ref(self) as usize));
         }
     }
 
@@ -104,7 +105,7 @@ impl SleepingLock {
                 state.admit(waiter.wants);
                 state.queue.pop_front();
                 // Under the guard: it cannot have gone on, and ended, before.
-                scheduler::wake(waiter.thread);
+                calls::wake(waiter.thread);
             }
         });
     }

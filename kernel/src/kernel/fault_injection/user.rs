@@ -9,8 +9,7 @@ use shootdown::{Here, Space};
 use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::kernel::trials::engine::{Machine, here};
-use crate::kernel::trials::{off, storms};
+use crate::kernel::fault_injection::engine::{Machine, here};
 
 /// The CPU whose it is.
 pub(crate) const CPU: u32 = 1;
@@ -76,8 +75,6 @@ static ROUNDS: AtomicU64 = AtomicU64::new(0);
 /// Released by `end`, after the flush was waited for, and acquired by `keep`: what it does after
 /// that must find what is new.
 static STOP: AtomicU64 = AtomicU64::new(0);
-/// Released when the engine knows of a CPU, and acquired by who is about to flush.
-static ONLINE: AtomicU64 = AtomicU64::new(0);
 static FOUND: AtomicU64 = AtomicU64::new(0);
 
 /// No word of a trial has this value.
@@ -89,30 +86,17 @@ pub(crate) const WRITTEN: u64 = 0x5757;
 /// How often it does something before it looks whether it is to stop.
 const OFTEN: usize = 200;
 
-/// For ever: does what it is told, if it is [the one](CPU) who uses; and takes part in storms.
-pub(crate) fn obey(cpu: u32) -> ! {
-    let mut last_storm = if let Some(turn) = off::was_at(cpu) {
-        storms::come_back(cpu, turn)
-    } else {
-        here(Here::online);
-        ONLINE.fetch_add(1, Ordering::AcqRel);
-        0
-    };
-    loop {
-        if cpu == CPU && ORDER.load(Ordering::Acquire) != NOTHING {
-            perform();
-            ORDER.store(NOTHING, Ordering::Release);
-        }
-        last_storm = storms::take_part(last_storm);
-        if cpu != CPU || ORDER.load(Ordering::Acquire) == NOTHING {
-            Arch::wait_for_interrupt();
-        }
+/// On all CPUs but the first: carries out the order that there is for this CPU.
+pub(crate) fn obey(cpu: u32) {
+    if has_order(cpu) {
+        perform();
+        ORDER.store(NOTHING, Ordering::Release);
     }
 }
 
-/// How many have begun to obey.
-pub(crate) fn online() -> u64 {
-    ONLINE.load(Ordering::Acquire)
+/// Whether there is an order for this CPU.
+pub(crate) fn has_order(cpu: u32) -> bool {
+    cpu == CPU && !has_ended()
 }
 
 fn perform() {
@@ -161,15 +145,7 @@ fn keep(task: Task, address: usize) -> Found {
 
 /// In user mode. What interrupts it is handled there.
 fn access(task: Task, address: usize, count: usize) -> Found {
-    let mut user = User {
-        task: task as usize,
-        address,
-        count,
-        stride: 0,
-        value: 0,
-        pc: CODE,
-        machine: [0; 4],
-    };
+    let mut user = User::new(CODE, task, (address, 0), count, 0);
     if task == Task::WriteOften {
         user.value = WRITTEN as usize;
     }

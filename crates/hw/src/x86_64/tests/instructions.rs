@@ -1,10 +1,12 @@
 //! Stands in for the instructions in tests: records those that are privileged, in order, instead of
-//! executing them. The others are executed, and the fence is recorded as well.
+//! executing them. The others are executed on an x86-64 host, and the fence is recorded as well.
 
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
-use crate::x86_64::{instructions, invlpgb, invpcid};
+#[cfg(target_arch = "x86_64")]
+use crate::x86_64::instructions;
+use crate::x86_64::{invlpgb, invpcid};
 
 /// An instruction that was executed, or would have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,11 +50,17 @@ fn record(step: Step) {
 #[inline]
 pub(crate) fn fence() {
     record(Step::Fence);
+    #[cfg(target_arch = "x86_64")]
     instructions::fence();
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
 pub(crate) fn interrupts_masked() -> bool {
-    instructions::interrupts_masked()
+    #[cfg(target_arch = "x86_64")]
+    return instructions::interrupts_masked();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 #[expect(unsafe_code, reason = "as unsafe as the instruction")]

@@ -11,12 +11,12 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use shootdown::{Extent, Here, Space};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
-use crate::kernel::by_hand::Memory;
+use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
-use crate::kernel::trials::engine::{Machine, here};
-use crate::kernel::trials::off;
-use crate::kernel::trials::user::wait_until;
-use crate::kernel::trials::ways::empty_space;
+use crate::kernel::fault_injection::engine::{Machine, here};
+use crate::kernel::fault_injection::off;
+use crate::kernel::fault_injection::scenarios::empty_space;
+use crate::kernel::fault_injection::user::wait_until;
 
 struct Storm {
     name: &'static str,
@@ -25,11 +25,6 @@ struct Storm {
     /// Whether it is on this machine.
     is_here: bool,
 }
-
-/// How often each CPU does it, if the load does not say otherwise. Where four CPUs spin on two of
-/// the host's, it takes each some 20 to 80 ms, for they wait until the host has had all of them
-/// run.
-pub(crate) const ROUNDS: u64 = 40;
 
 const STORMS: &[Storm] = &[
     Storm { name: "all-flush-masked", round: flush_masked, is_here: true },
@@ -51,7 +46,7 @@ static THROUGH: AtomicU64 = AtomicU64::new(0);
 static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
 
 /// On the first CPU. What does not end is a panic, or found by whoever started the emulator.
-pub(crate) fn run(memory: &mut Memory, cpus: u32, rounds: u64) {
+pub(crate) fn run(memory: &mut BootMemory, cpus: u32, rounds: u64) {
     off::set_up(memory, cpus);
     for (number, Storm { name, is_here, .. }) in (1..).zip(STORMS) {
         if !is_here {

@@ -8,7 +8,7 @@ use shootdown::{
     Broadcast, Broadcaster, CpuBits, CpuSet, Entries, Extent, FlushCosts, Memory, NotifyCosts,
     Root, Tag, Tagging,
 };
-use shootdown_hw::Processor;
+use shootdown_hw::{Processor, forward};
 
 use crate::kernel::arch::{Arch, Architecture};
 
@@ -54,12 +54,12 @@ pub(crate) fn choose(fault: Fault) {
 }
 
 /// From here on it is in.
-pub(crate) fn put_in() {
+pub(crate) fn inject() {
     PRESENT.store(CHOSEN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// From here on all is well.
-pub(crate) fn take_out() {
+pub(crate) fn remove() {
     PRESENT.store(Fault::None as u8, Ordering::Relaxed);
 }
 
@@ -91,8 +91,8 @@ const OFF: u64 = 8 << 12;
 pub(crate) struct Faulty<P>(pub(crate) P);
 
 impl<P: Processor> Faulty<P> {
-    /// Drops what is left of an extent under a tag when a fault has had its way.
-    fn faulty(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+    /// Drops an extent under a tag, or what the injected fault makes of the two.
+    fn drop(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
         if acts(Fault::OthersKeepAll) {
             return;
         }
@@ -105,6 +105,11 @@ impl<P: Processor> Faulty<P> {
         drop(tag, extent);
     }
 
+    /// The same on this CPU. The CPU that changes page tables drops what it must.
+    fn drop_here(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+        if is_other() { Self::drop(tag, extent, drop) } else { drop(tag, extent) }
+    }
+
     /// The processor's broadcaster. The engine asks only where there is one.
     fn real_broadcaster(&self) -> &P::Broadcaster {
         self.0.broadcaster().expect("the processor has a broadcaster")
@@ -115,50 +120,35 @@ impl<P: Processor> Faulty<P> {
 unsafe impl<P: Processor> Memory for Faulty<P> {
     type Word = AtomicU64;
 
-    fn fence(&self) {
-        self.0.fence();
-    }
-    fn store_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) {
-        self.0.store_then_fence(word, value, order);
-    }
-    fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_add_then_fence(word, value, order)
-    }
-    fn fetch_or_then_fence(&self, word: &AtomicU64, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_or_then_fence(word, value, order)
-    }
-    fn prefetch(&self, word: &AtomicU64) {
-        self.0.prefetch(word);
+    forward! { self => self.0;
+        fn fence();
+        fn store_then_fence(word: &AtomicU64, value: u64, order: Ordering);
+        fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn fetch_or_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+        fn prefetch(word: &AtomicU64);
     }
 }
 
-// SAFETY: with no fault in, that of the processor. With one, none: then the kernel runs trials
-// alone, whose spaces stay, and in which nobody relies on what user mode finds.
+// SAFETY: with no fault injected, that of the processor. With one, none: then the kernel runs
+// scenarios alone, whose spaces stay, and in which nobody relies on what user mode finds.
 unsafe impl<P: Processor> Processor for Faulty<P> {
     type TagSlots = P::TagSlots;
     type TagWords = P::TagWords;
     type Broadcaster = Self;
 
-    fn publish(&self) {
-        self.0.publish();
+    forward! { self => self.0;
+        fn publish();
+        fn synchronize();
+        fn interrupts_masked() -> bool;
+        fn tagging() -> Tagging;
+        fn flush_ceiling() -> usize;
+        fn flush_costs() -> FlushCosts;
+        fn traps_stale_writes() -> bool;
+        fn relax();
     }
-    fn synchronize(&self) {
-        self.0.synchronize();
-    }
-    fn interrupts_masked(&self) -> bool {
-        self.0.interrupts_masked()
-    }
-    fn tagging(&self) -> Tagging {
-        self.0.tagging()
-    }
+
     fn tag_count(&self) -> usize {
         self.0.tag_count().min(tags_max(self.tagging()))
-    }
-    fn flush_ceiling(&self) -> usize {
-        self.0.flush_ceiling()
-    }
-    fn flush_costs(&self) -> FlushCosts {
-        self.0.flush_costs()
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
@@ -173,25 +163,13 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         unsafe { self.0.load_kernel(root) }
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        if is_other() {
-            Self::faulty(tag, extent, |tag, extent| self.0.invalidate(tag, extent));
-        } else {
-            self.0.invalidate(tag, extent);
-        }
+        Self::drop_here(tag, extent, |tag, extent| self.0.invalidate(tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        if is_other() {
-            Self::faulty(tag, Extent::whole(), |tag, _| self.0.invalidate_tag(tag));
-        } else {
-            self.0.invalidate_tag(tag);
-        }
+        Self::drop_here(tag, Extent::whole(), |tag, _| self.0.invalidate_tag(tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        if is_other() {
-            Self::faulty(Tag::KERNEL, extent, |_, extent| self.0.invalidate_kernel(extent));
-        } else {
-            self.0.invalidate_kernel(extent);
-        }
+        Self::drop_here(Tag::KERNEL, extent, |_, extent| self.0.invalidate_kernel(extent));
     }
     fn invalidate_all(&self) {
         let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
@@ -199,34 +177,25 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
             self.0.invalidate_all();
         }
     }
-    fn traps_stale_writes(&self) -> bool {
-        self.0.traps_stale_writes()
-    }
     fn broadcaster(&self) -> Option<&Self> {
         self.0.broadcaster().map(|_| self)
-    }
-    fn relax(&self) {
-        self.0.relax();
     }
 }
 
 // SAFETY: as above.
 unsafe impl<P: Processor> Broadcaster for Faulty<P> {
-    fn capabilities(&self) -> Broadcast {
-        self.real_broadcaster().capabilities()
+    forward! { self => self.real_broadcaster();
+        fn capabilities() -> Broadcast;
+        fn costs() -> NotifyCosts;
+        fn complete() -> u64;
     }
-    fn costs(&self) -> NotifyCosts {
-        self.real_broadcaster().costs()
-    }
+
     fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
         let broadcaster = self.real_broadcaster();
-        Self::faulty(tag, extent, |tag, extent| broadcaster.broadcast(cpus, tag, extent));
+        Self::drop(tag, extent, |tag, extent| broadcaster.broadcast(cpus, tag, extent));
     }
     fn broadcast_kernel(&self, extent: Extent) {
         let broadcaster = self.real_broadcaster();
-        Self::faulty(Tag::KERNEL, extent, |_, extent| broadcaster.broadcast_kernel(extent));
-    }
-    fn complete(&self) -> u64 {
-        self.real_broadcaster().complete()
+        Self::drop(Tag::KERNEL, extent, |_, extent| broadcaster.broadcast_kernel(extent));
     }
 }

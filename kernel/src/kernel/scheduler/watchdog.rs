@@ -1,13 +1,14 @@
-//! When nothing happens any more: says who waits for what, and ends the run.
+//! The watchdog: when nothing happens any more, prints what each thread waits for, and ends the
+//! run.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::QUEUES;
-use super::queues::{Queues, State};
+use super::queues::{QUEUES, Queues};
+use super::thread::State;
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::console::println;
 use crate::kernel::counts;
-use crate::kernel::entry::end;
+use crate::kernel::end::end;
 use crate::kernel::sync::masked;
 
 /// What had been done when it was last more than before, and when that was.
@@ -31,11 +32,11 @@ pub(crate) fn watch(cpus: u32, stall_ns: u64) {
 
 /// Whether nothing but a thread that sleeps is waited for.
 fn sleeps() -> bool {
-    // Who cannot be asked is doing something.
+    // While the lock is held, something happens.
     QUEUES.try_lock().is_some_and(|guard| guard.as_ref().is_some_and(Queues::only_sleeps))
 }
 
-/// Says what every thread waits for, and ends the run.
+/// Prints what every thread waits for, and ends the run.
 pub(super) fn give_up(why: &str) -> ! {
     masked(|| {
         println!("error {why}: threads wait for ever");

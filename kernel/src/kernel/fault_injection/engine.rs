@@ -1,4 +1,5 @@
-//! The engine of the trials: the kernel's half of its machine, and its processor with a fault.
+//! The engine that faults are injected into: the kernel's half of its machine, and a processor with
+//! a fault.
 
 #![expect(unsafe_code, reason = "the kernel's half of the engine's contract")]
 
@@ -9,14 +10,14 @@ use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel, Processor as _};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
-use crate::kernel::by_hand::Memory;
-use crate::kernel::trials::fault::Faulty;
+use crate::kernel::boot_memory::BootMemory;
+use crate::kernel::fault_injection::fault::Faulty;
 
-pub(crate) type Machine = Bare<TrialKernel>;
+pub(crate) type Machine = Bare<FaultyKernel>;
 
 /// Where the trials' kernel keeps things.
 #[derive(Debug)]
-pub(crate) struct TrialKernel {
+pub(crate) struct FaultyKernel {
     cpus: &'static [Cpu<Bare<Self>>],
 }
 
@@ -25,7 +26,7 @@ static SENT: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: CPUs keep their numbers, and their states stay; the architecture sends interrupts so that
 // who takes them finds memory as it is; the kernel's root is never given back.
-unsafe impl Kernel for TrialKernel {
+unsafe impl Kernel for FaultyKernel {
     type Processor = Faulty<<Arch as Architecture>::Processor>;
     type CpuBits = [u64; 1];
 
@@ -54,9 +55,9 @@ unsafe impl Kernel for TrialKernel {
 static ENGINE: AtomicPtr<Shootdown<Machine>> = AtomicPtr::new(ptr::null_mut());
 
 /// Makes the engine, on the first CPU.
-pub(crate) fn make(memory: &mut Memory, cpus: u32) {
+pub(crate) fn make(memory: &mut BootMemory, cpus: u32) {
     let cpus = memory.keep(cpus as usize, |_| Cpu::new());
-    let machine = |_| Shootdown::new(Bare::new(TrialKernel { cpus }, Faulty(Arch::processor())));
+    let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
     let engine = &memory.keep(1, machine)[0];
     ENGINE.store(ptr::from_ref(engine).cast_mut(), Ordering::Release);
 }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use shootdown::Here;
 
 use crate::kernel::arch::{Arch, Architecture};
-use crate::kernel::by_hand::Memory;
+use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::counts::CPUS_MAX;
-use crate::kernel::trials::engine::here;
+use crate::kernel::fault_injection::engine::here;
 
 /// What a CPU that is off was at, from 1. Released by it, as the last thing that it does, and
 /// acquired by who starts it again: it is not needed by anybody then.
@@ -22,7 +22,7 @@ static STARTED: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];
 static STACKS: [AtomicUsize; CPUS_MAX] = [const { AtomicUsize::new(0) }; CPUS_MAX];
 
 /// Makes stacks. On the first CPU, before any is switched off.
-pub(crate) fn set_up(memory: &mut Memory, cpus: u32) {
+pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
     for stack in &STACKS[1..cpus as usize] {
         stack.store(memory.stack_end(), Ordering::Relaxed);
     }

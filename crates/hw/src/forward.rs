@@ -1,0 +1,37 @@
+//! Implementing a trait by calling another value.
+
+/// Implements methods by calling the methods of the same names of another value.
+///
+/// Use it in a processor that wraps another and changes some of its methods:
+///
+/// ```
+/// # use core::sync::atomic::{AtomicU64, Ordering};
+/// use shootdown::Memory;
+/// use shootdown_hw::forward;
+///
+/// struct Wrapped<P>(P);
+///
+/// // SAFETY: the memory is the wrapped processor's.
+/// unsafe impl<P: Memory<Word = AtomicU64>> Memory for Wrapped<P> {
+///     type Word = AtomicU64;
+///
+///     forward! { self => self.0;
+///         fn fence();
+///         fn fetch_add_then_fence(word: &AtomicU64, value: u64, order: Ordering) -> u64;
+///     }
+/// }
+/// ```
+#[macro_export]
+macro_rules! forward {
+    (
+        $self:ident => $to:expr;
+        $(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*
+    ) => {
+        $(
+            #[inline]
+            fn $name(&$self $(, $argument: $type)*) $(-> $result)? {
+                $to.$name($($argument),*)
+            }
+        )*
+    };
+}

@@ -1,0 +1,45 @@
+//! Invalidations that were issued to other CPUs' TLBs and are not complete.
+
+use core::ops::Range;
+
+use crate::time::Time;
+use crate::tlb::{Levels, Tlb};
+
+/// An invalidation that was issued, and is not complete.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) tag: u16,
+    pub(crate) drops: Drops,
+    /// What has been cached since is not affected.
+    pub(crate) issued: u64,
+}
+
+/// The entries that an operation drops.
+#[derive(Clone, Debug)]
+pub(crate) enum Drops {
+    Pages(Range<u64>, Levels),
+    Tag,
+    Everything,
+}
+
+/// What a CPU has broadcast and not yet waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Broadcasting {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) done_at: Time,
+}
+
+impl Operation {
+    pub(crate) fn apply(&self, tlb: &mut Tlb) {
+        match &self.drops {
+            Drops::Pages(range, levels) => {
+                tlb.forget_older(self.tag, range, *levels, self.issued);
+            }
+            Drops::Tag => tlb.invalidate_tag(self.tag, self.issued),
+            Drops::Everything => tlb.invalidate_all(self.issued),
+        }
+        if self.tag == tlb.tag || matches!(self.drops, Drops::Everything) {
+            tlb.told += 1;
+        }
+    }
+}

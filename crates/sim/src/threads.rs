@@ -1,0 +1,206 @@
+//! Threads, the queues of ready ones, and the threads that wait for locks.
+
+use core::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::context::ContextId;
+use crate::time::Time;
+
+/// A thread's number, from 0 on, in the order of their creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+/// Where a thread may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affinity {
+    /// On any CPU.
+    Any,
+    /// On this one alone.
+    Cpu(usize),
+}
+
+/// What a thread is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadSpec {
+    /// Its address space, by the number that [`Kernel::switch`](crate::Kernel::switch) gets; `None`
+    /// for a kernel thread.
+    pub space: Option<u64>,
+    /// Where it may run.
+    pub affinity: Affinity,
+}
+
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) space: Option<u64>,
+    pub(crate) affinity: Affinity,
+    pub(crate) context: ContextId,
+    /// Where it runs, or ran last.
+    pub(crate) cpu: usize,
+    pub(crate) state: State,
+    pub(crate) waits: Waits,
+}
+
+/// Where a thread is while it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Off its CPU, which others may have.
+    OffCpu,
+    /// On its CPU: see [`Sim::hold_cpu`](crate::Sim::hold_cpu).
+    OnCpu,
+}
+
+/// What a CPU does while its thread [waits](crate::Sim::wait_on_cpu).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It computes.
+    Computes,
+    /// It is idle, the deeper the longer.
+    Idles,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Ready,
+    Running,
+    /// About to leave its CPU, and then to be what is in it: until its context is suspended, no
+    /// other CPU may execute it.
+    Leaving(Next),
+    Blocked,
+    /// Waits without leaving its CPU.
+    Holding,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Ready,
+    Blocked,
+    Done,
+}
+
+/// Threads and who runs them.
+#[derive(Debug)]
+pub(crate) struct Scheduler {
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) cpus: Vec<CpuQueue>,
+    pub(crate) unfinished: usize,
+    /// Ready threads that may run anywhere: without any, no queue need be looked through for one.
+    pub(crate) movable: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct CpuQueue {
+    pub(crate) idle_context: Option<ContextId>,
+    pub(crate) current: Option<ThreadId>,
+    pub(crate) switching: bool,
+    /// When it last switched.
+    pub(crate) switched_at: Time,
+    pub(crate) ready: VecDeque<ThreadId>,
+    pub(crate) slice_ends: Time,
+}
+
+impl Scheduler {
+    pub(crate) fn new(cpus: usize) -> Self {
+        let cpu = |_| CpuQueue {
+            idle_context: None,
+            current: None,
+            switching: false,
+            switched_at: Time::ZERO,
+            ready: VecDeque::new(),
+            slice_ends: Time::ZERO,
+        };
+        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0, movable: 0 }
+    }
+
+    pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
+        self.cpus[cpu].current
+    }
+
+    pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
+        let idle = || self.cpus[cpu].idle_context.expect("made with the simulation");
+        self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
+    }
+
+    pub(crate) const fn unfinished(&self) -> usize {
+        self.unfinished
+    }
+
+    pub(crate) fn is_switching(&self, cpu: usize) -> bool {
+        self.cpus[cpu].switching
+    }
+
+    pub(crate) fn switched_at(&self, cpu: usize) -> Time {
+        self.cpus[cpu].switched_at
+    }
+
+    pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
+        self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
+    }
+
+    pub(crate) fn thread(&self, id: ThreadId) -> &Thread {
+        &self.threads[id.0 as usize]
+    }
+
+    pub(crate) fn thread_mut(&mut self, id: ThreadId) -> &mut Thread {
+        &mut self.threads[id.0 as usize]
+    }
+
+    /// Where a thread that becomes ready should run.
+    pub(crate) fn place(&self, id: ThreadId, topology: &crate::machine::Topology) -> usize {
+        let thread = self.thread(id);
+        let own = match thread.affinity {
+            Affinity::Cpu(cpu) => return cpu,
+            Affinity::Any => thread.cpu,
+        };
+        let is_idle = |cpu: &usize| {
+            let queue = &self.cpus[*cpu];
+            queue.current.is_none() && queue.ready.is_empty() && !queue.switching
+        };
+        if is_idle(&own) {
+            return own;
+        }
+        let all = 0..self.cpus.len();
+        all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
+    }
+
+    /// Whether a thread may run anywhere, which does not change while it is in a queue.
+    pub(crate) fn is_movable(&self, id: ThreadId) -> bool {
+        self.thread(id).affinity == Affinity::Any
+    }
+
+    /// A thread from the longest queue that may run anywhere.
+    fn steal(&mut self, thief: usize) -> Option<ThreadId> {
+        if self.movable == 0 {
+            return None;
+        }
+        let movable = |id: &ThreadId| self.is_movable(*id);
+        let longest = (0..self.cpus.len())
+            .filter(|&cpu| cpu != thief && self.cpus[cpu].ready.iter().any(movable))
+            .max_by_key(|&cpu| (self.cpus[cpu].ready.len(), core::cmp::Reverse(cpu)))?;
+        let at = self.cpus[longest].ready.iter().position(movable)?;
+        self.cpus[longest].ready.remove(at)
+    }
+
+    pub(crate) fn pick(&mut self, cpu: usize) -> Option<ThreadId> {
+        let id = self.cpus[cpu].ready.pop_front().or_else(|| self.steal(cpu))?;
+        self.movable -= usize::from(self.is_movable(id));
+        Some(id)
+    }
+}
+
+/// A thread that waits for a [`SleepingLock`](crate::SleepingLock).
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) thread: ThreadId,
+    pub(crate) wants: Wants,
+    /// Whether it has the lock.
+    pub(crate) granted: Rc<Cell<bool>>,
+}
+
+/// The way in which a thread wants a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    Shared,
+    Exclusive,
+}

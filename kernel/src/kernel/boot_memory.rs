@@ -1,0 +1,109 @@
+//! Page tables and stacks for what runs without a memory manager: pages are allocated from the
+//! bottom of memory up, and never freed.
+
+#![expect(unsafe_code, reason = "makes values in memory that nobody else uses")]
+
+use shootdown::Root;
+use shootdown_vm::{Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
+
+use core::sync::atomic::Ordering;
+
+use crate::kernel::arch::{Arch, Architecture, Boot};
+use crate::kernel::memory::page;
+
+type Tables = <Arch as Architecture>::Format;
+
+const STACK_BYTES: u64 = 64 << 10;
+
+/// Physical memory that is not used yet.
+pub(crate) struct BootMemory {
+    next: u64,
+    end: u64,
+}
+
+impl BootMemory {
+    pub(crate) fn new(boot: &Boot) -> Self {
+        Self { next: boot.memory.start, end: boot.memory.end }
+    }
+
+    /// Allocates a frame, which holds zeros.
+    pub(crate) fn frame(&mut self) -> Frame {
+        self.frames(1)
+    }
+
+    /// Allocates adjacent frames, which hold zeros, and returns the first.
+    fn frames(&mut self, count: u64) -> Frame {
+        let first = self.next.div_ceil(PAGE_BYTES);
+        self.next = (first + count) * PAGE_BYTES;
+        assert!(self.next <= self.end, "too little memory");
+        (first..first + count).map(Frame).for_each(page::clear);
+        Frame(first)
+    }
+
+    /// Allocates a frame with some bytes, which are not more than a page, and zeros.
+    pub(crate) fn frame_with(&mut self, bytes: &[u8]) -> Frame {
+        let frame = self.frame();
+        page::fill(frame, bytes);
+        frame
+    }
+
+    /// Makes values that stay for ever, and never move.
+    pub(crate) fn keep<T>(&mut self, count: usize, value: impl FnMut(usize) -> T) -> &'static [T] {
+        const { assert!(align_of::<T>() <= PAGE_BYTES as usize) };
+        let bytes = (size_of::<T>() * count) as u64;
+        let place = page::phys_to_virt::<T>(self.frames(bytes.div_ceil(PAGE_BYTES)));
+        for (index, value) in (0..count).map(value).enumerate() {
+            // SAFETY: the frames have room for `count` values, and nobody else has them.
+            unsafe { place.add(index).write(value) };
+        }
+        // SAFETY: all have been written, and nobody else has them.
+        unsafe { core::slice::from_raw_parts(place, count) }
+    }
+
+    /// Allocates a stack, and returns the address of its end.
+    pub(crate) fn stack_end(&mut self) -> usize {
+        let first = self.frames(STACK_BYTES / PAGE_BYTES);
+        page::phys_to_virt::<u8>(first) as usize + STACK_BYTES as usize
+    }
+
+    /// Makes a root that maps the kernel, and the code of user threads at an address.
+    pub(crate) fn root_with_code(&mut self, address: usize) -> Frame {
+        let (root, code) = (self.frame(), self.frame_with(Arch::user_code()));
+        Arch::prepare_root(Root(root.address()));
+        self.map(root, address, code, Protection::READ | Protection::EXECUTE);
+        root
+    }
+
+    /// Maps a page in the tables of a root.
+    pub(crate) fn map(
+        &mut self,
+        root: Frame,
+        address: usize,
+        frame: Frame,
+        protection: Protection,
+    ) {
+        let leaf = Tables::leaf(Leaf { frame, protection, marks: Marks::empty() });
+        set_entry(self.last_table(root, address), address, 0, leaf);
+    }
+
+    /// The table of level 0 for an address. Makes it if there is none.
+    pub(crate) fn last_table(&mut self, root: Frame, address: usize) -> Frame {
+        (1..Tables::LEVELS).rev().fold(root, |table, level| {
+            Tables::as_table(entry(table, address, level)).unwrap_or_else(|| {
+                let new = self.frame();
+                set_entry(table, address, level, Tables::table(new));
+                new
+            })
+        })
+    }
+}
+
+/// Reads the entry of a table for an address.
+pub(crate) fn entry(table: Frame, address: usize, level: usize) -> u64 {
+    page::word_at(table, Tables::index(address as u64, level)).load(Ordering::Acquire)
+}
+
+/// Writes the entry of a table for an address.
+pub(crate) fn set_entry(table: Frame, address: usize, level: usize, value: u64) {
+    page::word_at(table, Tables::index(address as u64, level)).store(value, Ordering::Release);
+}

@@ -1,0 +1,23 @@
+//! The end of a run, and panics, which are one.
+
+use core::panic::PanicInfo;
+
+use crate::kernel::arch::{Arch, Architecture, Status};
+use crate::kernel::console::println;
+
+/// Ends the run, with the line by which `shootdown boot` distinguishes an end from a crash.
+pub(crate) fn end(status: Status) -> ! {
+    let word = match status {
+        Status::Passed => "passed",
+        Status::Failed => "failed",
+    };
+    println!("end {word}");
+    Arch::exit(status)
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    Arch::mask_interrupts();
+    println!("fatal cpu={} {info}", Arch::cpu());
+    end(Status::Failed)
+}

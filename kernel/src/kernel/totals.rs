@@ -1,0 +1,57 @@
+//! What each CPU did, by the engine's counts and by the kernel's.
+
+use shootdown::CpuStats;
+
+use crate::kernel::counts::{self, Counted};
+use crate::kernel::machine::engine_of;
+
+/// What a CPU did, or all of them, as the engine and as we count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) engine: CpuStats,
+    pub(crate) counted: Counted,
+}
+
+impl Totals {
+    /// Of one CPU so far.
+    pub(crate) fn of(cpu: u32) -> Self {
+        Self { engine: engine_of(cpu).stats(), counted: counts::of(cpu).read() }
+    }
+
+    /// Of all so far.
+    pub(crate) fn of_all(cpus: u32) -> Self {
+        (0..cpus).map(Self::of).fold(Self::default(), |mut sum, of_cpu| {
+            sum.engine += of_cpu.engine;
+            sum.counted = sum.counted.combine(of_cpu.counted, u64::wrapping_add);
+            sum
+        })
+    }
+
+    /// What came after `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        let engine = engine_since(&self.engine, &earlier.engine);
+        Self { engine, counted: self.counted.combine(earlier.counted, u64::wrapping_sub) }
+    }
+}
+
+macro_rules! engine_stats {
+    ($($name:ident),* $(,)?) => {
+        fn engine_since(now: &CpuStats, earlier: &CpuStats) -> CpuStats {
+            CpuStats { $($name: now.$name - earlier.$name,)* }
+        }
+
+        /// The engine's counts, each by its name.
+        pub(crate) fn engine_by_name(
+            stats: &CpuStats,
+        ) -> impl Iterator<Item = (&'static str, u64)> {
+            [$((stringify!($name), stats.$name),)*].into_iter()
+        }
+    };
+}
+
+engine_stats! {
+    interrupts_sent, rings_coalesced, skipped_lazy, skipped_elsewhere, answers, flushes_full,
+    flushes_ranged, pages_invalidated, caught_up_from_log, switches, switches_flushed,
+    switches_without_flush, spaces_reclaimed, tags_taken, rollovers, broadcasts_sent,
+    flushes_told_nobody,
+}
