@@ -35,7 +35,7 @@
 //!   and what it does to TLBs. The engine's statistics are free, too, those per space included,
 //!   though flushes share them; on hardware that is a locked operation or two per flush that rings.
 //! - *Out-of-order execution*, but for hits, which cost a slot and no latency, and for what is
-//!   [asked for ahead](shootdown::Machine::prefetch). Misses in a row otherwise add up.
+//!   [asked for ahead](shootdown::Memory::prefetch). Misses in a row otherwise add up.
 //! - *Kernel translations*: flushing them costs time, and has no effect.
 //! - *Waiting for a sleeping lock by spinning first*, as Linux's `rwsem` does; threads that wait
 //!   sleep at once, which makes CPUs idle more often than they would be.
