@@ -119,8 +119,8 @@ impl<'s, S: System> Gather<'s, S> {
         self.take_range(covered, PageSize::SIZE_4K);
     }
 
-    /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The entry's
-    /// reference to the page, or to each page of a large one, becomes ours.
+    /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
+    /// entry's reference to the page, or to each page of a large one, becomes ours.
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.take_leaf(address, leaf, level);
         if leaf.frame == self.space.vm.zero_page {

@@ -32,8 +32,8 @@ use crate::vm::Vm;
 /// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs is the coherence's choice:
 /// [`Policy::unmap_lock`](crate::Policy::unmap_lock).
 ///
-/// Call [`exit`](Self::exit) before dropping a space. Otherwise its pages and tables are lost. Never
-/// drop it without `exit` while a CPU has it loaded: see
+/// Call [`exit`](Self::exit) before dropping a space. Otherwise its pages and tables are lost.
+/// Never drop it without `exit` while a CPU has it loaded: see
 /// [`Scheduling::switch`](crate::Scheduling::switch).
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,

@@ -19,8 +19,8 @@ pub type ErasedBatch = Option<Box<dyn Any>>;
 /// A flush of any coherence, sent or deferred.
 type ErasedLater = Later<Box<dyn Any>, Box<dyn Any>>;
 
-/// Declares the methods of [`DynCoherence`]. Each forwards to the inner coherence by default, and in
-/// every coherence to the method of the seam, with the arguments and the result converted.
+/// Declares the methods of [`DynCoherence`]. Each forwards to the inner coherence by default, and
+/// in every coherence to the method of the seam, with the arguments and the result converted.
 macro_rules! erase {
     ($(
         $(#[$doc:meta])*

@@ -29,9 +29,9 @@ impl<S: System> DeferredRanges<S> {
         Self { ranges: Mutex::new(Ranges::default()), count: AtomicUsize::new(0) }
     }
 
-    /// The end of a deferred range that overlaps `range`. Call this after `InFlight::overlapping`: a
-    /// range is added here before its flight ends, so a caller that has not found the flight finds
-    /// the range. It finds the count also, because `InFlight::end` releases what
+    /// The end of a deferred range that overlaps `range`. Call this after `InFlight::overlapping`:
+    /// a range is added here before its flight ends, so a caller that has not found the flight
+    /// finds the range. It finds the count also, because `InFlight::end` releases what
     /// `InFlight::overlapping` acquires. Without that, the caller could load an old count, and rely
     /// on a deferred range as if it were clean.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
