@@ -155,7 +155,12 @@ impl Surveyor {
                     self.has_returned(task, *value);
                 }
             }
-            _ => {}
+            Event::Task { owner: Owner::Other, .. }
+            | Event::Running { .. }
+            | Event::Switch { .. }
+            | Event::Wake { .. }
+            | Event::Exit
+            | Event::Lost { .. } => {}
         }
         self.tracker.apply(record);
     }
