@@ -103,8 +103,9 @@
 //! # Embedding it
 //!
 //! 1. Implement [`Memory`] and [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives,
-//!    how a root is loaded and a page invalidated, how the interrupt is sent. Make one [`Shootdown`]
-//!    of it. (For x86-64, `AArch64` and `LoongArch64`, `shootdown-hw` has the processor's part.)
+//!    how a root is loaded and a page invalidated, how the interrupt is sent. Make one
+//!    [`Shootdown`] of it. (For x86-64, `AArch64` and `LoongArch64`, `shootdown-hw` has the
+//!    processor's part.)
 //! 2. On each CPU, when its flush interrupt works, call [`Here::online`]. The handler calls
 //!    [`Here::answer`]. Before the CPU stops, call [`Here::offline`].
 //! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when

@@ -1,4 +1,4 @@
-//! What an operation takes away: collected, flushed, and only then released. (Linux:
+//! The translations that an operation removes: gathered, flushed, and only then freed. (Linux:
 //! `mmu_gather`.)
 
 use alloc::vec::Vec;
@@ -19,9 +19,9 @@ use crate::space::AddressSpace;
 use crate::system::{Deferred, Pending, System};
 use crate::table::{Slot, pages_of};
 
-/// More pages are not held back; as many as Linux gathers: 8 on the stack, and 19 pages of 510.
+/// Maximum number of gathered pages. Linux gathers as many: 8 on the stack, and 19 pages of 510.
 const PAGES_MAX: usize = 8 + 19 * 510;
-/// Nor more page tables: one page of them.
+/// Maximum number of gathered page tables: one page of them.
 const TABLES_MAX: usize = 509;
 
 /// The changes of one operation, from before the first of them until the flush is sent.
@@ -29,34 +29,34 @@ const TABLES_MAX: usize = 509;
 pub(crate) struct Gather<'s, S: System> {
     space: &'s AddressSpace<S>,
     flight: Flight,
-    /// What the operation was asked to change.
+    /// The range that the operation was asked to change.
     requested: Range<u64>,
-    /// What it has taken away from the MMU: the least range that holds it all.
+    /// The least range that holds all removed translations.
     taken: Option<Range<u64>>,
-    /// The smallest page in that range that was taken away.
+    /// The size of the smallest page that was removed.
     page_size: PageSize,
-    /// Whether an entry of another size may come where something was taken away.
+    /// Whether an entry of another size may be written where a translation was removed.
     resizes: bool,
-    /// The same, piece by piece, and what is to be freed after the flush.
+    /// The removed translations as extents, and the pages and tables to free after the flush.
     gathered: shootdown::Gather<Vec<Frame>>,
     marks: Marked,
     extra: Option<Extra>,
     cause: Cause,
 }
 
-/// What a design flushes beyond need: see [`ExtraFlushes`].
+/// A flush beyond need: see [`ExtraFlushes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extra {
-    /// All of the space, on idle CPUs, too.
+    /// The whole space, on idle CPUs also.
     Everything,
-    /// All of the space, if anything was taken.
+    /// The whole space, if a translation was removed.
     SpaceIfAny,
-    /// What was taken, on idle CPUs, too.
+    /// The removed translations, on idle CPUs also.
     IdleCpus,
 }
 
 impl<'s, S: System> Gather<'s, S> {
-    /// To be called before the first entry of `requested` is changed.
+    /// Begins to gather. Call this before the first entry of `requested` is changed.
     pub(crate) fn begin(space: &'s AddressSpace<S>, requested: Range<u64>, cause: Cause) -> Self {
         let flight = space.mappings.in_flight.begin(&requested);
         let gathered = shootdown::Gather::new();
@@ -75,12 +75,12 @@ impl<'s, S: System> Gather<'s, S> {
             debug_assert!(!found.reaches_beyond::<S::Format>(range), "{found:x?} is not split");
             let Slot { at, level } = found.slot;
             let leaf = if level == 0 {
-                // What it holds now, not what it held: the MMU may have marked it, or a fault have
-                // put a page there. A claim goes, too; its owner will notice.
+                // The entry as it is now: the MMU may have marked it, or a fault have mapped a page
+                // since it was found. A claim is cleared also; its owner will notice.
                 S::Format::as_leaf(platform.swap(at, EMPTY))
             } else {
-                // But not a table, which faults hang there once another call has cleared it: then
-                // what we were asked to take away is gone.
+                // But not a table: a fault hangs one there after another call has cleared the leaf.
+                // The translation that we were asked to remove is gone then.
                 tables.take_large(platform, &found)
             };
             if let Some(leaf) = leaf {
@@ -89,7 +89,7 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// Clears the entries for a part of an area, and flushes what the design flushes besides.
+    /// Clears the entries for a part of an area, and adds the extra flushes of the policy.
     pub(crate) fn clear_area(&mut self, area: &Range<u64>, part: &Range<u64>) {
         self.clear(part);
         let extra_flushes = self.space.vm.policy.extra_flushes;
@@ -113,14 +113,14 @@ impl<'s, S: System> Gather<'s, S> {
         });
     }
 
-    /// A table is out of the tree, with nothing in it; it covered at least `covered`.
+    /// Adds an empty table that was unhooked. It covered at least `covered`.
     pub(crate) fn table(&mut self, covered: Range<u64>, table: Frame) {
         self.gathered.table(covered.start, table);
         self.take_range(covered, PageSize::SIZE_4K);
     }
 
-    /// An entry at `level` for the page at `address` was changed or taken away; `leaf` is what it
-    /// said. Its count of the page, or of each page of a large one, goes over to us.
+    /// Adds the page of an entry at `level` that was changed or cleared, and held `leaf`. The
+    /// entry's reference to the page, or to each page of a large one, becomes ours.
     pub(crate) fn page(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.take_leaf(address, leaf, level);
         if leaf.frame == self.space.vm.zero_page {
@@ -136,15 +136,14 @@ impl<'s, S: System> Gather<'s, S> {
         self.make_room();
     }
 
-    /// Nobody needs what was written to a page until now.
+    /// Records after the flush that the contents of a page are not needed.
     pub(crate) fn discard_later(&mut self, page: Frame, address: u64) {
         if self.space.vm.rmap.is_some() {
             self.marks.discardable.push((page, address));
         }
     }
 
-    /// An entry at `level` for the page at `address` said `leaf`, and no longer does; the page
-    /// stays.
+    /// Adds the translation of an entry at `level` that held `leaf`. The page stays.
     pub(crate) fn take_leaf(&mut self, address: u64, leaf: Leaf, level: usize) {
         self.resizes |= level > 0;
         if !leaf.protection.is_empty()
@@ -154,19 +153,19 @@ impl<'s, S: System> Gather<'s, S> {
         }
     }
 
-    /// An entry at `level` for the page at `address` allows less than it did.
+    /// Adds the translation of an entry at `level` that now allows less.
     pub(crate) fn take_page(&mut self, address: u64, level: usize) {
         let size = size_at::<S::Format>(level);
         self.gathered.changed(Extent::pages(address, 1, size));
         self.take_range(address..address + size.bytes(), size);
     }
 
-    /// An entry of another size comes where something was taken away.
+    /// An entry of another size will be written where a translation was removed.
     pub(crate) const fn resize(&mut self) {
         self.resizes = true;
     }
 
-    /// More is flushed than was taken, and by more CPUs than could go wrong.
+    /// Adds an extra flush.
     pub(crate) const fn flush_also(&mut self, extra: Extra) {
         self.extra = Some(extra);
     }
@@ -176,8 +175,8 @@ impl<'s, S: System> Gather<'s, S> {
         self.send_by(|space, change| Later::Sent(space.flush(change)))
     }
 
-    /// The same of what is not mapped again until no CPU uses it, which may be later than the
-    /// operation returns.
+    /// Sends the flush, if one is needed, or defers it. The addresses are not mapped again until it
+    /// is complete, which may be after the operation has returned.
     pub(crate) fn send_later(self) -> Sent<'s, S> {
         self.send_by(AddressSpace::flush_later)
     }
@@ -195,16 +194,16 @@ impl<'s, S: System> Gather<'s, S> {
         Sent { space, flight, requested, flush, removed }
     }
 
-    /// Nothing was changed after all.
+    /// Ends the gathering of an operation that changed nothing.
     pub(crate) fn cancel(self) {
         self.space.mappings.in_flight.end(self.flight);
     }
 
-    /// What is to be flushed of all that was changed up to now, and what is to be freed then.
+    /// Takes the change to flush, and the pages and tables to free after it.
     fn take_all(&mut self) -> (Option<Change>, Removed) {
-        // We may have found nothing, or less than was asked for, because another call was here
-        // before us. Our caller will rely on the range being clean, so if the other's flush is not
-        // done, ours covers it all; and what we took elsewhere, which may be empty tables.
+        // We may have found fewer entries than were asked for, because another call had cleared
+        // them. Our caller relies on the range being clean. So if the other call's flush is not
+        // complete, ours covers the whole range, besides the tables that we removed elsewhere.
         let Mappings { in_flight, deferred, coherent, .. } = &*self.space.mappings;
         let raced = in_flight.overlapping(&self.requested, Some(&self.flight)).is_some()
             || deferred.overlapping(&self.requested).is_some()
@@ -245,7 +244,7 @@ impl<'s, S: System> Gather<'s, S> {
         });
     }
 
-    /// Flushes and frees in the middle if too much is held back.
+    /// Flushes and frees before the end of the operation if too much is gathered.
     fn make_room(&mut self) {
         if self.gathered.pages().len() < PAGES_MAX && self.gathered.table_count() < TABLES_MAX {
             return;
@@ -262,7 +261,7 @@ fn size_at<F: Format>(level: usize) -> PageSize {
     PageSize::from_shift(F::span(level).ilog2() as u8)
 }
 
-/// A flush that was sent, or that was not needed, and what is freed after it.
+/// A flush that was sent, or that was not needed, and the pages and tables to free after it.
 #[must_use = "what was gathered is released by `wait`"]
 pub(crate) struct Sent<'s, S: System> {
     space: &'s AddressSpace<S>,
@@ -273,12 +272,12 @@ pub(crate) struct Sent<'s, S: System> {
 }
 
 impl<S: System> Sent<'_, S> {
-    /// Waits until the flush is done, and frees what was gathered; or puts it aside until then.
+    /// Waits until the flush is complete, and frees what was gathered; or defers both.
     pub(crate) fn wait(self) {
         let Self { space, flight, requested, flush, removed } = self;
         let horizon = match flush {
             Some(Later::Deferred(flush)) => {
-                // The addresses are put aside, too, before the flight ends that has kept them.
+                // The range is added before the flight ends that has covered it.
                 space.vm.deferred.put(&space.mappings, requested, flush, removed);
                 return space.mappings.in_flight.end(flight);
             }
@@ -289,7 +288,7 @@ impl<S: System> Sent<'_, S> {
         space.free(removed, horizon);
     }
 
-    /// The same, and lets go of the lock: before, where the design can have it so.
+    /// As [`wait`](Self::wait), and drops the lock, before the wait if the policy allows it.
     pub(crate) fn wait_and_unlock(self, lock: impl Sized) {
         if self.space.vm.policy.unmap_lock == UnmapLock::Released {
             drop(lock);

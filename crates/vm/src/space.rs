@@ -27,18 +27,18 @@ use crate::vm::Vm;
 /// An address space: areas, the page tables that they are mapped by, and the lock between them.
 /// (Linux: `mm_struct`.)
 ///
-/// One lock guards the areas. Who changes areas takes it for writing; who changes page tables
-/// under areas that stay, for reading, and those run side by side. How far
-/// [`unmap`](Self::unmap) and others hold it while they wait for other CPUs is the design's
-/// choice: [`Policy::unmap_lock`](crate::Policy::unmap_lock).
+/// One lock guards the areas. Calls that change areas take it for writing. Calls that change page
+/// tables under areas that stay take it for reading, and run side by side. How long
+/// [`unmap`](Self::unmap) holds the lock while it waits for other CPUs is the coherence's choice:
+/// [`Policy::unmap_lock`](crate::Policy::unmap_lock).
 ///
-/// A space is taken down by [`exit`](Self::exit), and can be dropped after that. Dropped without
-/// it, its pages and tables are lost; and that it must not be when a CPU has it loaded: see
+/// Call [`exit`](Self::exit) before dropping a space. Otherwise its pages and tables are lost.
+/// Never drop it without `exit` while a CPU has it loaded: see
 /// [`Scheduling::switch`](crate::Scheduling::switch).
 pub struct AddressSpace<S: System> {
     pub(crate) vm: Vm<S>,
     pub(crate) mappings: Arc<Mappings<S>>,
-    /// How many entries have been claimed by faults that copy a page.
+    /// Number of entries that faults have claimed to copy a page.
     pub(crate) claims: AtomicU64,
     pub(crate) zero_page_predictor: ZeroPagePredictor,
     pub(crate) counters: Counters,
@@ -78,12 +78,13 @@ impl<S: System> AddressSpace<S> {
         self.mappings.tables.root()
     }
 
-    /// What the coherence keeps for this space: what a scheduler [switches](crate::Scheduling::switch) to.
+    /// The coherence's record of this space, to which a scheduler
+    /// [switches](crate::Scheduling::switch).
     pub fn coherent(&self) -> &Coherent<S> {
         &self.mappings.coherent
     }
 
-    /// What all spaces have in common.
+    /// The system that the space belongs to.
     pub const fn vm(&self) -> &Vm<S> {
         &self.vm
     }
@@ -93,8 +94,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.areas.read().iter().cloned().collect()
     }
 
-    /// Whether no CPU may have an old translation for an address in `range` because a flush of it
-    /// is still under way.
+    /// Whether no flush of an address in `range` is in flight or deferred.
     pub fn is_settled(&self, range: &Range<u64>) -> bool {
         self.mappings.unsettled(range).is_none()
     }
@@ -104,8 +104,7 @@ impl<S: System> AddressSpace<S> {
         self.mappings.areas.read().find(address).is_some()
     }
 
-    /// What the MMU would let user code do at `address`, as the page tables are now; `None` if it
-    /// would find no page there.
+    /// The accesses that the page tables allow user code at `address` now; `None` without a page.
     pub fn translation(&self, address: u64) -> Option<Protection> {
         // Only below an area do tables stay while we walk them.
         let areas = self.mappings.areas.read();
@@ -114,7 +113,7 @@ impl<S: System> AddressSpace<S> {
         (!leaf.protection.is_empty()).then_some(leaf.protection)
     }
 
-    /// What operations on this space did so far.
+    /// Counts of what operations on this space did.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
@@ -189,7 +188,7 @@ impl LastTable {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident)*) => {
-        /// What operations on a space did.
+        /// Counts of what operations on a space did.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*

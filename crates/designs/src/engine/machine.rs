@@ -21,7 +21,7 @@ use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running}
 
 use super::telling::{self, Tell};
 
-/// How long spaces live, as a type: an embedder of the engine decides it when the engine is compiled.
+/// The lifetime of spaces, as a type: an embedder chooses it when the engine is compiled.
 pub trait SpaceLifetime: Sync + 'static {
     /// See [`Machine::LIFETIME`].
     const LIFETIME: Lifetime;

@@ -70,8 +70,8 @@ pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     engine: &'static Shootdown<SimMachine<WORDS, L>>,
 }
 
-/// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables stay,
-/// and a page that is likely to be written is not shared at its first read.
+/// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
+/// stay, and a page that is likely to be written is not shared at its first read.
 pub const POLICY: Policy = Policy {
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,

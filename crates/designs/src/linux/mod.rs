@@ -28,10 +28,10 @@ pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
 
-/// The policy of Linux today. Beyond need it flushes, as measured with 6.18 on x86: a page that may be
-/// written or executed from now on; pages that nobody may touch, when they are taken away; all of the
-/// space at every fork, whatever it changed; and pages that move, up to 2 MiB at a time, and once
-/// more for tables.
+/// The policy of Linux today. Its extra flushes were measured with 6.18 on x86: pages that may be
+/// written or executed from now on; inaccessible pages, when they are unmapped; the whole space at
+/// every fork, whatever changed; and pages that move, up to 2 MiB at a time, and once more for
+/// tables.
 pub const POLICY: Policy = Policy {
     reclaim_flush: ReclaimFlush::Batched,
     refault: Refault::Unflushed,

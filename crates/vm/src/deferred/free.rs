@@ -14,13 +14,14 @@ use crate::system::System;
 use crate::vm::Vm;
 
 impl<S: System> Vm<S> {
-    /// Frees what every CPU has come to by itself, up to the oldest that one has not.
+    /// Frees unmaps whose flush every CPU has come to by itself, up to the oldest that is not
+    /// complete.
     pub(crate) fn free_completed(&self) {
         let is_complete = |lot: &Lot<S>| self.coherence.is_complete(&lot.flush);
         self.free_lots(self.deferred.take(is_complete));
     }
 
-    /// Frees all that is put aside, of any space. Returns how much it was.
+    /// Completes and frees all deferred unmaps, of any space. Returns their number.
     pub(crate) fn complete_deferred(&self) -> usize {
         self.free_lots(self.deferred.take(|_| true))
     }
@@ -69,13 +70,13 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Frees the page tables of dead spaces that this CPU was the last to hold; and what was put
-    /// aside until CPUs had come to its flush.
+    /// Frees the page tables of dead spaces that this CPU was the last to hold, and deferred unmaps
+    /// whose flush is complete.
     ///
-    /// To be called where memory can be freed, some time after a switch of address spaces, or
-    /// whatever else [leaves](crate::Scheduling::leave_space) of one: best when the CPU goes idle, for that it
-    /// was the last is no fault of the thread that runs next; but without delay if there are
-    /// [many](Self::holds_many). Costs next to nothing if there are none.
+    /// Call this where memory can be freed, some time after a switch of address spaces, or after
+    /// the CPU has [left](crate::Scheduling::leave_space) one. The best moment is when the CPU goes
+    /// idle: the thread that runs next then does not pay for being on the last CPU. Call it without
+    /// delay if there are [many](Self::holds_many) tables. Without any, it costs a few loads.
     pub fn free_dead_tables(&self) {
         self.free_completed();
         while let Some(root) = self.coherence.take_dead() {
@@ -83,13 +84,13 @@ impl<S: System> Vm<S> {
         }
     }
 
-    /// Whether half of the page tables that may be held back are.
+    /// Whether more than half of the page tables that may be held back are.
     pub fn holds_many(&self) -> bool {
         self.held.stats().now > self.held_tables_max / 2
     }
 
-    /// How many page tables are held back because a CPU could still walk them, or because they
-    /// have not been [buried](Self::free_dead_tables) yet.
+    /// The page tables that are held back because a CPU could still walk them, or because they have
+    /// not been [freed](Self::free_dead_tables) yet.
     pub fn held_tables(&self) -> HeldStats {
         self.held.stats()
     }
@@ -102,7 +103,7 @@ impl<S: System> Vm<S> {
         self.free_tables(self.held.take_dead(root));
     }
 
-    /// Has lazy CPUs let go of dead spaces, if too many tables are held back.
+    /// Makes lazy CPUs leave dead spaces, if too many tables are held back.
     pub(crate) fn bound_held(&self) {
         if self.holds_too_many() {
             self.held.count_overflow();

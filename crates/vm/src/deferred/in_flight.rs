@@ -1,36 +1,36 @@
-//! Which flushes are under way: changes to the page tables that CPUs may not yet know of.
+//! Flushes in flight: changes to the page tables that CPUs may not have observed.
 //!
-//! Two parties must know. First, whoever finds an entry already changed by another call that has
-//! not yet flushed it: Linux's `madvise` and `mprotect` once returned at once then, while other
+//! Two callers look here. The first has found an entry already changed by another call that has
+//! not flushed it yet. Linux's `madvise` and `mprotect` once returned immediately then, while other
 //! CPUs still used the old translation (fixed by 3ea277194daa and 60bae7370896 with a count,
-//! `tlb_flush_pending`). Second, whoever looks for room: addresses that were unmapped and whose
-//! flush is waited for without a lock must not be used for something new, which the old
-//! translations would hide.
+//! `tlb_flush_pending`). The second looks for room: addresses that were unmapped, and whose flush
+//! is waited for without a lock, must not be mapped again, because old translations would hide the
+//! new pages.
 //!
-//! # Why nobody is missed
+//! # Why no flight is overlooked
 //!
 //! A flight [begins](InFlight::begin) before its call changes the first entry, and
-//! [ends](InFlight::end) after its flush is done. Who reads an entry that the call has changed reads
-//! it with acquire, from a write with release, and looks here after that: it finds the flight
-//! listed, with its range, or it finds it ended, and synchronises with the end, after which no CPU
-//! uses the old translation. A flight that is listed but whose range is not yet written has changed
-//! nothing. A range that mixes those of two flights, for the slot was given on as we looked, is
-//! that of neither; but the first has ended, and the second's, had we read an entry that it
-//! changed, would be complete.
+//! [ends](InFlight::end) after its flush is complete. Another call loads a changed entry with
+//! acquire, from a store with release, and looks here after that. It finds the flight listed, with
+//! its range; or it finds the flight ended, and synchronises with the end, after which no CPU uses
+//! the old translation. A flight that is listed but whose range is not yet written has changed
+//! nothing. A reader may mix the ranges of two flights if the slot is reused as it loads them. The
+//! first flight has then ended, and if the reader had loaded an entry that the second one changed,
+//! the second range would be complete.
 
 use core::array;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// How many flights are known by their range.
+/// Number of flights that are known by their range.
 const SLOTS: usize = 64;
 
-/// The flights of one space.
+/// The flushes in flight of one space.
 pub(crate) struct InFlight {
     /// A bit for each slot that is taken.
     taken: AtomicU64,
-    /// InFlight beyond those that have a slot. They could be anywhere.
+    /// Number of flights without a slot. They could be anywhere.
     unlisted: AtomicU64,
     slots: [Slot; SLOTS],
 }

@@ -1,5 +1,5 @@
-//! The quarantine of a space: page tables that were unhooked while it lives, and that a CPU may still
-//! walk.
+//! The quarantine of a space: page tables that were unhooked while the space lives, and that a CPU
+//! may still walk.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,16 +13,16 @@ use crate::space::AddressSpace;
 use crate::system::System;
 
 impl<S: System> AddressSpace<S> {
-    /// Frees what no CPU can use or walk after a flush, if there was one.
+    /// Frees pages, and the tables that no CPU can walk after the flush, if there was one.
     pub(crate) fn free(&self, removed: Removed, horizon: Option<Horizon>) {
         let tables = self.vm.free_pages(&self.mappings, removed);
         self.free_tables(tables, horizon.unwrap_or(Horizon::UNKNOWN));
     }
 
-    /// Frees tables that were unhooked, now or as soon as nobody can walk them any more; and those
-    /// that were held back until now.
+    /// Frees tables that were unhooked, now or as soon as no CPU can walk them; and tables of the
+    /// quarantine that no CPU can walk any more.
     pub(crate) fn free_tables(&self, tables: Vec<Frame>, horizon: Horizon) {
-        // First, for it makes room.
+        // First: it makes room.
         if self.has_quarantined.load(Relaxed) {
             self.free_cleared(horizon);
         }
@@ -41,22 +41,22 @@ impl<S: System> AddressSpace<S> {
             self.vm.held.remove(count);
             return self.vm.free_tables(tables);
         }
-        // Dead spaces first: they are more to be had for an interrupt.
+        // Dead spaces first: an interrupt frees more of their tables.
         self.vm.bound_held();
         if self.vm.holds_too_many() {
             self.flush_walkers();
         }
     }
 
-    /// Gives tables back for which there is no room.
+    /// Returns the tables if there is no room for them.
     fn put_in_quarantine(&self, tables: Vec<Frame>, horizon: Horizon) -> Result<(), Vec<Frame>> {
         let mut quarantine = self.quarantine.lock();
-        // Under the lock, as where it is taken back: else that could come later, and find nothing.
+        // Under the lock, as where it is cleared: otherwise the clearing could follow this store.
         self.has_quarantined.store(true, Relaxed);
         quarantine.hold(horizon, tables.len(), tables)
     }
 
-    /// Has lazy CPUs forget the way to tables in quarantine, and frees those.
+    /// Makes lazy CPUs forget the tables in quarantine, and frees them.
     fn flush_walkers(&self) {
         self.vm.held.count_overflow();
         let horizon = self.vm.coherence.flush_walkers(&self.mappings.coherent);
@@ -76,7 +76,7 @@ impl<S: System> AddressSpace<S> {
         }
     }
 
-    /// All tables that are held back for this space.
+    /// Takes all tables out that are held back for this space.
     pub(crate) fn take_quarantined(&self) -> Vec<Frame> {
         let mut quarantine = self.quarantine.lock();
         let mut all = Vec::new();

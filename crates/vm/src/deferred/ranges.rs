@@ -9,18 +9,18 @@ use lock_api::Mutex;
 
 use crate::system::{SpinMutex, System};
 
-/// The addresses of a space that are put aside.
+/// The ranges of a space whose unmap is deferred.
 pub(crate) struct DeferredRanges<S: System> {
     ranges: SpinMutex<S, Ranges>,
-    /// Of how many `munmap`s they are, for who would find none.
+    /// The number of deferred unmaps, to skip the lock while there are none.
     count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Ranges {
-    /// Starts and ends, and how often: an `munmap` may be asked for addresses where nothing is.
+    /// How often each range, by start and end, is in an unmap: several unmaps may name it.
     counts: BTreeMap<(u64, u64), usize>,
-    /// None of them is longer.
+    /// An upper bound of the ranges' lengths.
     longest: u64,
 }
 
@@ -29,10 +29,11 @@ impl<S: System> DeferredRanges<S> {
         Self { ranges: Mutex::new(Ranges::default()), count: AtomicUsize::new(0) }
     }
 
-    /// Up to where one of them reaches that overlaps `range`: to be asked for after flights. One
-    /// that was put aside is here before its flight ends, so who has not seen the flight finds it:
-    /// the count, too, for `InFlight::end` releases what `InFlight::overlapping` acquires. Without
-    /// that, whoever finds no flight could read a count of before, and rely on what is parked.
+    /// The end of a deferred range that overlaps `range`. Call this after `InFlight::overlapping`:
+    /// a range is added here before its flight ends, so a caller that has not found the flight
+    /// finds the range. It finds the count also, because `InFlight::end` releases what
+    /// `InFlight::overlapping` acquires. Without that, the caller could load an old count, and rely
+    /// on a deferred range as if it were clean.
     pub(crate) fn overlapping(&self, range: &Range<u64>) -> Option<u64> {
         if self.count.load(Relaxed) == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! Page tables that are out of use, and that a CPU may still walk: where they are until none can.
+//! Page tables that are out of use, and that a CPU may still walk.
 //!
-//! There are two kinds. Those of a space that lives are in the space's quarantine, by the flush
-//! that they were unhooked with. Those of a dead space are here, all together, by its root.
+//! The tables of a live space are in the space's quarantine, by the flush that they were unhooked
+//! with. The tables of a dead space are here, all together, by its root.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,15 +15,16 @@ use shootdown::{Quarantine, Root};
 use crate::platform::Frame;
 use crate::system::{SpinMutex, System};
 
-/// More than so many are not held back, of one space that lives: 2 MiB, for as many as one
-/// operation gathers at most. Beyond that, CPUs that are lazy on it are interrupted.
+/// Maximum number of tables that are held back of one live space: 2 MiB, as many as one operation
+/// gathers at most. Beyond that, CPUs that are lazy on the space are interrupted.
 pub(crate) const QUARANTINED_MAX: usize = 512;
 
-/// More than so many are not held back, of all spaces together, unless the kernel says
-/// [otherwise](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are interrupted.
+/// Maximum number of tables that are held back of all spaces together, unless the kernel
+/// [chooses another](crate::Vm::with_held_tables_max): 4 MiB. Beyond that, lazy CPUs are
+/// interrupted.
 pub const HELD_TABLES_MAX: u64 = 1024;
 
-/// The tables of dead spaces, and how many are held back in all.
+/// The tables of dead spaces, and the number of all tables that are held back.
 pub(crate) struct HeldTables<S: System> {
     dead: SpinMutex<S, BTreeMap<u64, Dead>>,
     count: AtomicU64,
@@ -31,20 +32,20 @@ pub(crate) struct HeldTables<S: System> {
     interrupted: AtomicU64,
 }
 
-/// The tables of one dead space, and how many of them are counted.
+/// The tables of one dead space, and the number of them that are counted.
 struct Dead {
     tables: Vec<Frame>,
     counted: usize,
 }
 
-/// How many page tables were held back because a CPU could still walk them.
+/// Numbers of page tables that were held back because a CPU could still walk them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldStats {
-    /// Now.
+    /// Number that is held back now.
     pub now: u64,
-    /// At most, at any time.
+    /// Greatest number at any time.
     pub peak: u64,
-    /// How often there were too many, and lazy CPUs were interrupted for it.
+    /// Number of times that lazy CPUs were interrupted because too many were held back.
     pub overflows: u64,
 }
 
@@ -58,13 +59,13 @@ impl<S: System> HeldTables<S> {
         }
     }
 
-    /// So many more are held back.
+    /// Counts tables that are held back from now on.
     pub(crate) fn add(&self, count: usize) {
         let held = self.count.fetch_add(count as u64, Relaxed) + count as u64;
         self.peak.fetch_max(held, Relaxed);
     }
 
-    /// So many less.
+    /// Counts tables that are held back no more.
     pub(crate) fn remove(&self, count: usize) {
         self.count.fetch_sub(count as u64, Relaxed);
     }
@@ -81,13 +82,13 @@ impl<S: System> HeldTables<S> {
         }
     }
 
-    /// Keeps the tables of a space that is about to be retired. `counted` of them are counted
-    /// already, for they were held back while it lived.
+    /// Keeps the tables of a space that is about to be retired. `counted` of them were held back
+    /// while the space lived, and are counted already.
     pub(crate) fn keep_dead(&self, root: Root, tables: Vec<Frame>, counted: usize) {
         self.dead.lock().insert(root.0, Dead { tables, counted });
     }
 
-    /// Counts all tables of a space that was retired. If they are free by now, nobody held them.
+    /// Counts all tables of a space that was retired. If they are free by now, no CPU held them.
     pub(crate) fn count_dead(&self, root: Root) {
         if let Some(dead) = self.dead.lock().get_mut(&root.0) {
             self.add(dead.tables.len() - dead.counted);
@@ -95,7 +96,7 @@ impl<S: System> HeldTables<S> {
         }
     }
 
-    /// Takes out the tables of a dead space that nobody can walk any more.
+    /// Takes the tables of a dead space out, which no CPU can walk any more.
     pub(crate) fn take_dead(&self, root: Root) -> Vec<Frame> {
         let Some(dead) = self.dead.lock().remove(&root.0) else { return Vec::new() };
         self.remove(dead.counted);
@@ -103,7 +104,7 @@ impl<S: System> HeldTables<S> {
     }
 }
 
-/// The tables of one space that lives.
+/// The held tables of one live space.
 pub(crate) type Quarantined<S> = SpinMutex<S, Quarantine<Vec<Frame>>>;
 
 impl<S: System> fmt::Debug for HeldTables<S> {

@@ -1,8 +1,9 @@
-//! What was unmapped, and is put aside until every CPU has come to its flush by itself: the pages,
-//! the page tables, and the addresses. For designs that [put flushes off](crate::Defer::flush_later).
+//! Unmaps whose flush CPUs come to by themselves: the pages, the page tables and the addresses are
+//! put aside until every CPU has. For coherences that [defer flushes](crate::Defer::flush_later).
 //!
-//! Nothing of it is given to anybody else before that. Whoever needs memory has the rest of the
-//! CPUs told, and waits; who needs these addresses, and no others will do, flushes them.
+//! Pages and addresses are not reused before that. A thread that finds no memory completes the
+//! flushes, which notifies the remaining CPUs; a thread that needs these very addresses flushes
+//! them.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -17,17 +18,17 @@ use crate::mappings::Mappings;
 use crate::platform::Frame;
 use crate::system::{Deferred, SpinMutex, System};
 
-/// All that is put aside, of all spaces, oldest first.
+/// The deferred unmaps of all spaces, oldest first.
 pub(crate) struct DeferredUnmaps<S: System> {
     lots: SpinMutex<S, VecDeque<Lot<S>>>,
-    /// How many there are, for who would find none: who overlooks one that was just put there
-    /// finds it the next time.
+    /// The length of the queue, to skip its lock while it is empty. A reader that misses an unmap
+    /// which was just added finds it the next time.
     count: AtomicUsize,
 }
 
-/// What one `munmap` took away.
+/// One unmap.
 pub(crate) struct Lot<S: System> {
-    /// It may have ended meanwhile.
+    /// The space, which may have ended.
     pub(crate) space: Arc<Mappings<S>>,
     pub(crate) range: Range<u64>,
     pub(crate) flush: Deferred<S>,
@@ -39,7 +40,7 @@ impl<S: System> DeferredUnmaps<S> {
         Self { lots: Mutex::new(VecDeque::new()), count: AtomicUsize::new(0) }
     }
 
-    /// Puts aside what an `munmap` of `range` took away.
+    /// Adds an unmap of `range`.
     pub(crate) fn put(
         &self,
         space: &Arc<Mappings<S>>,
@@ -53,7 +54,7 @@ impl<S: System> DeferredUnmaps<S> {
         self.count.store(lots.len(), Relaxed);
     }
 
-    /// Takes out the oldest, one after the other, of which `is_wanted` says so.
+    /// Takes the oldest unmaps out, as long as `is_wanted` holds.
     pub(crate) fn take(&self, mut is_wanted: impl FnMut(&Lot<S>) -> bool) -> Vec<Lot<S>> {
         if self.count.load(Relaxed) == 0 {
             return Vec::new();
@@ -66,18 +67,18 @@ impl<S: System> DeferredUnmaps<S> {
     }
 }
 
-/// What is to be freed after the flush.
+/// Pages and page tables to free after a flush.
 pub(crate) struct Removed {
     pub(crate) pages: Vec<Frame>,
     pub(crate) tables: Vec<Frame>,
     pub(crate) marks: Marked,
 }
 
-/// What is to be said of pages after the flush, when nobody can write to them unnoticed.
+/// Marks to record after the flush, when no CPU can write to the pages unnoticed.
 #[derive(Default)]
 pub(crate) struct Marked {
-    /// Their entries said that they had been written.
+    /// Pages whose entries were marked as written.
     pub(crate) dirty: Vec<Frame>,
-    /// Nobody needs what was written to them before.
+    /// Pages whose contents are not needed, with their addresses.
     pub(crate) discardable: Vec<(Frame, u64)>,
 }

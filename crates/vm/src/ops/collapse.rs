@@ -64,10 +64,8 @@ impl<S: System> AddressSpace<S> {
     /// If areas cannot be there.
     pub fn collapse(&self, range: Range<u64>) -> Result<usize, BadRange> {
         const {
-            assert!(
-                S::Format::INDEX_BITS == 9 && S::Format::LEAF_LEVEL_MAX >= LEVEL,
-                "2 MiB can be a page"
-            )
+            assert!(S::Format::INDEX_BITS == 9, "2 MiB can be a page");
+            assert!(S::Format::LEAF_LEVEL_MAX >= LEVEL, "2 MiB can be a page");
         };
         self.mappings.areas.read().check(&range)?;
         let (mut rest, mut collapsed) = (range, 0);

@@ -126,13 +126,11 @@ impl<S: System> AddressSpace<S> {
         let (coherence, reclaim_flush) = (&self.vm.coherence, self.vm.policy.reclaim_flush);
         let announce =
             |batch: &mut Batch<S>| self.mappings.announce(coherence, batch, address, reclaim_flush);
-        let flush = match announce(batch) {
-            Ok(flush) => flush,
-            Err(BatchIsFull) => {
-                coherence.flush_batch(mem::take(batch));
-                announce(batch).ok()?
-            }
-        };
+        let flush = announce(batch).or_else(|BatchIsFull| {
+            coherence.flush_batch(mem::take(batch));
+            announce(batch)
+        });
+        let flush = flush.ok()?;
         let claim = S::Format::claim(self.claims.fetch_add(1, Relaxed));
         let mut entry = platform.load(at);
         loop {

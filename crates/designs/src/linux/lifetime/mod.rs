@@ -52,8 +52,8 @@ impl Design {
         Self::new("linux-hazard", Purpose::General, |sim| Linux70::hazard(sim, EXIT_FLUSH).into());
 }
 
-/// Of the three: if the last flush interrupted lazy CPUs, as on x86, the designs would not differ in
-/// what follows. It favours all three alike, on whatever machine.
+/// The last flush of the three designs. If it interrupted lazy CPUs, as on x86, no lazy CPU would
+/// be left for their lifetimes to differ on. The choice favours all three alike.
 const EXIT_FLUSH: ExitFlush = ExitFlush::Broadcast;
 
 /// How the last flush of a space, after which Linux frees page tables, reaches CPUs that are lazy

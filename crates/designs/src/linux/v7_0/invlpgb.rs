@@ -29,8 +29,8 @@ use crate::linux::FlushInfo;
 use crate::linux::lifetime::ExitFlush;
 
 impl Design {
-    /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it. The last flush interrupts,
-    /// as on x86, except where INVLPGB does it.
+    /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it. The last flush
+    /// interrupts, as on x86, except where INVLPGB does it.
     pub const LINUX_INVLPGB: Self = Self::new("linux-7.0-invlpgb", Purpose::OtherHardware, |sim| {
         Linux70::invlpgb(sim, ExitFlush::Interrupts).into()
     });
