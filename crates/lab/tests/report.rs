@@ -172,6 +172,6 @@ fn mistakes_are_answered_with_a_cause_and_a_remedy() {
     assert_fails(folder, &["--output", "no/such.html"], &["no/such.html"]);
     assert_fails(folder, &["--output", "."], &["directory"]);
     assert_fails(folder, &["--output", "/dev/null"], &["/dev/null", "no file"]);
-    assert_fails(folder, &["a.shootdown", "--output", "a.shootdown"], &["one of the recordings"]);
+    assert_fails(folder, &["a.shootdown", "--output", "a.shootdown"], &["is the input as well"]);
     assert_eq!(fs::read(folder.join("a.shootdown")).expect("a recording"), bytes);
 }

@@ -127,7 +127,7 @@ pub enum Operation {
         page: u64,
     },
     /// Changes or accesses memory that is named by its address.
-    ByAddress(ByAddress),
+    RawAddress(RawAddress),
     /// Starts a process with a copy of this process's memory, and runs a program in it (`fork`).
     Fork(ProgramId),
     /// Starts a thread in this process (`clone`).
@@ -168,6 +168,50 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Maps an area.
+    #[must_use]
+    pub const fn map(area: AreaId, pages: u64, permission: Permission, mapping: Mapping) -> Self {
+        Self::Map { area, pages, permission, mapping }
+    }
+
+    /// Maps an area of zeros, which can be read and written.
+    #[must_use]
+    pub const fn map_own(area: AreaId, pages: u64) -> Self {
+        Self::map(area, pages, Permission::ReadWrite, Mapping::Anonymous)
+    }
+
+    /// Unmaps pages.
+    #[must_use]
+    pub const fn unmap(area: AreaId, pages: Range<u64>) -> Self {
+        Self::Unmap { area, pages }
+    }
+
+    /// Changes the accesses that pages allow.
+    #[must_use]
+    pub const fn protect(area: AreaId, pages: Range<u64>, permission: Permission) -> Self {
+        Self::Protect { area, pages, permission }
+    }
+
+    /// Frees the contents of pages.
+    #[must_use]
+    pub const fn discard(area: AreaId, pages: Range<u64>) -> Self {
+        Self::Discard { area, pages }
+    }
+
+    /// Reads each page.
+    #[must_use]
+    pub const fn read(area: AreaId, pages: Range<u64>) -> Self {
+        Self::Touch { area, pages, access: Access::Read }
+    }
+
+    /// Writes each page.
+    #[must_use]
+    pub const fn write(area: AreaId, pages: Range<u64>) -> Self {
+        Self::Touch { area, pages, access: Access::Write }
+    }
+}
+
 /// The lowest page that an access maps on demand. As under Linux, no page below it can be mapped:
 /// an access there is a null pointer of the program.
 pub const LOWEST_PAGE: u64 = 16;
@@ -183,7 +227,7 @@ pub const FILLED_MAX: u64 = 1 << 18;
 /// addresses that are not mapped, and an access maps them. Pages are numbered from address 0 and
 /// have 4 KiB. An operation on addresses outside of user space does nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ByAddress {
+pub enum RawAddress {
     /// Maps pages, and replaces what is mapped there (`mmap` with `MAP_FIXED`).
     Map {
         /// The pages to map.
@@ -278,8 +322,11 @@ pub type Steps = Box<dyn Iterator<Item = Operation>>;
 pub trait Workload {
     /// Name of the workload, with its parameters.
     fn name(&self) -> String;
-    /// The processes that start with the workload, each with one thread.
-    fn processes(&self) -> Vec<Start>;
+    /// The processes that start with the workload, each with one thread. The default is one
+    /// process, which runs program 0 on any CPU.
+    fn processes(&self) -> Vec<Start> {
+        Vec::from([Start { program: ProgramId(0), cpu: None }])
+    }
     /// The steps of a program.
     fn steps(&self, program: ProgramId) -> Steps;
 }

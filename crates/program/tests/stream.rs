@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use shootdown_program::operation::{
-    Access, AreaId, ByAddress, Entry, FileId, Filling, LockId, Mapping, Operation, Permission,
-    ProgramId, Start, Steps,
+    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
+    RawAddress, Start, Steps,
 };
 use shootdown_program::stream::{Encoded, Stream, StreamError, encode};
 use shootdown_program::{Malformed, Workload};
@@ -40,15 +40,15 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let node = d as usize;
     let by_address = match number.wrapping_sub(22) {
-        0 => Some(ByAddress::Map { pages: b..c, permission, mapping, filling }),
-        1 => Some(ByAddress::Unmap(b..c)),
-        2 => Some(ByAddress::Protect { pages: b..c, permission }),
-        3 => Some(ByAddress::Discard(b..c)),
-        4 => Some(ByAddress::Offer(b..c)),
-        5 => Some(ByAddress::Collapse(b..c)),
-        6 => Some(ByAddress::MovePages { pages: b..c, node }),
-        7 => Some(ByAddress::Move { from: a..b, to: c..d }),
-        8 => Some(ByAddress::Fault { page: b, access, entry }),
+        0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
+        1 => Some(RawAddress::Unmap(b..c)),
+        2 => Some(RawAddress::Protect { pages: b..c, permission }),
+        3 => Some(RawAddress::Discard(b..c)),
+        4 => Some(RawAddress::Offer(b..c)),
+        5 => Some(RawAddress::Collapse(b..c)),
+        6 => Some(RawAddress::MovePages { pages: b..c, node }),
+        7 => Some(RawAddress::Move { from: a..b, to: c..d }),
+        8 => Some(RawAddress::Fault { page: b, access, entry }),
         _ => None,
     };
     Some(match number {
@@ -74,7 +74,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         19 => Operation::Compute(b),
         20 => Operation::Begin,
         21 => Operation::End { iterations: b },
-        _ => return by_address.map(Operation::ByAddress),
+        _ => return by_address.map(Operation::RawAddress),
     })
 }
 

@@ -13,13 +13,13 @@
 //! unlikely changes at once is found by luck alone; and it does not run the code that a recording
 //! is replayed by.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use peak_alloc::PeakAlloc;
+use shootdown_program::varint::put;
 use shootdown_recording::format::{Ended, Header, ReadError, Reader, Source, Totals, Writer};
 use shootdown_recording::import::{ImportError, Options as Selection, Program, import};
 use shootdown_recording::record::{
@@ -387,7 +387,11 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
         1 => drop(bytes.drain(some)),
         2 => drop(bytes.splice(some, other[range(rng, other.len())].to_vec())),
         3 => drop(bytes.splice(at..at, bytes[some].to_vec())),
-        4 => drop(bytes.splice(at..at, varint(extreme(rng)))),
+        4 => {
+            let mut number = Vec::new();
+            put(&mut number, extreme(rng));
+            drop(bytes.splice(at..at, number));
+        }
         5 if at + 4 <= bytes.len() => {
             bytes[at..at + 4].copy_from_slice(&(extreme(rng) as u32).to_le_bytes());
         }
@@ -407,46 +411,13 @@ fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.below(choices.len() as u64) as usize]
 }
 
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
-}
-
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// What a function gives, and how much more memory it had at most than before.
+/// Calls `run`. Returns its result, and by how many bytes its memory exceeded that before it.
 fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
-    PEAK_BYTES.store(before, Ordering::Relaxed);
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
     let result = run();
-    (result, PEAK_BYTES.load(Ordering::Relaxed) - before)
+    (result, ALLOCATOR.peak_usage().saturating_sub(before))
 }
-
-/// The system's allocator, and a count of what it has given.
-struct Counting;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-#[expect(unsafe_code, reason = "an allocator is unsafe to implement")]
-// SAFETY: all memory is the system allocator's, which is asked for just what is asked of us.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+static ALLOCATOR: PeakAlloc = PeakAlloc;

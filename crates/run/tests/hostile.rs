@@ -193,7 +193,8 @@ proptest! {
         by_recorded_schedule(&file, &survey, Engine::<1>::new);
         let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
         let machine = Machine::from_toml(MACHINE).unwrap();
-        let limits = Limits { frames: 1 << 14, threads: threads.program_count() + 1, ..Limits::default() };
+        let count = threads.program_count() + 1;
+        let limits = Limits { frames: 1 << 14, threads: count, ..Limits::default() };
         let _ = run(machine, limits, Rc::new(threads), Engine::<1>::new);
     }
 }

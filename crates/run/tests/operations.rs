@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use shootdown_designs::Linux70;
 use shootdown_program::operation::{
-    Access, AreaId, ByAddress, Entry, FileId, Filling, LockId, Mapping, Operation, Permission,
-    ProgramId, Start, Steps,
+    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
+    RawAddress, Start, Steps,
 };
 use shootdown_program::{StepError, Workload};
 use shootdown_run::{Contents, Limits, Outcome, RunError, run};
@@ -115,12 +115,12 @@ fn memory_is_what_the_operations_say() {
 
 #[test]
 fn large_pages_are_made_and_split_and_what_they_hold_stays() {
-    let by_address = |operation| Operation::ByAddress(operation);
+    let by_address = |operation| Operation::RawAddress(operation);
     let (pages, permission) = (0x4000..0x4200, Permission::ReadWrite);
     let (mapping, filling) = (Mapping::Anonymous, Filling::OnDemand);
-    let map = ByAddress::Map { pages: pages.clone(), permission, mapping, filling };
-    let touch = |page, access| by_address(ByAddress::Fault { page, access, entry: Entry::Absent });
-    let collapse = || by_address(ByAddress::Collapse(pages.clone()));
+    let map = RawAddress::Map { pages: pages.clone(), permission, mapping, filling };
+    let touch = |page, access| by_address(RawAddress::Fault { page, access, entry: Entry::Absent });
+    let collapse = || by_address(RawAddress::Collapse(pages.clone()));
     let steps = vec![
         by_address(map),
         collapse(),
@@ -128,11 +128,11 @@ fn large_pages_are_made_and_split_and_what_they_hold_stays() {
         collapse(),
         touch(0x4007, Access::Read),
         touch(0x4008, Access::Read),
-        by_address(ByAddress::Discard(0x4008..0x4009)),
+        by_address(RawAddress::Discard(0x4008..0x4009)),
         touch(0x4007, Access::Read),
         // There is but one node, and nobody knows where pages are mapped.
-        by_address(ByAddress::MovePages { pages: pages.clone(), node: 0 }),
-        by_address(ByAddress::MovePages { pages: pages.clone(), node: 9 }),
+        by_address(RawAddress::MovePages { pages: pages.clone(), node: 0 }),
+        by_address(RawAddress::MovePages { pages: pages.clone(), node: 9 }),
         collapse(),
     ];
     let memory = run_programs([steps]).unwrap().memory;

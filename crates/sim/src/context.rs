@@ -6,10 +6,10 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::ptr;
 use std::io;
-use std::rc::Rc;
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
+use crate::sim::with_running;
 use crate::stack::{SlabStack, StackSlab};
 
 /// A context's number.
@@ -25,7 +25,7 @@ pub(crate) struct Contexts {
     routines: RefCell<Vec<Option<Routine>>>,
     free: RefCell<Vec<ContextId>>,
     /// Of the context that executes.
-    yielder: Rc<Cell<*const Yielder<(), ()>>>,
+    yielder: Cell<*const Yielder<(), ()>>,
 }
 
 impl Contexts {
@@ -35,7 +35,7 @@ impl Contexts {
             slab: RefCell::new(StackSlab::new(capacity)?),
             routines: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
-            yielder: Rc::new(Cell::new(ptr::null())),
+            yielder: Cell::new(ptr::null()),
         })
     }
 
@@ -51,9 +51,8 @@ impl Contexts {
                 "more threads than the simulation was made for",
             ));
         };
-        let executing = Rc::clone(&self.yielder);
         let routine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
-            executing.set(ptr::from_ref(yielder));
+            with_running(|sim| sim.contexts.yielder.set(ptr::from_ref(yielder)));
             body();
         });
         let mut routines = self.routines.borrow_mut();

@@ -42,12 +42,12 @@
 //!
 //! # Reading it
 //!
-//! In this order: [`machine`], the description; [`time`](Time) and `queue`, who acts when;
-//! [`sim`](Sim), the main loop and how time passes, on `context`s that are coroutines on `stack`s;
-//! `lines`, what memory costs, and [`word`](SimWord); `interrupt`; `memory`, `tlb` and `mmu`,
-//! and `inspect`, which looks at memory past them; [`broadcast`](Told), the other way to tell;
-//! `scheduler` and [`lock`](SleepingLock);
-//! [`oracle`](Wrong), the judge.
+//! In this order: [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide
+//! what acts when; [`sim`](Sim), the main loop and how time passes, on `context`s that are
+//! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`;
+//! `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
+//! [`broadcast`](Told), the other way to tell; `threads`, `scheduler` and
+//! [`lock`](SleepingLock); [`oracle`](Wrong), the judge.
 
 // In reading order.
 pub mod machine;

@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use super::modules::Modules;
 use super::source::{code_lines, without_tests};
 
-/// The largest number of modules of one crate that may all use each other, where that is not
-/// [`CYCLE_MAX`]. These limits may only fall.
-const CYCLES: &[(&str, usize)] =
-    &[("crates/lab", 8), ("crates/shootdown", 18), ("crates/vm", 7), ("kernel", 24)];
+/// The largest number of modules of one crate that may all use each other, where that is less than
+/// [`CYCLE_MAX`].
+const CYCLES: &[(&str, usize)] = &[("crates/lab", 3), ("kernel", 3)];
 
-/// For all other crates.
+/// The limit of all other crates.
 const CYCLE_MAX: usize = 4;
 
 /// Prints a line for each crate, and adds the crates whose cycles are too large to `findings`.

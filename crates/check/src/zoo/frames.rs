@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, uses_dead, uses_foreign};
+use super::{Bug, Stage, uses_dead, uses_foreign};
 use crate::hardware::Keeps;
-use crate::profile::Profile;
 use crate::world::fence;
 
 pub(super) const BUGS: &[Bug] = &[
@@ -15,36 +14,30 @@ pub(super) const BUGS: &[Bug] = &[
         source: "nanos f3c9d78b, Redox 4e392d05; LiteBox, StarryOS, Theseus (by reading)",
         story: "The frame is free as soon as its entry is cleared, and is somebody else's while \
                 CPUs go on using it.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, free_and_flush],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "late-answer-counts-for-the-next-round",
         source: "Redox's word of answers (by reading)",
         story: "Answers are counted, and not what they answer: one that comes late is taken for \
                 the answer to the next question.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["answers"],
         cpus: &[use_it, flush_twice_and_wait_once],
         handler: drops_and_counts,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "partial-flush-overtakes-a-full-one",
         source: "the rule in Linux's tlb.c: a partial flush only if nothing else was missed",
         story: "A CPU that has missed a full flush does the partial one that came after it, and \
                 takes itself to have caught up.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the generation", "absent"],
         cpus: &[miss_a_full_flush, flush_all_and_then_a_page],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "interrupt-before-the-local-flush",
@@ -52,36 +45,31 @@ pub(super) const BUGS: &[Bug] = &[
         story: "To save time, a flush notes its own CPU's generation as clean, interrupts the \
                 others, and drops its own entries last: a thread that is switched in meanwhile \
                 goes by the note.",
-        profile: Profile::X86,
         finds: uses_dead,
         spaces: 2,
         words: &["clean"],
         cpus: &[note_and_flush_later],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "tag-given-on-with-what-is-under-it",
         source: "SVSM 1157, Zircon (by reading), f4be75635",
         story: "A tag is given to another space, and nothing is dropped: it shows the pages of \
                 the last one.",
-        profile: Profile::X86,
         finds: uses_foreign,
         spaces: 2,
-        words: &[],
         cpus: &[give_a_tag_on],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "put-off-and-freed-at-once",
         source: "LATR (ASPLOS 2018) with LAZY_MEM_FREE=n, as published",
         story: "munmap tells nobody, for every CPU will look at its next tick; the pages are \
                 free before that.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["state", "swept"],
         cpus: &[use_it_and_sweep, unmap_and_put_off],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
 ];
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, nothing, uses_dead, uses_foreign};
+use super::{Bug, Stage, nothing, uses_dead, uses_foreign};
 use crate::hardware::{Entry, Keeps};
 use crate::profile::Profile;
 use crate::world::{World, fence, publish, with_world};
@@ -17,10 +17,10 @@ pub(super) const BUGS: &[Bug] = &[
                 own: that waits for nothing, for the broadcast is not its own.",
         profile: Profile::ARM64,
         finds: uses_dead,
-        spaces: 1,
         words: &["issued", "completed"],
         cpus: &[use_it, broadcast_and_go_on, rely_on_its_own_barrier],
         handler: nothing,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "broadcast-without-its-barrier",
@@ -28,10 +28,9 @@ pub(super) const BUGS: &[Bug] = &[
         story: "The broadcast is issued, and nobody waits until it is done.",
         profile: Profile::ARM64,
         finds: uses_dead,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, broadcast_and_reuse],
         handler: nothing,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "local-invalidation-for-a-shared-page",
@@ -39,10 +38,9 @@ pub(super) const BUGS: &[Bug] = &[
         story: "vmalle1 for vmalle1is: only this CPU forgets the page.",
         profile: Profile::ARM64,
         finds: uses_dead,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, invalidate_here_and_reuse],
         handler: nothing,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "invalidated-before-the-entry-is-visible",
@@ -51,10 +49,9 @@ pub(super) const BUGS: &[Bug] = &[
                 the translation, and read the old entry again.",
         profile: Profile::ARM64,
         finds: uses_dead,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, store_and_broadcast],
         handler: nothing,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "load-of-a-root-expected-to-flush",
@@ -63,9 +60,9 @@ pub(super) const BUGS: &[Bug] = &[
         profile: Profile::RISCV,
         finds: uses_foreign,
         spaces: 2,
-        words: &[],
         cpus: &[load_both_under_no_tag],
         handler: nothing,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "asid-chosen-during-a-broadcast",
@@ -74,10 +71,9 @@ pub(super) const BUGS: &[Bug] = &[
                 the new one alone.",
         profile: Profile::ARM64,
         finds: uses_dead,
-        spaces: 1,
         words: &["has a global tag", "present"],
         cpus: &[switch_by_the_tag_it_finds, flush_by_the_tag_it_has],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
 ];
 

@@ -51,6 +51,19 @@ pub enum Variant {
 }
 
 impl Bug {
+    /// Most bugs show on x86, with one space, and CPUs that drop everything when they are asked.
+    const DEFAULT: Self = Self {
+        name: "",
+        source: "",
+        story: "",
+        profile: Profile::X86,
+        finds: uses_dead,
+        spaces: 1,
+        words: &[],
+        cpus: &[],
+        handler: drops_everything,
+    };
+
     /// All of them.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         let kinds = [

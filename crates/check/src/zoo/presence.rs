@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, interrupts_for_nothing, uses_dead, walks_freed};
+use super::{Bug, Stage, interrupts_for_nothing, uses_dead, walks_freed};
 use crate::hardware::Entry;
-use crate::profile::Profile;
 use crate::telling::{Told, Use};
 use crate::world::{fence, with_world};
 
@@ -16,12 +15,10 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Linux: CVE-2016-2069, 71b3c126e611",
         story: "A flush stores the page table entry, and reads the mask before that is visible. \
                 A CPU that joins meanwhile is not in the mask, and finds the old entry.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the mask"],
         cpus: &[join_and_use, flush_whom_the_mask_names],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "barrier-skipped-as-the-bit-was-set",
@@ -29,73 +26,61 @@ pub(super) const BUGS: &[Bug] = &[
         story: "A CPU that comes back from lazy found its bit of the mask set already, and left \
                 out the locked operation, which was also the barrier before it read the \
                 generation.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the generation", "lazy"],
         cpus: &[be_lazy_and_come_back, flush_who_is_not_lazy],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "left-out-in-the-middle-of-a-switch",
         source: "Linux: fea4e317f9e7",
         story: "A CPU on its way to a space has read the generation, and not yet said which \
                 space it has loaded. A flush looks at what is loaded, and leaves it out.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the generation", "what is loaded"],
         cpus: &[switch_and_say_so_late, flush_who_has_loaded],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "mask-trimmed-by-another",
         source: "Linux on powerpc: a665eec0a22e",
         story: "Who flushes a space that has one user has all others leave it, and then clears \
                 the mask. In between, a kernel thread has begun to use the space on another CPU.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the mask", "trimmed"],
         cpus: &[use_while_trimmed, trim_and_flush],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "mask-cleared-before-the-root-is-left",
         source: "Asterinas and Redox, which other rules save (by reading)",
         story: "A CPU takes itself out of the mask, and only then loads another root. In \
                 between, nobody tells it of a page table that is freed.",
-        profile: Profile::X86,
         finds: walks_freed,
-        spaces: 1,
         words: &["the mask"],
         cpus: &[leave_the_mask_and_then_the_space, free_a_table_that_the_mask_may_walk],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "interrupted-while-lazy",
         source: "Linux 4.12, as seed 000 tells",
         story: "A CPU idles with the space loaded, and is interrupted for each flush, though it \
-                uses nothing and could catch up when it comes back. Nothing goes wrong, but that \
+                uses and could catch up when it comes back. Nothing goes wrong, but that \
                 it costs time.",
-        profile: Profile::X86,
         finds: interrupts_for_nothing,
-        spaces: 1,
         words: &["the generation", "active"],
         cpus: &[run_and_idle, flush_whoever_may_hold_it],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "generation-read-after-the-load",
         source: "DragonOS, latent (by reading)",
         story: "A CPU loads a root and then notes the generation: what was changed in between \
                 counts as seen, and may be cached as it was.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["the generation", "active"],
         cpus: &[load_and_note_the_generation, flush_who_is_active],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
 ];
 

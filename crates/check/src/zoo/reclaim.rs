@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, uses_dead};
+use super::{Bug, Stage, uses_dead};
 use crate::hardware::{Entry, Wrong};
 use crate::profile::Profile;
 use crate::world::{fence, with_world};
@@ -17,12 +17,10 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Linux 4.3 to 4.12: 3ea277194daa",
         story: "Reclaim has cleared an entry and not flushed it yet. munmap finds nothing to \
                 flush, and returns.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["held back", "taken"],
         cpus: &[use_it, take_and_flush_later, unmap_what_is_there],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "pending-flag-of-two-is-cleared-by-one",
@@ -30,36 +28,29 @@ pub(super) const BUGS: &[Bug] = &[
         story: "Two flushes of one space are under way. That they are is one bit: the first to \
                 be done clears it for both, and who looks relies on what the other has yet to \
                 flush.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["pending", "taken"],
         cpus: &[use_it, take_with_a_flag, take_another_and_rely_on_the_first],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "clear-entry-taken-for-a-finished-flush",
         source: "Linux: 20841405940e; and 60bae7370896",
         story: "An entry that is clear, or forbids everything, is taken as proof that nobody \
                 uses the page: its flush was still to come.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["flushed"],
         cpus: &[use_it, clear_and_flush, copy_what_is_clear],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "written-out-before-the-flush",
         source: "the obligation of seed 004: dirty pages are flushed before I/O",
         story: "A page whose entry said that it was written is written out, and flushed after \
                 that: a CPU goes on writing to it.",
-        profile: Profile::X86,
         finds: is_written_late,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, write_out_a_dirty_page],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "clean-page-dropped-where-marks-are-not-looked-for",
@@ -68,10 +59,8 @@ pub(super) const BUGS: &[Bug] = &[
                 a CPU does not look for the entry before it first writes, it may yet write.",
         profile: Profile::ARC,
         finds: is_written_late,
-        spaces: 1,
-        words: &[],
         cpus: &[use_it, drop_a_clean_page],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "moved-and-flushed-after-the-lock",
@@ -79,24 +68,20 @@ pub(super) const BUGS: &[Bug] = &[
         story: "mremap moves an entry, lets go of the lock, and flushes. In between another \
                 unmaps the new place, flushes that, and frees the page, which CPUs still have at \
                 the old place.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["moved"],
         cpus: &[use_it, move_and_flush, unmap_where_it_went],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "area-unlinked-before-the-flush",
         source: "Linux: CVE-2022-39188, b67fbebd4cf9",
         story: "munmap clears entries of a driver's pages, unlinks the area, and flushes later. \
                 The driver finds no area that maps the pages, and frees them.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["unlinked"],
         cpus: &[use_it, unlink_and_flush, free_what_no_area_maps],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
 ];
 

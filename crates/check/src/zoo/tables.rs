@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, uses_dead, walks_freed};
+use super::{Bug, Stage, uses_dead, walks_freed};
 use crate::hardware::Entry;
 use crate::profile::Profile;
 use crate::world::{Upper, fence, with_world};
@@ -15,36 +15,31 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Linux: d86564a2f085",
         story: "Short of memory for a batch, a page table was freed at once, and CPUs told after \
                 that.",
-        profile: Profile::X86,
         finds: walks_freed,
-        spaces: 1,
         words: &["lazy"],
         cpus: &[use_the_space, free_a_table],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "lazy-cpus-walk-freed-tables",
         source: "Linux 4.14 as first merged (seed 000): b956575bed91",
         story: "Lazy CPUs are not told of flushes, for they use no page. But they may walk: a \
                 table that was freed under them is read as a table, whatever it is by now.",
-        profile: Profile::X86,
         finds: walks_freed,
-        spaces: 1,
         words: &["lazy"],
         cpus: &[be_lazy, free_a_table_under_who_may_be_lazy],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "lazy-root-outlives-its-space",
         source: "Linux, a fix to 2655421ae69f; Genode 5743; Motor OS (by reading)",
         story: "A CPU that goes offline, or idles, still has the root of a space loaded that \
                 exits: it is no longer in the mask, and nobody asks it to leave.",
-        profile: Profile::X86,
         finds: walks_freed,
-        spaces: 1,
         words: &["the mask", "no thread left"],
         cpus: &[go_offline, exit_the_space],
         handler: leaves_the_space,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "only-pages-dropped-when-a-table-goes",
@@ -53,10 +48,10 @@ pub(super) const BUGS: &[Bug] = &[
                 way to it.",
         profile: Profile::ARM64,
         finds: walks_freed,
-        spaces: 1,
         words: &["lazy"],
         cpus: &[use_the_space, free_a_table_after_the_flush],
         handler: drops_the_pages_of_a_table,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "shared-table-unhooked-and-too-little-flushed",
@@ -64,24 +59,21 @@ pub(super) const BUGS: &[Bug] = &[
         story: "A table that two spaces share is unhooked from one of them. Only the pages that \
                 were cleared are flushed, and none was: the other owner frees one, and this \
                 space still has it.",
-        profile: Profile::X86,
         finds: uses_dead,
-        spaces: 1,
         words: &["unshared"],
         cpus: &[use_the_space, unshare_and_free],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "early-answer-when-tables-are-freed",
         source: "what EuroSys 2020's early acknowledgement must not be used for",
         story: "The handler answers, and flushes then: right for pages, which it does not touch \
                 meanwhile, and wrong for tables, which it may walk.",
-        profile: Profile::X86,
         finds: walks_freed,
-        spaces: 1,
         words: &["the answer"],
         cpus: &[use_the_space, free_a_table_by_early_answer],
         handler: answers_early,
+        ..Bug::DEFAULT
     },
 ];
 

@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use shootdown::Word;
 
-use super::{Bug, Stage, drops_everything, is_stuck};
-use crate::profile::Profile;
+use super::{Bug, Stage, is_stuck};
 use crate::world::{World, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
@@ -14,47 +13,39 @@ pub(super) const BUGS: &[Bug] = &[
         source: "Redox 4158d899; Asterinas, which panics there",
         story: "Two CPUs flush, each with its interrupts masked, and wait for each other: nobody \
                 answers.",
-        profile: Profile::X86,
         finds: is_stuck,
-        spaces: 1,
-        words: &[],
         cpus: &[|stage| wait_masked(stage, 1), |stage| wait_masked(stage, 0)],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "waiter-holds-the-lock-that-the-target-spins-for",
         source: "Redox 7d42e8d9, Twizzler 150, Motor OS ce42f89c",
         story: "Who flushes holds a lock while it waits. The CPU that it waits for spins for \
                 that lock with interrupts masked.",
-        profile: Profile::X86,
         finds: is_stuck,
-        spaces: 1,
         words: &["the lock"],
         cpus: &[take_the_lock_masked, flush_under_the_lock],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "rung-before-it-can-answer",
         source: "OSv 102, tgoskits 1196, Nilix R94-8, svsm 600",
         story: "A CPU counts as online before its interrupts work: whoever flushes waits for it.",
-        profile: Profile::X86,
         finds: is_stuck,
-        spaces: 1,
         words: &["online"],
         cpus: &[come_online, flush_who_is_online],
-        handler: drops_everything,
+        ..Bug::DEFAULT
     },
     Bug {
         name: "ring-lost-while-the-handler-leaves",
         source: "the trap of every doorbell: a ring between the last look and the leaving",
         story: "While a CPU attends to its bell nobody sends the interrupt. Who rings after its \
                 last look, and before it has left, waits for ever.",
-        profile: Profile::X86,
         finds: is_stuck,
-        spaces: 1,
         words: &["attended", "rung", "served"],
         cpus: &[attend_and_leave, ring_the_bell],
         handler: serves,
+        ..Bug::DEFAULT
     },
 ];
 

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, ValueEnum};
 use indicatif::HumanBytes;
-use shootdown_recording;
 use shootdown_recording::import::{ImportError, Imported, Options, Program};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;

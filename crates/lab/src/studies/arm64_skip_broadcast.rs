@@ -15,15 +15,16 @@ const SIZE_COMPUTE_NS: u64 = 15_369;
 /// nothing to flush, and counts as computed.
 const SIZES_PER_TRY: u64 = 8;
 
-const MPROTECT_NOTE: &str = "Before, the interconnect is all that counts, so that fitting says nothing \
-    of what mprotect costs without it: 2.85 us, from another machine. The published 0.139 s are \
-    7 us per call, the start of 32 processes included, which costs a shell next to nothing here.";
-const TCMALLOC_NOTE: &str = "The model has few flushes to skip: 74 per process, nearly all of its start \
-    and end, since the heap returns memory that was never touched. What flushed in the \
+const MPROTECT_NOTE: &str = "Before, the interconnect is all that counts, so that fitting says \
+    nothing of what mprotect costs without it: 2.85 us, from another machine. The published \
+    0.139 s are 7 us per call, the start of 32 processes included, which costs a shell next to \
+    nothing here.";
+const TCMALLOC_NOTE: &str = "The model has few flushes to skip: 74 per process, nearly all of \
+    its start and end, since the heap returns memory that was never touched. What flushed in the \
     published run is not known.";
-const SORT_NOTE: &str = "The published gain is 16 us for each of the 41 broadcasts that the model has \
-    per sort, of which one waits for 7.5 here: there were more of them, or they came in bursts. \
-    How CPUs happen to queue changes the time by up to half a percent.";
+const SORT_NOTE: &str = "The published gain is 16 us for each of the 41 broadcasts that the \
+    model has per sort, of which one waits for 7.5 here: there were more of them, or they came \
+    in bursts. How CPUs happen to queue changes the time by up to half a percent.";
 
 const MPROTECT: Experiment = Experiment {
     study: Study::Arm64SkipBroadcast,

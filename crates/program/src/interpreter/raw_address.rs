@@ -7,7 +7,7 @@ use shootdown_vm::{FaultError, PAGE_BYTES, Place, Platform as _, Protection, Rem
 use super::memory::{BackingSpec, MemoryHost, ProcessMemory, addresses};
 use crate::StepError;
 use crate::operation::{
-    Access, ByAddress, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission,
+    Access, Entry, FILLED_MAX, Filling, LOWEST_PAGE, Mapping, Permission, RawAddress,
 };
 
 impl<H: MemoryHost> ProcessMemory<'_, H> {
@@ -17,10 +17,10 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     /// # Errors
     ///
     /// If there is no memory left, or an access is stuck.
-    pub fn perform_by_address(&self, operation: ByAddress) -> Result<(), StepError> {
+    pub fn perform_raw(&self, operation: RawAddress) -> Result<(), StepError> {
         match operation {
-            ByAddress::Fault { page, access, entry } => self.use_page(page, access, entry),
-            ByAddress::Map { pages, permission, mapping, filling } => {
+            RawAddress::Fault { page, access, entry } => self.use_page(page, access, entry),
+            RawAddress::Map { pages, permission, mapping, filling } => {
                 let is_filled = self.system_call(|| {
                     Ok(self.map_fixed(&pages, permission, mapping)
                         && filling == Filling::AtOnce
@@ -32,17 +32,17 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
                     .into_iter()
                     .try_for_each(|page| self.use_page(page, Access::Write, Entry::Absent))
             }
-            ByAddress::Unmap(pages) => self.try_to(|| self.unmap(None, addresses(&pages))),
-            ByAddress::Protect { pages, permission } => {
+            RawAddress::Unmap(pages) => self.try_to(|| self.unmap(None, addresses(&pages))),
+            RawAddress::Protect { pages, permission } => {
                 self.try_to(|| self.space().protect_existing(addresses(&pages), permission.into()))
             }
-            ByAddress::Discard(pages) => self.try_to(|| self.discard(None, addresses(&pages))),
-            ByAddress::Offer(pages) => self.try_to(|| self.offer(addresses(&pages))),
-            ByAddress::Collapse(pages) => self.try_to(|| self.space().collapse(addresses(&pages))),
-            ByAddress::MovePages { pages, node } => {
+            RawAddress::Discard(pages) => self.try_to(|| self.discard(None, addresses(&pages))),
+            RawAddress::Offer(pages) => self.try_to(|| self.offer(addresses(&pages))),
+            RawAddress::Collapse(pages) => self.try_to(|| self.space().collapse(addresses(&pages))),
+            RawAddress::MovePages { pages, node } => {
                 self.try_to(|| self.migrate(addresses(&pages), node))
             }
-            ByAddress::Move { from, to } => self.system_call(|| self.move_pages(&from, &to)),
+            RawAddress::Move { from, to } => self.system_call(|| self.move_pages(&from, &to)),
         }
     }
 

@@ -281,7 +281,7 @@ impl<H: Host> Thread<'_, H> {
             }
             Operation::Touch { area, pages, access } => memory.touch_area(area, &pages, access),
             Operation::Segfault { area, page } => memory.segfault(area, page),
-            Operation::ByAddress(operation) => memory.perform_by_address(operation),
+            Operation::RawAddress(operation) => memory.perform_raw(operation),
             Operation::Fork(child) => memory.system_call(|| {
                 let copy = host.add_process(memory.fork()?);
                 start_thread(host, copy, child, None)

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use crate::operation::{
-    Access, AreaId, ByAddress, Entry, FileId, Filling, LockId, Mapping, Operation, Permission,
-    ProgramId, Start,
+    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
+    RawAddress, Start,
 };
 use crate::varint::{Cursor, Malformed, put};
 
@@ -49,7 +49,7 @@ codes! {
         4 = MovePages { area: a, pages: r, node: n }
         5 = Touch { area: a, pages: r, access: t }
         6 = Segfault { area: a, page: n }
-        7 = ByAddress { 0: b }
+        7 = RawAddress { 0: b }
         8 = Fork { 0: p }
         9 = Spawn { 0: p }
         10 = Join { 0: p }
@@ -66,7 +66,7 @@ codes! {
         21 = Begin {}
         22 = End { iterations: n }
     }
-    ByAddress {
+    RawAddress {
         0 = Map { pages: r, permission: p, mapping: m, filling: f }
         1 = Unmap { 0: r }
         2 = Protect { pages: r, permission: p }

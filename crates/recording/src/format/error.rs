@@ -1,39 +1,47 @@
 //! Why a file was refused, where, and what to do about it.
 
-use core::error::Error;
-use core::fmt;
 use std::io;
+
+use thiserror::Error;
 
 use super::Version;
 use super::rules::Invalid;
 
 /// Why a file was refused, and where.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{cause}, at byte {offset}")]
 pub struct ReadError {
     /// So many bytes of the file are before what it was refused for.
     pub offset: u64,
     /// Why.
+    #[source]
     pub cause: Cause,
 }
 
 /// Why a file was refused.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum Cause {
     /// It does not begin like a recording.
+    #[error("this is not a recording")]
     NotARecording,
     /// It has a layout that this version does not know.
+    #[error("the recording has version {version}, newer than {}", Version::KNOWN)]
     Newer {
         /// The file's version.
         version: Version,
     },
     /// It ends before its end.
+    #[error("the recording ends too early")]
     Truncated,
     /// It is not as it was written: a checksum is not that of the bytes.
+    #[error("the recording was damaged or altered")]
     Altered,
     /// It was written like that, and makes no sense.
-    Invalid(Invalid),
+    #[error("the recording is invalid: {0}")]
+    Invalid(#[source] Invalid),
     /// It could not be read.
-    Io(io::Error),
+    #[error("the recording cannot be read: {0}")]
+    Io(#[source] io::Error),
 }
 
 impl ReadError {
@@ -49,37 +57,6 @@ impl ReadError {
             Cause::Altered => "copy it again from where it is intact, or record again",
             Cause::Invalid(_) => "record again; if shootdown itself has written it, report this",
             Cause::Io(_) => "see whether the file and what it is stored on can be read",
-        }
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, at byte {}", self.cause, self.offset)
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotARecording => f.write_str("this is not a recording"),
-            Self::Newer { version } => {
-                write!(f, "the recording has version {version}, newer than {}", Version::KNOWN)
-            }
-            Self::Truncated => f.write_str("the recording ends too early"),
-            Self::Altered => f.write_str("the recording was damaged or altered"),
-            Self::Invalid(what) => write!(f, "the recording is invalid: {what}"),
-            Self::Io(error) => write!(f, "the recording cannot be read: {error}"),
-        }
-    }
-}
-
-impl Error for ReadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match &self.cause {
-            Cause::Invalid(what) => Some(what),
-            Cause::Io(error) => Some(error),
-            _ => None,
         }
     }
 }

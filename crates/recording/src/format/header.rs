@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::records::kinds;
 use super::rules::Invalid;
-use super::schema::{Kind, Treatment, kinds, treatments};
+use super::schema::{Kind, Treatment, treatments};
 use super::{CPUS_MAX, HEADER_BYTES_MAX};
 
 /// Where a recording comes from.

@@ -4,17 +4,17 @@
 //! a [`Header`] with the fields of every kind of record, blocks of records with a checksum each,
 //! and [`Totals`] at the end, so that a file that lacks anything is known to.
 //!
-//! In reading order: `base` is what numbers are relative to, `schema` the kinds of records,
-//! `encode` and `decode` a record, `rules` what is true of every recording, `block` how much is
-//! written at once.
+//! In reading order: `base` is what numbers are relative to; `fields` has the encodings of fields,
+//! `records` the table of the kinds of records, and `schema` the kinds as a file describes them;
+//! `rules` is what is true of every recording, and `block` how much is written at once.
 
 mod base;
 mod block;
-mod decode;
-mod encode;
 mod error;
+mod fields;
 mod header;
 mod reader;
+mod records;
 mod rules;
 mod schema;
 mod writer;

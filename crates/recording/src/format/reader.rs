@@ -5,9 +5,9 @@ use std::io::{self, Read};
 
 use super::base::Base;
 use super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
-use super::decode::{Decoded, decode};
 use super::error::{Cause, ReadError};
 use super::header::{self, Header, Totals};
+use super::records::{Decoded, decode};
 use super::rules::{Invalid, Rules};
 use super::schema::Treatment;
 use super::{END_MARK, HEADER_BYTES_MAX, MAGIC, Version};

@@ -1,11 +1,9 @@
 //! What is true of every recording: a writer refuses what a reader would.
 
-use core::error::Error;
-use core::fmt;
-
 use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
 use crate::record::{Event, Record, SpaceId, TaskId};
 use shootdown_program::varint::Malformed;
+use thiserror::Error;
 
 /// Watches the records go by, and counts.
 #[derive(Clone, Debug)]
@@ -115,53 +113,74 @@ fn check_name(name: &str) -> Result<(), Invalid> {
 }
 
 /// What is wrong with a recording, though it is as it was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// A header that cannot be understood from this column on.
+    #[error("the header has an error in column {column}")]
     Header {
         /// The first is 1.
         column: usize,
     },
     /// A header longer than [`HEADER_BYTES_MAX`].
+    #[error("the header is longer than {HEADER_BYTES_MAX} bytes")]
     LongHeader,
     /// So many CPUs.
+    #[error("{0} CPUs are not between 1 and {CPUS_MAX}")]
     Cpus(u32),
     /// A kind of records that is described twice, or otherwise than this version knows it.
+    #[error("kind {0} is described twice, or not as this version knows it")]
     Schema(u8),
     /// A block that is not where it belongs: one before it is missing, or there twice.
+    #[error("a block is missing, or there twice")]
     BlockOrder,
     /// A block whose records do not end with it.
+    #[error("a block and its records do not end together")]
     BlockEnd,
     /// A record of a kind that the header does not describe.
+    #[error("a record is of kind {0}, which the header does not describe")]
     UnknownKind(u8),
     /// A number that is too large for its field.
+    #[error("a number is too large for its field")]
     Number,
     /// A choice that there is not.
+    #[error("{0} is not among the choices of its field")]
     Choice(u64),
     /// A name that is not UTF-8.
+    #[error("a name is not UTF-8")]
     Text,
     /// A name longer than [`NAME_BYTES_MAX`].
+    #[error("a name is longer than {NAME_BYTES_MAX} bytes")]
     LongName,
     /// A record before the one before it.
+    #[error("time goes backwards")]
     TimeBackwards,
     /// A CPU that the header does not count.
+    #[error("there is no CPU {0}")]
     UnknownCpu(u32),
     /// CPUs that are not in ascending order.
+    #[error("targets are not in ascending order")]
     TargetsUnsorted,
     /// A task that has not been introduced.
+    #[error("task {} was never introduced", .0.0)]
     UnknownTask(TaskId),
     /// A task that is introduced under a number that is not the next.
+    #[error("task {} is introduced out of sequence", .0.0)]
     TaskOutOfSequence(TaskId),
     /// More than [`TASKS_MAX`] tasks.
+    #[error("there are more than {TASKS_MAX} tasks")]
     TooManyTasks,
     /// A space of a number that is not below [`SPACES_MAX`].
+    #[error("there are more than {SPACES_MAX} spaces")]
     TooManySpaces,
     /// More lost events than 64 bits can count.
+    #[error("more events were lost than can be counted")]
     TooManyLost,
     /// Totals that are not those of the records.
+    #[error("the totals are not those of the records")]
     Totals,
     /// Something after the end.
+    #[error("something follows the end")]
     Surplus,
 }
 
@@ -173,42 +192,6 @@ impl From<Malformed> for Invalid {
         }
     }
 }
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header { column } => write!(f, "the header has an error in column {column}"),
-            Self::LongHeader => write!(f, "the header is longer than {HEADER_BYTES_MAX} bytes"),
-            Self::Cpus(cpus) => write!(f, "{cpus} CPUs are not between 1 and {CPUS_MAX}"),
-            Self::Schema(number) => {
-                write!(f, "kind {number} is described twice, or not as this version knows it")
-            }
-            Self::BlockOrder => f.write_str("a block is missing, or there twice"),
-            Self::BlockEnd => f.write_str("a block and its records do not end together"),
-            Self::UnknownKind(number) => {
-                write!(f, "a record is of kind {number}, which the header does not describe")
-            }
-            Self::Number => f.write_str("a number is too large for its field"),
-            Self::Choice(value) => write!(f, "{value} is not among the choices of its field"),
-            Self::Text => f.write_str("a name is not UTF-8"),
-            Self::LongName => write!(f, "a name is longer than {NAME_BYTES_MAX} bytes"),
-            Self::TimeBackwards => f.write_str("time goes backwards"),
-            Self::UnknownCpu(cpu) => write!(f, "there is no CPU {cpu}"),
-            Self::TargetsUnsorted => f.write_str("targets are not in ascending order"),
-            Self::UnknownTask(task) => write!(f, "task {} was never introduced", task.0),
-            Self::TaskOutOfSequence(task) => {
-                write!(f, "task {} is introduced out of sequence", task.0)
-            }
-            Self::TooManyTasks => write!(f, "there are more than {TASKS_MAX} tasks"),
-            Self::TooManySpaces => write!(f, "there are more than {SPACES_MAX} spaces"),
-            Self::TooManyLost => f.write_str("more events were lost than can be counted"),
-            Self::Totals => f.write_str("the totals are not those of the records"),
-            Self::Surplus => f.write_str("something follows the end"),
-        }
-    }
-}
-
-impl Error for Invalid {}
 
 #[cfg(test)]
 mod tests {

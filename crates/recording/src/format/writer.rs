@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use super::base::Base;
 use super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
-use super::encode::{bytes_max, encode};
 use super::header::{self, Ended, Header, Totals};
+use super::records::{bytes_max, encode};
 use super::rules::{Invalid, Rules};
 use super::{END_MARK, MAGIC, Version};
 use crate::record::Record;

@@ -1,8 +1,8 @@
 //! Why a text was not imported.
 
-use core::error::Error;
-use core::fmt;
 use std::io;
+
+use thiserror::Error;
 
 use super::Program;
 use super::lines::LINE_BYTES_MAX;
@@ -12,24 +12,29 @@ use crate::format::CPUS_MAX;
 const EXCERPT_CHARS: usize = 80;
 
 /// Why a text was not imported. Lines are counted from 1.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// The text could not be read, or not from its beginning again.
-    Read(io::Error),
+    #[error("the text: {0}")]
+    Read(#[source] io::Error),
     /// The recording could not be written.
-    Write(io::Error),
+    #[error("the recording: {0}")]
+    Write(#[source] io::Error),
     /// A line longer than 64 KiB.
+    #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
     LongLine {
         /// Which.
         line: u64,
     },
     /// The text ends within a line.
+    #[error("line {line} has no end")]
     Cut {
         /// Which.
         line: u64,
     },
     /// An event that is known, in words that are not.
+    #[error("line {line} cannot be understood: `{excerpt}`")]
     Malformed {
         /// Where.
         line: u64,
@@ -37,6 +42,7 @@ pub enum ImportError {
         excerpt: String,
     },
     /// Functions of the kernel are given as addresses, so that nobody knows what was called.
+    #[error("line {line} has addresses for functions: `{excerpt}`")]
     Unresolved {
         /// Where.
         line: u64,
@@ -44,23 +50,28 @@ pub enum ImportError {
         excerpt: String,
     },
     /// An event before the one above it.
+    #[error("the event in line {line} is earlier than the one before it")]
     OutOfOrder {
         /// Where.
         line: u64,
     },
     /// A time that is not in seconds.
+    #[error("the time in line {line} is not in seconds")]
     UnknownClock {
         /// Where.
         line: u64,
     },
     /// A CPU of a number that is too large.
+    #[error("line {line} has a CPU that is not among {CPUS_MAX}")]
     TooManyCpus {
         /// Where.
         line: u64,
     },
     /// There is no event in the text.
+    #[error("there is no event in the text")]
     NoEvents,
     /// The program that should be recorded does nothing in the text.
+    #[error("{} does nothing in the text", .0.shown())]
     UnknownProgram(Program),
 }
 
@@ -95,52 +106,20 @@ impl ImportError {
     }
 }
 
+impl Program {
+    /// The program, for an error.
+    fn shown(&self) -> String {
+        match self {
+            Self::Pid(pid) => format!("process {pid}"),
+            Self::Name(name) => format!("`{}`", excerpt(name)),
+        }
+    }
+}
+
 /// What an error shows of a text.
 pub(super) fn excerpt(text: &str) -> String {
     let shown: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
     if text.chars().nth(EXCERPT_CHARS).is_some() { format!("{shown}…") } else { shown }
-}
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => write!(f, "the text: {error}"),
-            Self::Write(error) => write!(f, "the recording: {error}"),
-            Self::LongLine { line } => {
-                write!(f, "line {line} is longer than {LINE_BYTES_MAX} bytes")
-            }
-            Self::Cut { line } => write!(f, "line {line} has no end"),
-            Self::Malformed { line, excerpt } => {
-                write!(f, "line {line} cannot be understood: `{excerpt}`")
-            }
-            Self::Unresolved { line, excerpt } => {
-                write!(f, "line {line} has addresses for functions: `{excerpt}`")
-            }
-            Self::OutOfOrder { line } => {
-                write!(f, "the event in line {line} is earlier than the one before it")
-            }
-            Self::UnknownClock { line } => write!(f, "the time in line {line} is not in seconds"),
-            Self::TooManyCpus { line } => {
-                write!(f, "line {line} has a CPU that is not among {CPUS_MAX}")
-            }
-            Self::NoEvents => f.write_str("there is no event in the text"),
-            Self::UnknownProgram(Program::Pid(pid)) => {
-                write!(f, "process {pid} does nothing in the text")
-            }
-            Self::UnknownProgram(Program::Name(name)) => {
-                write!(f, "`{}` does nothing in the text", excerpt(name))
-            }
-        }
-    }
-}
-
-impl Error for ImportError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Read(error) | Self::Write(error) => Some(error),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Who flushes beside whom: processes that all flush at the same time, and threads that flush
 //! beside others that only compute.
 
-use shootdown_program::operation::{Operation, ProgramId, Start, Steps, Workload};
+use shootdown_program::operation::{Operation, ProgramId, Steps, Workload};
+
+use super::parts::{start_all, steps};
 
 use super::{Kind, Loop, Tasks};
 
@@ -28,22 +30,17 @@ impl Workload for Crowd {
         format!("{}-{}x{}-threads", self.kind.name(), self.processes, self.threads)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { kind, processes, threads, iterations, seed } = *self;
         // The first thread of each starts the others, and waits for them.
         let size = 1 + threads;
         if program == ProgramId(0) {
             let all = (0..processes).map(move |process| ProgramId(1 + process * size));
-            let start = all.clone().map(Operation::Fork);
-            return Box::new([Operation::Begin].into_iter().chain(start).chain(join(all)));
+            return start_all(all, Operation::Fork);
         }
         if (program.0 - 1).is_multiple_of(size) {
             let others = (1..size).map(move |thread| ProgramId(program.0 + thread));
-            return Box::new(others.clone().map(Operation::Spawn).chain(join(others)));
+            return steps![others.clone().map(Operation::Spawn), others.map(Operation::Join)];
         }
         Loop { kind, tasks: Tasks::Threads, count: threads, iterations, seed }.steps(program)
     }
@@ -68,23 +65,13 @@ impl Workload for Beside {
         format!("madvise-beside-{}", self.others)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { others, iterations, compute_ns, seed } = *self;
         if program.0 > 1 {
             let compute = (0..iterations).map(move |_| Operation::Compute(compute_ns));
-            return Box::new(compute.chain([Operation::End { iterations }]));
+            return steps![compute, [Operation::End { iterations }]];
         }
         let (kind, tasks) = (Kind::Madvise, Tasks::Threads);
         Loop { kind, tasks, count: 1 + others, iterations, seed }.steps(program)
     }
-}
-
-fn join(
-    programs: impl Iterator<Item = ProgramId> + 'static,
-) -> impl Iterator<Item = Operation> + 'static {
-    programs.map(Operation::Join)
 }

@@ -9,10 +9,8 @@
 //! A fault there brings up to 16 neighbours of a page of a file along, and here one page, so that
 //! pages which are read are as many here as faults were there. No flush depends on it.
 
-use core::ops::Range;
-
 use shootdown_program::operation::{
-    Access, AreaId, ByAddress, Entry, FileId, Filling, Mapping, Operation, Permission,
+    Access, AreaId, Entry, FileId, Filling, Mapping, Operation, Permission, RawAddress,
 };
 
 /// A program, with its linker and libraries.
@@ -75,30 +73,13 @@ const STACK_END: u64 = STACK_TOP - STACK_SHIFT;
 /// How much room it is given at once (`setup_arg_pages`: 128 KiB).
 const STACK_PAGES: u64 = 32;
 
-pub(super) const fn touch(area: AreaId, pages: Range<u64>, access: Access) -> Operation {
-    Operation::Touch { area, pages, access }
-}
-
-pub(super) const fn map(
-    area: AreaId,
-    pages: u64,
-    permission: Permission,
-    mapping: Mapping,
-) -> Operation {
-    Operation::Map { area, pages, permission, mapping }
-}
-
-pub(super) const fn map_own(area: AreaId, pages: u64) -> Operation {
-    map(area, pages, Permission::ReadWrite, Mapping::Anonymous)
-}
-
 /// Writes to the last so many pages of the stack: those that were written before.
 pub(super) fn write_stack(pages: u64) -> impl Iterator<Item = Operation> {
     (STACK_END - pages..STACK_END).rev().map(|page| use_stack(page, Access::Write))
 }
 
 const fn use_stack(page: u64, access: Access) -> Operation {
-    Operation::ByAddress(ByAddress::Fault { page, access, entry: Entry::Absent })
+    Operation::RawAddress(RawAddress::Fault { page, access, entry: Entry::Absent })
 }
 
 impl Program {
@@ -121,22 +102,25 @@ impl Program {
         }
         if self.linker == Linker::Glibc {
             steps.extend([
-                map(CACHE, 10, Permission::Read, Mapping::PrivateFile(CACHE_FILE)),
-                touch(CACHE, 0..3, Access::Read),
+                Operation::map(CACHE, 10, Permission::Read, Mapping::PrivateFile(CACHE_FILE)),
+                Operation::read(CACHE, 0..3),
             ]);
         }
         for index in libraries {
             steps.extend(self.load_library(index));
         }
-        steps.extend([map_own(THREAD, 3), touch(THREAD, 0..1, Access::Write)]);
+        steps.extend([Operation::map_own(THREAD, 3), Operation::write(THREAD, 0..1)]);
         for index in indices {
             steps.extend(self.relocate(index));
         }
         if self.linker == Linker::Glibc {
-            steps.push(Operation::Unmap { area: CACHE, pages: 0..10 });
+            steps.push(Operation::unmap(CACHE, 0..10));
         }
         let heap_pages = self.heap_pages;
-        steps.extend([map_own(HEAP, 2 * heap_pages), touch(HEAP, 0..heap_pages, Access::Write)]);
+        steps.extend([
+            Operation::map_own(HEAP, 2 * heap_pages),
+            Operation::write(HEAP, 0..heap_pages),
+        ]);
         steps.extend(write_stack(4));
         steps
     }
@@ -162,17 +146,17 @@ impl Program {
         let all_pages = text_pages + data_pages;
         let mut steps = vec![Operation::SystemCall];
         if self.linker == Linker::Uclibc {
-            steps.extend([map_own(header, 1), touch(header, 0..1, Access::Write)]);
+            steps.extend([Operation::map_own(header, 1), Operation::write(header, 0..1)]);
         }
         steps.extend([
             Operation::SystemCall,
-            map(room, all_pages, Permission::None, Mapping::Anonymous),
-            Operation::Unmap { area: room, pages: 0..text_pages },
-            Operation::Unmap { area: room, pages: text_pages..all_pages },
+            Operation::map(room, all_pages, Permission::None, Mapping::Anonymous),
+            Operation::unmap(room, 0..text_pages),
+            Operation::unmap(room, text_pages..all_pages),
         ]);
         steps.extend(self.map_object(index));
         if self.linker == Linker::Uclibc {
-            steps.push(Operation::Unmap { area: header, pages: 0..1 });
+            steps.push(Operation::unmap(header, 0..1));
         }
         steps
     }
@@ -182,11 +166,11 @@ impl Program {
         let [text, data, zeros] = areas(index);
         let file = Mapping::PrivateFile(FileId(self.file + index));
         let mut steps = vec![
-            map(text, object.text_pages, Permission::Read, file),
-            map(data, object.data_pages, Permission::ReadWrite, file),
+            Operation::map(text, object.text_pages, Permission::Read, file),
+            Operation::map(data, object.data_pages, Permission::ReadWrite, file),
         ];
         if object.zero_pages > 0 {
-            steps.push(map_own(zeros, object.zero_pages));
+            steps.push(Operation::map_own(zeros, object.zero_pages));
         }
         steps
     }
@@ -197,16 +181,15 @@ impl Program {
         let sealed = object.sealed_pages;
         let read_first = sealed..sealed + object.read_first_pages;
         let mut steps = vec![
-            touch(text, 0..object.used_pages, Access::Read),
-            touch(data, read_first, Access::Read),
-            touch(data, 0..object.data_pages, Access::Write),
+            Operation::read(text, 0..object.used_pages),
+            Operation::read(data, read_first),
+            Operation::write(data, 0..object.data_pages),
         ];
         if object.zero_pages > 0 {
-            steps.push(touch(zeros, 0..1, Access::Write));
+            steps.push(Operation::write(zeros, 0..1));
         }
         if sealed > 0 && self.linker == Linker::Glibc {
-            let permission = Permission::Read;
-            steps.push(Operation::Protect { area: data, pages: 0..sealed, permission });
+            steps.push(Operation::protect(data, 0..sealed, Permission::Read));
         }
         steps
     }
@@ -216,7 +199,7 @@ impl Program {
 /// it there, and gives it room.
 fn stack() -> [Operation; 4] {
     let map = |pages| {
-        Operation::ByAddress(ByAddress::Map {
+        Operation::RawAddress(RawAddress::Map {
             pages,
             permission: Permission::ReadWrite,
             mapping: Mapping::Anonymous,
@@ -228,7 +211,7 @@ fn stack() -> [Operation; 4] {
     [
         map(from.clone()),
         use_stack(from.start, Access::Write),
-        Operation::ByAddress(ByAddress::Move { from, to }),
+        Operation::RawAddress(RawAddress::Move { from, to }),
         map(room),
     ]
 }

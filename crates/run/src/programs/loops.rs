@@ -3,9 +3,9 @@
 
 use shootdown_sim::Rng;
 
-use shootdown_program::operation::{
-    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
-};
+use shootdown_program::operation::{AreaId, Operation, Permission, ProgramId, Steps, Workload};
+
+use super::parts::{start_all, steps};
 
 /// What a task does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,35 +89,28 @@ impl Workload for Loop {
         format!("{}-{}-{}", self.kind.name(), self.count, self.tasks.name())
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         if program == ProgramId(0) {
-            let (tasks, start) = (1..=self.count, self.tasks);
-            let begin = tasks.clone().map(move |task| start.start(ProgramId(task)));
-            let end = tasks.map(|task| Operation::Join(ProgramId(task)));
-            return Box::new([Operation::Begin].into_iter().chain(begin).chain(end));
+            let tasks = self.tasks;
+            return start_all((1..=self.count).map(ProgramId), move |task| tasks.start(task));
         }
         let area = AreaId(program.0);
         let iterations = self.iterations;
-        let own_area = |pages| Operation::Map {
-            area,
-            pages,
-            permission: Permission::ReadWrite,
-            mapping: Mapping::Anonymous,
-        };
         let body: Steps = match self.kind {
-            Kind::Madvise => once_and_then(own_area(256), iterations, madvise(area)),
-            Kind::PageFault => once_and_then(own_area(64), iterations, page_fault(area)),
-            Kind::Mprotect => once_and_then(own_area(1), iterations, mprotect(area)),
+            Kind::Madvise => {
+                once_and_then(Operation::map_own(area, 256), iterations, madvise(area))
+            }
+            Kind::PageFault => {
+                once_and_then(Operation::map_own(area, 64), iterations, page_fault(area))
+            }
+            Kind::Mprotect => {
+                once_and_then(Operation::map_own(area, 1), iterations, mprotect(area))
+            }
             Kind::Mmap => Box::new((0..iterations).flat_map(mmap(area))),
             Kind::ContextSwitch => context_switch(program, iterations),
         };
         let head_start = Rng::stream(self.seed, u64::from(program.0)).below(20_000);
-        let begin = [Operation::Compute(head_start)].into_iter();
-        Box::new(begin.chain(body).chain([Operation::End { iterations }]))
+        steps![[Operation::Compute(head_start)], body, [Operation::End { iterations }]]
     }
 }
 
@@ -129,11 +122,7 @@ fn once_and_then<I>(
 where
     I: IntoIterator<Item = Operation> + 'static,
 {
-    Box::new([first].into_iter().chain((0..iterations).flat_map(turn)))
-}
-
-fn touch(area: AreaId, pages: core::ops::Range<u64>, access: Access) -> Operation {
-    Operation::Touch { area, pages, access }
+    steps![[first], (0..iterations).flat_map(turn)]
 }
 
 fn madvise(area: AreaId) -> impl FnMut(u64) -> [Operation; 3] {
@@ -141,24 +130,24 @@ fn madvise(area: AreaId) -> impl FnMut(u64) -> [Operation; 3] {
         let page = turn % 256;
         let pages = page..page + 1;
         [
-            touch(area, pages.clone(), Access::Write),
-            Operation::Discard { area, pages: pages.clone() },
-            touch(area, pages, Access::Read),
+            Operation::write(area, pages.clone()),
+            Operation::discard(area, pages.clone()),
+            Operation::read(area, pages),
         ]
     }
 }
 
 fn page_fault(area: AreaId) -> impl FnMut(u64) -> [Operation; 2] {
-    move |_| [touch(area, 0..64, Access::Write), Operation::Discard { area, pages: 0..64 }]
+    move |_| [Operation::write(area, 0..64), Operation::discard(area, 0..64)]
 }
 
 fn mprotect(area: AreaId) -> impl FnMut(u64) -> [Operation; 4] {
     move |_| {
-        let protect = |permission| Operation::Protect { area, pages: 0..1, permission };
+        let protect = |permission| Operation::protect(area, 0..1, permission);
         [
-            touch(area, 0..1, Access::Write),
+            Operation::write(area, 0..1),
             protect(Permission::Read),
-            touch(area, 0..1, Access::Read),
+            Operation::read(area, 0..1),
             protect(Permission::ReadWrite),
         ]
     }
@@ -166,16 +155,7 @@ fn mprotect(area: AreaId) -> impl FnMut(u64) -> [Operation; 4] {
 
 fn mmap(area: AreaId) -> impl FnMut(u64) -> [Operation; 3] {
     move |_| {
-        [
-            Operation::Map {
-                area,
-                pages: 16,
-                permission: Permission::ReadWrite,
-                mapping: Mapping::Anonymous,
-            },
-            touch(area, 0..16, Access::Write),
-            Operation::Unmap { area, pages: 0..16 },
-        ]
+        [Operation::map_own(area, 16), Operation::write(area, 0..16), Operation::unmap(area, 0..16)]
     }
 }
 

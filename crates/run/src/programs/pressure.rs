@@ -7,6 +7,8 @@ use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
 
+use super::parts::steps;
+
 /// So many pages are used between two looks at whether the timeslice is over.
 const CHUNK: u64 = 16;
 
@@ -16,10 +18,6 @@ fn touch_all(area: AreaId, pages: u64, access: Access) -> impl Iterator<Item = O
         pages: first..pages.min(first + CHUNK),
         access,
     })
-}
-
-fn map(area: AreaId, pages: u64, mapping: Mapping) -> Operation {
-    Operation::Map { area, pages, permission: Permission::ReadWrite, mapping }
 }
 
 /// mmtests' `wptlbflush`: a process writes 511 pages and forks children, each of which writes all
@@ -59,7 +57,7 @@ impl CopyOnWrite {
             let verify = touch_all(area, pages, Access::Read);
             touch_all(area, pages, Access::Write).chain(fork).chain(join).chain(verify)
         };
-        [map(area, pages, Mapping::Anonymous), Operation::Begin]
+        [Operation::map_own(area, pages), Operation::Begin]
             .into_iter()
             .chain((0..rounds).flat_map(round))
             .chain([Operation::End { iterations: rounds }])
@@ -73,7 +71,7 @@ impl CopyOnWrite {
         }
         let all = (1..=threads).map(move |thread| ProgramId(program.0 + thread));
         let spawn = all.clone().map(Operation::Spawn);
-        Box::new(writes.chain(spawn).chain(all.map(Operation::Join)))
+        steps![writes, spawn, all.map(Operation::Join)]
     }
 }
 
@@ -91,8 +89,9 @@ impl Workload for CopyOnWrite {
         match program {
             Self::PARENT => Box::new(self.parent()),
             Self::READER => {
-                let map = map(file, self.file_pages, Mapping::SharedFile(FileId(0)));
-                Box::new([map].into_iter().chain(touch_all(file, self.file_pages, Access::Read)))
+                let (pages, mapping) = (self.file_pages, Mapping::SharedFile(FileId(0)));
+                let map = Operation::map(file, pages, Permission::ReadWrite, mapping);
+                steps![[map], touch_all(file, pages, Access::Read)]
             }
             _ => self.child_or_thread(program),
         }
@@ -146,7 +145,7 @@ impl Workload for PageMigration {
         let all = (1..=threads).map(ProgramId);
         if program == Self::MOVER {
             let area = |writer: ProgramId| AreaId(writer.0);
-            let maps = all.clone().map(move |writer| map(area(writer), pages, Mapping::Anonymous));
+            let maps = all.clone().map(move |writer| Operation::map_own(area(writer), pages));
             let fill =
                 all.clone().flat_map(move |writer| touch_all(area(writer), pages, Access::Write));
             let spawn = all.clone().map(Operation::Spawn);
@@ -163,14 +162,7 @@ impl Workload for PageMigration {
             };
             let end = Operation::End { iterations: rounds * pages * u64::from(threads) };
             let join = all.map(Operation::Join);
-            return Box::new(
-                maps.chain(fill)
-                    .chain(spawn)
-                    .chain([Operation::Begin])
-                    .chain(moves)
-                    .chain([end])
-                    .chain(join),
-            );
+            return steps![maps, fill, spawn, [Operation::Begin], moves, [end], join];
         }
         let area = AreaId(program.0);
         let lap = move |_| {
@@ -179,7 +171,7 @@ impl Workload for PageMigration {
                 .chain((sleep_ns != 0).then_some(Operation::Sleep(sleep_ns)))
         };
         let head_start = Rng::stream(seed, u64::from(program.0)).below(20_000);
-        let begin = [Operation::Compute(head_start)].into_iter();
-        Box::new(begin.chain((0..laps).flat_map(lap)).chain([Operation::End { iterations: 0 }]))
+        let laps = (0..laps).flat_map(lap);
+        steps![[Operation::Compute(head_start)], laps, [Operation::End { iterations: 0 }]]
     }
 }

@@ -3,9 +3,9 @@
 
 use shootdown_sim::Rng;
 
-use shootdown_program::operation::{
-    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
-};
+use shootdown_program::operation::{AreaId, Operation, ProgramId, Steps, Workload};
+
+use super::parts::{start_all, steps};
 
 /// Processes of one thread each, the same number bound to each CPU. In each turn a process reads
 /// its working set, computes, and gives the CPU to the next one.
@@ -51,36 +51,23 @@ impl Workload for TimeShared {
         format!("time-shared-{processes}-{flushes}")
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         if program == ProgramId(0) {
             let all = (1..=self.cpus * self.processes).map(ProgramId);
-            let start = all.clone().map(Operation::Fork);
-            let join = all.map(Operation::Join);
-            return Box::new([Operation::Begin].into_iter().chain(start).chain(join));
+            return start_all(all, Operation::Fork);
         }
         let Self { turns, pages, compute_ns, turns_per_flush, .. } = *self;
         let (area, padding) = (AreaId(0), AreaId(1));
-        let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
-        let write = move |pages| Operation::Touch { area, pages, access: Access::Write };
         let mut random = Rng::stream(self.seed, u64::from(program.0));
         let start = [
             Operation::Migrate(self.cpu(program)),
-            Operation::Map {
-                area: padding,
-                pages: u64::from(program.0) * pages,
-                permission,
-                mapping,
-            },
-            Operation::Map { area, pages, permission, mapping },
-            write(0..pages),
+            Operation::map_own(padding, u64::from(program.0) * pages),
+            Operation::map_own(area, pages),
+            Operation::write(area, 0..pages),
         ];
         let first_flush = move |flush: u64| {
             let pages = flush % pages..flush % pages + 1;
-            [Operation::Discard { area, pages: pages.clone() }, write(pages)]
+            [Operation::discard(area, pages.clone()), Operation::write(area, pages)]
         };
         let first_flushes = (0..Self::FIRST_FLUSHES).flat_map(first_flush);
         let head_start = [Operation::Compute(random.below(20_000))];
@@ -88,21 +75,14 @@ impl Workload for TimeShared {
         let turn = move |turn: u64| {
             let page = turn % pages;
             let flushes = turns_per_flush != 0 && turn % turns_per_flush == flushing_turn;
-            let discard = flushes.then_some(Operation::Discard { area, pages: page..page + 1 });
-            let read = Operation::Touch { area, pages: 0..pages, access: Access::Read };
+            let discard = flushes.then_some(Operation::discard(area, page..page + 1));
+            let read = Operation::read(area, 0..pages);
             [Some(read), Some(Operation::Compute(compute_ns)), discard, Some(Operation::Yield)]
                 .into_iter()
                 .flatten()
         };
         let end = [Operation::End { iterations: turns }];
-        Box::new(
-            start
-                .into_iter()
-                .chain(first_flushes)
-                .chain(head_start)
-                .chain((0..turns).flat_map(turn))
-                .chain(end),
-        )
+        steps![start, first_flushes, head_start, (0..turns).flat_map(turn), end]
     }
 }
 

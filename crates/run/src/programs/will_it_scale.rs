@@ -4,8 +4,10 @@
 
 use crate::programs::Tasks;
 use shootdown_program::operation::{
-    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
+    AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
+
+use super::parts::{start_all, steps};
 
 /// What a task does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,39 +83,27 @@ impl Workload for WillItScale {
         format!("{}-{}-{}", self.case.name(), self.count, self.tasks.name())
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { case, tasks, count, pages, rounds } = *self;
         if program == ProgramId(0) {
-            let all = (1..=count).map(ProgramId);
-            let start = all.clone().map(move |task| tasks.start(task));
-            let join = all.map(Operation::Join);
-            return Box::new([Operation::Begin].into_iter().chain(start).chain(join));
+            return start_all((1..=count).map(ProgramId), move |task| tasks.start(task));
         }
         let area = AreaId(program.0);
-        let touch = move |pages, access| Operation::Touch { area, pages, access };
         let round = move || {
-            let map = Operation::Map {
-                area,
-                pages,
-                permission: Permission::ReadWrite,
-                mapping: case.mapping(FileId(program.0)),
-            };
+            let mapping = case.mapping(FileId(program.0));
+            let map = Operation::map(area, pages, Permission::ReadWrite, mapping);
             let work: Steps = if case.flushes_each_page() {
                 Box::new((0..pages).flat_map(move |page| {
                     let page = page..page + 1;
-                    let discard = Operation::Discard { area, pages: page.clone() };
-                    [touch(page.clone(), Access::Write), discard, touch(page, Access::Read)]
+                    let discard = Operation::discard(area, page.clone());
+                    [Operation::write(area, page.clone()), discard, Operation::read(area, page)]
                 }))
             } else {
-                Box::new((0..pages).map(move |page| touch(page..page + 1, Access::Write)))
+                Box::new((0..pages).map(move |page| Operation::write(area, page..page + 1)))
             };
-            [map].into_iter().chain(work).chain([Operation::Unmap { area, pages: 0..pages }])
+            [map].into_iter().chain(work).chain([Operation::unmap(area, 0..pages)])
         };
         let work = (0..rounds).flat_map(move |_| round());
-        Box::new(work.chain([Operation::End { iterations: rounds * pages }]))
+        steps![work, [Operation::End { iterations: rounds * pages }]]
     }
 }

@@ -283,7 +283,7 @@ impl Replay {
                 let process = held.running.and_then(|running| self.process(running.space));
                 if let Some(process) = process {
                     let memory = ProcessMemory::new(&*self.kernel, &process);
-                    memory.perform_by_address(operation.clone())?;
+                    memory.perform_raw(operation.clone())?;
                 }
             }
             Action::Spawn { task, space } => self.spawn(*task, *space, held)?,

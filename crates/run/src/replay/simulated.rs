@@ -20,8 +20,8 @@ use super::survey::{PROGRESS_RECORDS, Survey};
 
 /// Turns a recording, of which `survey` was made, into the programs of its threads.
 ///
-/// Threads begin up to a microsecond later than recorded, and their computations and sleeps take
-/// up to 1.6 % more or less, by random numbers from `seed`: the order of two events is often chance.
+/// Threads begin up to a microsecond later than recorded, and their computations and sleeps take up
+/// to 1.6 % more or less, by random numbers from `seed`: the order of two events is often chance.
 /// `progress` is called now and then with the number of records that were read.
 ///
 /// # Errors
@@ -102,7 +102,7 @@ impl Sorter {
             }
             Action::Wake { task, .. } => self.slept(*task, step.at_ns),
             Action::Memory(operation) if is_recorded => {
-                self.push(step.task, Operation::ByAddress(operation.clone()));
+                self.push(step.task, Operation::RawAddress(operation.clone()));
             }
             Action::Spawn { task, space } if is_recorded => {
                 let shares = self.spaces.get(&step.task) == Some(space);

@@ -15,7 +15,7 @@ use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
 
 use shootdown_program::operation::{
-    Access, ByAddress, Entry, FileId, Filling, Mapping, Permission,
+    Access, Entry, FileId, Filling, Mapping, Permission, RawAddress,
 };
 use shootdown_recording::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
@@ -46,7 +46,7 @@ pub(crate) enum Action {
     /// The CPU is found to run another task, and from now on does.
     Switch { next: TaskId, left: Left },
     /// The task changes or uses memory.
-    Memory(ByAddress),
+    Memory(RawAddress),
     /// The task makes another, in its own space or in a copy of it.
     Spawn { task: TaskId, space: SpaceId },
     /// The task goes on in a new space.
@@ -226,33 +226,33 @@ impl<'r> Steps<'r> {
     fn effect(&mut self, task: TaskId, call: &Call, at: u64) -> Option<Action> {
         let operation = match *call {
             Call::Map { length, protection, flags, .. } => map(at, length, protection, flags),
-            Call::Unmap { address, length } => ByAddress::Unmap(pages(address, length)),
+            Call::Unmap { address, length } => RawAddress::Unmap(pages(address, length)),
             Call::Protect { address, length, protection } => {
                 let permission = permission(protection);
-                ByAddress::Protect { pages: pages(address, length), permission }
+                RawAddress::Protect { pages: pages(address, length), permission }
             }
             Call::Advise { address, length, advice } => match advice {
                 linux::MADV_DONTNEED | linux::MADV_REMOVE | linux::MADV_DONTNEED_LOCKED => {
-                    ByAddress::Discard(pages(address, length))
+                    RawAddress::Discard(pages(address, length))
                 }
-                linux::MADV_FREE => ByAddress::Offer(pages(address, length)),
+                linux::MADV_FREE => RawAddress::Offer(pages(address, length)),
                 _ => return None,
             },
             Call::Remap { address, old_length, new_length, .. } => {
-                ByAddress::Move { from: pages(address, old_length), to: pages(at, new_length) }
+                RawAddress::Move { from: pages(address, old_length), to: pages(at, new_length) }
             }
             Call::Break { .. } => {
                 let space = self.tracker.task(task)?.space;
                 let before = self.heap_ends.insert(space, at)?;
                 let (old, new) = (page_after(before), page_after(at));
                 match old < new {
-                    true => ByAddress::Map {
+                    true => RawAddress::Map {
                         pages: old..new,
                         permission: Permission::ReadWrite,
                         mapping: Mapping::Anonymous,
                         filling: Filling::OnDemand,
                     },
-                    false if new < old => ByAddress::Unmap(new..old),
+                    false if new < old => RawAddress::Unmap(new..old),
                     false => return None,
                 }
             }
@@ -261,7 +261,7 @@ impl<'r> Steps<'r> {
     }
 }
 
-fn map(address: u64, length: u64, protection: u32, flags: u32) -> ByAddress {
+fn map(address: u64, length: u64, protection: u32, flags: u32) -> RawAddress {
     let is_shared = flags & linux::MAP_SHARED != 0;
     let mapping = match (flags & linux::MAP_ANONYMOUS != 0, is_shared) {
         (true, false) => Mapping::Anonymous,
@@ -273,11 +273,11 @@ fn map(address: u64, length: u64, protection: u32, flags: u32) -> ByAddress {
         _ => Filling::AtOnce,
     };
     let pages = pages(address, length);
-    ByAddress::Map { pages, permission: permission(protection), mapping, filling }
+    RawAddress::Map { pages, permission: permission(protection), mapping, filling }
 }
 
-const fn fault(address: u64, code: FaultCode) -> ByAddress {
-    ByAddress::Fault {
+const fn fault(address: u64, code: FaultCode) -> RawAddress {
+    RawAddress::Fault {
         page: address / PAGE_BYTES,
         access: if code.is_write() { Access::Write } else { Access::Read },
         entry: if code.was_present() { Entry::Refusing } else { Entry::Absent },

@@ -4,7 +4,7 @@ use std::fmt;
 
 use shootdown_program::Workload;
 use shootdown_program::operation::{
-    Access, AreaId, ByAddress, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId,
+    Access, AreaId, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId, RawAddress,
     Start, Steps,
 };
 use shootdown_sim::Rng;
@@ -198,9 +198,9 @@ impl Maker {
     fn use_again(&mut self, thread: ProgramId) {
         let page = self.addresses(1).start;
         for _ in 0..16 {
-            let touch = ByAddress::Fault { page, access: self.access(), entry: Entry::Absent };
+            let touch = RawAddress::Fault { page, access: self.access(), entry: Entry::Absent };
             let compute = Operation::Compute(self.below(8000));
-            self.steps.extend([Operation::ByAddress(touch), compute].map(|step| (thread, step)));
+            self.steps.extend([Operation::RawAddress(touch), compute].map(|step| (thread, step)));
         }
     }
 
@@ -223,7 +223,7 @@ impl Maker {
 
     fn touch_by_address(&mut self) -> Operation {
         let (page, access) = (self.addresses(1).start, self.access());
-        Operation::ByAddress(ByAddress::Fault { page, access, entry: Entry::Absent })
+        Operation::RawAddress(RawAddress::Fault { page, access, entry: Entry::Absent })
     }
 
     /// A block of pages, some of which are written, becomes a large page; when others have had time
@@ -231,30 +231,30 @@ impl Maker {
     fn make_large(&mut self, thread: ProgramId) {
         let (pages, wait_ns) = (self.block(), self.below(20) * 1000);
         let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
-        let by_address = Operation::ByAddress;
-        let map = ByAddress::Map {
+        let by_address = Operation::RawAddress;
+        let map = RawAddress::Map {
             pages: pages.clone(),
             permission,
             mapping,
             filling: Filling::OnDemand,
         };
         let written = (0..8).map(|page| pages.start + page).chain([pages.end - 3]);
-        let write = |page| ByAddress::Fault { page, access: Access::Write, entry: Entry::Absent };
+        let write = |page| RawAddress::Fault { page, access: Access::Write, entry: Entry::Absent };
         let begin = [map].into_iter().chain(written.map(write)).map(by_address);
-        let end = [Operation::Compute(wait_ns), by_address(ByAddress::Collapse(pages.clone()))];
+        let end = [Operation::Compute(wait_ns), by_address(RawAddress::Collapse(pages.clone()))];
         self.steps.extend(begin.chain(end).map(|step| (thread, step)));
     }
 
-    fn change_block(&mut self) -> ByAddress {
+    fn change_block(&mut self) -> RawAddress {
         let (pages, permission) = (self.block(), Permission::ReadWrite);
         match self.below(12) {
-            0..6 => ByAddress::Collapse(pages),
-            6 => ByAddress::Unmap(pages),
-            7 => ByAddress::Discard(pages),
-            8 => ByAddress::Protect { pages, permission: Permission::Read },
-            9 => ByAddress::Protect { pages, permission },
-            10 => ByAddress::Move { from: pages, to: self.block() },
-            _ => ByAddress::MovePages { pages, node: self.below(NODES) as usize },
+            0..6 => RawAddress::Collapse(pages),
+            6 => RawAddress::Unmap(pages),
+            7 => RawAddress::Discard(pages),
+            8 => RawAddress::Protect { pages, permission: Permission::Read },
+            9 => RawAddress::Protect { pages, permission },
+            10 => RawAddress::Move { from: pages, to: self.block() },
+            _ => RawAddress::MovePages { pages, node: self.below(NODES) as usize },
         }
     }
 
@@ -265,11 +265,11 @@ impl Maker {
 
     fn change_by_address(&mut self) -> Operation {
         if self.sizes == Sizes::Large && self.below(4) == 0 {
-            return Operation::ByAddress(self.change_block());
+            return Operation::RawAddress(self.change_block());
         }
         if self.below(8) == 0 {
             let (pages, node) = (self.addresses(BY_ADDRESS_PAGES), self.below(NODES) as usize);
-            return Operation::ByAddress(ByAddress::MovePages { pages, node });
+            return Operation::RawAddress(RawAddress::MovePages { pages, node });
         }
         let pages = self.addresses(6);
         let filling = Filling::OnDemand;
@@ -279,14 +279,14 @@ impl Maker {
             _ => Mapping::Anonymous,
         };
         let permission = Permission::ReadWrite;
-        Operation::ByAddress(match self.below(12) {
-            0..2 => ByAddress::Map { pages, permission, mapping, filling },
-            2 => ByAddress::Unmap(pages),
-            3..5 => ByAddress::Protect { pages, permission },
-            5 => ByAddress::Protect { pages, permission: Permission::Read },
-            6..8 => ByAddress::Discard(pages),
-            8..10 => ByAddress::Offer(pages),
-            _ => ByAddress::Move { to: self.target(&pages), from: pages },
+        Operation::RawAddress(match self.below(12) {
+            0..2 => RawAddress::Map { pages, permission, mapping, filling },
+            2 => RawAddress::Unmap(pages),
+            3..5 => RawAddress::Protect { pages, permission },
+            5 => RawAddress::Protect { pages, permission: Permission::Read },
+            6..8 => RawAddress::Discard(pages),
+            8..10 => RawAddress::Offer(pages),
+            _ => RawAddress::Move { to: self.target(&pages), from: pages },
         })
     }
 

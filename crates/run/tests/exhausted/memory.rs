@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::slice::from_ref;
 
 use shootdown_program::operation::{
-    Access, ByAddress, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId,
+    Access, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId, RawAddress,
 };
 use shootdown_program::{OnFault, StepError};
 use shootdown_run::{Limits, Memory, Outcome, RunError};
@@ -77,12 +77,12 @@ fn memory_is_out_only_when_all_pages_of_files_are_taken() {
 /// What needs memory at once ends the run with the same message.
 #[test]
 fn out_of_memory_in_a_fork_a_move_or_a_page_table_is_said_as_in_a_fault() {
-    let by_address = Operation::ByAddress;
+    let by_address = Operation::RawAddress;
     let (to, elsewhere) = (1 << 30, by_address(fault(1 << 31, Access::Read)));
     let area = map_at(0x4000..0x4010);
     let before = [by_address(area), by_address(fault(0x4001, Access::Write))];
     let pages = pages_left(LIMITS, &before);
-    let go = by_address(ByAddress::Move { from: 0x4000..0x4010, to: to..to + 16 });
+    let go = by_address(RawAddress::Move { from: 0x4000..0x4010, to: to..to + 16 });
     for (step, expected) in [
         (Operation::Fork(ProgramId(5)), StepError::OutOfMemory),
         (go, StepError::OutOfMemory),
@@ -99,21 +99,21 @@ fn out_of_memory_in_a_fork_a_move_or_a_page_table_is_said_as_in_a_fault() {
 /// What only makes things better, or may fail, is left undone, and everything stays as it was.
 #[test]
 fn without_memory_pages_stay_small_or_large_where_they_are_and_as_they_are() {
-    let by_address = Operation::ByAddress;
+    let by_address = Operation::RawAddress;
     let small = [by_address(map_at(BLOCK)), by_address(fault(BLOCK.start + 7, Access::Write))];
-    let collapse = by_address(ByAddress::Collapse(BLOCK));
+    let collapse = by_address(RawAddress::Collapse(BLOCK));
     let large = [&small[..], from_ref(&collapse)].concat();
     let part = BLOCK.start + 3..BLOCK.start + 9;
     let permission = Permission::Read;
     let changes = [
         (&small[..], collapse),
-        (&small[..], by_address(ByAddress::MovePages { pages: BLOCK, node: 0 })),
-        (&small[..], by_address(ByAddress::MovePages { pages: BLOCK, node: 1 })),
-        (&large[..], by_address(ByAddress::MovePages { pages: BLOCK, node: 0 })),
-        (&large[..], by_address(ByAddress::Protect { pages: part.clone(), permission })),
-        (&large[..], by_address(ByAddress::Unmap(part.clone()))),
-        (&large[..], by_address(ByAddress::Discard(part.clone()))),
-        (&large[..], by_address(ByAddress::Offer(part))),
+        (&small[..], by_address(RawAddress::MovePages { pages: BLOCK, node: 0 })),
+        (&small[..], by_address(RawAddress::MovePages { pages: BLOCK, node: 1 })),
+        (&large[..], by_address(RawAddress::MovePages { pages: BLOCK, node: 0 })),
+        (&large[..], by_address(RawAddress::Protect { pages: part.clone(), permission })),
+        (&large[..], by_address(RawAddress::Unmap(part.clone()))),
+        (&large[..], by_address(RawAddress::Discard(part.clone()))),
+        (&large[..], by_address(RawAddress::Offer(part))),
     ];
     for (before, change) in changes {
         let pages = pages_left(LARGE_LIMITS, before);
@@ -128,11 +128,11 @@ fn without_memory_pages_stay_small_or_large_where_they_are_and_as_they_are() {
     }
 }
 
-fn map_at(pages: Range<u64>) -> ByAddress {
+fn map_at(pages: Range<u64>) -> RawAddress {
     let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
-    ByAddress::Map { pages, permission, mapping, filling: Filling::OnDemand }
+    RawAddress::Map { pages, permission, mapping, filling: Filling::OnDemand }
 }
 
-fn fault(page: u64, access: Access) -> ByAddress {
-    ByAddress::Fault { page, access, entry: Entry::Absent }
+fn fault(page: u64, access: Access) -> RawAddress {
+    RawAddress::Fault { page, access, entry: Entry::Absent }
 }

@@ -29,9 +29,11 @@ mod sites;
 mod system;
 mod tags;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use casts::Part;
@@ -234,38 +236,98 @@ fn is(program: Program, other: Program) -> bool {
     program as usize == other as usize
 }
 
-/// Three preemptions; two where three take minutes, which `cargo xtask soak` has.
-fn witnessed(program: Program) -> Search {
-    let long = is(program, move_roster_twice::<1>)
-        || is(program, expel_and_unhook::<1>)
-        || is(program, broadcast_while_another_renumbers::<1>);
-    Search::Witnessed(if long && !soaking() { 2 } else { 3 })
-}
-
-/// Whether there is time.
+/// Whether there is time: `cargo xtask soak` sets `SHOOTDOWN_SOAK`.
+///
+/// Without it, every program, cast and pair of roles still runs, with fewer preemptions.
+/// `docs/checking.md` says what runs where, and how long it takes.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }
 
-/// Runs all programs intact for which a search is given.
-fn all_right<const W: usize>(search: impl Fn(Program) -> Option<Search>) {
-    let mut wrong = Vec::new();
-    for (name, program) in programs::<W>() {
-        let Some(search) = search(program) else { continue };
-        let start = Instant::now();
-        match explore(search, move || program(Config::default())) {
-            Ok(runs) => println!("{runs:>8} runs {:>9.2?}  {name}, {search:?}", start.elapsed()),
-            Err(cause) => wrong.push((name, cause)),
-        }
+/// A search of one program, by name.
+struct Named {
+    name: String,
+    search: Search,
+    program: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Named {
+    fn new(
+        name: impl fmt::Debug,
+        search: Search,
+        program: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        Self { name: format!("{name:?}, {search:?}"), search, program: Box::new(program) }
     }
+}
+
+/// Calls `f` for every item, on as many threads as the host has CPUs.
+fn in_parallel<T: Send>(items: Vec<T>, f: impl Fn(T) + Sync) {
+    let items = Mutex::new(items.into_iter());
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(item) = next() {
+                    f(item);
+                }
+            });
+        }
+    });
+}
+
+/// Runs all searches, and asserts that nothing goes wrong.
+fn all_right(searches: Vec<Named>) {
+    let (start, count, all_runs) = (Instant::now(), searches.len(), AtomicUsize::new(0));
+    let wrong = Mutex::new(Vec::new());
+    in_parallel(searches, |Named { name, search, program }| {
+        let start = Instant::now();
+        match explore(search, program) {
+            Ok(runs) => {
+                println!("{runs:>8} runs {:>9.2?}  {name}", start.elapsed());
+                all_runs.fetch_add(runs, Relaxed);
+            }
+            Err(cause) => wrong.lock().unwrap().push((name, cause)),
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
     // The hook that keeps loom quiet keeps an assertion's message, too.
-    println!("wrong: {wrong:#?}");
+    println!("{count} searches, {all_runs:?} runs, {:.2?}; wrong: {wrong:#?}", start.elapsed());
     assert!(wrong.is_empty());
 }
 
+/// Finds the program that goes wrong with the fewest preemptions, and what goes wrong.
+///
+/// Most searches that find something end after milliseconds this way. With three preemptions from
+/// the start, loom first tries all that a late preemption can do.
+fn find_wrong(
+    programs: &[(&'static str, Program)],
+    config: Config,
+) -> Option<(&'static str, String)> {
+    (1..=3).flat_map(|most| [Search::Bounded(most), Search::Witnessed(most)]).find_map(|search| {
+        programs.iter().find_map(|&(name, program)| {
+            Some((name, explore(search, move || program(config)).err()?))
+        })
+    })
+}
+
+/// Searches of all programs intact.
+fn intact<const W: usize>(search: impl Fn(Program) -> Option<Search>) -> Vec<Named> {
+    let programs = programs::<W>().into_iter();
+    programs
+        .filter_map(|(name, program)| {
+            let search = search(program)?;
+            Some(Named::new(name, search, move || program(Config::default())))
+        })
+        .collect()
+}
+
 #[test]
-fn every_program_is_right_in_all_interleavings() {
-    all_right::<1>(|program| {
+fn every_program_is_right() {
+    all_right(intact::<1>(|program| {
+        if !soaking() {
+            return Some(Search::Bounded(2));
+        }
         if is(program, wait_for_each_other::<1>)
             || is(program, broadcast_while_another_renumbers::<1>)
         {
@@ -277,36 +339,42 @@ fn every_program_is_right_in_all_interleavings() {
         let endless = is(program, expel_and_unhook::<1>)
             || is(program, hold_back_after_roster_moved::<1>)
             || is(program, unmap_what_was_taken::<1>);
-        // Half a minute to two minutes each, together more than all others: `cargo xtask soak` has
-        // the time.
-        let long = is(program, move_roster_to_a_used_set::<1>)
-            || is(program, move_roster_while_switching::<1>)
-            || is(program, move_roster_while_registering::<1>)
-            || is(program, expel_by_broadcast::<1>);
-        let bounded = endless || long && !soaking();
-        Some(if bounded { Search::Bounded(3) } else { Search::Unbounded })
-    });
+        Some(if endless { Search::Bounded(3) } else { Search::Unbounded })
+    }));
 }
 
 #[test]
 fn every_program_is_right_with_witnesses() {
-    all_right::<1>(|program| Some(witnessed(program)));
+    all_right(intact::<1>(|program| {
+        // Ten seconds or more each with two preemptions, as long as all others together.
+        let long = is(program, move_roster_twice::<1>)
+            || is(program, expel_and_unhook::<1>)
+            || is(program, wait_for_each_other::<1>)
+            || is(program, broadcast_while_another_renumbers::<1>);
+        Some(Search::Witnessed(match soaking() {
+            true => 3,
+            false if long => 1,
+            false => 2,
+        }))
+    }));
 }
 
 #[test]
 fn every_program_is_right_with_sets_of_two_words() {
-    all_right::<2>(|program| {
-        let long = is(program, broadcast_while_another_renumbers::<2>);
-        (!long || soaking()).then_some(Search::Witnessed(2))
-    });
+    all_right(intact::<2>(|_| Some(Search::Witnessed(if soaking() { 2 } else { 1 }))));
 }
 
-/// Plays the parts, and asserts that nothing went wrong.
-fn cast_is_right(search: Search, parts: &'static [Part], config: Config) {
-    let start = Instant::now();
-    let result = explore(search, move || casts::play(parts, config));
-    println!("{parts:?}, {search:?}: {result:?} {:.2?}", start.elapsed());
-    assert!(result.is_ok());
+/// Searches of casts, with so many preemptions, or as many as `soak` says if there is time.
+fn casts(
+    casts: impl IntoIterator<Item = &'static [Part]>,
+    search: fn(usize) -> Search,
+    preemptions: usize,
+    soak: usize,
+    config: Config,
+) -> Vec<Named> {
+    let search = search(if soaking() { soak } else { preemptions });
+    let named = |parts| Named::new(parts, search, move || casts::play(parts, config));
+    casts.into_iter().map(named).collect()
 }
 
 /// Every two parts beside the flush, in an order that does not matter.
@@ -319,35 +387,30 @@ fn pairs() -> impl Iterator<Item = &'static [Part]> {
 
 #[test]
 fn every_cast_of_three_is_right() {
-    pairs().for_each(|parts| cast_is_right(Search::Bounded(3), parts, Config::default()));
+    all_right(casts(pairs(), Search::Bounded, 2, 3, Config::default()));
 }
 
 #[test]
 fn every_cast_of_three_is_right_with_witnesses() {
-    pairs().for_each(|parts| cast_is_right(Search::Witnessed(2), parts, Config::default()));
+    all_right(casts(pairs(), Search::Witnessed, 1, 2, Config::default()));
 }
 
 #[test]
 fn every_cast_of_three_is_right_with_broadcasts() {
-    let config = Config::default().with_broadcasts(6);
-    pairs().for_each(|parts| cast_is_right(Search::Bounded(2), parts, config));
+    all_right(casts(pairs(), Search::Bounded, 2, 2, Config::default().with_broadcasts(6)));
 }
 
 #[test]
 fn casts_of_four_are_right() {
-    // With three preemptions these take many minutes: `cargo xtask soak` has the time.
-    let preemptions = if soaking() { 3 } else { 2 };
     use Part::{Answer, FirstSwitch, Flush, GoOffline, MoveRoster, Resume, Switch};
-    let casts: [&[Part]; 5] = [
+    let of_four: [&[Part]; 5] = [
         &[Switch, Switch, Switch],
         &[Switch, Switch, Flush],
         &[Resume, Answer, Flush],
         &[FirstSwitch, MoveRoster, Answer],
         &[Switch, MoveRoster, GoOffline],
     ];
-    for parts in casts {
-        cast_is_right(Search::Bounded(preemptions), parts, Config::default());
-    }
+    all_right(casts(of_four, Search::Bounded, 1, 3, Config::default()));
 }
 
 #[test]
@@ -362,7 +425,7 @@ fn every_way_offline_needs_the_release() {
     ];
     let config = Config { broken: Some(Rule::LeaveOnlineRelease), ..Config::default() };
     for program in programs {
-        let cause = explore(Search::Witnessed(3), move || program(config)).unwrap_err();
+        let (_, cause) = find_wrong(&[("", program)], config).unwrap();
         assert!(cause.starts_with("Causality"), "{cause}");
     }
 }
@@ -371,35 +434,32 @@ fn every_way_offline_needs_the_release() {
 fn pinning_needs_its_rules() {
     for rule in [Rule::RenumberFence, Rule::TellDevices] {
         let config = Config { broken: Some(rule), ..Config::default() };
-        let result = explore(Search::Witnessed(3), move || pin_while_flushing::<1>(config));
-        assert!(result.is_err(), "{rule:?}");
+        let found = find_wrong(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
+        assert!(found.is_some(), "{rule:?}");
     }
 }
 
 #[test]
 fn each_rule_broken_makes_its_program_go_wrong() {
-    let mut survivors = Vec::new();
-    for &rule in Rule::ALL {
+    let survivors = Mutex::new(Vec::new());
+    in_parallel(Rule::ALL.to_vec(), |rule| {
         // `cargo xtask mutants` counts these lines.
         let Some((name, program)) = program_against::<1>(rule) else {
             println!("survived {rule:?}");
-            continue;
+            return;
         };
         let config = Config { broken: Some(rule), ..Config::default() };
         let start = Instant::now();
-        match explore(witnessed(program), move || program(config)) {
-            Ok(runs) => {
-                println!("survived {rule:?}: {name}, {runs} runs");
-                survivors.push((rule, runs));
-            }
-            Err(cause) => {
-                let (time, cause) = (start.elapsed(), cause.replace('\n', " "));
-                println!("killed {rule:?} by {name} in {time:.2?}: {cause}");
-                let expected = ["assertion", "Causality", "nobody is left", "Model exceeded"];
-                assert!(expected.iter().any(|start| cause.starts_with(start)), "the test is wrong");
-            }
-        }
-    }
-    println!("nobody noticed: {survivors:#?}");
+        let Some((_, cause)) = find_wrong(&[(name, program)], config) else {
+            println!("survived {rule:?}: {name}");
+            return survivors.lock().unwrap().push(rule);
+        };
+        let (time, cause) = (start.elapsed(), cause.replace('\n', " "));
+        println!("killed {rule:?} by {name} in {time:.2?}: {cause}");
+        let expected = ["assertion", "Causality", "nobody is left", "Model exceeded"];
+        assert!(expected.iter().any(|start| cause.starts_with(start)), "the test is wrong");
+    });
+    let survivors = survivors.into_inner().unwrap();
+    println!("not detected: {survivors:#?}");
     assert!(survivors.is_empty());
 }

@@ -4,14 +4,12 @@
 //! question, whether the rules suffice: it needs no idea of what could go wrong, and it found the
 //! ordering that is now [`LeaveOnlineRelease`](shootdown::Rule::LeaveOnlineRelease).
 
-use std::time::Instant;
-
 use shootdown::soft::{Config, Touch};
 use shootdown::{Batch, Extents, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
 use crate::system::{Cpu, Machine, System, page_at, switch};
-use crate::{Search, explore, soaking};
+use crate::{Named, Search, all_right, explore, soaking};
 
 /// What CPU 0 does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,44 +390,43 @@ fn play(role: Role, part: Part, config: Config) {
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
-/// Plays every role against every part, and asserts that nothing goes wrong.
-fn all_right(config: Config) {
-    // With three, witnesses take minutes: `cargo xtask soak` has them.
-    let searches = [Search::Bounded(3), Search::Witnessed(if soaking() { 3 } else { 2 })];
-    let (start, mut runs, mut count) = (Instant::now(), 0, 0);
-    let mut wrong = Vec::new();
+/// Searches of every role against every part, with up to two preemptions; with three, which take
+/// minutes, if there is time.
+fn searches(config: Config) -> Vec<Named> {
+    let preemptions = if soaking() { 3 } else { 2 };
+    let mut searches = Vec::new();
     for role in Role::ALL {
         let parts = Part::ALL.into_iter().filter(|part| !role.ends_space() || part.stays_lazy());
-        for (part, search) in parts.flat_map(|part| searches.map(|search| (part, search))) {
-            count += 1;
-            match explore(search, move || play(role, part, config)) {
-                Ok(more) => runs += more,
-                Err(cause) => wrong.push((role, part, search, cause)),
+        for part in parts {
+            for search in [Search::Bounded(preemptions), Search::Witnessed(preemptions)] {
+                let program = move || play(role, part, config);
+                searches.push(Named::new((role, part), search, program));
             }
         }
     }
-    println!("{count} searches, {runs} runs, {:.2?}; wrong: {wrong:#?}", start.elapsed());
-    assert!(wrong.is_empty());
+    searches
 }
 
 #[test]
 fn every_role_is_right_with_tags_per_cpu() {
-    all_right(Config::default());
+    all_right(searches(Config::default()));
 }
 
 #[test]
 fn every_role_is_right_with_broadcasts() {
-    all_right(Config::default().with_broadcasts(6));
+    all_right(searches(Config::default().with_broadcasts(6)));
 }
 
 #[test]
 fn every_role_is_right_with_global_tags() {
-    all_right(Config { broadcast: None, ..Config::default().with_broadcasts(6) });
+    let config = Config { broadcast: None, ..Config::default().with_broadcasts(6) };
+    all_right(searches(config));
 }
 
 #[test]
 fn every_role_is_right_with_renamed_tags() {
-    all_right(Config { tagging: Tagging::Renamed, tags: 3, ..Config::default() });
+    let config = Config { tagging: Tagging::Renamed, tags: 3, ..Config::default() };
+    all_right(searches(config));
 }
 
 /// The matrix is no better than what it notices: each of these rules broken shows in one place.

@@ -11,7 +11,7 @@ use shootdown::{CpuId, Extent, Extents, Root, Shootdown, Space};
 
 use crate::lifetimes::{COUNTED, SHOOT, With};
 use crate::platform::Loom;
-use crate::{Search, explore};
+use crate::{Named, Search, soaking};
 
 type Machine<const L: u8> = Soft<With<Loom, L>>;
 type Cpu<'e, const L: u8> = OnCpu<'e, With<Loom, L>>;
@@ -105,12 +105,18 @@ fn retire_beside<const L: u8>(system: &Arc<System<L>>, parts: &[Part<L>]) {
     system.was_reclaimed_once();
 }
 
-fn all_right(name: &str, program: fn()) {
-    for search in [Search::Unbounded, Search::Witnessed(3)] {
-        let result = explore(search, program);
-        println!("{name}, {search:?}: {result:?}");
-        assert!(result.is_ok(), "{name}");
-    }
+/// Runs programs, which have names: with up to two preemptions, or in all interleavings and with up
+/// to three if there is time.
+fn all_right(programs: &[(&str, fn())]) {
+    let searches: &[Search] = if soaking() {
+        &[Search::Unbounded, Search::Witnessed(3)]
+    } else {
+        &[Search::Bounded(3), Search::Witnessed(2)]
+    };
+    let named = programs.iter().flat_map(|&(name, program)| {
+        searches.iter().map(move |&search| Named::new(name, search, program))
+    });
+    crate::all_right(named.collect());
 }
 
 fn switch_away<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
@@ -129,17 +135,21 @@ fn come_and_go<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
 }
 
 #[test]
-fn a_space_that_is_shot_is_given_back_once() {
-    all_right("shot while leaving", || retire_while::<SHOOT>(&[switch_away]));
-    all_right("shot while idle", || retire_while::<SHOOT>(&[take_interrupt]));
-    all_right("shot while coming back", || retire_while::<SHOOT>(&[come_and_go]));
-    all_right("shot while leaving in the handler", retire_while_handler_leaves::<SHOOT>);
+fn shot_space_is_reclaimed_once() {
+    all_right(&[
+        ("shot while leaving", || retire_while::<SHOOT>(&[switch_away])),
+        ("shot while idle", || retire_while::<SHOOT>(&[take_interrupt])),
+        ("shot while coming back", || retire_while::<SHOOT>(&[come_and_go])),
+        ("shot while leaving in the handler", retire_while_handler_leaves::<SHOOT>),
+    ]);
 }
 
 #[test]
-fn a_space_that_is_counted_is_given_back_once() {
-    all_right("counted, leaving", || retire_while::<COUNTED>(&[switch_away]));
-    all_right("counted, two leaving", || retire_while::<COUNTED>(&[switch_away, switch_away]));
-    all_right("counted, staying", || retire_while::<COUNTED>(&[take_interrupt]));
-    all_right("counted, leaving in the handler", retire_while_handler_leaves::<COUNTED>);
+fn counted_space_is_reclaimed_once() {
+    all_right(&[
+        ("counted, leaving", || retire_while::<COUNTED>(&[switch_away])),
+        ("counted, two leaving", || retire_while::<COUNTED>(&[switch_away, switch_away])),
+        ("counted, staying", || retire_while::<COUNTED>(&[take_interrupt])),
+        ("counted, leaving in the handler", retire_while_handler_leaves::<COUNTED>),
+    ]);
 }

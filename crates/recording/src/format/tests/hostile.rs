@@ -118,7 +118,7 @@ fn unknown_kinds_of_a_newer_minor_version_are_skipped() {
     let known = samples::every_kind();
     let (mut payload, mut base) = (Vec::new(), Base::new(CPUS));
     for record in &known {
-        encode::encode(&mut payload, &mut base, record);
+        records::encode(&mut payload, &mut base, record);
         // An address, which is 0; a size with bytes beyond; two CPUs; an empty text; and a choice.
         payload.extend([99, 0, 0, 3, 1, 2, 0, 1, 0, 1]);
     }

@@ -11,9 +11,9 @@ use std::rc::Rc;
 use shootdown_sim::Rng;
 
 use super::base::Base;
-use super::decode::{Decoded, decode};
-use super::schema::{Treatment, kinds};
-use super::{Ended, Header, Invalid, ReadError, Reader, Source, Totals, Writer, encode};
+use super::records::{self, Decoded, decode, kinds};
+use super::schema::Treatment;
+use super::{Ended, Header, Invalid, ReadError, Reader, Source, Totals, Writer};
 use crate::record::{
     Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
 };
@@ -113,7 +113,7 @@ fn a_block_is_read_without_those_before_it() {
     for part in [first, second] {
         base.reset();
         out.clear();
-        part.iter().for_each(|record| encode::encode(&mut out, &mut base, record));
+        part.iter().for_each(|record| records::encode(&mut out, &mut base, record));
     }
     let (mut from, mut base) = (Cursor::new(&out, 0), Base::new(CPUS));
     for record in second {
@@ -129,7 +129,7 @@ fn every_kind_is_stepped_over_by_its_schema_alone() {
     let (mut out, mut base) = (Vec::new(), Base::new(CPUS));
     let unknown: Vec<_> = kinds().into_iter().map(|kind| Treatment::Skip(kind.fields)).collect();
     for record in samples::every_kind() {
-        encode::encode(&mut out, &mut base, &record);
+        records::encode(&mut out, &mut base, &record);
     }
     let (mut from, mut other) = (Cursor::new(&out, 0), Base::new(CPUS));
     for record in samples::every_kind() {

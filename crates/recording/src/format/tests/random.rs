@@ -4,7 +4,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::super::schema::Choice;
+use super::super::fields::Choice;
 use super::super::{CPUS_MAX, NAME_BYTES_MAX, SPACES_MAX};
 use super::*;
 

@@ -12,9 +12,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::registers::{
-    interrupts_masked, mask_interrupts, read_msr, unmask_interrupts, write_msr, write_port_8,
-};
+use x86::instructions::interrupts::without_interrupts;
+use x86::instructions::port::Port;
+use x86::registers::model_specific::Msr;
+
 use super::{cpu, paging, vectors};
 use crate::kernel::arch::contract::Interrupt;
 
@@ -59,7 +60,7 @@ pub(super) fn mask_legacy() {
     const DATA_PORTS: [u16; 2] = [0x21, 0xa1];
     for port in DATA_PORTS {
         // SAFETY: where they are; elsewhere, nothing.
-        unsafe { write_port_8(port, 0xff) };
+        unsafe { Port::new(port).write(0xff_u8) };
     }
 }
 
@@ -69,7 +70,7 @@ pub(super) fn set_up() {
     IS_X2APIC.store(is_x2apic, Ordering::Relaxed);
     let mode = if is_x2apic { BASE_ENABLED | BASE_X2APIC } else { BASE_ENABLED };
     // SAFETY: it can do what it says, and there is no way back that we would go.
-    unsafe { write_msr(BASE, read_msr(BASE) | mode) };
+    unsafe { Msr::new(BASE).write(Msr::new(BASE).read() | mode) };
     write(TASK_PRIORITY, 0);
     write(LINE_0, MASKED);
     write(TIMER_DIVIDER, UNDIVIDED);
@@ -115,20 +116,17 @@ fn command(target: u32, command: u32) {
         shootdown_hw::x86_64::order_before_x2apic_write();
         let register = X2APIC_REGISTERS + (COMMAND >> 4);
         // SAFETY: interrupts go to our vectors.
-        unsafe { write_msr(register, u64::from(target) << 32 | u64::from(command)) };
+        unsafe { Msr::new(register).write(u64::from(target) << 32 | u64::from(command)) };
     } else {
         // Two registers, between which no handler may come that sends, too. Memory that is not
         // cached is written after all that was stored before.
-        let were_masked = interrupts_masked();
-        mask_interrupts();
-        while read(COMMAND) & IS_PENDING != 0 {
-            core::hint::spin_loop();
-        }
-        write(COMMAND_TARGET, target << 24);
-        write(COMMAND, command);
-        if !were_masked {
-            unmask_interrupts();
-        }
+        without_interrupts(|| {
+            while read(COMMAND) & IS_PENDING != 0 {
+                core::hint::spin_loop();
+            }
+            write(COMMAND_TARGET, target << 24);
+            write(COMMAND, command);
+        });
     }
 }
 
@@ -158,7 +156,7 @@ fn write(register: u32, value: u32) {
     // SAFETY: these are registers of the APIC, and it does what it is told.
     unsafe {
         if IS_X2APIC.load(Ordering::Relaxed) {
-            write_msr(X2APIC_REGISTERS + (register >> 4), u64::from(value));
+            Msr::new(X2APIC_REGISTERS + (register >> 4)).write(value.into());
         } else {
             memory(register).write_volatile(value);
         }
@@ -169,7 +167,7 @@ fn read(register: u32) -> u32 {
     // SAFETY: as above.
     unsafe {
         if IS_X2APIC.load(Ordering::Relaxed) {
-            read_msr(X2APIC_REGISTERS + (register >> 4)) as u32
+            Msr::new(X2APIC_REGISTERS + (register >> 4)).read() as u32
         } else {
             memory(register).read_volatile()
         }

@@ -4,7 +4,8 @@
 
 use core::arch::asm;
 
-use super::registers::{write_port_8, write_port_16, write_port_32};
+use x86::instructions::port::Port;
+
 use super::uart;
 use crate::kernel::arch::contract::Status;
 
@@ -28,9 +29,9 @@ pub(super) fn exit(status: Status) -> ! {
     };
     // SAFETY: where there is no such device, nothing happens.
     unsafe {
-        write_port_32(DEBUG_EXIT, code);
-        b"Shutdown".iter().for_each(|byte| write_port_8(BOCHS_SHUTDOWN, *byte));
-        write_port_16(SLEEP_CONTROL, SOFT_OFF);
+        Port::new(DEBUG_EXIT).write(code);
+        b"Shutdown".iter().for_each(|byte| Port::new(BOCHS_SHUTDOWN).write(*byte));
+        Port::new(SLEEP_CONTROL).write(SOFT_OFF);
     }
     crash()
 }

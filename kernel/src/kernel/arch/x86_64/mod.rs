@@ -48,8 +48,8 @@ mod boot;
 mod boot_info;
 mod cpu;
 mod end;
+mod interrupts;
 mod paging;
-mod registers;
 mod smp;
 mod time;
 mod traps;
@@ -84,7 +84,7 @@ unsafe impl Architecture for X86_64 {
         cpu {
             fn cpu() -> u32;
         }
-        registers {
+        interrupts {
             fn interrupts_masked() -> bool;
             fn mask_interrupts();
             fn unmask_interrupts();
@@ -135,7 +135,7 @@ unsafe impl Architecture for X86_64 {
     /// The time-stamp counter ticks once in a nanosecond then.
     #[inline]
     fn instructions() -> u64 {
-        registers::time_stamp()
+        time::time_stamp()
     }
 
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved {

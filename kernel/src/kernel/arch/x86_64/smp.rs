@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{apic, cpu, paging, registers, time};
+use super::{apic, cpu, paging, time};
 use crate::kernel::arch::upcalls;
 
 /// Where the trampoline goes: below 1 MiB, at a page, and not the BIOS's.
@@ -64,7 +64,7 @@ pub(super) fn start_cpu(number: u32, stack_end: usize) {
 /// [`start_cpu`], which a CPU takes wherever it is, and which empties its TLB.
 pub(super) fn switch_off() -> ! {
     loop {
-        registers::halt();
+        x86::instructions::hlt();
     }
 }
 

@@ -6,9 +6,11 @@
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
+use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::registers::{read_port_8, time_stamp, write_port_8};
+use x86::instructions::port::Port;
+
 use super::{apic, cpu};
 
 /// What is multiplied with is that many times as large.
@@ -110,6 +112,17 @@ impl Sample {
     }
 }
 
+/// Ticks since some moment, the same on all CPUs of the machines that are meant. Not before
+/// anything that is earlier in the program has been done.
+pub(super) fn time_stamp() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: a barrier, and reads.
+    unsafe {
+        asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
 /// Since [`calibrate`].
 pub(super) fn now_ns() -> u64 {
     // A CPU whose counter is a little behind the first one's is not before the start.
@@ -158,9 +171,9 @@ fn start_pit() {
     const COUNTER_0_RATE: u8 = 0x34;
     // SAFETY: the ports are the 8254's.
     unsafe {
-        write_port_8(PIT_COMMAND, COUNTER_0_RATE);
-        write_port_8(PIT_COUNTER_0, 0);
-        write_port_8(PIT_COUNTER_0, 0);
+        Port::new(PIT_COMMAND).write(COUNTER_0_RATE);
+        Port::new(PIT_COUNTER_0).write(0_u8);
+        Port::new(PIT_COUNTER_0).write(0_u8);
     }
 }
 
@@ -168,7 +181,8 @@ fn read_pit() -> u16 {
     const LATCH_COUNTER_0: u8 = 0;
     // SAFETY: as above.
     unsafe {
-        write_port_8(PIT_COMMAND, LATCH_COUNTER_0);
-        u16::from_le_bytes([read_port_8(PIT_COUNTER_0), read_port_8(PIT_COUNTER_0)])
+        Port::new(PIT_COMMAND).write(LATCH_COUNTER_0);
+        let mut counter = Port::new(PIT_COUNTER_0);
+        u16::from_le_bytes([counter.read(), counter.read()])
     }
 }

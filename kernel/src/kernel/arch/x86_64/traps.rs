@@ -1,6 +1,7 @@
 //! What interrupts and exceptions do.
 
-use super::registers::fault_address;
+use x86::registers::control::Cr2;
+
 use super::{apic, cpu, time, vectors};
 use crate::kernel::arch::contract::{Interrupt, User};
 use crate::kernel::arch::upcalls;
@@ -69,7 +70,7 @@ pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Left 
     match frame.vector as u8 {
         vectors::CALL => Left::Call,
         vectors::PAGE_FAULT => {
-            user.machine[FAULT_ADDRESS] = fault_address() as usize;
+            user.machine[FAULT_ADDRESS] = Cr2::read_raw() as usize;
             user.machine[FAULT_ERROR] = frame.error as usize;
             Left::Fault
         }
@@ -103,8 +104,8 @@ fn interrupt(vector: u8) -> Option<Left> {
 pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
     cpu::recover();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
-    let (name, cr2) = (name(*vector as u8), fault_address());
-    let mode = if *cs == u64::from(cpu::KERNEL_CODE) { "kernel" } else { "user" };
+    let (name, cr2) = (name(*vector as u8), Cr2::read_raw());
+    let mode = if *cs == u64::from(cpu::KERNEL_CODE.0) { "kernel" } else { "user" };
     panic!(
         "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
          flags={flags:#x} cr2={cr2:#x}"

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
-use super::registers::{read_port_8, write_port_8};
+use x86::instructions::port::Port;
 
 const BASE: u16 = 0x3f8;
 const DATA: u16 = BASE;
@@ -33,14 +33,14 @@ pub(super) fn set_up() {
         (FIFO_CONTROL, ON_AND_EMPTY),
     ] {
         // SAFETY: the port of no other device; if it has none, nothing happens.
-        unsafe { write_port_8(port, value) };
+        unsafe { Port::<u8>::new(port).write(value) };
     }
 }
 
 pub(super) fn write(byte: u8) {
     wait_for(HAS_ROOM);
     // SAFETY: as above.
-    unsafe { write_port_8(DATA, byte) };
+    unsafe { Port::new(DATA).write(byte) };
 }
 
 /// Waits until all has been sent: who ends the emulator before loses the last line.
@@ -51,7 +51,7 @@ pub(super) fn drain() {
 /// Where there is no such device, all bits are set.
 fn wait_for(status: u8) {
     // SAFETY: reading the status changes nothing that we look at.
-    while unsafe { read_port_8(LINE_STATUS) } & status == 0 {
+    while unsafe { Port::<u8>::new(LINE_STATUS).read() } & status == 0 {
         core::hint::spin_loop();
     }
 }

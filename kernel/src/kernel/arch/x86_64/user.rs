@@ -32,8 +32,8 @@ global_asm!(
     user_pc = const offset_of!(User, pc),
     user_flags = const MACHINE + FLAGS * WORD,
     user_scratch = const MACHINE + SCRATCH * WORD,
-    user_code_segment = const cpu::USER_CODE,
-    user_data = const cpu::USER_DATA,
+    user_code_segment = const cpu::USER_CODE.0,
+    user_data = const cpu::USER_DATA.0,
     options(att_syntax),
 );
 

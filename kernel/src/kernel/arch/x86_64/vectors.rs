@@ -68,7 +68,7 @@ fn gate_to(stub: u64, vector: u8) -> Gate {
     };
     let privilege = if vector == CALL { FROM_USER_MODE } else { 0 };
     let low = stub & 0xffff
-        | u64::from(KERNEL_CODE) << 16
+        | u64::from(KERNEL_CODE.0) << 16
         | stack << 32
         | (PRESENT_INTERRUPT_GATE | privilege) << 40
         | (stub >> 16 & 0xffff) << 48;

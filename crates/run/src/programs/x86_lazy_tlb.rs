@@ -1,10 +1,10 @@
-//! The two benchmarks of seed 000.
+//! The two benchmarks of the study of x86's lazy TLB mode.
 
 use shootdown_sim::Rng;
 
-use shootdown_program::operation::{
-    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
-};
+use shootdown_program::operation::{AreaId, Operation, ProgramId, Start, Steps, Workload};
+
+use super::parts::{start_all, steps};
 
 /// "MADV_DONTNEED; touch the page; switch CPUs using sched_setaffinity": one thread, one page. A
 /// nearly worst case: the CPU that it came from is idle, with the space loaded lazily.
@@ -28,31 +28,17 @@ impl Workload for MadviseMigrate {
     fn steps(&self, _program: ProgramId) -> Steps {
         const AREA: AreaId = AreaId(0);
         let Self { cpus, iterations } = *self;
-        let touch = || Operation::Touch { area: AREA, pages: 0..1, access: Access::Write };
-        let before = [
-            Operation::Map {
-                area: AREA,
-                pages: 1,
-                permission: Permission::ReadWrite,
-                mapping: Mapping::Anonymous,
-            },
-            touch(),
-        ];
+        let touch = || Operation::write(AREA, 0..1);
+        let before = [Operation::map_own(AREA, 1), touch()];
         let turn = move |index: u64| {
             let next = (index as usize + 1) % cpus;
-            [Operation::Discard { area: AREA, pages: 0..1 }, touch(), Operation::Migrate(next)]
+            [Operation::discard(AREA, 0..1), touch(), Operation::Migrate(next)]
         };
         // Once around first, so that every CPU has been there when the clock starts.
         let warm = cpus as u64;
         let warm_up = (0..warm).flat_map(turn);
         let measured = (warm..warm + iterations).flat_map(turn);
-        let steps = before
-            .into_iter()
-            .chain(warm_up)
-            .chain([Operation::Begin])
-            .chain(measured)
-            .chain([Operation::End { iterations }]);
-        Box::new(steps)
+        steps![before, warm_up, [Operation::Begin], measured, [Operation::End { iterations }]]
     }
 }
 
@@ -105,35 +91,23 @@ impl Workload for PthreadMmap {
         "pthread-mmap".to_owned()
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { threads, rounds, mappings, pages, touched, seed } = *self;
         if program == ProgramId(0) {
-            let spawn = (1..=threads).map(|thread| Operation::Spawn(ProgramId(thread)));
-            let join = (1..=threads).map(|thread| Operation::Join(ProgramId(thread)));
-            let steps = [Operation::Begin].into_iter().chain(spawn).chain(join);
-            return Box::new(steps.chain([Operation::End { iterations: 1 }]));
+            let threads = start_all((1..=threads).map(ProgramId), Operation::Spawn);
+            return steps![threads, [Operation::End { iterations: 1 }]];
         }
         // Each thread's area has a name of its own.
         let area = AreaId(program.0);
         let written = if touched == Touched::All { 0..pages } else { 0..1 };
         let turn = move |_| {
             [
-                Operation::Map {
-                    area,
-                    pages,
-                    permission: Permission::ReadWrite,
-                    mapping: Mapping::Anonymous,
-                },
-                Operation::Touch { area, pages: written.clone(), access: Access::Write },
-                Operation::Unmap { area, pages: 0..pages },
+                Operation::map_own(area, pages),
+                Operation::write(area, written.clone()),
+                Operation::unmap(area, 0..pages),
             ]
         };
         let head_start = Rng::stream(seed, u64::from(program.0)).below(20_000);
-        let begin = [Operation::Compute(head_start)].into_iter();
-        Box::new(begin.chain((0..rounds * u64::from(mappings)).flat_map(turn)))
+        steps![[Operation::Compute(head_start)], (0..rounds * u64::from(mappings)).flat_map(turn)]
     }
 }

@@ -1,5 +1,5 @@
-//! The workloads of seed 002: `ls` on an ARC at 80 MHz, and the rows of LMbench that have to do
-//! with memory.
+//! The workloads of the study of ARC's ASIDs: `ls` on an ARC at 80 MHz, and the rows of LMbench
+//! that concern memory.
 //!
 //! A page stands for one of that machine's, which has 8 KiB. What LMbench does is in its source
 //! (`lat_proc.c`, `lat_mmap.c`, `lat_pagefault.c`, `lat_sig.c`). What the programs consist of is
@@ -8,10 +8,12 @@
 use shootdown_sim::Rng;
 
 use shootdown_program::operation::{
-    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
+    AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
 
-use super::linked::{HEAP, Linker, OWN, Object, Program, map, touch, write_stack};
+use super::parts::steps;
+
+use super::linked::{HEAP, Linker, OWN, Object, Program, write_stack};
 
 /// Assumed: 800 KiB, of which a simple command uses 160.
 const BUSYBOX: Object = Object {
@@ -52,7 +54,7 @@ const PARENT_WRITES: [u64; 2] = [2, 2];
 const CHILD_WRITES: [u64; 2] = [4, 6];
 
 fn write_after_fork([stack, heap]: [u64; 2]) -> impl Iterator<Item = Operation> {
-    write_stack(stack).chain([touch(HEAP, 0..heap, Access::Write)])
+    write_stack(stack).chain([Operation::write(HEAP, 0..heap)])
 }
 
 /// Forks, goes on, and waits for the child.
@@ -109,14 +111,13 @@ impl Workload for Ls {
             let begin = self.program().begin().into_iter().chain(command(0));
             let measured = (0..commands).flat_map(command);
             let end = Operation::End { iterations: commands };
-            return Box::new(begin.chain([Operation::Begin]).chain(measured).chain([end]));
+            return steps![begin, [Operation::Begin], measured, [end]];
         }
         // `opendir`, `getdents` into a buffer, `stat` of each, `write` of all.
-        let list = [Operation::SystemCall, Operation::SystemCall].into_iter();
-        let list = list.chain([touch(HEAP, 12..16, Access::Write)]);
+        let list = [Operation::SystemCall, Operation::SystemCall, Operation::write(HEAP, 12..16)];
         let stat = (0..16).map(|_| Operation::SystemCall);
         let exec = write_after_fork(CHILD_WRITES).chain(self.program().exec());
-        Box::new(exec.chain(list).chain(stat).chain([Operation::SystemCall]))
+        steps![exec, list, stat, [Operation::SystemCall]]
     }
 }
 
@@ -170,13 +171,11 @@ impl Workload for LatProc {
                 };
                 let begin = BENCH.begin().into_iter().chain(turn(0)).chain([Operation::Begin]);
                 let measured = (0..iterations).flat_map(turn);
-                Box::new(begin.chain(measured).chain([Operation::End { iterations }]))
+                steps![begin, measured, [Operation::End { iterations }]]
             }
             (1, ProcessKind::Fork) => Box::new(forked),
-            (1, ProcessKind::Shell) => {
-                Box::new(forked.chain(SHELL.exec()).chain(fork_and_wait(grandchild)))
-            }
-            _ => Box::new(forked.chain(hello())),
+            (1, ProcessKind::Shell) => steps![forked, SHELL.exec(), fork_and_wait(grandchild)],
+            _ => steps![forked, hello()],
         }
     }
 }
@@ -230,14 +229,14 @@ impl Workload for LatMmap {
         let turn = move |_| {
             let write = (0..written).map(move |index| {
                 let page = index * stride;
-                touch(AREA, page..page + 1, Access::Write)
+                Operation::write(AREA, page..page + 1)
             });
-            let map = map(AREA, pages, Permission::ReadWrite, Mapping::SharedFile(FILE));
-            [map].into_iter().chain(write).chain([Operation::Unmap { area: AREA, pages: 0..pages }])
+            let map = Operation::map(AREA, pages, Permission::ReadWrite, Mapping::SharedFile(FILE));
+            [map].into_iter().chain(write).chain([Operation::unmap(AREA, 0..pages)])
         };
         let begin = BENCH.begin().into_iter().chain(turn(0)).chain([Operation::Begin]);
         let measured = (0..iterations).flat_map(turn);
-        Box::new(begin.chain(measured).chain([Operation::End { iterations }]))
+        steps![begin, measured, [Operation::End { iterations }]]
     }
 }
 
@@ -289,14 +288,14 @@ impl Workload for LatPagefault {
     fn steps(&self, _program: ProgramId) -> Steps {
         let Self { read, pages, rounds, .. } = *self;
         let order = self.order();
-        let map = move || map(AREA, pages, Permission::Read, Mapping::SharedFile(FILE));
+        let map = move || Operation::map(AREA, pages, Permission::Read, Mapping::SharedFile(FILE));
         let read_all = move || {
             let order = order.clone().into_iter();
-            order.map(|page| touch(AREA, page..page + 1, Access::Read))
+            order.map(|page| Operation::read(AREA, page..page + 1))
         };
         let again = move || {
             // `msync(MS_INVALIDATE)` at the end.
-            [Operation::Unmap { area: AREA, pages: 0..pages }, map(), Operation::SystemCall]
+            [Operation::unmap(AREA, 0..pages), map(), Operation::SystemCall]
         };
         let begin = BENCH.begin().into_iter().chain([map()]).chain(read_all()).chain(again());
         let measured = (0..rounds).flat_map(move |_| {
@@ -304,7 +303,7 @@ impl Workload for LatPagefault {
             reads.into_iter().flatten().chain(again())
         });
         let end = Operation::End { iterations: pages * rounds };
-        Box::new(begin.chain([Operation::Begin]).chain(measured).chain([end]))
+        steps![begin, [Operation::Begin], measured, [end]]
     }
 }
 
@@ -340,10 +339,10 @@ impl Workload for LatProt {
             let fault = [Operation::Segfault { area: AREA, page: 0 }];
             fault.into_iter().chain(write_stack(1)).chain([Operation::Compute(signal_ns)])
         };
-        let map = map(AREA, 1, Permission::Read, Mapping::SharedFile(FILE));
+        let map = Operation::map(AREA, 1, Permission::Read, Mapping::SharedFile(FILE));
         let begin = BENCH.begin().into_iter().chain([map]).chain(turn(0));
         let measured = (0..iterations).flat_map(turn);
         let end = Operation::End { iterations };
-        Box::new(begin.chain([Operation::Begin]).chain(measured).chain([end]))
+        steps![begin, [Operation::Begin], measured, [end]]
     }
 }

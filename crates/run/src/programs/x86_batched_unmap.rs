@@ -1,9 +1,11 @@
-//! The benchmark of seed 004: readers of files that memory does not hold. (vm-scalability:
-//! `lru-file-mmap-read`.)
+//! The benchmark of the study of batched unmapping: readers of files that memory does not hold.
+//! (vm-scalability: `lru-file-mmap-read`.)
 
 use shootdown_program::operation::{
-    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
+    AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
+
+use super::parts::{start_all, steps};
 
 /// So many pages are read between two looks at whether the timeslice is over.
 const CHUNK: u64 = 16;
@@ -28,31 +30,19 @@ impl Workload for MappedReaders {
         format!("lru-file-mmap-read-{}", self.readers)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: None }]
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { readers, pages, compute_ns } = *self;
         if program == ProgramId(0) {
-            let all = (1..=readers).map(ProgramId);
-            let start = all.clone().map(Operation::Fork);
-            let join = all.map(Operation::Join);
-            return Box::new([Operation::Begin].into_iter().chain(start).chain(join));
+            return start_all((1..=readers).map(ProgramId), Operation::Fork);
         }
         let area = AreaId(0);
-        let map = Operation::Map {
-            area,
-            pages,
-            permission: Permission::Read,
-            mapping: Mapping::SharedFile(FileId(program.0)),
-        };
+        let file = Mapping::SharedFile(FileId(program.0));
+        let map = Operation::map(area, pages, Permission::Read, file);
         let read = (0..pages).step_by(CHUNK as usize).flat_map(move |first| {
             let last = pages.min(first + CHUNK);
-            let touch = Operation::Touch { area, pages: first..last, access: Access::Read };
+            let touch = Operation::read(area, first..last);
             [touch, Operation::Compute(compute_ns * (last - first))]
         });
-        let end = Operation::End { iterations: pages };
-        Box::new([map].into_iter().chain(read).chain([end]))
+        steps![[map], read, [Operation::End { iterations: pages }]]
     }
 }

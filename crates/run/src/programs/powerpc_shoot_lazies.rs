@@ -1,22 +1,13 @@
-//! The two workloads of seed 001: threads that hand their CPUs to the idle loop and get them back,
-//! and processes that exit while CPUs idle on them.
+//! The two workloads of the study of lazy spaces on POWER: threads that hand their CPUs to the idle
+//! loop and get them back, and processes that exit while CPUs idle on them.
 
 use shootdown_sim::Rng;
 
-use shootdown_program::operation::{
-    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
-};
+use shootdown_program::operation::{Access, AreaId, Operation, ProgramId, Start, Steps, Workload};
+
+use super::parts::steps;
 
 const AREA: AreaId = AreaId(0);
-
-fn map(pages: u64) -> Operation {
-    let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
-    Operation::Map { area: AREA, pages, permission, mapping }
-}
-
-fn touch(pages: core::ops::Range<u64>, access: Access) -> Operation {
-    Operation::Touch { area: AREA, pages, access }
-}
 
 /// "As many software threads as CPUs (so each switch will go in and out of idle)": pairs of threads
 /// of one process, each on a CPU of its own, that hand a byte back and forth through two pipes
@@ -80,9 +71,7 @@ impl ContextSwitches {
         let ready = threads.clone().map(|_| Operation::Block);
         let join = threads.map(|thread| Operation::Join(ProgramId(thread)));
         let start = [Operation::Wake(Self::first_of(1))];
-        Box::new(
-            [map(self.cpus.into())].into_iter().chain(spawn).chain(ready).chain(start).chain(join),
-        )
+        steps![[Operation::map_own(AREA, self.cpus.into())], spawn, ready, start, join]
     }
 }
 
@@ -102,7 +91,7 @@ impl Workload for ContextSwitches {
         }
         let (page, pairs, pair) = (u64::from(number - 1), self.pairs(), number.div_ceil(2));
         // The byte that is written and read is on the thread's stack.
-        let byte = move |access| touch(page..page + 1, access);
+        let byte = move |access| Operation::Touch { area: AREA, pages: page..page + 1, access };
         let ready = [
             Operation::Migrate(number as usize - 1),
             byte(Access::Write),
@@ -115,7 +104,7 @@ impl Workload for ContextSwitches {
                 let (read, write) = (byte(Access::Write), byte(Access::Read));
                 [Operation::Block, read, write, Operation::Wake(partner)]
             };
-            return Box::new(ready.into_iter().chain((0..rounds).flat_map(turn)));
+            return steps![ready, (0..rounds).flat_map(turn)];
         }
         let partner = ProgramId(number + 1);
         let turn = move |_| {
@@ -127,12 +116,11 @@ impl Workload for ContextSwitches {
         let start = start.chain([Operation::Compute(self.head_start_ns(pair))]);
         let before = ready.into_iter().chain([Operation::Block]).chain(start);
         if pair != pairs {
-            return Box::new(before.chain((0..rounds).flat_map(turn)));
+            return steps![before, (0..rounds).flat_map(turn)];
         }
         let (warm_up, measured) = (0..WARM_UP, WARM_UP..rounds);
         let end = Operation::End { iterations: 2 * self.rounds };
-        let begin = before.chain(warm_up.flat_map(turn)).chain([Operation::Begin]);
-        Box::new(begin.chain(measured.flat_map(turn)).chain([end]))
+        steps![before, warm_up.flat_map(turn), [Operation::Begin], measured.flat_map(turn), [end]]
     }
 }
 
@@ -184,9 +172,10 @@ impl ExitStorm {
                 [Operation::Fork(child), Operation::Join(child)]
             }
         });
-        let before = [map(STORM_PAGES), touch(0..STORM_PAGES, Access::Write), Operation::Begin];
+        let map = Operation::map_own(AREA, STORM_PAGES);
+        let before = [map, Operation::write(AREA, 0..STORM_PAGES), Operation::Begin];
         let end = Operation::End { iterations: self.processes.into() };
-        Box::new(before.into_iter().chain(children).chain([end]))
+        steps![before, children, [end]]
     }
 }
 
@@ -217,15 +206,14 @@ impl Workload for ExitStorm {
             let threads = (1..=self.threads).map(move |thread| ProgramId(program.0 + thread));
             let spawn = threads.clone().map(Operation::Spawn);
             let join = threads.map(Operation::Join);
-            let begin = [here, touch(all, Access::Write)];
-            return Box::new(begin.into_iter().chain(spawn).chain(join));
+            return steps![[here, Operation::write(AREA, all)], spawn, join];
         }
         let sleep = Rng::stream(self.seed, program.0.into()).below(SLEEP_NS);
         let steps = [
             here,
-            touch(all.clone(), Access::Read),
+            Operation::read(AREA, all.clone()),
             Operation::Sleep(sleep),
-            touch(all, Access::Read),
+            Operation::read(AREA, all),
         ];
         Box::new(steps.into_iter())
     }

@@ -1,15 +1,17 @@
-//! The three workloads of seed 003, which a shell starts once for each CPU, or 256 times, and waits
-//! for. The shell is measured along with them, as `perf stat` measured it.
+//! The three workloads of the study of arm64's broadcasts. A shell starts each once for each CPU,
+//! or 256 times, and waits for it. The shell is measured along with them, as `perf stat` did.
 //!
 //! Nothing is bound to a CPU. Numbers of pages that programs use, and that are copied after a fork,
-//! were seen on another machine: see `linked`. The seed's had pages of 64 KiB, as kernels of its
+//! were seen on another machine: see `linked`. The study's had pages of 64 KiB, as kernels of its
 //! author's distribution did at the time, or of 4 KiB; it does not say.
 
 use shootdown_program::operation::{
-    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
+    AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
 
-use super::linked::{HEAP, Linker, OWN, Object, Program, map, map_own, touch, write_stack};
+use super::parts::steps;
+
+use super::linked::{HEAP, Linker, OWN, Object, Program, write_stack};
 use super::page_heap::{self, PageHeap, Request};
 
 /// `libc.so.6`.
@@ -69,7 +71,7 @@ const PARENT_WRITES: [u64; 2] = [4, 16];
 const CHILD_WRITES: [u64; 2] = [4, 17];
 
 fn write_after_fork([stack, heap]: [u64; 2]) -> impl Iterator<Item = Operation> {
-    write_stack(stack).chain([touch(HEAP, 0..heap, Access::Write)])
+    write_stack(stack).chain([Operation::write(HEAP, 0..heap)])
 }
 
 fn fork(child: ProgramId) -> impl Iterator<Item = Operation> {
@@ -79,12 +81,8 @@ fn fork(child: ProgramId) -> impl Iterator<Item = Operation> {
 /// A shell that starts children in the background, and waits for all.
 fn shell(children: impl Iterator<Item = ProgramId> + Clone + 'static, iterations: u64) -> Steps {
     let join = children.clone().map(Operation::Join);
-    let steps = BASH.begin().into_iter().chain([Operation::Begin]).chain(children.flat_map(fork));
-    Box::new(steps.chain(join).chain([Operation::End { iterations }]))
-}
-
-fn one_process() -> Vec<Start> {
-    vec![Start { program: ProgramId(0), cpu: None }]
+    let children = children.flat_map(fork);
+    steps![BASH.begin(), [Operation::Begin], children, join, [Operation::End { iterations }]]
 }
 
 /// `for-each-cpu.sh mprotect-threaded 10000`: processes that each change the protection of a page
@@ -115,10 +113,6 @@ impl Workload for MprotectThreaded {
         format!("mprotect-threaded-{}", self.copies)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        one_process()
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         const STACK: AreaId = AreaId(OWN);
         const PAGE: AreaId = AreaId(OWN + 1);
@@ -131,24 +125,23 @@ impl Workload for MprotectThreaded {
         }
         let last = STACK_PAGES - 1..STACK_PAGES;
         if number.is_multiple_of(2) {
-            return Box::new([touch(STACK, last, Access::Write), Operation::Block].into_iter());
+            return Box::new([Operation::write(STACK, last), Operation::Block].into_iter());
         }
         let sleeper = ProgramId(number + 1);
-        let protect = |area, pages, permission| Operation::Protect { area, pages, permission };
         let begin = write_after_fork(CHILD_WRITES).chain(MPROTECT.exec()).chain([
-            map(STACK, STACK_PAGES, Permission::None, Mapping::Anonymous),
-            protect(STACK, 1..STACK_PAGES, Permission::ReadWrite),
-            touch(STACK, last, Access::Write),
+            Operation::map(STACK, STACK_PAGES, Permission::None, Mapping::Anonymous),
+            Operation::protect(STACK, 1..STACK_PAGES, Permission::ReadWrite),
+            Operation::write(STACK, last),
             Operation::Spawn(sleeper),
-            map_own(PAGE, 1),
-            touch(PAGE, 0..1, Access::Write),
+            Operation::map_own(PAGE, 1),
+            Operation::write(PAGE, 0..1),
         ]);
         let turns = (0..self.iterations).flat_map(move |_| {
             [Permission::Read, Permission::ReadWrite]
-                .map(|permission| protect(PAGE, 0..1, permission))
+                .map(|permission| Operation::protect(PAGE, 0..1, permission))
         });
         // `exit` would end the other thread, which takes as long.
-        Box::new(begin.chain(turns).chain([Operation::Wake(sleeper), Operation::Join(sleeper)]))
+        steps![begin, turns, [Operation::Wake(sleeper), Operation::Join(sleeper)]]
     }
 }
 
@@ -200,8 +193,8 @@ impl TcmallocLargeHeap {
         // Growing is no flush, and here no new area: what is there may be used from then on.
         let leaves = HEAP_BYTES / page_heap::PAGE_BYTES / LEAF_PAGES + 1;
         let mut steps = vec![
-            map(ROOM, pages(HEAP_BYTES), Permission::None, Mapping::Anonymous),
-            map_own(LEAVES, pages(leaves * LEAF_BYTES)),
+            Operation::map(ROOM, pages(HEAP_BYTES), Permission::None, Mapping::Anonymous),
+            Operation::map_own(LEAVES, pages(leaves * LEAF_BYTES)),
         ];
         let mut heap = PageHeap::new();
         let (mut leaves, mut quiet) = (0, 0);
@@ -222,13 +215,13 @@ impl TcmallocLargeHeap {
                     Request::Grow(grown) => {
                         let needed = (grown.end + 1).div_ceil(LEAF_PAGES);
                         let new = pages(leaves * LEAF_BYTES)..pages(needed * LEAF_BYTES);
-                        let (area, permission) = (ROOM, Permission::ReadWrite);
-                        let grow = Operation::Protect { area, pages: in_pages(grown), permission };
-                        steps.extend([grow, touch(LEAVES, new, Access::Write)]);
+                        let grown = in_pages(grown);
+                        let grow = Operation::protect(ROOM, grown, Permission::ReadWrite);
+                        steps.extend([grow, Operation::write(LEAVES, new)]);
                         leaves = needed;
                     }
                     Request::Return(span) => {
-                        steps.push(Operation::Discard { area: ROOM, pages: in_pages(span) });
+                        steps.push(Operation::discard(ROOM, in_pages(span)));
                     }
                 }
             }
@@ -244,17 +237,12 @@ impl Workload for TcmallocLargeHeap {
         format!("tcmalloc-large-heap-{}", self.copies)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        one_process()
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         if program == ProgramId(0) {
             let copies = (1..=self.copies).map(ProgramId);
             return shell(copies, u64::from(self.copies) * self.iterations());
         }
-        let exec = write_after_fork(CHILD_WRITES).chain(TCMALLOC.exec());
-        Box::new(exec.chain(self.heap()))
+        steps![write_after_fork(CHILD_WRITES), TCMALLOC.exec(), self.heap()]
     }
 }
 
@@ -295,15 +283,15 @@ impl SortCompute {
             let (area, file) = (AreaId(OWN + index), FileId(LOCALE.0 + index));
             [
                 Operation::SystemCall,
-                map(area, 1, Permission::Read, Mapping::PrivateFile(file)),
-                touch(area, 0..1, Access::Read),
+                Operation::map(area, 1, Permission::Read, Mapping::PrivateFile(file)),
+                Operation::read(area, 0..1),
             ]
         });
         let read = [
-            map_own(BUFFER, BUFFER_PAGES),
+            Operation::map_own(BUFFER, BUFFER_PAGES),
             Operation::SystemCall,
-            touch(BUFFER, 0..INPUT_PAGES, Access::Write),
-            touch(BUFFER, BUFFER_PAGES - LINES_PAGES..BUFFER_PAGES, Access::Write),
+            Operation::write(BUFFER, 0..INPUT_PAGES),
+            Operation::write(BUFFER, BUFFER_PAGES - LINES_PAGES..BUFFER_PAGES),
             Operation::Compute(compute_ns),
         ];
         locale.chain(read).chain((0..OUTPUTS).map(|_| Operation::SystemCall))
@@ -315,10 +303,6 @@ impl Workload for SortCompute {
         format!("sort-compute-{}", self.shells)
     }
 
-    fn processes(&self) -> Vec<Start> {
-        one_process()
-    }
-
     fn steps(&self, program: ProgramId) -> Steps {
         let ProgramId(number) = program;
         let Self { shells, sorts, compute_ns } = *self;
@@ -328,11 +312,11 @@ impl Workload for SortCompute {
         }
         let forked = write_after_fork(CHILD_WRITES);
         if number.is_multiple_of(2) {
-            return Box::new(forked.chain(SORT.exec()).chain(Self::sort(compute_ns)));
+            return steps![forked, SORT.exec(), Self::sort(compute_ns)];
         }
         // One child after the other has the same number.
         let child = ProgramId(number + 1);
         let turn = move |_| fork(child).chain([Operation::Join(child)]);
-        Box::new(forked.chain((0..sorts).flat_map(turn)))
+        steps![forked, (0..sorts).flat_map(turn)]
     }
 }
