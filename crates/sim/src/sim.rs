@@ -196,11 +196,13 @@ impl Sim {
     }
 
     /// Masks interrupts on this CPU until as many calls of [`unmask`](Self::unmask).
+    #[inline]
     pub fn mask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks += 1;
     }
 
     /// Unmasks interrupts; those that have arrived are taken.
+    #[inline]
     pub fn unmask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;
         self.spend(Time::ZERO);
@@ -231,6 +233,13 @@ impl Sim {
     #[must_use]
     pub fn counts_of(&self, cpu: usize) -> Counts {
         self.clock.borrow().cpus[cpu].counts_at(self.now())
+    }
+
+    /// Reads one of this CPU's [counts](Self::counts_of), other than the idle time, without a copy
+    /// of all.
+    #[inline]
+    pub fn count_here(&self, read: impl FnOnce(&Counts) -> u64) -> u64 {
+        read(&self.clock.borrow().cpus[self.cpu()].counts)
     }
 
     /// What all CPUs did so far.

@@ -15,7 +15,6 @@
 //! it elsewhere; and what was idle time stays idle time.
 
 use core::cell::{Cell, RefCell};
-use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,7 +62,7 @@ pub enum ReplayError {
 pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
-    reader: Reader<impl Read + 'static>,
+    reader: Reader<'static>,
     survey: &Survey,
     progress: impl Fn(u64) + 'static,
     design: impl FnOnce(Rc<Sim>) -> D,
