@@ -174,6 +174,7 @@ impl Sim {
     }
 
     /// The time on this CPU.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         self.clock.borrow().cpus[self.cpu()].now
@@ -235,11 +236,11 @@ impl Sim {
         self.clock.borrow().cpus[cpu].counts_at(self.now())
     }
 
-    /// Reads one of this CPU's [counts](Self::counts_of), other than the idle time, without a copy
-    /// of all.
+    /// Reads some of a CPU's [counts](Self::counts_of), other than the idle time, without a copy of
+    /// all.
     #[inline]
-    pub fn count_here(&self, read: impl FnOnce(&Counts) -> u64) -> u64 {
-        read(&self.clock.borrow().cpus[self.cpu()].counts)
+    pub fn read_counts<R>(&self, cpu: usize, read: impl FnOnce(&Counts) -> R) -> R {
+        read(&self.clock.borrow().cpus[cpu].counts)
     }
 
     /// What all CPUs did so far.

@@ -241,7 +241,7 @@ impl Replay {
 
     /// How long this CPU has been interrupted, all in all.
     fn interrupted(&self) -> Time {
-        self.sim.counts_of(self.sim.cpu()).interrupted
+        self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupted)
     }
 
     /// Reads the next step, and has its CPU look at it.
