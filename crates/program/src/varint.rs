@@ -60,7 +60,6 @@ impl<'a> Cursor<'a> {
 
     /// Number of bytes before it.
     #[must_use]
-    #[inline]
     pub const fn at(&self) -> usize {
         self.at
     }
@@ -82,7 +81,6 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// If no byte follows.
-    #[inline]
     #[inline]
     pub fn byte(&mut self) -> Result<u8, Malformed> {
         let byte = *self.bytes.get(self.at).ok_or(Malformed::End)?;
@@ -109,7 +107,6 @@ impl<'a> Cursor<'a> {
     ///
     /// If the bytes end too early, or the number has more than 64 bits.
     #[inline]
-    #[inline]
     pub fn varint(&mut self) -> Result<u64, Malformed> {
         let first = self.byte()?;
         if first < MORE { Ok(first.into()) } else { self.varint_after(first) }
@@ -120,7 +117,6 @@ impl<'a> Cursor<'a> {
     /// # Errors
     ///
     /// As for [`varint`](Self::varint), or if the number has more than 32 bits.
-    #[inline]
     #[inline]
     pub fn narrow(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.varint()?).map_err(|_| Malformed::Number)
