@@ -71,12 +71,21 @@ pub(crate) fn soak(each: Duration, seed: u64) -> Result<(), Failure> {
     built.soak(Machine::Bochs, each, seed)
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Machine<'a> {
     /// QEMU, for this architecture.
     Qemu(&'a str),
     /// An x86-64 machine.
     Bochs,
+}
+
+impl Machine<'_> {
+    const fn name(&self) -> &str {
+        match self {
+            Self::Qemu(arch) => arch,
+            Self::Bochs => "Bochs",
+        }
+    }
 }
 
 /// The command and the kernels that it boots. A boot that builds its kernel starts cargo each time.
@@ -144,7 +153,8 @@ impl Built {
             storms.output_or_show()?;
             for workload in WORKLOADS {
                 if is_over() {
-                    println!("{machine:?}: {boots} boots with 4 CPUs, the last with seed {seed}");
+                    let name = machine.name();
+                    println!("{name}: {boots} boots with 4 CPUs, the last with seed {seed}");
                     return Ok(());
                 }
                 self.boot(machine)
