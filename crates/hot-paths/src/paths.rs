@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "switches")]
 
 use alloc::boxed::Box;
-use core::fmt;
 use core::mem;
 
 use shootdown::{Batch, CpuId, Extent, Extents, Here, Space, StaleWrites};
@@ -14,6 +13,7 @@ use crate::limits::{Limits, STACK};
 use crate::system::System;
 
 /// A path: one operation on a state that is made for it.
+#[derive(Debug)]
 pub struct Path<P: Processor + 'static, const W: usize> {
     /// The name in reports.
     pub name: &'static str,
@@ -149,13 +149,6 @@ impl<P: Processor, const W: usize> Path<P, W> {
         },
         limits: STACK,
     };
-}
-
-impl<P: Processor, const W: usize> fmt::Debug for Path<P, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, limits, .. } = self;
-        f.debug_struct("Path").field("name", name).field("limits", limits).finish_non_exhaustive()
-    }
 }
 
 /// The page that is flushed.

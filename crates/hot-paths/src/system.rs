@@ -4,7 +4,6 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
 
 use shootdown::{CpuId, Here, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Processor};
@@ -31,6 +30,7 @@ impl Roots {
 }
 
 /// An engine with two CPUs online and a few spaces, on CPU 0. It is never dropped.
+#[derive(Debug)]
 pub struct System<P: Processor + 'static, const W: usize> {
     engine: &'static Shootdown<Counted<P, W>>,
     spaces: &'static [Space<Counted<P, W>>],
@@ -84,11 +84,5 @@ impl<P: Processor, const W: usize> System<P, W> {
         kernel.be(CpuId(1));
         act(self);
         kernel.be(CpuId(0));
-    }
-}
-
-impl<P: Processor, const W: usize> fmt::Debug for System<P, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("System").field("engine", &self.engine).finish_non_exhaustive()
     }
 }

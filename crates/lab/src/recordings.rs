@@ -27,7 +27,7 @@ impl UserError for RecordingError {
 }
 
 /// Opens a recording.
-pub(crate) fn open(path: &Path) -> Result<Reader<File>, RecordingError> {
+pub(crate) fn open(path: &Path) -> Result<Reader<'static>, RecordingError> {
     let file = File::open(path)
         .map_err(|error| RecordingError::Unopened { path: path.to_owned(), error })?;
     Reader::open(file).map_err(|error| refused(path, error))

@@ -31,7 +31,7 @@ fn machine() -> Machine {
     Machine::from_toml(include_str!("../../../machines/emerald-rapids-kvm.toml")).unwrap()
 }
 
-fn reader(trace: &Path) -> Reader<File> {
+fn reader(trace: &Path) -> Reader<'static> {
     Reader::open(File::open(trace).unwrap()).unwrap()
 }
 

@@ -55,7 +55,7 @@ fn main() {
 }
 
 fn by_recorded_schedule<C: Into<ErasedCoherence>>(
-    reader: Reader<File>,
+    reader: Reader<'static>,
     survey: &Survey,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) {

@@ -118,7 +118,7 @@ fn write(events: &[(u32, u64, Event)]) -> Vec<u8> {
     writer.finish(Ended::Interrupted).unwrap()
 }
 
-fn reader(file: &[u8]) -> Reader<Cursor<Vec<u8>>> {
+fn reader(file: &[u8]) -> Reader<'static> {
     Reader::open(Cursor::new(file.to_vec())).unwrap()
 }
 

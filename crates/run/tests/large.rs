@@ -87,6 +87,7 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Into<ErasedCoherence>>(
     let round = include_str!("../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(WORKERS as usize + 1).unwrap();
     let sim = Rc::new(Sim::new(machine, 1 << 13, 8).unwrap());
+    #[expect(clippy::arc_with_non_send_sync, reason = "a simulation stays on its thread")]
     let coherence = Arc::new(Instrumented::new(Rc::clone(&sim), design(Rc::clone(&sim))));
     let vm = Vm::new(SimPlatform::new(Rc::clone(&sim)), Arc::clone(&coherence)).unwrap();
     let (space, done) = (OnceCell::from(AddressSpace::new(&vm).unwrap()), Cell::new(0));

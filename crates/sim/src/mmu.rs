@@ -139,12 +139,14 @@ impl Sim {
     /// Counts the flushes in `f` as those of loading a space, or of coming back to one.
     pub fn switching<R>(&self, f: impl FnOnce() -> R) -> R {
         let cpu = self.cpu();
-        let before = self.counts_of(cpu);
+        let flushes =
+            || self.read_counts(cpu, |counts| (counts.flushes_full, counts.flushes_ranged));
+        let (full, ranged) = flushes();
         let result = f();
-        let done = self.counts_of(cpu).since(&before);
+        let (full_after, ranged_after) = flushes();
         self.count(|counts| {
-            counts.flushes_full_at_switch += done.flushes_full;
-            counts.flushes_ranged_at_switch += done.flushes_ranged;
+            counts.flushes_full_at_switch += full_after - full;
+            counts.flushes_ranged_at_switch += ranged_after - ranged;
         });
         result
     }
@@ -487,6 +489,7 @@ impl Sim {
     }
 
     /// Reads a page-table entry.
+    #[inline]
     #[must_use]
     pub fn entry(&self, table: FrameNumber, index: usize) -> u64 {
         self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), Access::Load);

@@ -174,6 +174,7 @@ impl Sim {
     }
 
     /// The time on this CPU.
+    #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         self.clock.borrow().cpus[self.cpu()].now
@@ -196,11 +197,13 @@ impl Sim {
     }
 
     /// Masks interrupts on this CPU until as many calls of [`unmask`](Self::unmask).
+    #[inline]
     pub fn mask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks += 1;
     }
 
     /// Unmasks interrupts; those that have arrived are taken.
+    #[inline]
     pub fn unmask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;
         self.spend(Time::ZERO);
@@ -231,6 +234,13 @@ impl Sim {
     #[must_use]
     pub fn counts_of(&self, cpu: usize) -> Counts {
         self.clock.borrow().cpus[cpu].counts_at(self.now())
+    }
+
+    /// Reads some of a CPU's [counts](Self::counts_of), other than the idle time, without a copy of
+    /// all.
+    #[inline]
+    pub fn read_counts<R>(&self, cpu: usize, read: impl FnOnce(&Counts) -> R) -> R {
+        read(&self.clock.borrow().cpus[cpu].counts)
     }
 
     /// What all CPUs did so far.

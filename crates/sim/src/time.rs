@@ -22,48 +22,56 @@ impl Time {
 
     /// So many picoseconds.
     #[must_use]
+    #[inline]
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
     /// So many nanoseconds; [`NEVER`](Self::NEVER) if that is more than there are.
     #[must_use]
+    #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(1000))
     }
 
     /// So many milliseconds.
     #[must_use]
+    #[inline]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000_000)
     }
 
     /// In picoseconds.
     #[must_use]
+    #[inline]
     pub const fn ps(self) -> u64 {
         self.0
     }
 
     /// In whole nanoseconds.
     #[must_use]
+    #[inline]
     pub const fn ns(self) -> u64 {
         self.0 / 1000
     }
 
     /// In microseconds.
     #[must_use]
+    #[inline]
     pub fn us(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
     /// In seconds.
     #[must_use]
+    #[inline]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e12
     }
 
     /// What remains of this after `other`; nothing if `other` is more.
     #[must_use]
+    #[inline]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -101,6 +109,7 @@ impl Mul<u64> for Time {
 }
 
 impl Sum for Time {
+    #[inline]
     fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
         times.fold(Self::ZERO, Add::add)
     }

@@ -96,7 +96,7 @@ impl Built {
                     .run()?;
                 Ok(crate::output().join(target).join(folder).join("shootdown-kernel"))
             };
-            let both = [kernel("dev", "debug")?, kernel("release", "release")?];
+            let both = [kernel("dev", "debug")?, kernel("bench", "release")?];
             kernels.insert((*arch).to_owned(), both);
         }
         Ok(Self { lab: builds::lab()?, kernels })

@@ -30,9 +30,20 @@ impl World {
         self.say_as(self.kind_of_access(word), || text(name(), &|value| self.shown(word, value)));
     }
 
-    /// A value of a word: of page tables, what it says.
+    /// The value of a word: an entry of a page table, the name of an object with the flags in the
+    /// low bits of its address, or a number.
     pub(crate) fn shown(&self, word: u32, value: u64) -> String {
-        if self.is_of_page_tables(word) { Entry(value).to_string() } else { format!("{value:#x}") }
+        /// Objects are aligned to more than this.
+        const FLAGS: u64 = 0xf;
+        if self.is_of_page_tables(word) {
+            return Entry(value).to_string();
+        }
+        let objects = self.objects.borrow();
+        match objects.iter().find(|(address, _)| *address == value & !FLAGS) {
+            Some((_, name)) if value & FLAGS == 0 => name.clone(),
+            Some((_, name)) => format!("{name} + {:#x}", value & FLAGS),
+            None => format!("{value:#x}"),
+        }
     }
 
     pub(crate) fn kind_of_access(&self, word: u32) -> LineKind {

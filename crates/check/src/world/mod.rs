@@ -99,6 +99,8 @@ pub struct World {
     lines: RefCell<Option<Vec<Line>>>,
     /// What was last written of what each CPU holds.
     held: RefCell<Vec<String>>,
+    /// Objects whose host addresses words may hold, each with its name in histories.
+    objects: RefCell<Vec<(u64, String)>>,
 }
 
 impl World {
@@ -129,6 +131,7 @@ impl World {
             steps: Cell::new(0),
             lines: RefCell::new((writing == Writing::On).then(Vec::new)),
             held: RefCell::default(),
+            objects: RefCell::default(),
         }
     }
 
@@ -153,6 +156,14 @@ impl World {
         let result = make();
         self.memory.borrow_mut().name_from(first, name);
         result
+    }
+
+    /// Names an object whose host address a word may hold. A history then shows the name, and so
+    /// has the same bytes on every host.
+    pub(crate) fn name_object<T>(&self, object: &T, name: impl FnOnce() -> String) {
+        if self.lines.borrow().is_some() {
+            self.objects.borrow_mut().push((ptr::from_ref(object).addr() as u64, name()));
+        }
     }
 
     /// The CPU whose turn it is.

@@ -117,8 +117,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
 
     /// How often this CPU has flushed.
     fn flushes(&self) -> u64 {
-        let counts = self.sim.counts_of(self.sim.cpu());
-        counts.flushes_full + counts.flushes_ranged
+        self.sim.read_counts(self.sim.cpu(), |counts| counts.flushes_full + counts.flushes_ranged)
     }
 
     /// Waits with interrupts masked: the CPU answers its own bell meanwhile, and is sent none.
@@ -163,11 +162,12 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
     }
 
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
-        let sent_before = self.sim.counts_of(self.sim.cpu()).interrupts_sent;
+        let sent_before = self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent);
         let machine = self.engine.machine();
         let pending = self.here(|here| change.flush_by_engine(machine, &here, space));
         self.sim.flush_sent();
-        let sent = self.sim.counts_of(self.sim.cpu()).interrupts_sent - sent_before;
+        let sent =
+            self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent) - sent_before;
         self.sim.count_coalesced(pending.waiting().len().saturating_sub(sent as usize));
         pending
     }

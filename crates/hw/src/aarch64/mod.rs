@@ -54,8 +54,6 @@ mod instruction;
 #[path = "tests/instruction.rs"]
 mod instruction;
 #[cfg(any(target_arch = "aarch64", test))]
-mod limits;
-#[cfg(any(target_arch = "aarch64", test))]
 mod processor;
 
 pub use features::Features;

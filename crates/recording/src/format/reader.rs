@@ -1,5 +1,6 @@
 //! Reads a recording, a block at a time, and believes nothing.
 
+use std::fmt;
 use std::io::{self, Read};
 
 use super::base::Base;
@@ -19,8 +20,8 @@ use shootdown_program::varint::Cursor;
 /// may index with what it finds. It ends with the first error; whoever gets no record any more
 /// and no [`Reader::totals`] has got such an error before.
 #[derive(Debug)]
-pub struct Reader<R> {
-    input: Input<R>,
+pub struct Reader<'r> {
+    input: Input<'r>,
     header: Header,
     treatments: Vec<Treatment>,
     rules: Rules,
@@ -43,14 +44,14 @@ enum State {
     Ended(Totals),
 }
 
-impl<R: Read> Reader<R> {
+impl<'r> Reader<'r> {
     /// Reads the header. `input` needs no buffer of its own.
     ///
     /// # Errors
     ///
     /// If there is none that can be understood.
-    pub fn open(input: R) -> Result<Self, ReadError> {
-        let mut input = Input { inner: input, offset: 0 };
+    pub fn open(input: impl Read + 'r) -> Result<Self, ReadError> {
+        let mut input = Input { inner: Box::new(input), offset: 0 };
         let magic: [u8; MAGIC.len()] = input.array()?;
         if magic != MAGIC {
             return Err(ReadError { offset: 0, cause: Cause::NotARecording });
@@ -212,7 +213,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl<R: Read> Iterator for Reader<R> {
+impl Iterator for Reader<'_> {
     type Item = Result<Record, ReadError>;
 
     #[inline]
@@ -222,13 +223,19 @@ impl<R: Read> Iterator for Reader<R> {
 }
 
 /// A file, and how far it has been read.
-#[derive(Debug)]
-struct Input<R> {
-    inner: R,
+/// The kind of input is erased, so that a reader is compiled once. It is called for blocks.
+struct Input<'r> {
+    inner: Box<dyn Read + 'r>,
     offset: u64,
 }
 
-impl<R: Read> Input<R> {
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input").field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+impl Input<'_> {
     fn array<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], ReadError> {
         let mut bytes = [0; BYTES];
         self.fill(&mut bytes)?;

@@ -15,7 +15,6 @@
 //! it elsewhere; and what was idle time stays idle time.
 
 use core::cell::{Cell, RefCell};
-use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,7 +62,7 @@ pub enum ReplayError {
 pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
-    reader: Reader<impl Read + 'static>,
+    reader: Reader<'static>,
     survey: &Survey,
     progress: impl Fn(u64) + 'static,
     design: impl FnOnce(Rc<Sim>) -> D,
@@ -242,7 +241,7 @@ impl Replay {
 
     /// How long this CPU has been interrupted, all in all.
     fn interrupted(&self) -> Time {
-        self.sim.counts_of(self.sim.cpu()).interrupted
+        self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupted)
     }
 
     /// Reads the next step, and has its CPU look at it.

@@ -8,7 +8,6 @@
 //! The threads are kept in memory, encoded: a few bytes for most operations.
 
 use std::collections::HashMap;
-use std::io::Read;
 
 use shootdown_program::operation::{Operation, ProgramId, Start};
 use shootdown_program::stream::{Encoded, Encoder};
@@ -29,7 +28,7 @@ use super::survey::{PROGRESS_RECORDS, Survey};
 ///
 /// If the recording cannot be read.
 pub fn threads(
-    reader: Reader<impl Read>,
+    reader: Reader<'_>,
     survey: &Survey,
     seed: u64,
     progress: impl Fn(u64),

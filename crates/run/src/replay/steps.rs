@@ -13,7 +13,6 @@
 
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
-use std::io::Read;
 
 use shootdown_program::operation::{
     Access, Entry, FileId, Filling, Mapping, Permission, RawAddress,
@@ -59,8 +58,8 @@ pub(crate) enum Action {
 }
 
 /// Reads steps from a recording.
-pub(crate) struct Steps<R> {
-    reader: Reader<R>,
+pub(crate) struct Steps<'r> {
+    reader: Reader<'r>,
     outcomes: std::vec::IntoIter<Outcome>,
     moved_to: VecDeque<u64>,
     tracker: Tracker,
@@ -88,8 +87,8 @@ enum InKernel {
     Exit,
 }
 
-impl<R: Read> Steps<R> {
-    pub(crate) fn new(reader: Reader<R>, survey: &Survey) -> Self {
+impl<'r> Steps<'r> {
+    pub(crate) fn new(reader: Reader<'r>, survey: &Survey) -> Self {
         let cpus = reader.header().cpus;
         Self {
             reader,

@@ -2,7 +2,6 @@
 //! for it, and how its system calls came out, which the second reading must know when they begin.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::Read;
 
 use shootdown_recording::record::{Call, Event, FlushReason, Owner, Record, SpaceId, TaskId};
 use shootdown_recording::{Header, ReadError, Reader, Totals};
@@ -69,10 +68,7 @@ impl Survey {
     /// # Panics
     ///
     /// Never: a reader that came to the end without an error has totals.
-    pub fn of(
-        mut reader: Reader<impl Read>,
-        mut progress: impl FnMut(u64),
-    ) -> Result<Self, ReadError> {
+    pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
         let mut surveyor = Surveyor::new(reader.header().cpus);
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
@@ -155,7 +151,12 @@ impl Surveyor {
                     self.has_returned(task, *value);
                 }
             }
-            _ => {}
+            Event::Task { owner: Owner::Other, .. }
+            | Event::Running { .. }
+            | Event::Switch { .. }
+            | Event::Wake { .. }
+            | Event::Exit
+            | Event::Lost { .. } => {}
         }
         self.tracker.apply(record);
     }

@@ -78,7 +78,14 @@ impl Tracker {
                 cpu.running = *next;
                 cpu.loaded = space.or(cpu.loaded);
             }
-            _ => {}
+            Event::Wake { .. }
+            | Event::Exit
+            | Event::Call(_)
+            | Event::Return { .. }
+            | Event::Fault { .. }
+            | Event::Flush { .. }
+            | Event::Interrupts { .. }
+            | Event::Lost { .. } => {}
         }
     }
 

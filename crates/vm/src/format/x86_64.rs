@@ -45,15 +45,18 @@ impl Format for X86_64 {
     const INDEX_BITS: u32 = 9;
     const LEAF_LEVEL_MAX: usize = 2;
 
+    #[inline]
     fn table(table: Frame) -> u64 {
         // Permissions are the leaf's alone; accessed, for we know that it will be.
         table.address() | PRESENT | WRITABLE | USER | ACCESSED
     }
 
+    #[inline]
     fn as_table(entry: u64) -> Option<Frame> {
         (entry & (PRESENT | LARGE) == PRESENT).then_some(frame_of(entry))
     }
 
+    #[inline]
     fn leaf(leaf: Leaf) -> u64 {
         let Leaf { frame, protection, marks } = leaf;
         frame.address()
@@ -65,6 +68,7 @@ impl Format for X86_64 {
             | bit_if(marks.contains(Marks::DIRTY), DIRTY)
     }
 
+    #[inline]
     fn as_leaf(entry: u64) -> Option<Leaf> {
         let mut protection = Protection::empty();
         if entry & PRESENT != 0 {
@@ -80,11 +84,13 @@ impl Format for X86_64 {
         Some(Leaf { frame: frame_of(entry), protection, marks })
     }
 
+    #[inline]
     fn large_leaf(leaf: Leaf, level: usize) -> u64 {
         assert_large::<Self>(leaf.frame, level);
         Self::leaf(leaf) | LARGE
     }
 
+    #[inline]
     fn as_large_leaf(entry: u64, level: usize) -> Option<Leaf> {
         debug_assert!(level != 0, "bit 7 is another one there");
         if is_large_level::<Self>(level) && entry & LARGE != 0 {
@@ -94,6 +100,7 @@ impl Format for X86_64 {
         }
     }
 
+    #[inline]
     fn claim(ticket: u64) -> u64 {
         (ticket << CLAIM_TICKET_SHIFT) | CLAIM
     }

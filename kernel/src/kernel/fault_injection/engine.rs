@@ -3,8 +3,8 @@
 
 #![expect(unsafe_code, reason = "the kernel's half of the engine's contract")]
 
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel, Processor as _};
@@ -12,6 +12,7 @@ use shootdown_hw::{Bare, Kernel, Processor as _};
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::fault_injection::fault::Faulty;
+use crate::kernel::sync::{Once, masked};
 
 pub(crate) type Machine = Bare<FaultyKernel>;
 
@@ -51,25 +52,22 @@ unsafe impl Kernel for FaultyKernel {
     }
 }
 
-/// Published by `make`, for whoever finds it there.
-static ENGINE: AtomicPtr<Shootdown<Machine>> = AtomicPtr::new(ptr::null_mut());
+static ENGINE: Once<Shootdown<Machine>> = Once::new();
 
 /// Makes the engine, on the first CPU.
 pub(crate) fn make(memory: &mut BootMemory, cpus: u32) {
     let cpus = memory.keep(cpus as usize, |_| Cpu::new());
     let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
-    let engine = &memory.keep(1, machine)[0];
-    ENGINE.store(ptr::from_ref(engine).cast_mut(), Ordering::Release);
+    ENGINE.publish(&memory.keep(1, machine)[0]);
 }
 
-/// Whether there is one.
+/// Whether there is an engine.
 pub(crate) fn is_made() -> bool {
-    !ENGINE.load(Ordering::Acquire).is_null()
+    ENGINE.find().is_some()
 }
 
 pub(crate) fn engine() -> &'static Shootdown<Machine> {
-    // SAFETY: null, or what was made, which stays.
-    unsafe { ENGINE.load(Ordering::Acquire).as_ref() }.expect("it is made first of all")
+    ENGINE.get()
 }
 
 /// Whether what is cached is cached under a tag.
@@ -79,15 +77,9 @@ pub(crate) fn has_tags() -> bool {
 
 /// Calls `f` with the token of this CPU, interrupts masked.
 pub(crate) fn here<R>(f: impl FnOnce(&Here<'static, Machine>) -> R) -> R {
-    let were_masked = Arch::interrupts_masked();
-    Arch::mask_interrupts();
     // SAFETY: interrupts are masked, and nothing moves this thread to another CPU; handlers that
     // cannot be masked end the run.
-    let result = f(&unsafe { engine().here() });
-    if !were_masked {
-        Arch::unmask_interrupts();
-    }
-    result
+    masked(|| f(&unsafe { engine().here() }))
 }
 
 /// How often another CPU has been disturbed for a flush: interrupts sent, and broadcasts of the CPU

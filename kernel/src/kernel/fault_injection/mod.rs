@@ -25,6 +25,7 @@ use crate::kernel::end::end;
 use crate::kernel::load::Load;
 use fault::Fault;
 use scenarios::{SCENARIOS, Scenario, Verdict, Visibility};
+use user::Order;
 
 /// Number of times that each scenario is run with each fault: one run may be luck.
 const TIMES: usize = 3;
@@ -104,7 +105,8 @@ fn is_right(
         fault::choose(fault);
         let verdict = (scenario.run)(memory);
         fault::remove();
-        user::leave();
+        // The next scenario begins anew, with everything dropped.
+        user::tell(Order::Leave);
         stale += usize::from(verdict == Verdict::Stale);
         let times = engine::disturbances() - before;
         if scenario.is_quiet && times != 0 {

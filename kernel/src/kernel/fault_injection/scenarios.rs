@@ -63,30 +63,23 @@ impl Visible {
 /// A way to have a translation cached, and to come to use it.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    pub(crate) run: fn(&mut BootMemory) -> Verdict,
+    pub(crate) run: Run,
     /// Whether the change needs no interrupt, and no broadcast.
     pub(crate) is_quiet: bool,
     /// The faults that it detects, and where they are shown.
-    pub(crate) faults: &'static [(Fault, Visible)],
+    pub(crate) faults: Faults,
 }
 
+type Run = fn(&mut BootMemory) -> Verdict;
 type Faults = &'static [(Fault, Visible)];
 
 /// A scenario in which the other CPU uses the space while the page table is changed.
-const fn active(
-    name: &'static str,
-    run: fn(&mut BootMemory) -> Verdict,
-    faults: Faults,
-) -> Scenario {
+const fn active(name: &'static str, run: Run, faults: Faults) -> Scenario {
     Scenario { name, run, is_quiet: false, faults }
 }
 
 /// A scenario in which the other CPU does not use the space then, and must not be disturbed.
-const fn quiet(
-    name: &'static str,
-    run: fn(&mut BootMemory) -> Verdict,
-    faults: Faults,
-) -> Scenario {
+const fn quiet(name: &'static str, run: Run, faults: Faults) -> Scenario {
     Scenario { name, run, is_quiet: true, faults }
 }
 
@@ -182,8 +175,8 @@ impl Scene {
     fn in_use(memory: &mut BootMemory) -> Self {
         fault::remove();
         let scene = Self::new(memory);
-        user::run_space(scene.space);
-        assert_eq!(tell(Order::Read, PAGE), Found::Word(OLD));
+        tell(Order::Run(scene.space));
+        assert_eq!(tell(Order::Read(PAGE)), Found::Word(OLD));
         fault::inject();
         scene
     }
@@ -240,15 +233,15 @@ fn refused(found: Found, expected: Access) -> Verdict {
 
 fn reads_all_the_time(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepReading, PAGE);
+    begin(Order::KeepReading(PAGE));
     scene.replace(memory);
     new_or_old(user::end())
 }
 
 fn writes_what_is_protected(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    assert_eq!(tell(Order::Write, PAGE), Found::Word(user::WRITTEN));
-    begin(Order::KeepWriting, PAGE);
+    assert_eq!(tell(Order::Write(PAGE)), Found::Word(user::WRITTEN));
+    begin(Order::KeepWriting(PAGE));
     scene.map(memory, scene.old, READ);
     scene.flush(changed_page());
     refused(user::end(), Access::Write)
@@ -256,7 +249,7 @@ fn writes_what_is_protected(memory: &mut BootMemory) -> Verdict {
 
 fn reads_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepReading, PAGE);
+    begin(Order::KeepReading(PAGE));
     scene.unmap(memory);
     scene.flush(changed_page());
     refused(user::end(), Access::Read)
@@ -264,7 +257,7 @@ fn reads_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
 
 fn writes_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepWriting, PAGE);
+    begin(Order::KeepWriting(PAGE));
     scene.unmap(memory);
     scene.flush(changed_page());
     refused(user::end(), Access::Write)
@@ -272,26 +265,26 @@ fn writes_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
 
 fn comes_back_from_idle(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    tell(Order::Idle, 0);
+    tell(Order::Idle);
     scene.replace(memory);
-    user::run_space(scene.space);
-    new_or_old(tell(Order::Read, PAGE))
+    tell(Order::Run(scene.space));
+    new_or_old(tell(Order::Read(PAGE)))
 }
 
 fn comes_back_to_the_space(memory: &mut BootMemory) -> Verdict {
     let (other, scene) = (Scene::new(memory), Scene::in_use(memory));
-    user::run_space(other.space);
+    tell(Order::Run(other.space));
     scene.replace(memory);
-    user::run_space(scene.space);
-    new_or_old(tell(Order::Read, PAGE))
+    tell(Order::Run(scene.space));
+    new_or_old(tell(Order::Read(PAGE)))
 }
 
 fn comes_back_after_leaving(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    tell(Order::Leave, 0);
+    tell(Order::Leave);
     scene.replace(memory);
-    user::run_space(scene.space);
-    new_or_old(tell(Order::Read, PAGE))
+    tell(Order::Run(scene.space));
+    new_or_old(tell(Order::Read(PAGE)))
 }
 
 /// Its page has what is new; the others, all of which have it at the same address, what is old.
@@ -307,14 +300,14 @@ fn is_given_the_tag_of_another(memory: &mut BootMemory) -> Verdict {
         let scene = Scene::new(memory);
         scene.map(memory, scene.new, READ_WRITE);
         engine().machine().processor().publish();
-        user::run_space(scene.space);
-        if new_or_old(tell(Order::Read, PAGE)) == Verdict::Stale {
+        tell(Order::Run(scene.space));
+        if new_or_old(tell(Order::Read(PAGE))) == Verdict::Stale {
             verdict = Verdict::Stale;
         }
         // For the next one to find.
         scene.map(memory, scene.old, READ_WRITE);
         scene.flush(changed_page());
-        tell(Order::Read, PAGE);
+        tell(Order::Read(PAGE));
     }
     verdict
 }
@@ -342,11 +335,11 @@ fn upper_table(root: Frame) -> Frame {
 fn walks_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
     free_table(memory, &scene);
-    refused(tell(Order::Read, SIBLING), Access::Read)
+    refused(tell(Order::Read(SIBLING)), Access::Read)
 }
 
 fn reads_below_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
     free_table(memory, &scene);
-    refused(tell(Order::Read, PAGE), Access::Read)
+    refused(tell(Order::Read(PAGE)), Access::Read)
 }

@@ -5,8 +5,7 @@
 
 #![expect(unsafe_code, reason = "switches to a space")]
 
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{Extent, Here, Space};
 
@@ -17,6 +16,7 @@ use crate::kernel::fault_injection::engine::{Machine, here};
 use crate::kernel::fault_injection::off;
 use crate::kernel::fault_injection::scenarios::empty_space;
 use crate::kernel::fault_injection::user::wait_until;
+use crate::kernel::sync::Once;
 
 struct Storm {
     name: &'static str,
@@ -43,7 +43,7 @@ static STORM: AtomicU64 = AtomicU64::new(0);
 static ROUNDS_EACH: AtomicU64 = AtomicU64::new(0);
 /// How many CPUs are through with it. `run` acquires it, before it has another begin.
 static THROUGH: AtomicU64 = AtomicU64::new(0);
-static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
+static SPACE: Once<Space<Machine>> = Once::new();
 
 /// On the first CPU. What does not end is a panic, or found by whoever started the emulator.
 pub(crate) fn run(memory: &mut BootMemory, cpus: u32, rounds: u64) {
@@ -53,7 +53,7 @@ pub(crate) fn run(memory: &mut BootMemory, cpus: u32, rounds: u64) {
             println!("storm name={name} verdict=absent");
             continue;
         }
-        SPACE.store(ptr::from_ref(empty_space(memory)).cast_mut(), Ordering::Relaxed);
+        SPACE.publish(empty_space(memory));
         THROUGH.store(0, Ordering::Relaxed);
         ROUNDS_EACH.store(rounds, Ordering::Relaxed);
         STORM.store(number, Ordering::Release);
@@ -93,8 +93,7 @@ pub(crate) fn come_back(cpu: u32, turn: u64) -> u64 {
 /// From this turn on.
 fn weather(number: u64, cpu: u32, first_turn: u64) {
     let Storm { round, .. } = STORMS[number as usize - 1];
-    // SAFETY: spaces of trials stay, and their roots are theirs.
-    let space: &'static Space<Machine> = unsafe { &*SPACE.load(Ordering::Relaxed) };
+    let space = SPACE.get();
     for turn in first_turn..ROUNDS_EACH.load(Ordering::Relaxed) {
         switch(space);
         round(space, cpu, turn);
@@ -104,7 +103,7 @@ fn weather(number: u64, cpu: u32, first_turn: u64) {
 }
 
 fn switch(space: &'static Space<Machine>) {
-    // SAFETY: as above, and the CPU is online.
+    // SAFETY: spaces of scenarios stay, and their roots are theirs. The CPU is online.
     here(|here| unsafe { here.switch(space) });
 }
 

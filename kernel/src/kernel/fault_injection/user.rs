@@ -1,96 +1,73 @@
-//! The CPU that uses what another one changes: it does what it is told, in user mode.
+//! The CPU that uses what another one changes: it carries out orders, in user mode.
 
 #![expect(unsafe_code, reason = "switches to spaces")]
 
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use shootdown::{Here, Space};
 use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
 use crate::kernel::fault_injection::engine::{Machine, here};
+use crate::kernel::sync::Mutex;
 
-/// The CPU whose it is.
+/// The CPU that carries out orders.
 pub(crate) const CPU: u32 = 1;
 /// Where each space has the code of user mode.
 pub(crate) const CODE: usize = 0x40_0000;
 
-/// What it is told to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
+/// What the CPU is told to do.
+#[derive(Clone, Copy)]
 pub(crate) enum Order {
-    /// To read a word.
-    Read = 1,
-    /// To write a word.
-    Write,
-    /// To read a word again and again, until it is told to stop.
-    KeepReading,
-    /// To write a word again and again.
-    KeepWriting,
+    /// To read the word at an address.
+    Read(usize),
+    /// To write the word at an address.
+    Write(usize),
+    /// To read a word again and again, until [`end`].
+    KeepReading(usize),
+    /// To write a word again and again, until [`end`].
+    KeepWriting(usize),
     /// To run a space.
-    Run,
+    Run(&'static Space<Machine>),
     /// To run nothing, with the space still loaded, and halt.
     Idle,
-    /// To let go of the space, and halt.
+    /// To drop the space, and halt.
     Leave,
 }
 
-impl Order {
-    const ALL: [Self; 7] = [
-        Self::Read,
-        Self::Write,
-        Self::KeepReading,
-        Self::KeepWriting,
-        Self::Run,
-        Self::Idle,
-        Self::Leave,
-    ];
-
-    /// By its number.
-    fn of(number: u64) -> Self {
-        let order = Self::ALL.into_iter().find(|order| *order as u64 == number);
-        order.expect("only orders are given")
-    }
-}
-
-/// What came of it.
+/// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The access was done, and found this.
+    /// The access was done, and found or left this word.
     Word(u64),
     /// It was refused.
     Refused(Access),
 }
 
-const NOTHING: u64 = 0;
-/// Released by `begin`, with all that belongs to the order, and acquired by `obey`; given back the
-/// other way with what was found.
-static ORDER: AtomicU64 = AtomicU64::new(NOTHING);
-static ADDRESS: AtomicUsize = AtomicUsize::new(0);
-static SPACE: AtomicPtr<Space<Machine>> = AtomicPtr::new(ptr::null_mut());
-/// How often it has been through what it is to do again and again. `begin` acquires it: the page
-/// has been used by then.
+/// The order that is being carried out. `begin` sets it, and `obey` takes it away when it has
+/// stored what was [found](FOUND).
+static ORDER: Mutex<Option<Order>> = Mutex::new(None);
+static FOUND: Mutex<Found> = Mutex::new(Found::Word(0));
+/// Number of turns of what is done again and again. `begin` acquires it: the page has been used by
+/// then.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
-/// Released by `end`, after the flush was waited for, and acquired by `keep`: what it does after
-/// that must find what is new.
-static STOP: AtomicU64 = AtomicU64::new(0);
-static FOUND: AtomicU64 = AtomicU64::new(0);
+/// Released by `end`, after the flush was waited for, and acquired by `keep`: the turn after that
+/// must find what is new.
+static STOP: AtomicBool = AtomicBool::new(false);
 
-/// No word of a trial has this value.
-const REFUSED: u64 = u64::MAX - 3;
-
-/// What it writes.
+/// The word that is written.
 pub(crate) const WRITTEN: u64 = 0x5757;
 
-/// How often it does something before it looks whether it is to stop.
+/// Number of accesses in a turn of what is done again and again.
 const OFTEN: usize = 200;
 
 /// On all CPUs but the first: carries out the order that there is for this CPU.
 pub(crate) fn obey(cpu: u32) {
-    if has_order(cpu) {
-        perform();
-        ORDER.store(NOTHING, Ordering::Release);
+    let order = *ORDER.lock();
+    if let Some(order) = order.filter(|_| cpu == CPU) {
+        let found = carry_out(order);
+        *FOUND.lock() = found;
+        *ORDER.lock() = None;
     }
 }
 
@@ -99,41 +76,24 @@ pub(crate) fn has_order(cpu: u32) -> bool {
     cpu == CPU && !has_ended()
 }
 
-fn perform() {
-    let address = ADDRESS.load(Ordering::Relaxed);
-    let found = match Order::of(ORDER.load(Ordering::Acquire)) {
-        Order::Read => access(Task::Read, address, 1),
-        Order::Write => access(Task::WriteOften, address, 1),
-        Order::KeepReading => keep(Task::ReadWhile, address),
-        Order::KeepWriting => keep(Task::WriteOften, address),
-        Order::Run => run(),
-        Order::Idle => {
-            here(Here::enter_lazy);
-            Found::Word(0)
-        }
-        Order::Leave => {
-            here(Here::leave);
-            Found::Word(0)
-        }
-    };
-    let word = match found {
-        Found::Word(word) => word,
-        Found::Refused(access) => REFUSED + access as u64,
-    };
-    FOUND.store(word, Ordering::Relaxed);
-}
-
-fn run() -> Found {
-    let space = SPACE.load(Ordering::Relaxed);
-    // SAFETY: spaces of trials stay, and their roots are theirs.
-    here(|here| unsafe { here.switch(&*space) });
+fn carry_out(order: Order) -> Found {
+    match order {
+        Order::Read(address) => return access(Task::Read, address, 1),
+        Order::Write(address) => return access(Task::WriteOften, address, 1),
+        Order::KeepReading(address) => return keep(Task::ReadWhile, address),
+        Order::KeepWriting(address) => return keep(Task::WriteOften, address),
+        // SAFETY: spaces of scenarios stay, and their roots are theirs.
+        Order::Run(space) => here(|here| unsafe { here.switch(space) }),
+        Order::Idle => here(Here::enter_lazy),
+        Order::Leave => here(Here::leave),
+    }
     Found::Word(0)
 }
 
-/// Until it is told to stop, and once more after that: what it finds then is what counts.
+/// Accesses until it is told to stop, and once more after that: that access is what counts.
 fn keep(task: Task, address: usize) -> Found {
     loop {
-        let is_last = STOP.load(Ordering::Acquire) != 0;
+        let is_last = STOP.load(Ordering::Acquire);
         let found = access(task, address, OFTEN);
         ROUNDS.fetch_add(1, Ordering::Release);
         if is_last {
@@ -143,7 +103,7 @@ fn keep(task: Task, address: usize) -> Found {
     }
 }
 
-/// In user mode. What interrupts it is handled there.
+/// Accesses in user mode, where interrupts are handled.
 fn access(task: Task, address: usize, count: usize) -> Found {
     let mut user = User::new(CODE, task, (address, 0), count, 0);
     if task == Task::WriteOften {
@@ -165,51 +125,32 @@ fn access(task: Task, address: usize, count: usize) -> Found {
     }
 }
 
-/// From the CPU that changes page tables: has the other one begin something.
-pub(crate) fn begin(order: Order, address: usize) {
-    STOP.store(0, Ordering::Relaxed);
+/// On the CPU that changes page tables: makes the other one begin something.
+pub(crate) fn begin(order: Order) {
+    STOP.store(false, Ordering::Relaxed);
     ROUNDS.store(0, Ordering::Relaxed);
-    ADDRESS.store(address, Ordering::Relaxed);
-    ORDER.store(order as u64, Ordering::Release);
+    *ORDER.lock() = Some(order);
     Arch::send(&mut [CPU].into_iter(), Interrupt::Wake);
-    if matches!(order, Order::KeepReading | Order::KeepWriting) {
+    if matches!(order, Order::KeepReading(_) | Order::KeepWriting(_)) {
         wait_until(|| ROUNDS.load(Ordering::Acquire) >= 2 || has_ended());
     }
 }
 
-/// Has it end what it does again and again. Returns what it then found.
+/// Stops what is done again and again. Returns what the last access found.
 pub(crate) fn end() -> Found {
-    STOP.store(1, Ordering::Release);
+    STOP.store(true, Ordering::Release);
     wait_until(has_ended);
-    let word = FOUND.load(Ordering::Relaxed);
-    match word.checked_sub(REFUSED) {
-        Some(0) => Found::Refused(Access::Read),
-        Some(1) => Found::Refused(Access::Write),
-        Some(_) => Found::Refused(Access::Execute),
-        None => Found::Word(word),
-    }
+    *FOUND.lock()
 }
 
-/// Has it do something, and returns what came of it.
-pub(crate) fn tell(order: Order, address: usize) -> Found {
-    begin(order, address);
+/// Makes the other CPU do something, and returns what it found.
+pub(crate) fn tell(order: Order) -> Found {
+    begin(order);
     end()
 }
 
-/// Has it run a space.
-pub(crate) fn run_space(space: &'static Space<Machine>) {
-    SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Relaxed);
-    tell(Order::Run, 0);
-}
-
-/// Has it let go of its space, with everything that it may hold dropped: the next trial begins
-/// anew.
-pub(crate) fn leave() {
-    tell(Order::Leave, 0);
-}
-
 fn has_ended() -> bool {
-    ORDER.load(Ordering::Acquire) == NOTHING
+    ORDER.lock().is_none()
 }
 
 /// Even on a host that has other things to do.

@@ -55,6 +55,7 @@ pub(super) struct Queues {
 }
 
 /// What a CPU has to do.
+#[derive(Default)]
 pub(super) struct PerCpu {
     pub(super) current: Option<ThreadId>,
     pub(super) ready: VecDeque<ThreadId>,
@@ -72,15 +73,7 @@ const WATCH_NS: u64 = 500_000_000;
 
 impl Queues {
     fn new(settings: Settings, after_switch: fn(Next)) -> Self {
-        let per_cpu = |_| PerCpu {
-            current: None,
-            ready: VecDeque::new(),
-            sleepers: Vec::new(),
-            slice_ends_ns: 0,
-            idle_stack_pointer: 0,
-            dead_stack: None,
-        };
-        let cpus = (0..settings.cpus).map(per_cpu).collect();
+        let cpus = (0..settings.cpus).map(|_| PerCpu::default()).collect();
         Self { settings, after_switch, threads: Vec::new(), cpus, unfinished: 0 }
     }
 

@@ -104,6 +104,9 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let mut spaces = take_spaces();
         spaces
             .extend((0..config.spaces).map(|number| KernelSpace::new(world, &engine, ops, number)));
+        for (number, space) in spaces.iter().enumerate() {
+            world.name_object(&space.space, || format!("space {number}"));
+        }
         let current = (0..config.cpus).map(|_| Cell::new(None)).collect();
         let pages = KernelTable::new(world);
         let kernel = Self { engine, spaces, pages, programs: ops, current };

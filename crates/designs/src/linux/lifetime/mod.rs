@@ -17,7 +17,7 @@
 //! at exit. So more memory is held here, and none is freed earlier. And where a reference is
 //! dropped that a flush interrupt made superfluous, that is done at the CPU's next switch.
 //!
-//! Nor has Linux anything like [`reap`](shootdown_vm::Coherence::reap), and it does nothing here:
+//! Nor has Linux anything like [`reap`](shootdown_vm::Lifetimes::reap), and it does nothing here:
 //! each CPU pins one dead space at most, or two while it switches, until it runs a thread with a
 //! space again.
 

@@ -67,8 +67,8 @@ pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     let start = tables::virt_to_phys(start_other as *const ());
     // What it finds, with its MMU on, is what was written before.
     run!("dsb ish");
-    // SAFETY: `boot.s` has it come to `begin_on_other_cpu`.
-    unsafe { firmware::start_cpu(gic::affinity(cpu), start, stack_end as u64) };
+    // `boot.s` has it come to `begin_on_other_cpu`.
+    firmware::start_cpu(gic::affinity(cpu), start, stack_end as u64);
 }
 
 fn memory_end() -> u64 {

@@ -1,6 +1,7 @@
 //! What interrupts and exceptions do.
 
 use x86::registers::control::Cr2;
+use x86::structures::idt::ExceptionVector;
 
 use super::{apic, cpu, time, vectors};
 use crate::kernel::arch::contract::{Interrupt, User};
@@ -104,48 +105,10 @@ fn interrupt(vector: u8) -> Option<Left> {
 pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
     cpu::recover();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
-    let (name, cr2) = (name(*vector as u8), Cr2::read_raw());
+    let (exception, cr2) = (ExceptionVector::try_from(*vector as u8), Cr2::read_raw());
     let mode = if *cs == u64::from(cpu::KERNEL_CODE.0) { "kernel" } else { "user" };
     panic!(
-        "{name} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} rsp={rsp:#x} \
-         flags={flags:#x} cr2={cr2:#x}"
+        "{exception:?} (vector {vector}) in {mode} mode: error={error:#x} rip={rip:#x} \
+         rsp={rsp:#x} flags={flags:#x} cr2={cr2:#x}"
     )
-}
-
-fn name(vector: u8) -> &'static str {
-    const NAMES: [&str; vectors::EXCEPTIONS as usize] = [
-        "divide error",
-        "debug",
-        "non-maskable interrupt",
-        "breakpoint",
-        "overflow",
-        "bound range exceeded",
-        "invalid opcode",
-        "device not available",
-        "double fault",
-        "coprocessor overrun",
-        "invalid task state",
-        "segment not present",
-        "stack fault",
-        "general protection",
-        "page fault",
-        "exception 15",
-        "x87 error",
-        "alignment check",
-        "machine check",
-        "SIMD error",
-        "virtualization",
-        "control protection",
-        "exception 22",
-        "exception 23",
-        "exception 24",
-        "exception 25",
-        "exception 26",
-        "exception 27",
-        "hypervisor injection",
-        "VMM communication",
-        "security",
-        "exception 31",
-    ];
-    NAMES.get(usize::from(vector)).copied().unwrap_or("interrupt that nobody sends")
 }

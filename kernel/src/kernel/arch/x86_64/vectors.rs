@@ -21,8 +21,6 @@ pub(super) const NON_MASKABLE: u8 = 2;
 pub(super) const DOUBLE_FAULT: u8 = 8;
 pub(super) const MACHINE_CHECK: u8 = 18;
 pub(super) const PAGE_FAULT: u8 = 14;
-/// Above them, what others send begins.
-pub(super) const EXCEPTIONS: u8 = 32;
 
 /// Which of the task-state segment's stacks those have that may come anywhere.
 pub(super) const EMERGENCY_STACK: usize = 1;
