@@ -7,9 +7,9 @@
 //! flushes that interrupted, by process number and clock. It keeps the tag until it dies.
 //!
 //! With a global tag the last flush interrupts nobody, so that lazy CPUs keep the root. They are
-//! therefore counted, as Linux does ([`Counted`](crate::linux::lifetime::Counted)), and what `linux-7.0` leaves out for its own
-//! benefit is here: compare with `linux-counted`, which this is, to the bit, on a machine without
-//! INVLPGB.
+//! therefore counted, as Linux does ([`Counted`](crate::linux::lifetime::Counted)), and what
+//! `linux-7.0` leaves out for its own benefit is here: compare with `linux-counted`, which this is,
+//! to the bit, on a machine without INVLPGB.
 //!
 //! What differs: a CPU that is told to change to the global tag while it is lazy stays lazy, where
 //! Linux, in passing, ends that; no flush would have looked at it any more.
