@@ -341,7 +341,7 @@ mod tests {
     /// found out that they do.
     #[test]
     fn shrinking_ends_within_the_budget() {
-        let config = Config { broken: Some(Rule::ServeWhileWaiting), ..Config::new(4) };
+        let config = Config { broken: Some(Rule::AnswerWhileWaiting), ..Config::new(4) };
         let text = "run 0, unmap-masked 0.0, map 0.0, run 1, idle, unmap-masked 0.0, run 2, \
                     leave | \
                     run 0, unmap-masked 0.1, map 0.1, run 0, leave, unmap-masked 0.1, run 1, \

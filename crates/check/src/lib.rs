@@ -66,7 +66,7 @@ mod history;
 mod memory;
 mod hardware;
 mod kernel_pages;
-mod telling;
+mod flush_scope;
 mod sharing;
 mod world;
 mod choice;
@@ -84,6 +84,7 @@ pub use campaign::{Campaign, CounterExample, Progress, Verdict};
 pub use choice::{Again, Chooser, Everything, Priorities, Random};
 pub use design::{Design, UnknownDesign};
 pub use explore::{Budget, Found, Scene, Search, at_random, by_priorities, search, shortest};
+pub use flush_scope::{FlushScope, Use};
 pub use hardware::{
     Access, Entry, Keeps, Moment, Outdated, PAGES, Reach, SLOTS, Translation, Wrong,
 };
@@ -91,7 +92,6 @@ pub use history::{Line, LineKind, Writing};
 pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
 pub use sharing::Sharing;
 pub use sometimes::Sometimes;
-pub use telling::{Told, Use};
 pub use timeline::Detail;
 pub use world::{
     Action, CheckWord, End, KernelTable, Outcome, PageTables, Setting, Stacks, System, Upper,

@@ -62,7 +62,7 @@ const SMALL: &[[&[Op]; 2]] = &[
     [&[Run(0)], &[UnmapLarge(0, 0)]],
     [&[Run(0)], &[UnmapJoined(0, 0)]],
     [&[Run(0), Run(1)], &[ReclaimBoth(0, 0)]],
-    [&[Run(0), Run(1), Run(0)], &[TrimRoster(0)]],
+    [&[Run(0), Run(1), Run(0)], &[TrimCpumask(0)]],
 ];
 
 #[test]
@@ -321,18 +321,18 @@ const BROKEN: &[(Rule, Profile, [&[Op]; 2])] = &[
     (Rule::FlushLocally, Profile::X86, [&[Run(0), Unmap(0, 1), Run(0)], &[]]),
     (Rule::Wait, Profile::X86, [&[Run(0)], &[Unmap(0, 0)]]),
     (
-        Rule::ServeWhileWaiting,
+        Rule::AnswerWhileWaiting,
         Profile::X86,
         [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]],
     ),
-    (Rule::LookAgain, Profile::X86, [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]]),
+    (Rule::RecheckBell, Profile::X86, [&[Run(0), UnmapMasked(0, 1)], &[Run(0), UnmapMasked(0, 0)]]),
     (Rule::CatchUpOnSwitch, Profile::X86, [&[Run(0), Run(1), Run(0)], &[Unmap(0, 0)]]),
     (Rule::CatchUpOnResume, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::KnowEveryRange, Profile::X86, [&[Run(0), Idle, Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardReusedTag, Profile::X86, [&[Run(0), Run(1), Run(2), Run(0)], &[Unmap(0, 0)]]),
     (Rule::DiscardFreedTables, Profile::X86, [&[Run(0), Run(1), Run(0)], &[UnmapTable(0, 0)]]),
-    (Rule::MarkHeldBack, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),
-    (Rule::MarkHolders, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
+    (Rule::MarkBatched, Profile::X86, [&[Run(0), Unmap(0, 0), Run(0)], &[Reclaim(0, 0)]]),
+    (Rule::MarkHazards, Profile::X86, [&[Run(0), Idle], &[Run(0), Idle, Retire(0)]]),
     (Rule::PublishTables, Profile::ARM64, [&[Run(0), Unmap(0, 0), Run(0)], &[]]),
     (Rule::PublishTables, Profile::ARM64, [&[UnmapKernel(0)], &[]]),
     (Rule::OnlineSync, Profile::ARM64, [&[OfflineOnline], &[UnmapKernel(0)]]),
@@ -343,7 +343,7 @@ fn what_the_engine_rests_on_cannot_be_left_out() {
     for &(rule, profile, ops) in BROKEN {
         let Found { wrong, .. } = found(rule, profile, ops);
         println!("{rule:?} on {}: {wrong}", profile.name);
-        let is_hang = matches!(rule, Rule::ServeWhileWaiting | Rule::LookAgain);
+        let is_hang = matches!(rule, Rule::AnswerWhileWaiting | Rule::RecheckBell);
         assert_eq!(wrong == Wrong::Stuck, is_hang, "{rule:?}: {wrong}");
     }
 }

@@ -211,7 +211,7 @@ fn what_was_dropped_before_the_flush_is_done_is_not_used_after_it() {
             with_world(|world| {
                 world.ring(0);
                 while it.y.load(Relaxed) == 0 {
-                    world.relax();
+                    world.spin_hint();
                 }
                 world.flush_is_done(world.outdated(it.tables.root(), |it| it == 0));
                 world.reuse_frame(0);
@@ -235,7 +235,7 @@ fn who_answers_too_early_is_found() {
         } else {
             it.tables.swap(0, Entry::EMPTY);
             while it.y.load(Relaxed) == 0 {
-                with_world(World::relax);
+                with_world(World::spin_hint);
             }
             with_world(|world| world.reuse_frame(0));
         }
@@ -250,7 +250,7 @@ fn the_way_to_a_table_is_remembered_where_only_pages_are_dropped() {
         if cpu == 0 {
             load(it, 1);
             while it.x.load(Relaxed) == 0 {
-                with_world(World::relax);
+                with_world(World::spin_hint);
             }
             with_world(|world| world.drop_pages(|page| page < 2, Upper::Kept));
             it.y.store(1, Release);
@@ -259,7 +259,7 @@ fn the_way_to_a_table_is_remembered_where_only_pages_are_dropped() {
             fence();
             it.x.store(1, Release);
             while it.y.load(Relaxed) == 0 {
-                with_world(World::relax);
+                with_world(World::spin_hint);
             }
             with_world(|world| world.free_table(table));
         }
@@ -328,7 +328,7 @@ fn drop_all_after_load(it: &Shared, cpu: usize, barrier: Option<fn()>) {
         publish();
         it.x.store(1, Release);
         while it.y.load(Relaxed) == 0 {
-            with_world(World::relax);
+            with_world(World::spin_hint);
         }
         return with_world(|world| world.reuse_kernel_frame(entry.target()));
     }
@@ -403,7 +403,7 @@ fn a_clean_page_is_written_late_where_marks_are_not_looked_for() {
 fn who_waits_for_nobody_is_stuck() {
     let body: Body = |it, cpu| {
         while cpu == 0 && it.x.load(Relaxed) == 0 {
-            with_world(World::relax);
+            with_world(World::spin_hint);
         }
     };
     assert_eq!(wrong(Profile::X86, body), Some(Wrong::Stuck));

@@ -9,12 +9,12 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Extents, Horizon, Root, Word};
+use shootdown::{ExtentSet, Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
 use crate::design::{Design, Purpose};
-use crate::linux::OwnLine;
+use crate::linux::CachePadded;
 
 impl Design {
     /// Interrupt everyone and wait.
@@ -29,9 +29,9 @@ pub struct Naive {
     /// One flush at a time: there is one place for what it asks for.
     lock: SpinLock,
     request: RefCell<Option<Request>>,
-    request_line: OwnLine<SimWord>,
+    request_line: CachePadded<SimWord>,
     /// How many CPUs have not answered.
-    unanswered: OwnLine<SimWord>,
+    unanswered: CachePadded<SimWord>,
 }
 
 /// A space.
@@ -47,7 +47,7 @@ struct Loaded(RefCell<Option<Rc<Space>>>);
 #[derive(Clone, Debug)]
 struct Request {
     root: u64,
-    extents: Extents,
+    extents: ExtentSet,
 }
 
 impl Naive {
@@ -58,8 +58,8 @@ impl Naive {
             cpus: (0..sim.machine().cpu_count()).map(|_| Loaded::default()).collect(),
             lock: <SpinLock as lock_api::RawMutex>::INIT,
             request: RefCell::new(None),
-            request_line: OwnLine(SimWord::with(0)),
-            unanswered: OwnLine(SimWord::with(0)),
+            request_line: CachePadded(SimWord::with(0)),
+            unanswered: CachePadded(SimWord::with(0)),
             sim,
         }
     }
@@ -110,7 +110,7 @@ impl Flush for Naive {
         self.flush_here(&request);
         sim.unmask();
         while self.unanswered.0.load(Relaxed) != 0 {
-            sim.relax();
+            sim.spin_hint();
         }
         // SAFETY: locked above.
         unsafe { lock_api::RawMutex::unlock(&self.lock) };

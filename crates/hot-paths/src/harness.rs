@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use shootdown::{Cpu, CpuId, CpuSet, Root, Space};
+use shootdown::{CpuId, CpuSet, CpuState, Root, Space};
 use shootdown_hw::{Bare, Kernel, Processor};
 
 /// The engine's machine: a processor `P`, and CPU sets of `W` words.
@@ -15,14 +15,18 @@ pub type Counted<P, const W: usize> = Bare<Harness<P, W>>;
 /// Up to `64 * W` CPUs, one of which runs.
 #[derive(Debug)]
 pub struct Harness<P: Processor, const W: usize> {
-    cpus: Vec<Cpu<Counted<P, W>>>,
+    cpus: Vec<CpuState<Counted<P, W>>>,
     current: AtomicU32,
     root: Root,
 }
 
 impl<P: Processor, const W: usize> Harness<P, W> {
     pub(crate) fn new(cpus: usize, root: Root) -> Self {
-        Self { cpus: (0..cpus).map(|_| Cpu::new()).collect(), current: AtomicU32::new(0), root }
+        Self {
+            cpus: (0..cpus).map(|_| CpuState::new()).collect(),
+            current: AtomicU32::new(0),
+            root,
+        }
     }
 
     /// Makes the thread play this CPU from here on.
@@ -38,7 +42,7 @@ unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     type CpuBits = [u64; W];
 
     #[inline]
-    fn state(&self, cpu: CpuId) -> &Cpu<Counted<P, W>> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Counted<P, W>> {
         &self.cpus[cpu.index()]
     }
     #[inline]
@@ -52,7 +56,7 @@ unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     #[inline]
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
     #[inline]
-    fn relax(&self, _: &CpuSet<Self::CpuBits>) {}
+    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {}
     #[inline]
     fn reclaim(&self, _: NonNull<Space<Counted<P, W>>>) {}
 }

@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use core::mem;
 
-use shootdown::{Batch, CpuId, Extent, Extents, Here, Space, StaleWrites};
+use shootdown::{Batch, CpuId, Extent, ExtentSet, PinnedCpu, Space, StaleWrites};
 use shootdown_hw::Processor;
 
 use crate::harness::Counted;
@@ -32,7 +32,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
         Self {
             name: "enter_lazy",
             prepare: |system| Stage::new(system, 0),
-            run: |stage| stage.here.enter_lazy(),
+            run: |stage| stage.pin.enter_lazy(),
             limits: Limits::new([10, 10, 10], Some([7, 7, 7])),
         },
         // The CPU returns to the same space.
@@ -40,7 +40,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             name: "leave_lazy",
             prepare: |system| {
                 let stage = Stage::new(system, 0);
-                stage.here.enter_lazy();
+                stage.pin.enter_lazy();
                 stage
             },
             run: |stage| stage.switch(),
@@ -69,7 +69,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
         Self {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
-            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
             limits: Limits::new([72, 103, 103], Some([45, 48, 52])),
         },
         // The same as `munmap` flushes, with the extents gathered.
@@ -85,11 +85,11 @@ impl<P: Processor, const W: usize> Path<P, W> {
             prepare: |system| {
                 system.on_other_cpu(|system| {
                     system.switch(0);
-                    system.here().enter_lazy();
+                    system.pin().enter_lazy();
                 });
                 Stage::new(system, 0)
             },
-            run: |stage| stage.here.flush(stage.space, PAGE).wait(),
+            run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
             limits: Limits::new([281, 406, 400], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
@@ -99,7 +99,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 system.on_other_cpu(|system| system.switch(0));
                 Stage::new(system, 0)
             },
-            run: |stage| mem::forget(stage.here.flush(stage.space, PAGE)),
+            run: |stage| mem::forget(stage.pin.flush(stage.space, PAGE)),
             limits: Limits::new([314, 470, 450], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
@@ -108,11 +108,11 @@ impl<P: Processor, const W: usize> Path<P, W> {
             prepare: |system| {
                 system.on_other_cpu(|system| {
                     // No CPU answers here, so that a wait would not end.
-                    mem::forget(system.here().flush(system.space(0), PAGE));
+                    mem::forget(system.pin().flush(system.space(0), PAGE));
                 });
                 Stage::new(system, 0)
             },
-            run: |stage| stage.here.answer(),
+            run: |stage| stage.pin.handle_flush_ipi(),
             limits: Limits::new([89, 89, 89], Some([75, 75, 75])),
         },
         // The batch has the space already.
@@ -141,9 +141,9 @@ impl<P: Processor, const W: usize> Path<P, W> {
             Stage::new(system, 0)
         },
         run: |stage| {
-            let mut extents = Extents::new();
+            let mut extents = ExtentSet::new();
             extents.add(PAGE);
-            let mut pending = stage.here.flush_gathered(stage.space, &extents);
+            let mut pending = stage.pin.flush_gathered(stage.space, &extents);
             stage.other_answers();
             pending.wait();
         },
@@ -159,8 +159,8 @@ type Taken<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
 /// What a path works on: CPU 0, a space, and a batch.
 #[derive(Debug)]
 pub struct Stage<P: Processor + 'static, const W: usize> {
-    here: Here<'static, Counted<P, W>>,
-    other: Here<'static, Counted<P, W>>,
+    pin: PinnedCpu<'static, Counted<P, W>>,
+    other: PinnedCpu<'static, Counted<P, W>>,
     space: &'static Space<Counted<P, W>>,
     machine: &'static Counted<P, W>,
     batch: Taken<P, W>,
@@ -169,9 +169,9 @@ pub struct Stage<P: Processor + 'static, const W: usize> {
 impl<P: Processor, const W: usize> Stage<P, W> {
     fn new(system: &System<P, W>, space: usize) -> &'static mut Self {
         let mut other = None;
-        system.on_other_cpu(|system| other = Some(system.here()));
+        system.on_other_cpu(|system| other = Some(system.pin()));
         Box::leak(Box::new(Self {
-            here: system.here(),
+            pin: system.pin(),
             other: other.expect("it was just set"),
             space: system.space(space),
             machine: system.machine(),
@@ -189,28 +189,28 @@ impl<P: Processor, const W: usize> Stage<P, W> {
     #[inline(always)]
     fn switch(&self) {
         // SAFETY: the CPU is online, and the space lives for ever.
-        unsafe { self.here.switch(self.space) };
+        unsafe { self.pin.switch(self.space) };
     }
 
     /// Flushes one page as `munmap` does.
     #[inline(always)]
     fn flush_gathered(&self) {
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         extents.add(PAGE);
-        self.here.flush_gathered(self.space, &extents).wait();
+        self.pin.flush_gathered(self.space, &extents).wait();
     }
 
     /// Takes a page of the space, as reclaim does.
     #[inline(always)]
     fn take(&mut self, address: u64) {
         let space = self.batch.space(self.machine, &self.space).expect("a batch has room for one");
-        space.unmapped(&self.here, Extent::page(address), StaleWrites::Impossible).wait();
+        space.unmapped(&self.pin, Extent::page(address), StaleWrites::Impossible).wait();
     }
 
     /// Flushes the batch, and waits.
     #[inline(always)]
     fn send_batch(&mut self) {
-        self.batch.send(&self.here).wait();
+        self.batch.send(&self.pin).wait();
     }
 
     /// The other CPU answers its bell.
@@ -218,7 +218,7 @@ impl<P: Processor, const W: usize> Stage<P, W> {
     fn other_answers(&self) {
         let kernel = self.machine.kernel();
         kernel.be(CpuId(1));
-        self.other.answer();
+        self.other.handle_flush_ipi();
         kernel.be(CpuId(0));
     }
 }
@@ -251,7 +251,7 @@ mod tests {
                     interrupts_sent: now.interrupts_sent - before.interrupts_sent,
                     flushes_full: now.flushes_full - before.flushes_full,
                     flushes_ranged: now.flushes_ranged - before.flushes_ranged,
-                    flushes_told_nobody: now.flushes_told_nobody - before.flushes_told_nobody,
+                    flushes_local: now.flushes_local - before.flushes_local,
                     skipped_lazy: now.skipped_lazy - before.skipped_lazy,
                     switches: now.switches - before.switches,
                     switches_without_flush: now.switches_without_flush
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn each_path_does_what_its_name_says() {
         let nothing = CpuStats::default();
-        let alone = CpuStats { flushes_ranged: 1, flushes_told_nobody: 1, ..nothing };
+        let alone = CpuStats { flushes_ranged: 1, flushes_local: 1, ..nothing };
         let interrupted = CpuStats { flushes_ranged: 1, interrupts_sent: 1, ..nothing };
         let expected = [
             ("enter_lazy", nothing),

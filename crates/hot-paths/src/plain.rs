@@ -66,5 +66,5 @@ unsafe impl Processor for Plain {
     #[inline]
     fn invalidate_all(&self) {}
     #[inline]
-    fn relax(&self) {}
+    fn spin_hint(&self) {}
 }

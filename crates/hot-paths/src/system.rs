@@ -5,7 +5,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use shootdown::{CpuId, Here, Root, Shootdown, Space};
+use shootdown::{CpuId, PinnedCpu, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Processor};
 
 use crate::harness::{Counted, Harness};
@@ -52,17 +52,17 @@ impl<P: Processor, const W: usize> System<P, W> {
             Box::leak(Box::new(Shootdown::new(Bare::new(harness, processor))));
         let spaces = Vec::leak(roots.spaces.iter().map(|&root| engine.space(root)).collect());
         let system = Self { engine, spaces };
-        system.on_other_cpu(|system| system.here().online());
-        system.here().online();
+        system.on_other_cpu(|system| system.pin().online());
+        system.pin().online();
         system.switch(1);
         system.switch(0);
         system
     }
 
     /// The token of the current CPU.
-    pub(crate) fn here(&self) -> Here<'static, Counted<P, W>> {
+    pub(crate) fn pin(&self) -> PinnedCpu<'static, Counted<P, W>> {
         // SAFETY: there is one thread and no interrupt.
-        unsafe { self.engine.here() }
+        unsafe { self.engine.pin() }
     }
 
     pub(crate) fn machine(&self) -> &'static Counted<P, W> {
@@ -75,7 +75,7 @@ impl<P: Processor, const W: usize> System<P, W> {
 
     pub(crate) fn switch(&self, index: usize) {
         // SAFETY: the CPU is online, and the space lives for ever.
-        unsafe { self.here().switch(self.space(index)) };
+        unsafe { self.pin().switch(self.space(index)) };
     }
 
     /// Runs `act` on CPU 1.

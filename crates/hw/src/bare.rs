@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space, Tag,
-    Tagging,
+    CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts, Lifetime, Machine, Memory, Root, Space,
+    Tag, Tagging,
 };
 
 use crate::forward;
@@ -63,7 +63,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     const LIFETIME: Lifetime = K::LIFETIME;
 
     forward! { self => self.kernel;
-        fn state(cpu: CpuId) -> &Cpu<Self>;
+        fn state(cpu: CpuId) -> &CpuState<Self>;
         fn cpu() -> CpuId;
         fn cpu_limit() -> usize;
         fn ring(cpus: &CpuSet<K::CpuBits>);
@@ -100,13 +100,13 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     }
 
     #[inline]
-    fn spin(&self) {
-        self.processor.relax();
+    fn spin_hint(&self) {
+        self.processor.spin_hint();
     }
 
     #[inline]
-    fn relax(&self, waiting: &CpuSet<K::CpuBits>) {
-        self.kernel.relax(waiting);
-        self.processor.relax();
+    fn wait_hint(&self, waiting: &CpuSet<K::CpuBits>) {
+        self.kernel.wait_hint(waiting);
+        self.processor.spin_hint();
     }
 }

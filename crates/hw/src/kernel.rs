@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use shootdown::{Cpu, CpuBits, CpuId, CpuSet, Lifetime, Root, Space};
+use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Lifetime, Root, Space};
 
 use crate::bare::Bare;
 use crate::processor::Processor;
@@ -25,7 +25,7 @@ pub unsafe trait Kernel: Sync + Sized {
     const LIFETIME: Lifetime = Lifetime::Handoff;
 
     /// The engine's state of a CPU.
-    fn state(&self, cpu: CpuId) -> &Cpu<Bare<Self>>;
+    fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>>;
 
     /// The CPU that runs this call.
     fn cpu(&self) -> CpuId;
@@ -45,8 +45,8 @@ pub unsafe trait Kernel: Sync + Sized {
     fn reclaim(&self, space: NonNull<Space<Bare<Self>>>);
 
     /// Called over and over while waiting for other CPUs, before
-    /// [the processor's](Processor::relax): a place to count, or to yield a virtual CPU.
-    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
+    /// [the processor's](Processor::spin_hint): a place to count, or to yield a virtual CPU.
+    fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         let _ = waiting;
     }
 }

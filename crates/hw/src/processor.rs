@@ -105,7 +105,7 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
 
     /// Called while waiting for other CPUs.
     #[inline]
-    fn relax(&self) {
+    fn spin_hint(&self) {
         core::hint::spin_loop();
     }
 }

@@ -283,7 +283,7 @@ impl MemoryHost for SimKernel {
     }
 
     fn wait_hint(&self) {
-        self.sim.relax();
+        self.sim.spin_hint();
     }
 
     fn enter_kernel(&self) {

@@ -5,7 +5,7 @@
 //! is at it, sends no interrupt, and one round satisfies all who rang before it began. There is no
 //! call object, no queue and no lock, so the handler has nothing to take apart, and ringing needs
 //! no memory: it is one locked operation, whoever else rings. What to do when answering is not in
-//! the bell: the CPU [catches up](crate::Here::answer) with whatever it has loaded.
+//! the bell: the CPU [catches up](crate::PinnedCpu::handle_flush_ipi) with whatever it has loaded.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -78,7 +78,7 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// Rings, after the full fence of the flush: see [`Rule::LookAcquire`]. A disconnected bell
+    /// Rings, after the full fence of the flush: see [`Rule::BellAcquire`]. A disconnected bell
     /// says so: see [`Rule::DisconnectAcquire`].
     ///
     /// Released, too, for thrift and not for safety: whoever sees this ring finds the flush's log
@@ -104,13 +104,13 @@ impl<M: Memory> Bell<M> {
     }
 
     /// The owner begins a round for those who rang by the time that the word was `found`, and all
-    /// who have since. See [`Rule::LookAcquire`].
+    /// who have since. See [`Rule::BellAcquire`].
     #[inline]
     fn begin_round_of(&self, machine: &M, found: u64) -> Round {
         // Others only set the flag, which is set: an addition changes the rest as if alone.
         let attend = if found & ATTENDED == 0 { ATTENDED } else { 0 };
         let change = ROUND + attend - RUNG;
-        let before = self.rung.0.fetch_add(change, order(machine, Rule::LookAcquire));
+        let before = self.rung.0.fetch_add(change, order(machine, Rule::BellAcquire));
         Round(before + change)
     }
 
@@ -123,7 +123,7 @@ impl<M: Memory> Bell<M> {
     /// The owner ceases to attend to its bell, unless some CPU has rung since the last round began.
     ///
     /// That CPU sent no interrupt, for the bell was attended: the owner must serve it as well, and
-    /// gets the new round to do so. Without that the CPU waits for ever. See [`Rule::LookAgain`].
+    /// gets the new round to do so. Without that the CPU waits for ever. See [`Rule::RecheckBell`].
     #[inline]
     pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
         match self.leave_or(machine, WhenRung::Begin) {
@@ -141,7 +141,7 @@ impl<M: Memory> Bell<M> {
     #[inline]
     fn leave_or(&self, machine: &M, when_rung: WhenRung) -> Left {
         let release = order(machine, Rule::QuietRelease);
-        if machine.breaks(Rule::LookAgain) {
+        if machine.breaks(Rule::RecheckBell) {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return Left::Quiet;
         }
@@ -161,7 +161,7 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// The owner will look at its bell over and over until it [leaves](Self::leave) it: no
+    /// The owner will look at its bell over and over until it [leaves](Self::leave_space) it: no
     /// interrupt need be sent. If its handler runs in between all the same, that leaves the bell,
     /// and interrupts are sent again: nothing is lost.
     #[inline]

@@ -19,13 +19,13 @@ use crate::broadcaster::{Broadcast, Broadcaster, Reach};
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
-use crate::here::Here;
 use crate::ids::{CpuId, Tag};
 use crate::machine::{Machine, Tagging};
 use crate::memory::Word;
 use crate::method::NotifyMethod;
 use crate::pending::Pending;
 use crate::phase::Phase;
+use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -56,7 +56,7 @@ impl<M: Machine> Shootdown<M> {
     }
 }
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// The tag by which a broadcast is to name `space`; any, if there is none.
     ///
     /// Call this after [`Rule::FlushFence`], and before the look at who is present: see
@@ -107,7 +107,7 @@ impl<'e, M: Machine> Here<'e, M> {
         generation: u64,
     ) -> bool {
         let machine = self.machine();
-        let devices = space.is_pinned() && !machine.breaks(Rule::TellDevices);
+        let devices = space.is_pinned() && !machine.breaks(Rule::BroadcastForDevices);
         if present.is_empty() && !devices {
             return false;
         }
@@ -211,7 +211,7 @@ impl<'e, M: Machine> Here<'e, M> {
 }
 
 /// What broadcasts have made up for.
-impl<M: Machine> Here<'_, M> {
+impl<M: Machine> PinnedCpu<'_, M> {
     /// Up to which generation everyone was told of the space's flushes.
     #[inline]
     pub(crate) fn told_everyone(&self, space: &Space<M>) -> u64 {
@@ -272,7 +272,7 @@ impl<M: Machine> Pending<'_, M> {
         // Where the interrupt is not masked, this thread may be moved at any moment, and complete
         // the broadcasts of a CPU that has issued none.
         if machine.interrupts_masked() && issuer == machine.cpu() {
-            self.here().complete_broadcasts();
+            self.pin().complete_broadcasts();
         } else {
             self.ring_issuer(issuer);
         }

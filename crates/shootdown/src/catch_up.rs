@@ -4,12 +4,12 @@
 //! few ranges, and the log still has all of them, it invalidates these; else the whole tag.
 
 use crate::flush_log::{Ceiling, Missed};
-use crate::here::Here;
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};
+use crate::pinned_cpu::PinnedCpu;
 use crate::space::Space;
 
-impl<M: Machine> Here<'_, M> {
+impl<M: Machine> PinnedCpu<'_, M> {
     /// How many pages are invalidated one by one by a CPU that is interrupted in its work. See
     /// [`Machine::batch_ceiling`].
     #[inline]

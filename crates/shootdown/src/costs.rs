@@ -70,10 +70,10 @@ impl NotifyCosts {
     /// of the flush ends without any other. Interrupts are still sent, and answers waited for, by:
     ///
     /// - a flush that [frees tables](crate::Extent::freeing_tables), or is
-    ///   [for a resize](crate::Here::flush_for_resize), while a CPU is on its way out of the space:
-    ///   no broadcast is sure to reach it ([`Here::flush_gathered`](crate::Here::flush_gathered)
+    ///   [for a resize](crate::PinnedCpu::flush_for_resize), while a CPU is on its way out of the space:
+    ///   no broadcast is sure to reach it ([`PinnedCpu::flush_gathered`](crate::PinnedCpu::flush_gathered)
     ///   interrupts none);
-    /// - [`Here::expel`](crate::Here::expel), of such CPUs, and [`Here::reap`](crate::Here::reap);
+    /// - [`PinnedCpu::flush_walkers`](crate::PinnedCpu::flush_walkers), of such CPUs, and [`PinnedCpu::reap`](crate::PinnedCpu::reap);
     /// - [`Lifetime::Shoot`](crate::Lifetime::Shoot), when a space is retired;
     /// - a wait with the interrupt unmasked, or on another CPU than the flush: it interrupts the
     ///   CPU that has issued the broadcast;
@@ -127,30 +127,30 @@ mod batches {
         (0..PAGES).for_each(|page| engine.machine().map(&space, page));
         let cpus = [0, 1].map(|cpu| engine.enter(CpuId(cpu)));
         for cpu in &cpus {
-            cpu.here().online();
+            cpu.pin().online();
             #[expect(unsafe_code, reason = "the space outlives its use")]
             // SAFETY: see the reason.
             unsafe {
-                cpu.here().switch(&space);
+                cpu.pin().switch(&space);
             }
             (0..PAGES).for_each(|page| assert_eq!(cpu.touch(page), Touch::Ok));
         }
-        let before = cpus.each_ref().map(|cpu| cpu.here().cpu.stats().flushes_full);
+        let before = cpus.each_ref().map(|cpu| cpu.pin().cpu.stats().flushes_full);
         let [sender, target] = &cpus;
         let mut batch: Batch<&Space<_>, Vec<usize>> = Batch::new();
         for page in 0..pages {
             let in_batch = batch.space(engine.machine(), &&space).unwrap();
             assert!(engine.machine().take(&space, page));
             let extent = Extent::page((page as u64) << 12);
-            in_batch.unmapped(&sender.here(), extent, StaleWrites::Possible).wait();
+            in_batch.unmapped(&sender.pin(), extent, StaleWrites::Possible).wait();
         }
-        let sent = batch.send(&sender.here());
+        let sent = batch.send(&sender.pin());
         target.interrupt_point();
         drop(sent);
         [1, 0].map(|cpu| {
             assert!((0..pages).all(|page| cpus[cpu].touch(page) == Touch::Fault));
-            assert_eq!(cpus[cpu].here().cpu.stats().interrupts_sent, 1 - cpu as u64);
-            cpus[cpu].here().cpu.stats().flushes_full > before[cpu]
+            assert_eq!(cpus[cpu].pin().cpu.stats().interrupts_sent, 1 - cpu as u64);
+            cpus[cpu].pin().cpu.stats().flushes_full > before[cpu]
         })
     }
 

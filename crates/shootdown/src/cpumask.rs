@@ -70,7 +70,7 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     #[inline]
     pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
         let phase = self.phase(machine);
-        phase.state() != Phase::MOVING
+        phase.state() != Phase::TRIMMING
             && self.set(phase.0 >> 2).has_only(machine, cpu)
             && self.is_still_in(machine, phase).is_ok()
     }
@@ -82,7 +82,7 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         loop {
             let epoch = phase.0 >> 2;
             self.set(epoch).read_into(machine, members);
-            if phase.state() == Phase::MOVING {
+            if phase.state() == Phase::TRIMMING {
                 self.set(epoch + 1).read_into(machine, members);
             }
             match self.is_still_in(machine, phase) {
@@ -126,7 +126,7 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
     /// CPU is trimming the mask.
     ///
     /// `keeps` must return `true` for a CPU that is present on the space, or still holds it. It is
-    /// called after [`Rule::MoveFence`].
+    /// called after [`Rule::TrimFence`].
     ///
     /// Returns whether the mask was trimmed.
     #[cold]
@@ -144,17 +144,17 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         let epoch = stable.0 >> 2;
         self.set(epoch + 1).clear(machine);
 
-        let moving = stable.with(Phase::MOVING);
-        self.phase.store(moving.0, order(machine, Rule::MovingRelease));
+        let moving = stable.with(Phase::TRIMMING);
+        self.phase.store(moving.0, order(machine, Rule::TrimmingRelease));
         // Pairs with SwitchFence: a CPU that still registers in the old epoch has its presence
         // seen below. Pairs with RegisterFence: or it sees that we are moving.
-        fence(machine, Rule::MoveFence);
+        fence(machine, Rule::TrimFence);
         let mut old = CpuSet::new();
         self.set(epoch).read_into(machine, &mut old);
         for cpu in old.iter().filter(|&cpu| keeps(cpu)) {
             self.set(epoch + 1).insert(cpu);
         }
-        self.phase.store(stable.next().0, order(machine, Rule::MoveRelease));
+        self.phase.store(stable.next().0, order(machine, Rule::TrimRelease));
         true
     }
 
@@ -192,7 +192,7 @@ mod tests {
 
     fn engine() -> Shootdown<Machine> {
         let engine = Soft::engine(Config { cpus: 5, ..Config::default() });
-        (0..5).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        (0..5).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         engine
     }
 
@@ -200,7 +200,7 @@ mod tests {
         #[expect(unsafe_code, reason = "the spaces outlive their CPUs")]
         // SAFETY: see the reason.
         unsafe {
-            engine.enter(CpuId(cpu)).here().switch(space);
+            engine.enter(CpuId(cpu)).pin().switch(space);
         }
     }
 
@@ -215,10 +215,10 @@ mod tests {
         for epoch in 1..5 {
             (1..5).for_each(|cpu| switch(&engine, cpu, &space));
             assert_eq!(members(&engine, &space.cpumask), [1, 2, 3, 4]);
-            engine.enter(CpuId(2)).here().enter_lazy();
+            engine.enter(CpuId(2)).pin().enter_lazy();
             switch(&engine, 3, &other);
-            engine.enter(CpuId(4)).here().leave();
-            assert!(engine.enter(CpuId(0)).here().trim_roster(&space));
+            engine.enter(CpuId(4)).pin().leave_space();
+            assert!(engine.enter(CpuId(0)).pin().trim_cpumask(&space));
             assert_eq!(members(&engine, &space.cpumask), [1, 2]);
             assert_eq!(space.cpumask.phase.load(Relaxed), epoch << 2);
         }
@@ -234,10 +234,10 @@ mod tests {
             cpumask.register(engine.machine(), CpuId(cpu));
         }
         let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
-        coming.here().set_presence(Presence::Switching(space.id()).into());
-        leaving.here().set_presence(Presence::Switching(other.id()).into());
-        leaving.here().set_hazard(Hazard::space(&raw const space));
-        assert!(leaving.here().trim_roster(&space));
+        coming.pin().set_presence(Presence::Switching(space.id()).into());
+        leaving.pin().set_presence(Presence::Switching(other.id()).into());
+        leaving.pin().set_hazard(Hazard::space(&raw const space));
+        assert!(leaving.pin().trim_cpumask(&space));
         assert_eq!(members(&engine, cpumask), [1, 2]);
     }
 
@@ -247,7 +247,7 @@ mod tests {
         let (machine, space) = (engine.machine(), engine.space(Root(0)));
         let cpumask = &space.cpumask;
         for epoch in 0..3 {
-            for state in [Phase::CLEARING, Phase::MOVING] {
+            for state in [Phase::CLEARING, Phase::TRIMMING] {
                 cpumask.sets.iter().for_each(|set| set.clear(machine));
                 let phase = Phase(epoch << 2).with(state);
                 assert_eq!((phase.state(), phase.next().0), (state, (epoch + 1) << 2));
@@ -255,10 +255,10 @@ mod tests {
                 assert!(!cpumask.trim(machine, |_| true));
                 assert_eq!(cpumask.phase.load(Relaxed), phase.0);
 
-                let both = epoch + u64::from(state == Phase::MOVING);
+                let both = epoch + u64::from(state == Phase::TRIMMING);
                 cpumask.set(epoch).insert(CpuId(1));
                 cpumask.set(epoch + 1).insert(CpuId(2));
-                let expected: &[u32] = if state == Phase::MOVING { &[1, 2] } else { &[1] };
+                let expected: &[u32] = if state == Phase::TRIMMING { &[1, 2] } else { &[1] };
                 assert_eq!(members(&engine, cpumask), expected);
                 cpumask.register(machine, CpuId(3));
                 assert!(cpumask.set(both).contains(CpuId(3)));

@@ -5,8 +5,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::cache_padded::CachePadded;
-use crate::cpu::Cpu;
 use crate::cpu_set::SharedCpuSet;
+use crate::cpu_state::CpuState;
 use crate::flush_log::FlushLog;
 use crate::ids::{CpuId, Root, SpaceId};
 use crate::machine::Machine;
@@ -17,7 +17,7 @@ use crate::tag::asids::AsidAllocator;
 
 /// The engine. A kernel has one, and reaches everything from it.
 ///
-/// What a CPU does for itself it does through [`here`](Shootdown::here).
+/// What a CPU does for itself it does through [`pin`](Shootdown::pin).
 ///
 /// What CPUs read at each answer, what they write when they come and go, and what is written for
 /// each new space, have lines of their own, wherever the kernel puts this.
@@ -124,7 +124,7 @@ impl<M: Machine> Shootdown<M> {
 
     /// What another CPU is doing, at some moment during the call. For people and for statistics:
     /// it may be outdated before the call returns.
-    pub fn cpu(&self, id: CpuId) -> &Cpu<M> {
+    pub fn cpu(&self, id: CpuId) -> &CpuState<M> {
         self.machine.state(id)
     }
 }

@@ -152,7 +152,7 @@ impl Extent {
     ///
     /// CPUs then also drop what they cache of upper levels. CPUs that have the space loaded without
     /// using it, whose speculation may still walk those tables, are told too, or the tables are
-    /// [held back](crate::Here::flush_gathered) from them.
+    /// [held back](crate::PinnedCpu::flush_gathered) from them.
     #[must_use]
     pub const fn freeing_tables(self) -> Self {
         if self.is_empty() { Self(Self::TABLES) } else { Self(self.0 | Self::TABLES) }

@@ -8,18 +8,18 @@
 
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
-use crate::extents::Extents;
+use crate::extent_set::ExtentSet;
 use crate::flush_log::Cause;
-use crate::here::Here;
 use crate::machine::{Machine, Tagging, publish};
 use crate::memory::fence;
 use crate::notify::{Flush, WalkerPolicy};
 use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
 use crate::space::Space;
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of `space`. Call this after the page tables were changed, and before the
     /// pages that they mapped are used for anything else.
     ///
@@ -84,7 +84,7 @@ impl<'e, M: Machine> Here<'e, M> {
     ///
     /// If the space is another engine's.
     #[inline]
-    pub fn flush_gathered(&self, space: &Space<M>, extents: &Extents) -> Pending<'e, M> {
+    pub fn flush_gathered(&self, space: &Space<M>, extents: &ExtentSet) -> Pending<'e, M> {
         let mut pending = Pending::done(self.engine);
         match *extents.as_slice() {
             [] => {}
@@ -115,7 +115,7 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         // Nobody who was here lately will want to know what this one covered: it is not logged. A
         // CPU that comes all the same finds no entry, and drops its tag.
-        self.counters().flushes_told_nobody.add_alone(1);
+        self.counters().flushes_local.add_alone(1);
         self.flush_here(space, extent, generation);
         if self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - 1, generation);
@@ -142,7 +142,7 @@ impl<'e, M: Machine> Here<'e, M> {
 
     /// Flushes several extents.
     #[inline(never)]
-    fn flush_several(&self, space: &Space<M>, extents: &Extents, pending: &mut Pending<'e, M>) {
+    fn flush_several(&self, space: &Space<M>, extents: &ExtentSet, pending: &mut Pending<'e, M>) {
         let extents = extents.up_to(self.machine().flush_ceiling());
         let count = extents.len() as u64;
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
@@ -151,7 +151,7 @@ impl<'e, M: Machine> Here<'e, M> {
         let is_alone = space.cpumask.has_only(self.machine(), self.id) && !self.has_devices(space);
         let mut cleared = generation;
         if is_alone {
-            self.counters().flushes_told_nobody.add_alone(1);
+            self.counters().flushes_local.add_alone(1);
         } else {
             cleared = self.notify_others(space, &flush, pending);
         }
@@ -184,7 +184,7 @@ impl<'e, M: Machine> Here<'e, M> {
             self.log_all(space, &flush);
         }
         if is_alone {
-            self.counters().flushes_told_nobody.add_alone(1);
+            self.counters().flushes_local.add_alone(1);
             return (generation, Notified::ByInterrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
@@ -205,13 +205,13 @@ impl<'e, M: Machine> Here<'e, M> {
     /// Interrupts CPUs that are lazy on the space, and some that use it: a CPU that has not been
     /// lazy since the last flush has not published that it has caught up. For a kernel that has no
     /// room left to hold tables back.
-    pub fn expel(&self, space: &Space<M>) -> Pending<'e, M> {
+    pub fn flush_walkers(&self, space: &Space<M>) -> Pending<'e, M> {
         assert!(self.engine.owns(space), "the space is another engine's");
         let machine = self.machine();
         let generation = space.log.generation(machine);
         // Pairs with SwitchFence: a CPU that switches in, and has not seen this generation, is seen
         // to do so.
-        fence(machine, Rule::ExpelFence);
+        fence(machine, Rule::FlushWalkersFence);
         let is_sent = self.broadcasts_whole(space, space.global_tag(machine), generation);
         let mut pending = Pending::done(self.engine);
         pending.horizon = Horizon::of(space.id(), generation, generation);
@@ -226,7 +226,7 @@ impl<'e, M: Machine> Here<'e, M> {
             let is_coming = presence.is_switching_to(space.id());
             // Also one that is active: it may be on its way back, and not have caught up yet.
             let is_behind = || state.hazard(machine).is(space) && state.seen(machine) < generation;
-            if (is_coming || is_behind()) && !machine.breaks(Rule::ExpelWalkers) {
+            if (is_coming || is_behind()) && !machine.breaks(Rule::InterruptWalkers) {
                 pending.waiting.insert(cpu);
             }
         }
@@ -271,18 +271,18 @@ impl<'e, M: Machine> Here<'e, M> {
     ///
     /// For a kernel that knows better: a process has become single-threaded, or has moved to
     /// another node. Returns `false` if another CPU is at it.
-    pub fn trim_roster(&self, space: &Space<M>) -> bool {
+    pub fn trim_cpumask(&self, space: &Space<M>) -> bool {
         let machine = self.machine();
         let moved = space.cpumask.trim(machine, |cpu| {
             let state = machine.state(cpu);
             let is_present = state.presence_word(machine).is_on(space.id())
                 && !machine.breaks(Rule::KeepPresent);
             // On its way out it walks the tables until another root is loaded.
-            let holds = || state.hazard(machine).is(space) && !machine.breaks(Rule::KeepHolders);
+            let holds = || state.hazard(machine).is(space) && !machine.breaks(Rule::KeepHazards);
             is_present || holds()
         });
         if moved {
-            space.counters.roster_moves.add(1);
+            space.counters.cpumask_trims.add(1);
             space.looks_at_move.set(space.counters.skipped_elsewhere.read());
         }
         moved
@@ -381,7 +381,7 @@ mod tests {
     /// Four CPUs online.
     fn engine() -> Shootdown<Machine> {
         let engine = Soft::engine(Config { cpus: 4, ..Config::default() });
-        (0..4).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        (0..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         engine
     }
 
@@ -393,14 +393,14 @@ mod tests {
         for cpu in 1..4 {
             space.cpumask.register(machine, CpuId(cpu));
             let cpu = engine.enter(CpuId(cpu));
-            cpu.here().set_presence(Presence::Active(space.id()).into());
+            cpu.pin().set_presence(Presence::Active(space.id()).into());
         }
         for cpu in [1, 3] {
             engine.cpu(CpuId(cpu)).bell.disconnect(machine);
         }
-        engine.enter(CpuId(2)).here().set_presence(Presence::Out.into());
+        engine.enter(CpuId(2)).pin().set_presence(Presence::Out.into());
         let zero = engine.enter(CpuId(0));
-        assert!(zero.here().flush(&space, Extent::page(0)).poll(), "nobody is to be waited for");
+        assert!(zero.pin().flush(&space, Extent::page(0)).poll(), "nobody is to be waited for");
         let stats = engine.cpu(CpuId(0)).stats();
         assert_eq!((stats.interrupts_sent, stats.skipped_elsewhere), (0, 3));
         assert_eq!(space.stats(machine).skipped_elsewhere, 3);
@@ -415,28 +415,28 @@ mod tests {
 
     fn alone_on(config: Config) {
         let engine: Shootdown<Machine> = Soft::engine(config);
-        engine.enter(CpuId(0)).here().online();
+        engine.enter(CpuId(0)).pin().online();
         let space = engine.space(Root(0));
         let zero = engine.enter(CpuId(0));
-        let here = zero.here();
+        let pin = zero.pin();
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
         // SAFETY: see the reason.
         unsafe {
-            here.switch(&space);
+            pin.switch(&space);
         }
         let before = engine.cpu(CpuId(0)).stats();
         for page in 1..4 {
-            here.flush(&space, Extent::page(page << 12)).wait();
+            pin.flush(&space, Extent::page(page << 12)).wait();
         }
         let after = engine.cpu(CpuId(0)).stats();
         assert_eq!(after.pages_invalidated - before.pages_invalidated, 3);
         assert_eq!(after.flushes_ranged - before.flushes_ranged, 3);
-        assert_eq!(after.flushes_told_nobody - before.flushes_told_nobody, 3);
+        assert_eq!(after.flushes_local - before.flushes_local, 3);
         assert_eq!(after.flushes_full, before.flushes_full);
-        let everything = space.log.missed(engine.machine(), 2, 3, here.ceiling_at_work());
+        let everything = space.log.missed(engine.machine(), 2, 3, pin.ceiling_at_work());
         assert_eq!(everything, crate::flush_log::Missed::Everything);
         // More than are worth it.
-        here.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
+        pin.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
     }
 
@@ -447,9 +447,9 @@ mod tests {
         let machine = engine.machine();
         space.cpumask.register(machine, CpuId(1));
         let zero = engine.enter(CpuId(0));
-        assert!(zero.here().flush(&space, Extent::page(0)).poll());
-        assert!(zero.here().trim_roster(&space));
+        assert!(zero.pin().flush(&space, Extent::page(0)).poll());
+        assert!(zero.pin().trim_cpumask(&space));
         assert!(space.cpumask.members(machine).is_empty());
-        assert_eq!((space.stats(machine).roster_moves, space.looks_at_move.read()), (1, 1));
+        assert_eq!((space.stats(machine).cpumask_trims, space.looks_at_move.read()), (1, 1));
     }
 }

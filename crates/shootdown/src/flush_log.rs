@@ -322,8 +322,8 @@ mod tests {
         fn fence() {
             Host::fence();
         }
-        fn relax() {
-            Host::relax();
+        fn spin_hint() {
+            Host::spin_hint();
         }
         fn cpu() -> CpuId {
             Host::cpu()

@@ -10,10 +10,10 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 
 use crate::extent::{Extent, PageSize};
-use crate::extents::Extents;
-use crate::here::Here;
+use crate::extent_set::ExtentSet;
 use crate::machine::Machine;
 use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::{Horizon, Quarantine};
 use crate::space::Space;
 
@@ -23,7 +23,7 @@ use crate::space::Space;
 /// leak or, wrongly, to free.
 #[must_use = "what was unhooked must be flushed"]
 pub struct Gather<B> {
-    extents: Extents,
+    extents: ExtentSet,
     pages: B,
     tables: B,
     table_count: usize,
@@ -32,7 +32,12 @@ pub struct Gather<B> {
 impl<B: Default> Gather<B> {
     /// Nothing yet.
     pub fn new() -> Self {
-        Self { extents: Extents::new(), pages: B::default(), tables: B::default(), table_count: 0 }
+        Self {
+            extents: ExtentSet::new(),
+            pages: B::default(),
+            tables: B::default(),
+            table_count: 0,
+        }
     }
 
     /// An entry for a page of `size` at `address` is gone, and its count of `page` is ours.
@@ -71,7 +76,7 @@ impl<B: Default> Gather<B> {
     }
 
     /// What is to be flushed.
-    pub const fn extents(&self) -> &Extents {
+    pub const fn extents(&self) -> &ExtentSet {
         &self.extents
     }
 
@@ -94,16 +99,16 @@ impl<B: Default> Gather<B> {
     ///
     /// To be called before the locks are dropped that keep others from mapping something there
     /// which they take to be flushed.
-    pub fn send<'e, M: Machine>(self, here: &Here<'e, M>, space: &Space<M>) -> Sent<'e, M, B> {
+    pub fn send<'e, M: Machine>(self, pin: &PinnedCpu<'e, M>, space: &Space<M>) -> Sent<'e, M, B> {
         let Self { extents, pages, tables, table_count } = self;
-        let pending = here.flush_gathered(space, &extents);
+        let pending = pin.flush_gathered(space, &extents);
         let horizon = pending.horizon();
         let tables = ManuallyDrop::new(tables);
         Sent { pending, flushed: Flushed { pages, tables, table_count, horizon } }
     }
 
     /// The extents, the pages and the tables, for who flushes by other means.
-    pub fn into_parts(self) -> (Extents, B, B) {
+    pub fn into_parts(self) -> (ExtentSet, B, B) {
         (self.extents, self.pages, self.tables)
     }
 }
@@ -168,7 +173,7 @@ impl<B> Flushed<B> {
     /// # Errors
     ///
     /// If they should and there is no room: gives them back. The kernel then has lazy CPUs
-    /// [told](Here::expel) and waits for that, and all is free by the [`Horizon`] that it gets:
+    /// [told](PinnedCpu::flush_walkers) and waits for that, and all is free by the [`Horizon`] that it gets:
     /// these tables, and what it clears of the quarantine.
     pub fn release<const BATCHES: usize>(
         self,
@@ -215,19 +220,19 @@ mod tests {
     fn what_was_gathered_comes_out_when_nobody_can_use_it() {
         let engine = Soft::<Host>::engine(Config::default());
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
-        zero.here().online();
-        one.here().online();
+        zero.pin().online();
+        one.pin().online();
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
         let go_lazy = || {
             // SAFETY: see the reason.
-            unsafe { one.here().switch(&space) };
-            one.here().enter_lazy();
+            unsafe { one.pin().switch(&space) };
+            one.pin().enter_lazy();
         };
         let mut quarantine: Quarantine<Bag> = Quarantine::new(2);
         let mut flush = |gather: Gather<Bag>| {
             let mut freed = Vec::new();
-            let sent = gather.send(&zero.here(), &space);
+            let sent = gather.send(&zero.pin(), &space);
             let left = sent.wait().release(&mut quarantine, |bag| freed.extend(bag));
             (freed, left.err())
         };
@@ -259,10 +264,10 @@ mod tests {
     fn nothing_unhooked_is_nothing_flushed() {
         let engine = Soft::<Host>::engine(Config::default());
         let cpu = engine.enter(CpuId(0));
-        cpu.here().online();
+        cpu.pin().online();
         let space = engine.space(Root(0));
         let gather: Gather<Bag> = Gather::new();
-        assert!(gather.send(&cpu.here(), &space).poll());
+        assert!(gather.send(&cpu.pin(), &space).poll());
         assert_eq!(space.stats(engine.machine()).flushes_ranged, 0);
     }
 
@@ -270,17 +275,17 @@ mod tests {
     fn what_is_on_its_way_says_when_it_is_done() {
         let engine = Soft::<Host>::engine(Config::default());
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
-        zero.here().online();
-        one.here().online();
+        zero.pin().online();
+        one.pin().online();
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
         // SAFETY: see the reason.
         unsafe {
-            one.here().switch(&space);
+            one.pin().switch(&space);
         }
         let mut gather: Gather<Bag> = Gather::new();
         gather.page(0x3000, PageSize::SIZE_4K, "page");
-        let mut sent = gather.send(&zero.here(), &space);
+        let mut sent = gather.send(&zero.pin(), &space);
         assert!(!sent.poll());
         one.interrupt_point();
         assert!(sent.poll());

@@ -6,7 +6,7 @@
 //! hazard pointer names the space whose root is loaded, from when it is loaded until another one
 //! is. Before page tables are freed, the kernel waits for the CPUs whose hazard pointer names the
 //! space. By its hazard pointer, a CPU also finds out that a space has died: see
-//! [`retire`](crate::Here::retire).
+//! [`retire`](crate::PinnedCpu::retire).
 //!
 //! (Lutomirski proposed such a word for Linux, `rq->lazy_mm`, in 2022; it was not merged.)
 

@@ -1,5 +1,5 @@
 //! A predictor for kernels whose threads touch no user address while they are in the kernel:
-//! whether it pays for a CPU to [enter lazy](crate::Here::enter_lazy) on kernel entry.
+//! whether it pays for a CPU to [enter lazy](crate::PinnedCpu::enter_lazy) on kernel entry.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

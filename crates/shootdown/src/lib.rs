@@ -32,15 +32,15 @@
 //!   generation its TLB has seen knows what it missed: nothing, a few ranges, or too much to list.
 //!   So a CPU that does not use the space *now* need not be notified now. (Linux: `tlb_gen`,
 //!   without the log.)
-//! - **Presence.** Each [`Cpu`] publishes in one word what it could be using: a space
+//! - **Presence.** Each [`CpuState`] publishes in one word what it could be using: a space
 //!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but the CPU is idle or
 //!   runs a kernel thread), or [nothing](Presence::Out). A flush rings only CPUs that are active on
 //!   the space, or are switching to it. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
 //! - **Doorbell.** Each CPU has a bell. Ringing it is one locked operation. The ringing CPU sends
 //!   an interrupt only if the bell was quiet and its owner does not poll it. One answer satisfies
 //!   all CPUs that rang before it began. There are no call objects, no queue and no lock: the
-//!   handler is [`Here::answer`], and nothing else.
-//! - **Pending.** A flush has two steps, [`Here::flush`] and [`Pending::wait`]. Between them the
+//!   handler is [`PinnedCpu::handle_flush_ipi`], and nothing else.
+//! - **Pending.** A flush has two steps, [`PinnedCpu::flush`] and [`Pending::wait`]. Between them the
 //!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
 //!
 //! Some hardware can invalidate on other CPUs by itself (Arm, AMD, and RISC-V's firmware). The
@@ -50,7 +50,7 @@
 //!
 //! Page tables that a lazy CPU can still *walk* are kept alive without its help. Page tables that
 //! were unhooked wait in [`Quarantine`] until the CPU has caught up, which it does by itself. A
-//! space that dies is freed by the last CPU that drops it ([`Here::retire`]). Neither costs an
+//! space that dies is freed by the last CPU that drops it ([`PinnedCpu::retire`]). Neither costs an
 //! interrupt, nor a reference count that all CPUs write when they go idle.
 //!
 //! # Example
@@ -64,24 +64,24 @@
 //!
 //! let engine = Soft::<Host>::engine(Config::default());
 //! let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
-//! zero.here().online();
-//! one.here().online();
+//! zero.pin().online();
+//! one.pin().online();
 //!
 //! // A space with one page. Both CPUs run it, and cache the translation.
 //! let space = engine.space(Root(0));
 //! engine.machine().map(&space, 3);
 //! for cpu in [&zero, &one] {
 //!     // SAFETY: `space` stays in place until the CPUs are gone.
-//!     unsafe { cpu.here().switch(&space) };
+//!     unsafe { cpu.pin().switch(&space) };
 //!     assert_eq!(cpu.touch(3), Touch::Ok);
 //! }
 //!
 //! // CPU 0 unmaps the page. CPU 1 uses the space, so CPU 0 rings its bell.
 //! engine.machine().unmap(&space, 3);
-//! let mut pending = zero.here().flush(&space, Extent::page(0x3000));
+//! let mut pending = zero.pin().flush(&space, Extent::page(0x3000));
 //! assert!(!pending.poll());
 //! assert_eq!(one.touch(3), Touch::Ok); // it still may: the page is not free yet
-//! one.interrupt_point(); // the handler calls `Here::answer`
+//! one.interrupt_point(); // the handler calls `PinnedCpu::handle_flush_ipi`
 //! pending.wait(); // now no CPU can use it
 //! engine.machine().free(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Fault);
@@ -89,12 +89,12 @@
 //! // CPU 1 goes idle. The next flush does not interrupt it; it catches up when it returns.
 //! engine.machine().map(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Ok);
-//! one.here().enter_lazy();
+//! one.pin().enter_lazy();
 //! engine.machine().unmap(&space, 3);
-//! zero.here().flush(&space, Extent::page(0x3000)).wait(); // returns at once
+//! zero.pin().flush(&space, Extent::page(0x3000)).wait(); // returns at once
 //! engine.machine().free(&space, 3);
 //! // SAFETY: as above.
-//! unsafe { one.here().switch(&space) };
+//! unsafe { one.pin().switch(&space) };
 //! assert_eq!(one.touch(3), Touch::Fault);
 //! assert_eq!(engine.cpu(CpuId(1)).stats().answers, 1);
 //! assert_eq!(engine.cpu(CpuId(1)).stats().caught_up_from_log, 1);
@@ -102,38 +102,38 @@
 //!
 //! # Embedding it
 //!
-//! 1. Implement [`Memory`] and [`Machine`] for a type of your kernel: where a CPU's [`Cpu`] lives,
+//! 1. Implement [`Memory`] and [`Machine`] for a type of your kernel: where a CPU's [`CpuState`] lives,
 //!    how a root is loaded and a page invalidated, how the interrupt is sent. Make one
 //!    [`Shootdown`] of it. (For x86-64, `AArch64` and `LoongArch64`, `shootdown-hw` has the
 //!    processor's part.)
-//! 2. On each CPU, when its flush interrupt works, call [`Here::online`]. The handler calls
-//!    [`Here::answer`]. Before the CPU stops, call [`Here::offline`].
-//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`Here::switch`] when
-//!    it runs a thread of the space, and [`Here::enter_lazy`] when it runs none. If the kernel
+//! 2. On each CPU, when its flush interrupt works, call [`PinnedCpu::online`]. The handler calls
+//!    [`PinnedCpu::handle_flush_ipi`]. Before the CPU stops, call [`PinnedCpu::offline`].
+//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`PinnedCpu::switch`] when
+//!    it runs a thread of the space, and [`PinnedCpu::enter_lazy`] when it runs none. If the kernel
 //!    touches no user address between kernel entry and return, it may enter lazy there as well: a
 //!    CPU that is interrupted often is then left alone while its threads are in the kernel
 //!    ([`LazyEntryPredictor`]).
-//! 4. Where you change page tables, call [`Here::flush`], drop your locks, call [`Pending::wait`],
+//! 4. Where you change page tables, call [`PinnedCpu::flush`], drop your locks, call [`Pending::wait`],
 //!    and only then free pages. Where you free what was mapped, [`Gather`] does that in order, for
 //!    page tables as well. Where you only add permissions, flush nothing. A CPU that caches
 //!    refusals (Arm, `LoongArch`) drops them in its handler of page faults.
 //! 5. Where you reclaim memory, and unmap pages of many spaces one by one, use a [`Batch`], so that
 //!    each CPU is interrupted once for all of them. From then on, code that changes page tables and
-//!    finds a page gone calls [`Here::settle`], so that it does not return before the batch is
+//!    finds a page gone calls [`PinnedCpu::flush_if_batched`], so that it does not return before the batch is
 //!    flushed.
-//! 6. When the last thread of a space is gone, free its pages, and [`Here::retire`] the space.
+//! 6. When the last thread of a space is gone, free its pages, and [`PinnedCpu::retire`] the space.
 //!    [`Machine::reclaim`] returns its page tables to you. When memory is short, call
-//!    [`Here::reap`]. On a CPU that enters a deep idle state, call [`Here::leave`]: it then holds
+//!    [`PinnedCpu::reap`]. On a CPU that enters a deep idle state, call [`PinnedCpu::leave_space`]: it then holds
 //!    no page table.
 //!
 //! `docs/embedding.md` goes through all of it in a kernel that boots, with the typical mistakes at
 //! each step.
 //!
-//! A [`Here`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. The
+//! A [`PinnedCpu`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. The
 //! engine cannot be rung by NMI, nor used in an NMI handler; but an NMI handler may ask whether it
 //! [may touch user memory](Shootdown::nmi_may_touch_user). Secondary TLBs (IOMMUs) that need
 //! commands of their own are not handled; those that observe broadcasts are covered if their
-//! space is [pinned](Here::pin_tag). A flush that finds many CPUs present keeps the interrupt
+//! space is [pinned](PinnedCpu::pin_tag). A flush that finds many CPUs present keeps the interrupt
 //! masked for a cache miss for each CPU in the space's mask.
 //!
 //! # Reading it
@@ -144,19 +144,19 @@
 //! - *The ground:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
 //!   correctness depends on has a name there, and a test that fails without it. [`memory`](Memory)
 //!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers.
-//! - *Parts that need memory alone:* [`extent`](Extent) and [`extents`](Extents), the pages that a
+//! - *Parts that need memory alone:* [`extent`](Extent) and [`extents`](ExtentSet), the pages that a
 //!   flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
 //!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
 //!   `cpumask`, the CPUs that a flush looks at; `method`, the choice between interrupts and
 //!   broadcasts.
 //! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster);
-//!   [`space`](Space) and [`cpu`](Cpu) are made of the parts above. Then their [tags](Tagging), the
-//!   [engine](Shootdown), and [`here`](Here), the CPU that runs the caller.
+//!   [`space`](Space) and [`cpu`](CpuState) are made of the parts above. Then their [tags](Tagging), the
+//!   [engine](Shootdown), and [`pin`](PinnedCpu), the CPU that runs the caller.
 //! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending),
-//!   `broadcast`, `catch_up`, [`switch`](Here::switch),
-//!   `notify`, [`flush`](Here::flush), [`answer`](Here::answer).
+//!   `broadcast`, `catch_up`, [`switch`](PinnedCpu::switch),
+//!   `notify`, [`flush`](PinnedCpu::flush), [`answer`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
-//!   [`retire`](Here::retire).
+//!   [`retire`](PinnedCpu::retire).
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -178,7 +178,7 @@ mod ids;
 mod cache_padded;
 mod costs;
 mod extent;
-mod extents;
+mod extent_set;
 mod cpu_set;
 mod flush_log;
 mod presence;
@@ -191,10 +191,10 @@ mod method;
 mod broadcaster;
 mod machine;
 mod space;
-mod cpu;
+mod cpu_state;
 mod tag;
 mod engine;
-mod here;
+mod pinned_cpu;
 mod quarantine;
 mod pending;
 mod broadcast;
@@ -202,7 +202,7 @@ mod catch_up;
 mod switch;
 mod notify;
 mod flush;
-mod answer;
+mod flush_ipi;
 mod gather;
 mod reclaim;
 mod retire;
@@ -213,21 +213,21 @@ pub mod soft;
 
 pub use broadcaster::{Broadcast, Broadcaster, NoBroadcaster, Reach};
 pub use costs::{FlushCosts, NotifyCosts};
-pub use cpu::Cpu;
 pub use cpu_set::{CpuBits, CpuSet};
+pub use cpu_state::CpuState;
 pub use engine::Shootdown;
 pub use extent::{Extent, PageSize};
-pub use extents::Extents;
+pub use extent_set::ExtentSet;
 pub use gather::{Flushed, Gather, Sent};
-pub use here::Here;
 pub use ids::{CpuId, Root, SpaceId, Tag};
 pub use lazy_entry::LazyEntryPredictor;
 pub use machine::{Entries, Lifetime, Machine, Tagging};
 pub use memory::{Memory, TagWords, Word};
 pub use pending::Pending;
+pub use pinned_cpu::PinnedCpu;
 pub use presence::Presence;
 pub use quarantine::{Horizon, Quarantine};
-pub use reclaim::{BATCH_SPACES, Batch, BatchIsFull, InBatch, SentBatch, StaleWrites};
+pub use reclaim::{BATCH_SPACES, Batch, BatchEntry, BatchIsFull, SentBatch, StaleWrites};
 pub use retire::{Reaping, Retiring};
 pub use rules::Rule;
 pub use space::Space;

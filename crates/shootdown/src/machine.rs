@@ -12,8 +12,8 @@ use core::ptr::NonNull;
 
 use crate::broadcaster::Broadcaster;
 use crate::costs::FlushCosts;
-use crate::cpu::Cpu;
 use crate::cpu_set::{CpuBits, CpuSet};
+use crate::cpu_state::CpuState;
 use crate::extent::Extent;
 use crate::ids::{CpuId, Root, Tag};
 use crate::memory::{Memory, TagWords};
@@ -51,7 +51,7 @@ pub enum Lifetime {
     /// The last CPU that drops the space frees it. No CPU is interrupted, no CPU waits, and going
     /// lazy and coming back writes no shared line. The space's page tables stay allocated until
     /// then: for as long as a CPU idles in a state that keeps its translations, unless the kernel
-    /// [reaps](crate::Here::reap) them.
+    /// [reaps](crate::PinnedCpu::reap) them.
     Handoff,
     /// The CPU that retires the space interrupts the CPUs that are lazy on it, and waits for them.
     /// (Linux: `MMU_LAZY_TLB_SHOOTDOWN`, which interrupts every CPU that ever ran the space.)
@@ -73,7 +73,7 @@ pub enum Lifetime {
 /// implementation guarantees:
 ///
 /// - [`cpu`](Machine::cpu) names the CPU that runs the call. [`state`](Machine::state) always
-///   returns the same [`Cpu`] for the same number, and a different one for each number;
+///   returns the same [`CpuState`] for the same number, and a different one for each number;
 /// - when [`load`](Machine::load), [`load_kernel`](Machine::load_kernel) or one of the
 ///   `invalidate` methods returns, it has taken full effect on this CPU: no later access, and no
 ///   later speculative walk, uses what it drops. That includes the caches of upper page-table
@@ -88,7 +88,7 @@ pub enum Lifetime {
 ///   [`publish`](Machine::publish) or `synchronize` is between the two;
 /// - a CPU in the set given to [`ring`](Machine::ring) enters the flush interrupt's handler after
 ///   finite time, unless it masks that interrupt for ever. The handler calls
-///   [`Here::answer`](crate::Here::answer), and observes memory as the sender left it. On
+///   [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi), and observes memory as the sender left it. On
 ///   most machines that takes a barrier before the send: `dsb ishst` before an SGI; on Intel
 ///   `lfence` before an x2APIC register write, which no fence or locked operation alone holds
 ///   back;
@@ -112,7 +112,7 @@ pub unsafe trait Machine: Memory {
     const LIFETIME: Lifetime = Lifetime::Handoff;
 
     /// The engine's state of a CPU, wherever the kernel has placed it: an array, a per-CPU area.
-    fn state(&self, cpu: CpuId) -> &Cpu<Self>;
+    fn state(&self, cpu: CpuId) -> &CpuState<Self>;
 
     /// The CPU that runs this call. The result need be stable only while the caller is pinned.
     fn cpu(&self) -> CpuId;
@@ -140,7 +140,7 @@ pub unsafe trait Machine: Memory {
     /// Whether a CPU may have translations of two sizes for one address, as long as it does not use
     /// that address.
     ///
-    /// If not, [`flush_for_resize`](crate::Here::flush_for_resize) also notifies CPUs
+    /// If not, [`flush_for_resize`](crate::PinnedCpu::flush_for_resize) also notifies CPUs
     /// that could only walk the page tables. Arm requires *break-before-make* of all CPUs that can
     /// walk the entry (Arm ARM, "Using break-before-make when updating translation table entries"),
     /// and so the default is `false`. On x86-64 it is `true`: Linux interrupts no lazy CPU when it
@@ -291,18 +291,18 @@ pub unsafe trait Machine: Memory {
         None
     }
 
-    /// Returns a space that was [retired](crate::Here::retire) to the kernel, with its page tables:
+    /// Returns a space that was [retired](crate::PinnedCpu::retire) to the kernel, with its page tables:
     /// no CPU can walk them any more, and the engine will not touch the space again.
     ///
     /// The engine calls this once for each space that was retired, in one of three places:
     ///
-    /// - at the end of [`switch`](crate::Here::switch), [`leave`](crate::Here::leave) or
-    ///   [`offline`](crate::Here::offline) of the last CPU that had the space loaded. The flush
+    /// - at the end of [`switch`](crate::PinnedCpu::switch), [`leave`](crate::PinnedCpu::leave_space) or
+    ///   [`offline`](crate::PinnedCpu::offline) of the last CPU that had the space loaded. The flush
     ///   interrupt is masked, and the scheduler may be in the middle of a switch;
-    /// - in `retire` or [`reap`](crate::Here::reap);
+    /// - in `retire` or [`reap`](crate::PinnedCpu::reap);
     /// - in a wait for the result of one of these, with the interrupt masked or not.
     ///
-    /// It is never called by [`answer`](crate::Here::answer).
+    /// It is never called by [`answer`](crate::PinnedCpu::handle_flush_ipi).
     ///
     /// If memory cannot be freed there, put the space on a list, and free it when the switch is
     /// over. A lock of that list must keep the scheduler from switching on this CPU. This method
@@ -312,7 +312,7 @@ pub unsafe trait Machine: Memory {
     /// One turn of a loop that waits for a lock, which its holder keeps for some hundred
     /// instructions with its interrupts masked. This method must not let an interrupt in.
     #[inline]
-    fn spin(&self) {
+    fn spin_hint(&self) {
         core::hint::spin_loop();
     }
 
@@ -322,7 +322,7 @@ pub unsafe trait Machine: Memory {
     ///
     /// The wait cannot be given up, and this method must not unwind: the waiter may have published
     /// that it polls its bell.
-    fn relax(&self, waiting: &CpuSet<Self::CpuBits>);
+    fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>);
 }
 
 /// The publication of page-table writes that `rule` demands.

@@ -9,10 +9,10 @@ use crate::cpu_set::{CpuSet, cpus_of_word};
 use crate::cpumask::CpuMask;
 use crate::extent::Extent;
 use crate::flush_log::Cause;
-use crate::here::Here;
 use crate::ids::{CpuId, Tag};
 use crate::machine::Machine;
 use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
 use crate::presence::PresenceWord;
 use crate::rules::Rule;
 use crate::space::Space;
@@ -64,7 +64,7 @@ pub(crate) struct Rings {
     disconnected: u64,
 }
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Notifies those CPUs of the mask that must be, by the cheaper method, and makes `pending`
     /// wait for them. Returns the generation up to which no CPU can walk unhooked tables any more.
     pub(crate) fn notify_others(
@@ -169,7 +169,7 @@ impl<'e, M: Machine> Here<'e, M> {
         let state = machine.state(cpu);
         let is_lazy = presence.is_lazy_on(space.id());
         let step = match walkers {
-            WalkerPolicy::Defer => Rule::HoldBackTables,
+            WalkerPolicy::Defer => Rule::QuarantineTables,
             _ if is_lazy => Rule::RingLazy,
             _ => Rule::RingLeaving,
         };
@@ -192,7 +192,7 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline]
     pub(crate) fn count_if_nobody(&self, present: &CpuSet<M::CpuBits>) {
         if present.is_empty() {
-            self.counters().flushes_told_nobody.add_alone(1);
+            self.counters().flushes_local.add_alone(1);
         }
     }
 
@@ -212,7 +212,7 @@ impl<'e, M: Machine> Here<'e, M> {
         let all = space.counters.skipped_elsewhere.add_and_read(wasted);
         let since_move = all.saturating_sub(space.looks_at_move.read());
         if CpuMask::<M, M::CpuBits>::is_stale(since_move, member_count) {
-            self.trim_roster(space);
+            self.trim_cpumask(space);
         }
     }
 

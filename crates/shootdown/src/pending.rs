@@ -9,9 +9,9 @@ use crate::bell::Ticket;
 use crate::broadcaster::Broadcaster;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
-use crate::here::Here;
 use crate::ids::CpuId;
 use crate::machine::Machine;
+use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::Horizon;
 use crate::rules::Rule;
 
@@ -52,14 +52,14 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
     /// wait, if other interrupts can bear to. The caller
     /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
-    /// calls [`Here::answer`](crate::Here::answer) as it spins.
+    /// calls [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi) as it spins.
     ///
     /// Where the machine [broadcasts](Machine::broadcaster), wait with the interrupt masked, on the
     /// CPU of the flush: that CPU has to complete its broadcast, and anywhere else (or unmasked,
     /// where the thread may be moved at any moment) it must be interrupted for that.
     ///
     /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
-    /// holder of a [`Here`](crate::Here): see [`Shootdown::here`].
+    /// holder of a [`PinnedCpu`](crate::PinnedCpu): see [`Shootdown::pin`].
     ///
     /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
     /// without its answer would be the bug that this crate exists to prevent.
@@ -69,7 +69,7 @@ impl<'e, M: Machine> Pending<'e, M> {
     }
 
     /// Which of the space's unhooked page tables CPUs may still walk when this flush is done: known
-    /// for what [`flush_gathered`](crate::Here::flush_gathered) and [`expel`](crate::Here::expel)
+    /// for what [`flush_gathered`](crate::PinnedCpu::flush_gathered) and [`expel`](crate::PinnedCpu::flush_walkers)
     /// return, and of no other flush that is [joined](Self::join).
     #[must_use]
     pub const fn horizon(&self) -> Horizon {
@@ -127,12 +127,12 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// middle of something: it would have called us, which nothing in this crate does, or have
     /// been interrupted by us, which it promised to prevent. Whoever interrupts us, in `relax` or
     /// because its interrupt is not masked, finds no token in use: each of ours is gone when its
-    /// method returns, and its promise is that of `here`.
-    pub(crate) fn here(&self) -> Here<'e, M> {
+    /// method returns, and its promise is that of `pin`.
+    pub(crate) fn pin(&self) -> PinnedCpu<'e, M> {
         #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
         // SAFETY: as argued above.
         unsafe {
-            self.engine.here()
+            self.engine.pin()
         }
     }
 
@@ -156,22 +156,22 @@ impl<'e, M: Machine> Pending<'e, M> {
         let broadcaster = self.engine.broadcaster();
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
-        let attends = machine.interrupts_masked() && !machine.breaks(Rule::ServeWhileWaiting);
+        let attends = machine.interrupts_masked() && !machine.breaks(Rule::AnswerWhileWaiting);
         if attends {
-            self.here().attend();
+            self.pin().attend();
         }
         while !self.poll() {
             if attends {
-                self.here().answer_attended();
+                self.pin().answer_attended();
             }
-            machine.relax(&self.waiting);
+            machine.wait_hint(&self.waiting);
         }
         if attends {
-            let here = self.here();
-            here.cease_to_attend();
+            let pin = self.pin();
+            pin.cease_to_attend();
             if let Some(broadcaster) = broadcaster.filter(|_| began_ns != 0) {
                 let took_ns = broadcaster.clock_ns().saturating_sub(began_ns);
-                here.learn_answered(interrupted, took_ns);
+                pin.learn_answered(interrupted, took_ns);
             }
         }
     }
@@ -235,11 +235,11 @@ mod tests {
 
     /// Three CPUs online, and the last of them uses the space.
     fn run(engine: &Shootdown<Machine>, space: &Space<Machine>) {
-        (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+        (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
         // SAFETY: see the reason.
         unsafe {
-            engine.enter(CpuId(2)).here().switch(space);
+            engine.enter(CpuId(2)).pin().switch(space);
         }
     }
 
@@ -248,7 +248,7 @@ mod tests {
         let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
         let space = engine.space(Root(0));
         run(&engine, &space);
-        let flush = |cpu| engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(0));
+        let flush = |cpu| engine.enter(CpuId(cpu)).pin().flush(&space, Extent::page(0));
         let mut pending = Pending::done(&engine);
         assert!(pending.poll());
         pending.join(flush(0));
@@ -272,7 +272,7 @@ mod tests {
             [|mut pending| pending.wait(), |pending| drop(pending)];
         for wait in waits {
             let zero = engine.enter(CpuId(0));
-            let pending = zero.here().flush(&space, Extent::page(0));
+            let pending = zero.pin().flush(&space, Extent::page(0));
             let has_answered = AtomicBool::new(false);
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -315,16 +315,16 @@ mod tests {
             #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
             // SAFETY: see the reason.
             unsafe {
-                cpu.here().switch(&space);
+                cpu.pin().switch(&space);
             }
             meet.wait();
-            let mut pending = cpu.here().flush(&space, Extent::page(0));
+            let mut pending = cpu.pin().flush(&space, Extent::page(0));
             meet.wait();
             pending.wait();
             meet.wait();
-            cpu.here().leave();
+            cpu.pin().leave_space();
         };
-        engine.enter(CpuId(2)).here().leave();
+        engine.enter(CpuId(2)).pin().leave_space();
         thread::scope(|scope| {
             scope.spawn(|| flush(0));
             scope.spawn(|| flush(1));
@@ -341,9 +341,9 @@ mod tests {
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
         // SAFETY: see the reason.
         unsafe {
-            engine.enter(CpuId(1)).here().switch(&spaces[0]);
+            engine.enter(CpuId(1)).pin().switch(&spaces[0]);
         }
-        let flush = |space| engine.enter(CpuId(0)).here().flush(space, Extent::page(0));
+        let flush = |space| engine.enter(CpuId(0)).pin().flush(space, Extent::page(0));
         for _ in 0..5 {
             let mut pending = flush(&spaces[0]);
             engine.enter(CpuId(1)).interrupt_point();
@@ -369,7 +369,7 @@ mod tests {
         let one = &engine.cpu(CpuId(1)).bell;
         for _ in 0..5 {
             one.ring(engine.machine());
-            engine.enter(CpuId(1)).here().answer();
+            engine.enter(CpuId(1)).pin().handle_flush_ipi();
         }
         engine.cpu(CpuId(2)).bell.ring(engine.machine());
         // A failure must not wait.
@@ -377,10 +377,10 @@ mod tests {
         pending.wait_for(CpuId(2));
         assert!(!pending.poll(), "it has the ticket of CPU 2's first round now");
         pending.issuer = Some(CpuId(1));
-        let _ = engine.enter(CpuId(0)).here();
+        let _ = engine.enter(CpuId(0)).pin();
         assert!(!pending.poll(), "CPU 1 is rung, and its sixth round waited for");
         assert_eq!(waiting(&pending), [1, 2]);
-        engine.enter(CpuId(2)).here().answer();
+        engine.enter(CpuId(2)).pin().handle_flush_ipi();
         engine.enter(CpuId(1)).interrupt_point();
         assert!(pending.poll());
     }
@@ -394,9 +394,8 @@ mod tests {
         engine.machine().map(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
         engine.machine().unmap(&space, 0);
-        let flush = |cpu, page: u64| {
-            engine.enter(CpuId(cpu)).here().flush(&space, Extent::page(page << 12))
-        };
+        let flush =
+            |cpu, page: u64| engine.enter(CpuId(cpu)).pin().flush(&space, Extent::page(page << 12));
         let other = flush(1, 0);
         let mut pending = flush(0, 1);
         pending.join(flush(0, 2));
@@ -424,12 +423,12 @@ mod tests {
         engine.machine().map(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
         engine.machine().unmap(&space, 0);
-        let mut pending = engine.enter(CpuId(1)).here().flush(&space, Extent::page(0));
+        let mut pending = engine.enter(CpuId(1)).pin().flush(&space, Extent::page(0));
         engine.cpu(CpuId(1)).bell.ring(engine.machine());
-        let _ = engine.enter(CpuId(0)).here();
+        let _ = engine.enter(CpuId(0)).pin();
         assert!(!pending.poll(), "CPU 1 has yet to complete its broadcast");
         assert_eq!(waiting(&pending), [1]);
-        engine.enter(CpuId(1)).here().answer();
+        engine.enter(CpuId(1)).pin().handle_flush_ipi();
         assert!(pending.poll());
         engine.machine().free(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
@@ -445,9 +444,9 @@ mod tests {
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Ok);
         engine.machine().unmap(&space, 0);
         let one = engine.enter(CpuId(1));
-        let mut pending = one.here().flush(&space, Extent::page(0));
-        one.here().offline();
-        let _ = engine.enter(CpuId(0)).here();
+        let mut pending = one.pin().flush(&space, Extent::page(0));
+        one.pin().offline();
+        let _ = engine.enter(CpuId(0)).pin();
         assert!(pending.poll(), "there is nobody to wait for");
         engine.machine().free(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);

@@ -14,7 +14,7 @@ impl Phase {
     /// The same, and the other set is being cleared for the move.
     pub(crate) const CLEARING: u64 = 1;
     /// Both are read; the set of the next epoch is registered in. Half-way to the next epoch.
-    pub(crate) const MOVING: u64 = 2;
+    pub(crate) const TRIMMING: u64 = 2;
 
     pub(crate) const fn state(self) -> u64 {
         self.0 & 3
@@ -27,7 +27,7 @@ impl Phase {
 
     /// The epoch in whose set CPUs register: already the next one while moving.
     pub(crate) const fn registered_epoch(self) -> u64 {
-        (self.0 + Self::MOVING) >> 2
+        (self.0 + Self::TRIMMING) >> 2
     }
 
     /// The stable phase of the next epoch.

@@ -28,7 +28,7 @@ impl Horizon {
 
     /// Of the flush with this number, after which no CPU can walk a table that was unhooked by the
     /// flush with the number `cleared`, or by an earlier one: for who counts a space's flushes,
-    /// from 1 on, by other means than [`Here::flush_gathered`](crate::Here::flush_gathered).
+    /// from 1 on, by other means than [`PinnedCpu::flush_gathered`](crate::PinnedCpu::flush_gathered).
     #[must_use]
     pub const fn new(flush: u64, cleared: u64) -> Self {
         Self { space: 0, flush, cleared }
@@ -99,7 +99,7 @@ impl<T, const BATCHES: usize> Quarantine<T, BATCHES> {
     /// # Errors
     ///
     /// Gives them back if these are more tables than may be held. The kernel then has lazy CPUs
-    /// [told](crate::Here::expel), and frees these and what that clears.
+    /// [told](crate::PinnedCpu::flush_walkers), and frees these and what that clears.
     ///
     /// # Panics
     ///

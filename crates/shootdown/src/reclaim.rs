@@ -16,7 +16,7 @@
 //!   for it may still change. It is in the batch's bag, and comes out when the batch is done.
 //! - *Who finds the entry empty*, and would have flushed it had it held a page: `munmap` and
 //!   `mprotect`, `mremap` and `madvise`. Their callers rely on nobody using it afterwards. They
-//!   [settle](Here::settle): what a batch holds back, they flush themselves.
+//!   [settle](PinnedCpu::flush_if_batched): what a batch holds back, they flush themselves.
 //! - *Whoever takes a page for clean*, because its entry said so: a CPU might yet write to it. On
 //!   most machines it can't: it walks the page tables again before its first write, and finds
 //!   nothing ([`Machine::traps_stale_writes`]). On others, what could be written is flushed at
@@ -34,12 +34,12 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::extent::Extent;
-use crate::extents::Extents;
+use crate::extent_set::ExtentSet;
 use crate::flush::Notified;
-use crate::here::Here;
 use crate::machine::Machine;
 use crate::memory::{Word, order};
 use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -55,19 +55,19 @@ pub const BATCH_SPACES: usize = 32;
 /// that it fits a kernel's stack.
 ///
 /// Dropped before it is [sent](Self::send), it leaks its pages, and its spaces are flushed by all
-/// who [settle](Here::settle) from then on.
+/// who [settle](PinnedCpu::flush_if_batched) from then on.
 #[must_use = "what was unmapped must be flushed"]
 pub struct Batch<S, B, const SPACES: usize = BATCH_SPACES> {
     /// Those of a space that comes again are with the others; the last one is the likeliest.
-    lots: [Option<Lot<S>>; SPACES],
+    spaces: [Option<BatchedSpace<S>>; SPACES],
     count: usize,
     pages: ManuallyDrop<B>,
 }
 
 /// What was unmapped of one space.
-struct Lot<S> {
+struct BatchedSpace<S> {
     space: S,
-    extents: Extents,
+    extents: ExtentSet,
 }
 
 /// There is no room for another space: the batch is to be sent, and another one begun.
@@ -76,8 +76,8 @@ pub struct BatchIsFull;
 
 /// A space in a batch: its entries may be cleared.
 #[must_use = "what is cleared must be noted"]
-pub struct InBatch<'b, M: Machine, S> {
-    extents: &'b mut Extents,
+pub struct BatchEntry<'b, M: Machine, S> {
+    extents: &'b mut ExtentSet,
     space: &'b S,
     machine: PhantomData<M>,
 }
@@ -94,8 +94,8 @@ pub enum StaleWrites {
 impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
     /// Nothing yet.
     pub fn new() -> Self {
-        let lots = core::array::from_fn(|_| None);
-        Self { lots, count: 0, pages: ManuallyDrop::new(B::default()) }
+        let spaces = core::array::from_fn(|_| None);
+        Self { spaces, count: 0, pages: ManuallyDrop::new(B::default()) }
     }
 
     /// Whether nothing was unmapped: then nothing need be sent.
@@ -130,36 +130,43 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
         &mut self,
         machine: &M,
         space: &S,
-    ) -> Result<InBatch<'_, M, S>, BatchIsFull>
+    ) -> Result<BatchEntry<'_, M, S>, BatchIsFull>
     where
         S: Deref<Target = Space<M>> + Clone,
     {
-        let known = self.lots[..self.count].iter().rposition(|lot| {
-            lot.as_ref().is_some_and(|lot| core::ptr::eq(&raw const *lot.space, &raw const **space))
+        let known = self.spaces[..self.count].iter().rposition(|batched| {
+            batched
+                .as_ref()
+                .is_some_and(|batched| core::ptr::eq(&raw const *batched.space, &raw const **space))
         });
         let index = match known {
             Some(index) => index,
             None if self.count == SPACES => return Err(BatchIsFull),
             None => {
-                space.hold_back(machine);
-                self.lots[self.count] = Some(Lot { space: space.clone(), extents: Extents::new() });
+                space.mark_batched(machine);
+                self.spaces[self.count] =
+                    Some(BatchedSpace { space: space.clone(), extents: ExtentSet::new() });
                 self.count += 1;
                 self.count - 1
             }
         };
-        let Lot { space, extents } = self.lots[index].as_mut().expect("filled up to `count`");
-        Ok(InBatch { extents, space, machine: PhantomData })
+        let BatchedSpace { space, extents } =
+            self.spaces[index].as_mut().expect("filled up to `count`");
+        Ok(BatchEntry { extents, space, machine: PhantomData })
     }
 
     /// Notifies every CPU that could be using any of it, once, and does this CPU's own part.
     ///
     /// When the returned [`SentBatch`] is done, the batch is empty, and can be filled again. It
     /// stays where it is: a batch of 32 spaces is 1.5 KiB.
-    pub fn send<'e, M: Machine>(&mut self, here: &Here<'e, M>) -> SentBatch<'_, 'e, M, S, B, SPACES>
+    pub fn send<'e, M: Machine>(
+        &mut self,
+        pin: &PinnedCpu<'e, M>,
+    ) -> SentBatch<'_, 'e, M, S, B, SPACES>
     where
         S: Deref<Target = Space<M>>,
     {
-        SentBatch { pending: here.flush_lots(&self.lots[..self.count]), batch: self }
+        SentBatch { pending: pin.flush_spaces(&self.spaces[..self.count]), batch: self }
     }
 }
 
@@ -171,12 +178,12 @@ impl<S, B: Default, const SPACES: usize> Default for Batch<S, B, SPACES> {
 
 impl<S, B, const SPACES: usize> fmt::Debug for Batch<S, B, SPACES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let extents = self.lots.iter().flatten().map(|lot| &lot.extents);
+        let extents = self.spaces.iter().flatten().map(|batched| &batched.extents);
         f.debug_list().entries(extents).finish()
     }
 }
 
-impl<M: Machine, S: Deref<Target = Space<M>>> InBatch<'_, M, S> {
+impl<M: Machine, S: Deref<Target = Space<M>>> BatchEntry<'_, M, S> {
     /// Entries in `extent` were cleared.
     ///
     /// The returned [`Pending`] is done, except where a CPU could write to the pages unnoticed:
@@ -184,21 +191,21 @@ impl<M: Machine, S: Deref<Target = Space<M>>> InBatch<'_, M, S> {
     /// were written.
     pub fn unmapped<'e>(
         self,
-        here: &Here<'e, M>,
+        pin: &PinnedCpu<'e, M>,
         extent: Extent,
         stale_writes: StaleWrites,
     ) -> Pending<'e, M> {
-        if stale_writes == StaleWrites::Possible && !here.machine().traps_stale_writes() {
-            return here.flush(self.space, extent);
+        if stale_writes == StaleWrites::Possible && !pin.machine().traps_stale_writes() {
+            return pin.flush(self.space, extent);
         }
         self.extents.add(extent);
-        Pending::done(here.engine)
+        Pending::done(pin.engine)
     }
 }
 
-impl<M: Machine, S> fmt::Debug for InBatch<'_, M, S> {
+impl<M: Machine, S> fmt::Debug for BatchEntry<'_, M, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("InBatch").field(&self.extents).finish()
+        f.debug_tuple("BatchEntry").field(&self.extents).finish()
     }
 }
 
@@ -234,9 +241,9 @@ where
     fn finish(&mut self) -> B {
         self.pending.finish();
         let machine = &self.pending.engine.machine;
-        let Batch { lots, count, pages } = &mut *self.batch;
-        for lot in lots[..mem::take(count)].iter_mut().filter_map(Option::take) {
-            lot.space.hold_back_no_more(machine);
+        let Batch { spaces, count, pages } = &mut *self.batch;
+        for batched in spaces[..mem::take(count)].iter_mut().filter_map(Option::take) {
+            batched.space.unmark_batched(machine);
         }
         mem::take(&mut **pages)
     }
@@ -263,37 +270,37 @@ where
 
 impl<M: Machine> Space<M> {
     /// Whether a batch holds back what it has taken from this space: to be asked by who has changed
-    /// page tables, after that; see [`Here::settle`]. See [`Rule::HeldBackAcquire`].
+    /// page tables, after that; see [`PinnedCpu::flush_if_batched`]. See [`Rule::BatchedAcquire`].
     #[inline]
-    pub fn is_held_back(&self, machine: &M) -> bool {
-        self.held_back.load(order(machine, Rule::HeldBackAcquire)) != 0
+    pub fn is_batched(&self, machine: &M) -> bool {
+        self.batched.load(order(machine, Rule::BatchedAcquire)) != 0
     }
 
     /// A batch is about to take something. Ordered by the clearing of the entry, which comes after.
-    fn hold_back(&self, machine: &M) {
-        if !machine.breaks(Rule::MarkHeldBack) {
+    fn mark_batched(&self, machine: &M) {
+        if !machine.breaks(Rule::MarkBatched) {
             // Relaxed: the kernel clears the entry with release, after this.
-            self.held_back.fetch_add(1, Relaxed);
+            self.batched.fetch_add(1, Relaxed);
         }
     }
 
-    /// Nobody uses what a batch had taken. See [`Rule::HeldBackRelease`].
-    fn hold_back_no_more(&self, machine: &M) {
-        if !machine.breaks(Rule::MarkHeldBack) {
-            self.held_back.fetch_add(1_u64.wrapping_neg(), order(machine, Rule::HeldBackRelease));
+    /// Nobody uses what a batch had taken. See [`Rule::BatchedRelease`].
+    fn unmark_batched(&self, machine: &M) {
+        if !machine.breaks(Rule::MarkBatched) {
+            self.batched.fetch_add(1_u64.wrapping_neg(), order(machine, Rule::BatchedRelease));
         }
     }
 }
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Flushes `extent` of `space`, if a [`Batch`] holds back anything of the space.
     ///
     /// For who has changed page tables, and found nothing to flush where another may just have
     /// taken a page away: when the returned [`Pending`] is done, nobody uses what was there. Where
     /// something *was* to be flushed, too, one [`flush`](Self::flush) of all that was to be changed
-    /// does both, if the space [is held back](Space::is_held_back).
-    pub fn settle(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
-        if space.is_held_back(self.machine()) {
+    /// does both, if the space [is held back](Space::is_batched).
+    pub fn flush_if_batched(&self, space: &Space<M>, extent: Extent) -> Pending<'e, M> {
+        if space.is_batched(self.machine()) {
             self.flush(space, extent)
         } else {
             Pending::done(self.engine)
@@ -301,7 +308,7 @@ impl<'e, M: Machine> Here<'e, M> {
     }
 
     /// Flushes what was taken from several spaces, and rings each CPU once.
-    fn flush_lots<S>(&self, lots: &[Option<Lot<S>>]) -> Pending<'e, M>
+    fn flush_spaces<S>(&self, spaces: &[Option<BatchedSpace<S>>]) -> Pending<'e, M>
     where
         S: Deref<Target = Space<M>>,
     {
@@ -309,8 +316,9 @@ impl<'e, M: Machine> Here<'e, M> {
         let mut pending = Pending::done(self.engine);
         let mut is_broadcast = false;
         let mut own_part = None;
-        for lot in lots.iter().flatten().filter(|lot| !lot.extents.is_empty()) {
-            let (space, extents) = (&*lot.space, lot.extents.up_to(machine.flush_ceiling()));
+        for batched in spaces.iter().flatten().filter(|batched| !batched.extents.is_empty()) {
+            let (space, extents) =
+                (&*batched.space, batched.extents.up_to(machine.flush_ceiling()));
             let (generation, notified) =
                 self.flush_one_of_several(space, extents, &mut pending.waiting);
             is_broadcast |= notified == Notified::ByBroadcast;
@@ -369,7 +377,7 @@ mod tests {
             for space in &spaces {
                 (0..PAGES).for_each(|page| engine.machine().map(space, page));
             }
-            (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+            (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
             Self { engine, spaces }
         }
 
@@ -379,7 +387,7 @@ mod tests {
             #[expect(unsafe_code, reason = "the spaces live as long as the machine")]
             // SAFETY: see the reason.
             unsafe {
-                cpu.here().switch(&self.spaces[space]);
+                cpu.pin().switch(&self.spaces[space]);
             }
             (0..PAGES).for_each(|page| assert_eq!(cpu.touch(page), Touch::Ok));
             cpu
@@ -396,7 +404,7 @@ mod tests {
             let in_batch = batch.space(self.engine.machine(), &&self.spaces[space])?;
             assert!(self.engine.machine().take(&self.spaces[space], page));
             let extent = Extent::page((page as u64) << 12);
-            let pending = in_batch.unmapped(&cpu.here(), extent, StaleWrites::Possible);
+            let pending = in_batch.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
             batch.free_later(page);
             Ok(pending)
         }
@@ -410,7 +418,7 @@ mod tests {
         for (space, page) in [(0, 3), (1, 5), (0, 9), (0, 4), (1, 30), (2, 1)] {
             system.take(&mut batch, &zero, space, page).unwrap().wait();
         }
-        let mut sent = batch.send(&zero.here());
+        let mut sent = batch.send(&zero.pin());
         assert!(!sent.poll());
         one.interrupt_point();
         two.interrupt_point();
@@ -431,10 +439,10 @@ mod tests {
     fn who_finds_a_page_taken_flushes_it_until_the_batch_is_done() {
         let system = System::new(CONFIG);
         let (zero, one) = (system.run(0, 0), system.run(1, 0));
-        let here = zero.here();
+        let pin = zero.pin();
         let settles = |space: &Space<_>| {
             let before = space.stats(system.engine.machine()).flushes_ranged;
-            let mut pending = here.settle(space, Extent::page(0x3000));
+            let mut pending = pin.flush_if_batched(space, Extent::page(0x3000));
             one.interrupt_point();
             assert!(pending.poll());
             space.stats(system.engine.machine()).flushes_ranged - before
@@ -445,7 +453,7 @@ mod tests {
         assert_eq!(settles(&system.spaces[0]), 1);
         assert_eq!(one.touch(3), Touch::Fault);
         assert_eq!(settles(&system.spaces[1]), 0, "nothing of it was taken");
-        let sent = batch.send(&zero.here());
+        let sent = batch.send(&zero.pin());
         assert_eq!(settles(&system.spaces[0]), 1, "sent is not done");
         // Waits as well, though everyone has answered.
         drop(sent);
@@ -462,10 +470,10 @@ mod tests {
         }
         system.take(&mut batch, &zero, 1, 0).unwrap().wait();
         assert_eq!(system.take(&mut batch, &zero, 2, 0).unwrap_err(), BatchIsFull);
-        assert!(!system.spaces[2].is_held_back(system.engine.machine()));
+        assert!(!system.spaces[2].is_batched(system.engine.machine()));
         system.take(&mut batch, &zero, 1, 1).unwrap().wait();
-        assert_eq!(batch.send(&zero.here()).wait().len(), PAGES + 2);
-        assert_eq!(zero.here().cpu.stats().flushes_full, ONLINE + 1);
+        assert_eq!(batch.send(&zero.pin()).wait().len(), PAGES + 2);
+        assert_eq!(zero.pin().cpu.stats().flushes_full, ONLINE + 1);
         assert_eq!(zero.touch(39), Touch::Fault);
     }
 
@@ -479,7 +487,7 @@ mod tests {
         one.interrupt_point();
         pending.wait();
         assert_eq!((zero.touch(3), one.touch(3)), (Touch::Fault, Touch::Fault));
-        assert!(batch.send(&zero.here()).poll(), "there is nothing left to flush");
+        assert!(batch.send(&zero.pin()).poll(), "there is nothing left to flush");
     }
 
     /// A bag that says when its pages would be freed.
@@ -507,11 +515,11 @@ mod tests {
         let is_freed = Cell::new(false);
         let mut batch: Batch<Spaces<'_>, Watched<'_>> = Batch::new();
         let in_batch = batch.space(system.engine.machine(), &&system.spaces[0]).unwrap();
-        in_batch.unmapped(&zero.here(), Extent::page(0), StaleWrites::Impossible).wait();
+        in_batch.unmapped(&zero.pin(), Extent::page(0), StaleWrites::Impossible).wait();
         batch.free_later(&is_freed);
         drop(batch);
         assert!(!is_freed.get());
-        assert!(system.spaces[0].is_held_back(system.engine.machine()));
+        assert!(system.spaces[0].is_batched(system.engine.machine()));
     }
 
     #[test]
@@ -528,26 +536,26 @@ mod tests {
         assert!(batch.is_empty());
         let _ = batch.space(system.engine.machine(), &&system.spaces[0]).unwrap();
         assert!(!batch.is_empty(), "it is marked, and something may be taken");
-        assert_eq!(batch.send(&zero.here()).wait(), vec![0; 0]);
+        assert_eq!(batch.send(&zero.pin()).wait(), vec![0; 0]);
         assert_eq!(system.spaces[0].stats(system.engine.machine()).flushes_ranged, 0);
-        assert!(!system.spaces[0].is_held_back(system.engine.machine()));
+        assert!(!system.spaces[0].is_batched(system.engine.machine()));
     }
 
     #[test]
     fn who_is_lazy_on_its_space_makes_up_for_its_own_batches_when_it_comes_back() {
         let system = System::new(CONFIG);
         let zero = system.run(0, 0);
-        zero.here().enter_lazy();
+        zero.pin().enter_lazy();
         for pages in [[3, 4], [20, 5]] {
             let mut batch: Batch<_, Pages> = Batch::new();
             for page in pages {
                 system.take(&mut batch, &zero, 0, page).unwrap().wait();
             }
-            assert_eq!(batch.send(&zero.here()).wait(), pages);
+            assert_eq!(batch.send(&zero.pin()).wait(), pages);
         }
-        assert_eq!(zero.here().cpu.stats().pages_invalidated, 0);
-        assert!(zero.here().resume(system.spaces[0].id()));
-        assert_eq!(zero.here().cpu.stats().pages_invalidated, 4);
+        assert_eq!(zero.pin().cpu.stats().pages_invalidated, 0);
+        assert!(zero.pin().resume(system.spaces[0].id()));
+        assert_eq!(zero.pin().cpu.stats().pages_invalidated, 4);
         assert_eq!(zero.touch(20), Touch::Fault);
     }
 
@@ -558,19 +566,19 @@ mod tests {
         let missed = |taken: usize, given_up: usize| {
             let system = System::new(Config { catch_up_ceiling: 8, ..CONFIG });
             let (zero, one) = (system.run(0, 0), system.run(1, 0));
-            one.here().enter_lazy();
+            one.pin().enter_lazy();
             let mut batch: Batch<_, Pages> = Batch::new();
             for page in 0..taken {
                 system.take(&mut batch, &zero, 0, page).unwrap().wait();
             }
-            assert_eq!(batch.send(&zero.here()).wait().len(), taken);
+            assert_eq!(batch.send(&zero.pin()).wait().len(), taken);
             for page in taken..taken + given_up {
                 assert!(system.engine.machine().take(&system.spaces[0], page));
-                zero.here().flush(&system.spaces[0], Extent::page((page as u64) << 12)).wait();
+                zero.pin().flush(&system.spaces[0], Extent::page((page as u64) << 12)).wait();
             }
-            assert!(one.here().resume(system.spaces[0].id()));
+            assert!(one.pin().resume(system.spaces[0].id()));
             assert!((0..taken + given_up).all(|page| one.touch(page) == Touch::Fault));
-            let stats = one.here().cpu.stats();
+            let stats = one.pin().cpu.stats();
             (stats.flushes_full - ONLINE, stats.pages_invalidated)
         };
         assert_eq!(missed(33, 0), (0, 33));
@@ -589,7 +597,7 @@ mod tests {
         let mut batch: Batch<_, Pages> = Batch::new();
         system.take(&mut batch, &zero, 0, 3).unwrap().wait();
         system.take(&mut batch, &zero, 1, 5).unwrap().wait();
-        assert_eq!(batch.send(&zero.here()).wait(), [3, 5]);
+        assert_eq!(batch.send(&zero.pin()).wait(), [3, 5]);
         assert_eq!((zero.touch(3), one.touch(5)), (Touch::Fault, Touch::Fault));
         assert_eq!(system.engine.machine().total_stats().interrupts_sent, 0);
     }

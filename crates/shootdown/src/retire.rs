@@ -22,15 +22,15 @@ use core::ptr::NonNull;
 use crate::cpu_set::CpuSet;
 use crate::engine::Shootdown;
 use crate::hazard::Hazard;
-use crate::here::Here;
 use crate::machine::{Lifetime, Machine};
 use crate::memory::{Word, order};
 use crate::pending::Pending;
+use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
 use crate::space::{ALIVE, Space, drop_ref};
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Ends a space. It is [reclaimed](Machine::reclaim) when no CPU can walk its page tables any
     /// more: before this returns if none can; else, as the machine's [`Lifetime`] has it, when the
     /// last CPU lets go of it by itself, or when the returned [`Retiring`] has been waited for.
@@ -54,9 +54,9 @@ impl<'e, M: Machine> Here<'e, M> {
         let hazard = Hazard::space(space.as_ptr());
         let mut pending = Pending::done(self.engine);
         let mut marked = 0;
-        if M::LIFETIME != Lifetime::Counted && !self.machine().breaks(Rule::MarkHolders) {
+        if M::LIFETIME != Lifetime::Counted && !self.machine().breaks(Rule::MarkHazards) {
             if M::LIFETIME == Lifetime::Shoot && self.hazard().is(space.as_ptr()) {
-                self.leave();
+                self.leave_space();
             }
             // SAFETY: the space is there as long as the reference of its users, which is ours to
             // drop, and the Rust reference is gone by then.
@@ -69,7 +69,7 @@ impl<'e, M: Machine> Here<'e, M> {
         }
         let mut retiring = Retiring { unsettled: Some((space, marked)), pending };
         if retiring.pending.waiting().is_empty() {
-            retiring.settle();
+            retiring.drop_initial_refs();
         }
         retiring
     }
@@ -89,7 +89,7 @@ impl<'e, M: Machine> Here<'e, M> {
         if hazard.is_orphaned()
             || hazard.is_marked() && matches!(self.presence(), Presence::Lazy(_))
         {
-            self.leave();
+            self.leave_space();
         }
         let mut online = CpuSet::new();
         self.engine.online().read_into(machine, &mut online);
@@ -140,7 +140,7 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline]
     pub(crate) fn replace_hazard(&self, next: Hazard, before: Presence) -> Hazard {
         let hazard = self.set_hazard(next);
-        if self.machine().breaks(Rule::LookForDebt) {
+        if self.machine().breaks(Rule::CheckMark) {
             return Hazard::NOTHING;
         }
         match M::LIFETIME {
@@ -203,7 +203,7 @@ impl<M: Machine> Retiring<'_, M> {
     pub fn poll(&mut self) -> bool {
         let is_done = self.pending.poll();
         if is_done {
-            self.settle();
+            self.drop_initial_refs();
         }
         is_done
     }
@@ -212,16 +212,16 @@ impl<M: Machine> Retiring<'_, M> {
     ///
     /// Some of these CPUs may have dropped theirs already, while the users still held their
     /// reference. So only from now on can a drop be the last, and if all have dropped theirs, it is
-    /// this one. See [`Rule::SettleRelease`].
-    fn settle(&mut self) {
+    /// this one. See [`Rule::RetireRelease`].
+    fn drop_initial_refs(&mut self) {
         let Some((space, marked)) = self.unsettled.take() else { return };
         let machine = &self.pending.engine.machine;
         // SAFETY: as in `drop_ref`: the reference that we drop here is ours.
         let refs = unsafe { &(*space.as_ptr()).refs };
         let change = marked.wrapping_sub(ALIVE);
-        let before = refs.fetch_add(change, order(machine, Rule::SettleRelease));
+        let before = refs.fetch_add(change, order(machine, Rule::RetireRelease));
         if before.wrapping_add(change) == 0 {
-            refs.load(order(machine, Rule::SettleAcquire));
+            refs.load(order(machine, Rule::RetireAcquire));
             machine.reclaim(space);
         }
     }
@@ -230,7 +230,7 @@ impl<M: Machine> Retiring<'_, M> {
 impl<M: Machine> Drop for Retiring<'_, M> {
     fn drop(&mut self) {
         self.pending.finish();
-        self.settle();
+        self.drop_initial_refs();
     }
 }
 

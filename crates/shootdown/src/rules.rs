@@ -130,7 +130,7 @@
 //! Where there is no room to hold tables back, the flush rings two more kinds of CPU: those whose
 //! hazard pointer names the space, and that have not published that they have seen the last flush;
 //! and those that are switching in, which may have read an older generation, and whose hazard
-//! pointer does not name the space yet ([`ExpelFence`](Rule::ExpelFence)).
+//! pointer does not name the space yet ([`FlushWalkersFence`](Rule::FlushWalkersFence)).
 //!
 //! # Global tags
 //!
@@ -148,7 +148,7 @@
 //! ```
 //!
 //! Either the flush names the new ASID, or the CPU walks page tables as new as the flush. The same
-//! holds for a third CPU that finds the ASID with its epoch ([`NumberAcquire`]). No fence keeps two
+//! holds for a third CPU that finds the ASID with its epoch ([`AsidAcquire`]). No fence keeps two
 //! spaces from having one ASID: a CPU that goes back to a space, and a rollover that takes the ASID
 //! of the space away, do so by read-modify-writes of one word ([`ReserveTags`]). A CPU that
 //! finds the word empty empties its TLB before it goes on ([`FlushOnRollover`]).
@@ -157,7 +157,7 @@
 //! waits elsewhere rings the issuer, and is answered when the broadcast is complete
 //! ([`CompleteForOthers`]).
 //!
-//! [`NumberAcquire`]: Rule::NumberAcquire
+//! [`AsidAcquire`]: Rule::NumberAcquire
 //! [`ReserveTags`]: Rule::ReserveTags
 //! [`FlushOnRollover`]: Rule::FlushOnRollover
 //! [`CompleteBroadcasts`]: Rule::CompleteBroadcasts
@@ -188,7 +188,7 @@
 //!   retire                                       drop (switch, leave)
 //!   ──────                                       ────────────────────
 //!   refs: ALIVE since the beginning              load another root
-//!   for all in the CPU mask:     (MarkHolders)   hazard: swap for the next (HeldRelease)
+//!   for all in the CPU mask:     (MarkHazards)   hazard: swap for the next (HazardRelease)
 //!     hazard: space → marked     (HeldAcquire)   it was marked?          (LookForDebt)
 //!   refs += marked − ALIVE    (SettleRelease)      refs −= 1           (PayRelease)
 //!   0 → reclaim               (SettleAcquire)      0 → reclaim         (PayAcquire)
@@ -242,23 +242,23 @@ rules! {
     /// [`RegisterFence`](Self::RegisterFence) and [`OnlineSync`](Self::OnlineSync).
     FlushFence: Fence,
     /// After presence is written, before cpumask and generation are read. Pairs with
-    /// [`FlushFence`](Self::FlushFence), [`MoveFence`](Self::MoveFence) and
-    /// [`ExpelFence`](Self::ExpelFence).
+    /// [`FlushFence`](Self::FlushFence), [`TrimFence`](Self::TrimFence) and
+    /// [`FlushWalkersFence`](Self::FlushWalkersFence).
     SwitchFence: Fence,
     /// On the way back from lazy: after presence is written, before the generation is read. Pairs
     /// with [`FlushFence`](Self::FlushFence).
     ResumeFence: Fence,
     /// After a CPU has put itself into the cpumask, before it reads phase and generation. Pairs
-    /// with [`FlushFence`](Self::FlushFence) and [`MoveFence`](Self::MoveFence).
+    /// with [`FlushFence`](Self::FlushFence) and [`TrimFence`](Self::TrimFence).
     RegisterFence: Fence,
     /// Who has tables forgotten that were held back: after the generation is read, before cpumask
     /// and presence are. Pairs with [`SwitchFence`](Self::SwitchFence).
-    ExpelFence: Fence,
+    FlushWalkersFence: Fence,
     /// A space may have got another number: after that is written, before the version that lets
     /// others use it is, before its root is loaded, or a device is told. Pairs with
-    /// [`FlushFence`](Self::FlushFence) and [`ExpelFence`](Self::ExpelFence), after which the
+    /// [`FlushFence`](Self::FlushFence) and [`FlushWalkersFence`](Self::FlushWalkersFence), after which the
     /// number is read that is broadcast.
-    RenumberFence: Fence,
+    NewAsidFence: Fence,
     /// A CPU's last use of the kernel's translations comes before it leaves the set of online CPUs.
     /// Pairs with [`ScanAcquire`](Self::ScanAcquire) of a kernel flush, which neither rings nor
     /// waits for a CPU outside of the set. Without: the CPU's last accesses hit a kernel page that
@@ -283,7 +283,7 @@ rules! {
     /// asks no ordering of the ring itself. The interrupt carries order, too, but not every ring
     /// sends one, and a CPU that polls its bell takes none. Without: whoever answers finds the old
     /// generation, takes itself to be current, and answers.
-    LookAcquire: Kind::Ordering(Acquire),
+    BellAcquire: Kind::Ordering(Acquire),
     /// All uses of the old translations come before the answer. Pairs with
     /// [`WaitAcquire`](Self::WaitAcquire). Without: the waiter frees a page that is being read.
     AnswerRelease: Kind::Ordering(Release),
@@ -319,16 +319,16 @@ rules! {
 
     /// After the cpumask is moving, before the old set and presence are read. Pairs with
     /// [`SwitchFence`](Self::SwitchFence) and [`RegisterFence`](Self::RegisterFence).
-    MoveFence: Fence,
+    TrimFence: Fence,
     /// The new set holds all who are present before the cpumask says so. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire).
-    MoveRelease: Kind::Ordering(Release),
-    /// The other end of [`MoveRelease`](Self::MoveRelease).
+    TrimRelease: Kind::Ordering(Release),
+    /// The other end of [`TrimRelease`](Self::TrimRelease).
     PhaseAcquire: Kind::Ordering(Acquire),
     /// The fresh set is empty before the phase says that it is registered in. Pairs with
     /// [`PhaseAcquire`](Self::PhaseAcquire). Without: a CPU finds its bit of two epochs ago and
     /// takes itself to be registered.
-    MovingRelease: Kind::Ordering(Release),
+    TrimmingRelease: Kind::Ordering(Release),
     /// A set is cleared after the phase in which it was read has ended. Pairs with
     /// [`ScanAcquire`](Self::ScanAcquire): a reader who finds it cleared finds the phase changed.
     ClearRelease: Kind::Ordering(Release),
@@ -337,11 +337,11 @@ rules! {
     ScanAcquire: Kind::Ordering(Acquire),
 
     /// A CPU's last walk of a space's tables comes before its hazard pointer names another space.
-    /// Pairs with [`HeldAcquire`](Self::HeldAcquire). Without: a table is freed while it is walked.
-    HeldRelease: Kind::Ordering(Release),
-    /// The other end of [`HeldRelease`](Self::HeldRelease), and of
-    /// [`BequestRelease`](Self::BequestRelease).
-    HeldAcquire: Kind::Ordering(Acquire),
+    /// Pairs with [`HazardAcquire`](Self::HazardAcquire). Without: a table is freed while it is walked.
+    HazardRelease: Kind::Ordering(Release),
+    /// The other end of [`HazardRelease`](Self::HazardRelease), and of
+    /// [`OrphanRelease`](Self::OrphanRelease).
+    HazardAcquire: Kind::Ordering(Acquire),
     /// A CPU's last walk of tables that it has caught up with comes before it publishes that. Pairs
     /// with
     /// [`SeenAcquire`](Self::SeenAcquire).
@@ -349,53 +349,53 @@ rules! {
     /// The other end of [`SeenRelease`](Self::SeenRelease).
     SeenAcquire: Kind::Ordering(Acquire),
     /// A CPU that drops its reference to a space has walked the space's tables for the last time.
-    /// Pairs with [`PayAcquire`](Self::PayAcquire) and [`SettleAcquire`](Self::SettleAcquire) of
+    /// Pairs with [`DropRefAcquire`](Self::DropRefAcquire) and [`RetireAcquire`](Self::RetireAcquire) of
     /// the CPU that drops the last one.
-    PayRelease: Kind::Ordering(Release),
-    /// The other end of [`PayRelease`](Self::PayRelease) and of
-    /// [`SettleRelease`](Self::SettleRelease): a CPU that was the last.
-    PayAcquire: Kind::Ordering(Acquire),
+    DropRefRelease: Kind::Ordering(Release),
+    /// The other end of [`DropRefRelease`](Self::DropRefRelease) and of
+    /// [`RetireRelease`](Self::RetireRelease): a CPU that was the last.
+    DropRefAcquire: Kind::Ordering(Acquire),
     /// What was done to a space comes before it is retired. Pairs with
-    /// [`PayAcquire`](Self::PayAcquire).
-    SettleRelease: Kind::Ordering(Release),
-    /// The other end of [`PayRelease`](Self::PayRelease): the CPU that retires the space dropped
+    /// [`DropRefAcquire`](Self::DropRefAcquire).
+    RetireRelease: Kind::Ordering(Release),
+    /// The other end of [`DropRefRelease`](Self::DropRefRelease): the CPU that retires the space dropped
     /// the last reference.
-    SettleAcquire: Kind::Ordering(Acquire),
+    RetireAcquire: Kind::Ordering(Acquire),
     /// The accesses of the CPU that dropped the last reference come before it orphans its hazard
     /// pointer, for another CPU to reclaim the space. Pairs with
-    /// [`HeldAcquire`](Self::HeldAcquire).
-    BequestRelease: Kind::Ordering(Release),
+    /// [`HazardAcquire`](Self::HazardAcquire).
+    OrphanRelease: Kind::Ordering(Release),
 
     /// A CPU that finds an ASID of the current epoch comes after the fence of the CPU that wrote
-    /// it. Pairs with [`RenumberFence`](Self::RenumberFence). Without: it uses the ASID with page
+    /// it. Pairs with [`NewAsidFence`](Self::NewAsidFence). Without: it uses the ASID with page
     /// tables older than a flush that has named another ASID.
-    NumberAcquire: Kind::Ordering(Acquire),
+    AsidAcquire: Kind::Ordering(Acquire),
     /// The CPU that gives a space another ASID publishes, along with the ASID, the presence of
     /// each CPU that a rollover found on its way out of the space. Pairs with
-    /// [`GivenAwayAcquire`](Self::GivenAwayAcquire). Without: a flush that frees tables broadcasts
+    /// [`BroadcastAsidAcquire`](Self::BroadcastAsidAcquire). Without: a flush that frees tables broadcasts
     /// the new ASID, takes such a CPU to be on the space, and does not interrupt it. The CPU
     /// walks the freed tables under the old ASID until it has loaded the next root.
     ///
     /// Four CPUs take part, more than loom can explore. The axiomatic checker shows the need
     /// (`renumbered_space` and `pinned_space` in `crates/check/tests/axiomatic`) at two of three
     /// stores: the ASID without its epoch, and the pin. The ASID with its epoch is stored after
-    /// [`RenumberFence`](Self::RenumberFence), which releases it.
-    NumberRelease: Kind::Ordering(Release),
-    /// The other end of [`NumberRelease`](Self::NumberRelease): a flush that is going to broadcast
+    /// [`NewAsidFence`](Self::NewAsidFence), which releases it.
+    AsidRelease: Kind::Ordering(Release),
+    /// The other end of [`AsidRelease`](Self::AsidRelease): a flush that is going to broadcast
     /// the ASID. The axiomatic checker shows the need, by the same two programs.
-    GivenAwayAcquire: Kind::Ordering(Acquire),
+    BroadcastAsidAcquire: Kind::Ordering(Acquire),
     /// A CPU that changes the ASID allocator reads what the previous one wrote.
     TagLockAcquire: Kind::Ordering(Acquire),
     /// The other end of [`TagLockAcquire`](Self::TagLockAcquire).
     TagLockRelease: Kind::Ordering(Release),
 
     /// Nobody uses what a batch had taken from a space before it says that it holds back nothing
-    /// there. Pairs with [`HeldBackAcquire`](Self::HeldBackAcquire).
-    HeldBackRelease: Kind::Ordering(Release),
-    /// The other end of [`HeldBackRelease`](Self::HeldBackRelease): who found nothing to flush, for
+    /// there. Pairs with [`BatchedAcquire`](Self::BatchedAcquire).
+    BatchedRelease: Kind::Ordering(Release),
+    /// The other end of [`BatchedRelease`](Self::BatchedRelease): who found nothing to flush, for
     /// a batch had taken it, and finds that nothing is held back. Without: it gives away, as
     /// unused, what another CPU is using.
-    HeldBackAcquire: Kind::Ordering(Acquire),
+    BatchedAcquire: Kind::Ordering(Acquire),
 
     /// A flush publishes this CPU's page-table writes before it invalidates, here or by broadcast
     /// ([`publish`](crate::Machine::publish)). A full barrier is not enough. Without: a walker
@@ -418,17 +418,17 @@ rules! {
     /// When tables are freed, lazy CPUs count as present.
     RingLazy: Step,
     /// Unless the tables are held back for as long as such a CPU may walk them.
-    HoldBackTables: Step,
+    QuarantineTables: Step,
     /// A flush invalidates on its own CPU.
     FlushLocally: Step,
     /// A flush is done only when those it rang have answered.
     Wait: Step,
     /// A waiter whose interrupts are masked answers its own bell. Without: two CPUs wait for each
     /// other for ever.
-    ServeWhileWaiting: Step,
+    AnswerWhileWaiting: Step,
     /// A ring while the bell is attended sends no interrupt, so its owner looks again before it
     /// leaves it.
-    LookAgain: Step,
+    RecheckBell: Step,
     /// A CPU that switches in with a kept tag compares generations.
     CatchUpOnSwitch: Step,
     /// A CPU that comes back from lazy compares generations.
@@ -444,15 +444,15 @@ rules! {
     /// A cpumask on the move takes along who is present.
     KeepPresent: Step,
     /// It also takes along who has said that it is elsewhere, and still holds the space.
-    KeepHolders: Step,
+    KeepHazards: Step,
     /// A reader of the cpumask looks whether it has moved meanwhile.
     RecheckScan: Step,
     /// Where there is no room to hold tables back, CPUs that could walk them are rung after all.
-    ExpelWalkers: Step,
+    InterruptWalkers: Step,
     /// Who retires a space marks every CPU that holds it.
-    MarkHolders: Step,
+    MarkHazards: Step,
     /// Who lets go of a space looks whether it was marked. Without: it is never freed.
-    LookForDebt: Step,
+    CheckMark: Step,
     /// Who answers its bell, and is lazy on a dead space, lets go of it.
     LeaveDeadSpace: Step,
     /// A rollover leaves out the numbers that CPUs have loaded.
@@ -467,12 +467,12 @@ rules! {
     /// so that a flush can be waited for on another CPU.
     CompleteForOthers: Step,
     /// A flush that broadcasts covers devices, too: it is sent whoever is present.
-    TellDevices: Step,
+    BroadcastForDevices: Step,
     /// What was not broadcast is made up for, even by a CPU that missed nothing else.
     KeepGaps: Step,
     /// A batch says that it holds something back before it takes it. Without: who finds it gone
     /// takes it to be flushed.
-    MarkHeldBack: Step,
+    MarkBatched: Step,
     /// A CPU coming online drops whatever its TLB holds from before.
     FlushOnOnline: Step,
     /// A kernel flush reaches every CPU online.

@@ -24,7 +24,7 @@ pub(crate) const ALIVE: u64 = 1 << 32;
 /// Made by [`Shootdown::space`](crate::Shootdown::space); lives in the kernel's own structure of
 /// the address space. It must neither move nor be dropped while a CPU has it loaded, lazily
 /// included, and nothing may hold a `&mut` to it then, nor to what contains it: other CPUs read and
-/// write it by shared references all the time. See [`Here::switch`](crate::Here::switch).
+/// write it by shared references all the time. See [`PinnedCpu::switch`](crate::PinnedCpu::switch).
 ///
 /// # Size
 ///
@@ -55,7 +55,7 @@ pub struct Space<M: Machine> {
     pub(crate) clean_everywhere: M::Word,
     pub(crate) cpumask: CpuMask<M, M::CpuBits>,
     /// How many batches hold back something that they took. See `reclaim.rs`.
-    pub(crate) held_back: M::Word,
+    pub(crate) batched: M::Word,
     /// CPUs keep its address.
     _pinned: PhantomPinned,
 }
@@ -73,7 +73,7 @@ impl<M: Machine> Space<M> {
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
             cpumask: CpuMask::new(),
-            held_back: M::Word::new(0),
+            batched: M::Word::new(0),
             _pinned: PhantomPinned,
         }
     }
@@ -130,7 +130,7 @@ pub(crate) fn drop_lazy_ref<M: Machine>(machine: &M, space: &Space<M>) {
 /// Drops one reference to a space. Returns whether it was the last one: then the space is the
 /// caller's.
 ///
-/// See [`Rule::PayRelease`].
+/// See [`Rule::DropRefRelease`].
 #[inline]
 pub(crate) fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
     // SAFETY: the space is there as long as there is a reference to it, and this one is ours. The
@@ -138,10 +138,10 @@ pub(crate) fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> boo
     // that may change at any time, as in `Arc`.
     let refs = unsafe { &(*space.as_ptr()).refs };
     // Minus one.
-    let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::PayRelease)) == 1;
+    let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::DropRefRelease)) == 1;
     if was_last {
         // Acquires all others, which were dropped before.
-        refs.load(order(machine, Rule::PayAcquire));
+        refs.load(order(machine, Rule::DropRefAcquire));
     }
     was_last
 }

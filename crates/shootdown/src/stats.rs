@@ -115,7 +115,7 @@ stats! {
         /// Flushes, those of the kernel's translations included, that this CPU broadcast.
         broadcasts_sent,
         /// Flushes of which this CPU told nobody: no other could use the space.
-        flushes_told_nobody,
+        flushes_local,
         ; derived:
         /// Times another space was loaded, and nothing of its tag was invalidated.
         switches_without_flush,
@@ -138,7 +138,7 @@ stats! {
         /// trimmed when these become too many.
         skipped_elsewhere,
         /// Times that the cpumask was cleared of those who are elsewhere.
-        roster_moves,
+        cpumask_trims,
         ; derived:
         /// Ranges flushed, of which a flush may have several: all that the generation counts, less
         /// the full ones.
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn sums_are_of_each_count() {
         let one = SpaceStats { flushes_full: 1, flushes_ranged: 20, ..SpaceStats::default() };
-        let mut sum = SpaceStats { flushes_full: 2, roster_moves: 9, ..one };
+        let mut sum = SpaceStats { flushes_full: 2, cpumask_trims: 9, ..one };
         sum += one;
-        assert_eq!((sum.flushes_full, sum.roster_moves, sum.flushes_ranged), (3, 9, 40));
+        assert_eq!((sum.flushes_full, sum.cpumask_trims, sum.flushes_ranged), (3, 9, 40));
     }
 }

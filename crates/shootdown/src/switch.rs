@@ -4,15 +4,15 @@
 
 use crate::flush_log::Missed;
 use crate::hazard::Hazard;
-use crate::here::Here;
 use crate::ids::{SpaceId, Tag};
 use crate::machine::{Entries, Lifetime, Machine, Tagging};
+use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
 use crate::space::{Space, drop_lazy_ref, take_lazy_ref};
 use crate::tag::slots::TagSlot;
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Makes `space` current on this CPU, whatever was before.
     ///
     /// To come back to the space that is still loaded [lazily](Self::enter_lazy) costs one fence
@@ -153,7 +153,7 @@ impl<'e, M: Machine> Here<'e, M> {
     ///
     /// For a CPU that goes into a deep idle state, or that runs kernel threads for long: a space
     /// that [died](Self::retire) meanwhile is reclaimed, if this CPU is the last to let go of it.
-    pub fn leave(&self) {
+    pub fn leave_space(&self) {
         let before = self.presence();
         if self.load_kernel() {
             let hazard = self.replace_hazard(Hazard::NOTHING, before);
@@ -322,13 +322,13 @@ mod tests {
             let engine = Shootdown::new(machine);
             let spaces = [0, 1].map(|root| engine.space(Root(root)));
             // SAFETY: this is the only CPU, and there are no interrupts.
-            let here = unsafe { engine.here() };
-            here.online();
+            let pin = unsafe { engine.pin() };
+            pin.online();
             for space in &spaces {
                 // SAFETY: they outlive their use here.
-                unsafe { here.switch(space) };
+                unsafe { pin.switch(space) };
             }
-            here.leave();
+            pin.leave_space();
             let invalidations = engine.machine().invalidations.load(Relaxed);
             assert_eq!(invalidations, 0, "{tagging:?}, {tag_count} tags");
         }

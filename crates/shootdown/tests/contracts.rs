@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use shootdown::soft::{Config, Host, Soft, Touch};
 use shootdown::{
-    CpuId, Extent, Extents, PageSize, Presence, Quarantine, Reach, Root, Shootdown, Space,
+    CpuId, Extent, ExtentSet, PageSize, Presence, Quarantine, Reach, Root, Shootdown, Space,
 };
 
 type Machine = Soft<Host>;
@@ -16,13 +16,13 @@ const PAGE: Extent = Extent::page(0);
 
 fn online(config: Config) -> Shootdown<Machine> {
     let engine = Soft::engine(config);
-    (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+    (0..config.cpus).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
     engine
 }
 
 fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
     // SAFETY: every test's spaces outlive what its CPUs do.
-    unsafe { engine.enter(CpuId(cpu)).here().switch(space) };
+    unsafe { engine.enter(CpuId(cpu)).pin().switch(space) };
 }
 
 fn panics(f: impl FnOnce()) -> bool {
@@ -37,7 +37,7 @@ fn drops_of_time_shared_spaces(config: Config, spaces: u64) -> u64 {
     for space in &spaces {
         switch(&engine, 0, space);
         for _ in 0..20 {
-            engine.enter(CpuId(0)).here().flush(space, PAGE).wait();
+            engine.enter(CpuId(0)).pin().flush(space, PAGE).wait();
         }
     }
     let before = engine.machine().total_stats().flushes_full;
@@ -45,7 +45,7 @@ fn drops_of_time_shared_spaces(config: Config, spaces: u64) -> u64 {
         spaces.iter().for_each(|space| switch(&engine, 0, space));
     }
     let drops = engine.machine().total_stats().flushes_full - before;
-    engine.enter(CpuId(0)).here().leave();
+    engine.enter(CpuId(0)).pin().leave_space();
     drops
 }
 
@@ -65,13 +65,13 @@ fn flush_alone_leaves_no_gap() {
     let engine = online(Config { cpus: 2, ..Config::default().with_broadcasts(15) });
     let space = engine.space(Root(0));
     switch(&engine, 0, &space);
-    engine.enter(CpuId(0)).here().flush(&space, PAGE).wait();
+    engine.enter(CpuId(0)).pin().flush(&space, PAGE).wait();
     let before = engine.cpu(CpuId(1)).stats().flushes_full;
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before);
     // Now two CPUs have run it: a flush that finds one of them away is a gap.
-    engine.enter(CpuId(1)).here().leave();
-    engine.enter(CpuId(0)).here().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
+    engine.enter(CpuId(1)).pin().leave_space();
+    engine.enter(CpuId(0)).pin().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before + 1);
 }
@@ -82,13 +82,13 @@ fn offline_cpu_completes_its_broadcasts_itself() {
     let space = engine.space(Root(0));
     engine.machine().map(&space, 0);
     let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
-    one.here().online();
+    one.pin().online();
     switch_on(&one, &space);
     assert_eq!(one.touch(0), Touch::Ok);
     engine.machine().unmap(&space, 0);
     // CPU 0 is not online, and nobody could ring it.
-    let mut pending = zero.here().flush(&space, PAGE);
-    let _ = one.here();
+    let mut pending = zero.pin().flush(&space, PAGE);
+    let _ = one.pin();
     assert!(pending.poll());
     engine.machine().free(&space, 0);
     assert_eq!(one.touch(0), Touch::Fault);
@@ -96,7 +96,7 @@ fn offline_cpu_completes_its_broadcasts_itself() {
 
 fn switch_on(cpu: &shootdown::soft::OnCpu<'_, Host>, space: &Space<Machine>) {
     // SAFETY: as in `switch`.
-    unsafe { cpu.here().switch(space) };
+    unsafe { cpu.pin().switch(space) };
 }
 
 /// The thread may be moved at any moment, and complete the broadcasts of another CPU.
@@ -109,7 +109,7 @@ fn unmasked_wait_has_the_issuer_complete_its_broadcast() {
     switch_on(&one, &space);
     assert_eq!(one.touch(0), Touch::Ok);
     engine.machine().unmap(&space, 0);
-    let mut pending = zero.here().flush(&space, PAGE);
+    let mut pending = zero.pin().flush(&space, PAGE);
     engine.machine().unmask();
     assert!(!pending.poll(), "nobody has completed it");
     assert_eq!(one.touch(0), Touch::Ok);
@@ -118,7 +118,7 @@ fn unmasked_wait_has_the_issuer_complete_its_broadcast() {
     assert!(pending.poll());
     engine.machine().free(&space, 0);
     assert_eq!(one.touch(0), Touch::Fault);
-    one.here().leave();
+    one.pin().leave_space();
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn online_twice_keeps_a_ring() {
     let engine = online(Config::default());
     let space = engine.space(Root(0));
     switch(&engine, 1, &space);
-    let mut pending = engine.enter(CpuId(0)).here().flush(&space, PAGE);
+    let mut pending = engine.enter(CpuId(0)).pin().flush(&space, PAGE);
     assert!(!pending.poll());
     let one = engine.enter(CpuId(1));
-    one.here().online();
+    one.pin().online();
     one.interrupt_point();
     assert!(pending.poll());
 }
@@ -141,12 +141,12 @@ fn retired_space_is_not_resumed() {
     engine.machine().map(&space, 0);
     let one = engine.enter(CpuId(1));
     switch_on(&one, &space);
-    one.here().enter_lazy();
+    one.pin().enter_lazy();
     // SAFETY: CPU 1 is lazy on it, and the space stays.
-    drop(unsafe { engine.enter(CpuId(0)).here().retire(NonNull::from(&space)) });
-    assert!(!one.here().resume(space.id()));
+    drop(unsafe { engine.enter(CpuId(0)).pin().retire(NonNull::from(&space)) });
+    assert!(!one.pin().resume(space.id()));
     assert_eq!(engine.cpu(CpuId(1)).presence(engine.machine()), Presence::Lazy(space.id()));
-    one.here().leave();
+    one.pin().leave_space();
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn horizon_of_another_space_is_refused() {
     let engine = online(Config::default());
     let [a, b] = [0, 1].map(|root| engine.space(Root(root)));
     let horizon = |space| {
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         extents.add(PAGE.freeing_tables());
-        engine.enter(CpuId(0)).here().flush_gathered(space, &extents).horizon()
+        engine.enter(CpuId(0)).pin().flush_gathered(space, &extents).horizon()
     };
     let mut quarantine: Quarantine<Vec<u8>> = Quarantine::new(9);
     quarantine.hold(horizon(&a), 1, vec![1]).unwrap();
@@ -169,8 +169,8 @@ fn space_of_another_engine_is_refused() {
     let (engine, other) = (online(Config::default()), online(Config::default()));
     let space = other.space(Root(0));
     let zero = engine.enter(CpuId(0));
-    assert!(panics(|| zero.here().flush(&space, PAGE).wait()));
-    assert!(panics(|| _ = zero.here().expel(&space)));
+    assert!(panics(|| zero.pin().flush(&space, PAGE).wait()));
+    assert!(panics(|| _ = zero.pin().flush_walkers(&space)));
 }
 
 #[test]
@@ -180,20 +180,20 @@ fn empty_range_flushes_nothing() {
     switch(&engine, 1, &space);
     let zero = engine.enter(CpuId(0));
     let empty = Extent::range(0x3000..0x3000, PageSize::SIZE_4K);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(empty);
     assert!(extents.is_empty());
     for mut pending in [
-        zero.here().flush(&space, empty),
-        zero.here().flush_for_resize(&space, empty),
-        zero.here().flush_gathered(&space, &extents),
-        zero.here().flush_kernel(empty),
+        zero.pin().flush(&space, empty),
+        zero.pin().flush_for_resize(&space, empty),
+        zero.pin().flush_gathered(&space, &extents),
+        zero.pin().flush_kernel(empty),
     ] {
         assert!(pending.poll());
     }
     assert_eq!(engine.machine().total_stats().interrupts_sent, 0);
     assert_eq!(space.stats(engine.machine()).flushes_ranged, 0);
-    engine.enter(CpuId(1)).here().leave();
+    engine.enter(CpuId(1)).pin().leave_space();
 }
 
 /// An NMI may ask at every instant: while a CPU switches, comes back, and leaves, the answer is no.
@@ -203,19 +203,19 @@ fn nmi_may_touch_user_only_while_active() {
     let [a, b] = [0, 1].map(|root| engine.space(Root(root)));
     let one = engine.enter(CpuId(1));
     let may_touch = |space: &Space<Machine>| {
-        let _ = one.here();
+        let _ = one.pin();
         engine.nmi_may_touch_user(space.id())
     };
     assert!(!may_touch(&a));
     switch_on(&one, &a);
     assert!(may_touch(&a) && !may_touch(&b));
-    one.here().enter_lazy();
+    one.pin().enter_lazy();
     assert!(!may_touch(&a));
     switch_on(&one, &a);
     assert!(may_touch(&a));
     switch_on(&one, &b);
     assert!(!may_touch(&a) && may_touch(&b));
-    one.here().leave();
+    one.pin().leave_space();
     assert!(!may_touch(&b));
 }
 
@@ -230,15 +230,15 @@ fn spaces_that_share_a_slot_stay_correct() {
         switch_on(&one, space);
         assert_eq!(one.touch(0), Touch::Ok);
     }
-    one.here().leave();
+    one.pin().leave_space();
     for space in &spaces {
         engine.machine().unmap(space, 0);
-        engine.enter(CpuId(0)).here().flush(space, PAGE).wait();
+        engine.enter(CpuId(0)).pin().flush(space, PAGE).wait();
         engine.machine().free(space, 0);
     }
     for space in spaces.iter().rev().chain(&spaces) {
         switch_on(&one, space);
         assert_eq!(one.touch(0), Touch::Fault);
     }
-    one.here().leave();
+    one.pin().leave_space();
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lifetimes::{COUNTED, HANDOFF, SHOOT, With};
 use shootdown::soft::{Config, Host, OnCpu, Platform, Soft, Touch};
 use shootdown::{
-    CpuId, CpuStats, Extent, Extents, Horizon, Pending, Presence, Reaping, Retiring, Root,
+    CpuId, CpuStats, Extent, ExtentSet, Horizon, Pending, Presence, Reaping, Retiring, Root,
     Shootdown, Space, Word,
 };
 
@@ -33,7 +33,7 @@ impl<P: Platform> System<P> {
         let engine = Soft::engine(config);
         let spaces = [0, 1].map(|root| engine.space(Root(root)));
         let system = Self { engine, spaces };
-        (0..config.cpus).for_each(|cpu| system.cpu(cpu).here().online());
+        (0..config.cpus).for_each(|cpu| system.cpu(cpu).pin().online());
         system
     }
 
@@ -43,25 +43,25 @@ impl<P: Platform> System<P> {
 
     fn switch(&self, cpu: u32, space: usize) {
         // SAFETY: the spaces live as long as the engine, and do not move.
-        unsafe { self.cpu(cpu).here().switch(&self.spaces[space]) };
+        unsafe { self.cpu(cpu).pin().switch(&self.spaces[space]) };
     }
 
     fn go_lazy(&self, cpu: u32, space: usize) {
         self.switch(cpu, space);
-        self.cpu(cpu).here().enter_lazy();
+        self.cpu(cpu).pin().enter_lazy();
     }
 
     /// Has CPU 0 retire a space, with all others taking their interrupts.
     fn retire(&self, space: usize) {
         // SAFETY: the tests use it no more, and it stays where it is.
-        let retiring = unsafe { self.cpu(0).here().retire(NonNull::from(&self.spaces[space])) };
+        let retiring = unsafe { self.cpu(0).pin().retire(NonNull::from(&self.spaces[space])) };
         (1..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
         finish(retiring, Retiring::poll);
     }
 
     /// Has CPU 0 reap, with all others taking their interrupts.
     fn reap(&self) {
-        let reaping = self.cpu(0).here().reap();
+        let reaping = self.cpu(0).pin().reap();
         (1..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
         finish(reaping, Reaping::poll);
     }
@@ -79,14 +79,14 @@ impl<P: Platform> System<P> {
     /// Unhooks page tables, if it is to, and flushes.
     fn flush(&self, cpu: u32, space: usize, tables: bool) -> Horizon {
         let space = &self.spaces[space];
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         if tables {
             self.engine.machine().unhook_tables(space);
             extents.add(Extent::page(0).freeing_tables());
         } else {
             extents.add(Extent::page(0));
         }
-        let pending = self.cpu(cpu).here().flush_gathered(space, &extents);
+        let pending = self.cpu(cpu).pin().flush_gathered(space, &extents);
         let horizon = pending.horizon();
         (0..4).for_each(|cpu| self.cpu(cpu).interrupt_point());
         finish(pending, Pending::poll);
@@ -134,9 +134,9 @@ fn the_last_to_let_go_reclaims() {
         (0..4).for_each(|cpu| system.go_lazy(cpu, 0));
         system.retire(0);
         assert_eq!(system.reclaimed(), []);
-        system.cpu(2).here().leave();
+        system.cpu(2).pin().leave_space();
         system.switch(0, 1);
-        system.cpu(3).here().offline();
+        system.cpu(3).pin().offline();
         assert_eq!(system.reclaimed(), []);
         system.switch(1, 1);
         assert_eq!(system.reclaimed(), [0]);
@@ -167,7 +167,7 @@ fn who_retires_or_reaps_is_not_done_before_all_have_let_go() {
         let system = System::<With<Host, SHOOT>>::new();
         system.go_lazy(1, 0);
         // SAFETY: as in `retire`.
-        let mut retiring = unsafe { system.cpu(0).here().retire(NonNull::from(&system.spaces[0])) };
+        let mut retiring = unsafe { system.cpu(0).pin().retire(NonNull::from(&system.spaces[0])) };
         assert!(!retiring.poll());
         assert_eq!(system.reclaimed(), []);
         system.cpu(1).interrupt_point();
@@ -182,7 +182,7 @@ fn who_retires_or_reaps_is_not_done_before_all_have_let_go() {
         system.go_lazy(1, 0);
         system.retire(0);
         system.go_lazy(2, 1);
-        let mut reaping = system.cpu(0).here().reap();
+        let mut reaping = system.cpu(0).pin().reap();
         assert!(!reaping.poll());
         system.cpu(1).interrupt_point();
         assert_eq!(system.reclaimed(), []);
@@ -215,10 +215,10 @@ fn who_is_counted_is_counted_out() {
 fn dead_space_is_not_resumed() {
     let system = System::<Handoff>::new();
     system.go_lazy(1, 0);
-    assert!(system.cpu(1).here().resume(system.spaces[0].id()));
-    system.cpu(1).here().enter_lazy();
+    assert!(system.cpu(1).pin().resume(system.spaces[0].id()));
+    system.cpu(1).pin().enter_lazy();
     system.retire(0);
-    assert!(!system.cpu(1).here().resume(system.spaces[0].id()));
+    assert!(!system.cpu(1).pin().resume(system.spaces[0].id()));
     assert_eq!(system.presence(1), Presence::Lazy(system.spaces[0].id()));
     assert_eq!(system.reclaimed(), []);
     system.switch(1, 1);
@@ -247,10 +247,10 @@ fn what_the_handler_let_go_of_is_reclaimed_by_who_looks_next() {
     type Next = fn(&System<Handoff>);
     let next: [Next; 5] = [
         |system| system.reap(),
-        |system| system.cpu(1).here().reap().wait(),
-        |system| system.cpu(1).here().leave(),
+        |system| system.cpu(1).pin().reap().wait(),
+        |system| system.cpu(1).pin().leave_space(),
         |system| system.switch(1, 1),
-        |system| system.cpu(1).here().offline(),
+        |system| system.cpu(1).pin().offline(),
     ];
     for next in next {
         let system = System::<Handoff>::new();
@@ -258,9 +258,9 @@ fn what_the_handler_let_go_of_is_reclaimed_by_who_looks_next() {
         // Rung while the space was alive, it finds it dead.
         let extent = Extent::page(0).freeing_tables();
         system.engine.machine().unhook_tables(&system.spaces[0]);
-        let pending = system.cpu(0).here().flush(&system.spaces[0], extent);
+        let pending = system.cpu(0).pin().flush(&system.spaces[0], extent);
         // SAFETY: as in `retire`.
-        drop(unsafe { system.cpu(0).here().retire(NonNull::from(&system.spaces[0])) });
+        drop(unsafe { system.cpu(0).pin().retire(NonNull::from(&system.spaces[0])) });
         system.cpu(1).interrupt_point();
         finish(pending, Pending::poll);
         assert_eq!(system.reclaimed(), []);
@@ -279,7 +279,7 @@ fn tables_wait_for_lazy_cpus_and_nobody_is_interrupted_for_them() {
     assert!(system.flush(0, 0, false).cleared() < first.flush());
     // It has caught up, and says so when it goes lazy; a table unhooked after that waits.
     system.switch(1, 0);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     let second = system.flush(0, 0, true);
     assert!(second.cleared() >= first.flush() && !second.is_clear());
     // It is gone.
@@ -293,14 +293,14 @@ fn tables_wait_for_lazy_cpus_and_nobody_is_interrupted_for_them() {
 fn tables_wait_no_longer_for_who_left_or_went_offline() {
     type Goes = fn(&System<Handoff>);
     let goes: [Goes; 2] =
-        [|system| system.cpu(1).here().leave(), |system| system.cpu(1).here().offline()];
+        [|system| system.cpu(1).pin().leave_space(), |system| system.cpu(1).pin().offline()];
     for goes in goes {
         let system = System::<Handoff>::new();
         system.go_lazy(1, 0);
-        let held_back = system.flush(0, 0, true);
-        assert!(!held_back.is_clear());
+        let deferred = system.flush(0, 0, true);
+        assert!(!deferred.is_clear());
         goes(&system);
-        assert!(system.flush(0, 0, false).cleared() >= held_back.flush());
+        assert!(system.flush(0, 0, false).cleared() >= deferred.flush());
         assert!(system.flush(0, 0, true).is_clear());
         assert_eq!(system.stats().interrupts_sent, 0);
     }
@@ -323,18 +323,18 @@ fn who_is_expelled_is_no_longer_waited_for() {
     let system = System::<Handoff>::new();
     system.go_lazy(1, 0);
     system.go_lazy(2, 0);
-    let held_back = system.flush(0, 0, true);
+    let deferred = system.flush(0, 0, true);
     system.switch(2, 0);
-    system.cpu(2).here().enter_lazy();
-    let pending = system.cpu(0).here().expel(&system.spaces[0]);
+    system.cpu(2).pin().enter_lazy();
+    let pending = system.cpu(0).pin().flush_walkers(&system.spaces[0]);
     let horizon = pending.horizon();
-    assert!(horizon.cleared() >= held_back.flush());
+    assert!(horizon.cleared() >= deferred.flush());
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
     // CPU 2 had seen it.
     assert_eq!(system.stats().interrupts_sent, 1);
     assert_eq!(system.presence(1), Presence::Out);
-    assert!(system.flush(0, 0, false).cleared() >= held_back.flush());
+    assert!(system.flush(0, 0, false).cleared() >= deferred.flush());
 }
 
 /// The tables that it walks itself are free, too, and nobody is there to be waited for.
@@ -342,12 +342,12 @@ fn who_is_expelled_is_no_longer_waited_for() {
 fn who_expels_has_caught_up_itself() {
     let system = System::<Handoff>::new();
     system.go_lazy(0, 0);
-    let held_back = system.flush(1, 0, true);
-    assert!(!held_back.is_clear());
-    let pending = system.cpu(0).here().expel(&system.spaces[0]);
+    let deferred = system.flush(1, 0, true);
+    assert!(!deferred.is_clear());
+    let pending = system.cpu(0).pin().flush_walkers(&system.spaces[0]);
     let horizon = pending.horizon();
     finish(pending, Pending::poll);
-    assert!(horizon.cleared() >= held_back.flush());
+    assert!(horizon.cleared() >= deferred.flush());
     system.engine.machine().free_tables(&system.spaces[0]);
     system.cpu(0).speculate();
     assert_eq!(system.engine.machine().freed_table_walks(), 0);
@@ -367,13 +367,13 @@ fn all_of_several_extents_are_gone() {
     };
     (0..3).for_each(|cpu| system.switch(cpu, 0));
     touched_by_all(Touch::Ok);
-    system.cpu(2).here().enter_lazy();
-    let mut extents = Extents::new();
+    system.cpu(2).pin().enter_lazy();
+    let mut extents = ExtentSet::new();
     for page in PAGES {
         machine.unmap(space, page);
         extents.add(Extent::page((page as u64) << 12));
     }
-    let pending = system.cpu(0).here().flush_gathered(space, &extents);
+    let pending = system.cpu(0).pin().flush_gathered(space, &extents);
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
     system.switch(2, 0);
@@ -387,15 +387,15 @@ fn several_extents_are_one_flush() {
     system.switch(0, 0);
     system.switch(1, 0);
     system.go_lazy(2, 0);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     assert_eq!(
-        system.cpu(0).here().flush_gathered(&system.spaces[0], &extents).horizon(),
+        system.cpu(0).pin().flush_gathered(&system.spaces[0], &extents).horizon(),
         Horizon::UNKNOWN
     );
     for page in [0, 2] {
         extents.add(Extent::page(page << 12));
     }
-    let pending = system.cpu(0).here().flush_gathered(&system.spaces[0], &extents);
+    let pending = system.cpu(0).pin().flush_gathered(&system.spaces[0], &extents);
     system.cpu(1).interrupt_point();
     finish(pending, Pending::poll);
     assert_eq!(system.stats().interrupts_sent, 1);
@@ -463,8 +463,8 @@ impl Platform for Interposed {
     fn fence() {
         Host::fence();
     }
-    fn relax() {
-        Host::relax();
+    fn spin_hint() {
+        Host::spin_hint();
     }
     fn cpu() -> CpuId {
         Host::cpu()
@@ -478,27 +478,27 @@ impl Platform for Interposed {
 #[test]
 fn a_handler_that_has_let_go_does_not_touch_the_space() {
     let engine = Arc::new(Soft::<Interposed>::engine(Config::default()));
-    (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).here().online());
+    (0..2).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
     let dying = NonNull::from(Box::leak(Box::new(engine.space(Root(0)))));
     // SAFETY: until it is retired, it is there.
     let space = || unsafe { dying.as_ref() };
 
     let one = engine.enter(CpuId(1));
     // SAFETY: it is freed when the engine gives it back, and not before.
-    unsafe { one.here().switch(space()) };
-    one.here().enter_lazy();
+    unsafe { one.pin().switch(space()) };
+    one.pin().enter_lazy();
     engine.machine().unhook_tables(space());
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(Extent::page(0).freeing_tables());
     // Who is lazy is not rung for these, and finds them when it is rung for something else.
-    let pending = engine.enter(CpuId(0)).here().flush_gathered(space(), &extents);
+    let pending = engine.enter(CpuId(0)).pin().flush_gathered(space(), &extents);
     finish(pending, Pending::poll);
-    let pending = engine.enter(CpuId(0)).here().flush_kernel(Extent::page(0));
+    let pending = engine.enter(CpuId(0)).pin().flush_kernel(Extent::page(0));
 
     let other = Arc::clone(&engine);
     let retire_and_free = move || {
         // SAFETY: nobody uses it, and it stays where it is until it is freed below.
-        drop(unsafe { other.enter(CpuId(0)).here().retire(dying) });
+        drop(unsafe { other.enter(CpuId(0)).pin().retire(dying) });
         for space in other.machine().take_reclaimed() {
             // SAFETY: leaked above, and given back: it is ours alone.
             drop(unsafe { Box::from_raw(space.as_ptr()) });

@@ -32,7 +32,7 @@ impl<const WORDS: usize> System<WORDS> {
             engine.machine().map_kernel(page);
         }
         let system = Self { engine, spaces };
-        (0..config.cpus).for_each(|cpu| system.cpu(cpu).here().online());
+        (0..config.cpus).for_each(|cpu| system.cpu(cpu).pin().online());
         system
     }
 
@@ -42,17 +42,17 @@ impl<const WORDS: usize> System<WORDS> {
 
     fn switch(&self, cpu: u32, space: usize) {
         // SAFETY: the spaces live as long as the engine, and do not move.
-        unsafe { self.cpu(cpu).here().switch(&self.spaces[space]) };
+        unsafe { self.cpu(cpu).pin().switch(&self.spaces[space]) };
     }
 
     /// Has `cpu` flush, lets everybody who is interrupted answer, and waits.
     fn flush(&self, cpu: u32, space: usize, extent: Extent) {
-        let mut pending = self.cpu(cpu).here().flush(&self.spaces[space], extent);
+        let mut pending = self.cpu(cpu).pin().flush(&self.spaces[space], extent);
         for rung in pending.waiting().iter() {
             self.cpu(rung.0).interrupt_point();
         }
         // Where it was sent: a broadcast is completed there.
-        let _ = self.cpu(cpu).here();
+        let _ = self.cpu(cpu).pin();
         pending.wait();
     }
 
@@ -75,7 +75,7 @@ fn only_active_cpus_are_interrupted() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     system.switch(2, 0);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     system.switch(2, 1);
     system.flush(0, 0, page_at(0));
     system.flush(0, 0, Extent::whole());
@@ -84,7 +84,7 @@ fn only_active_cpus_are_interrupted() {
     assert_eq!((sender.interrupts_sent, sender.skipped_lazy, sender.skipped_elsewhere), (0, 2, 2));
     assert_eq!(stats.skipped_elsewhere, 2);
     assert_eq!((stats.flushes_ranged, stats.flushes_full), (1, 1));
-    assert_eq!(system.stats(0).flushes_told_nobody, 2);
+    assert_eq!(system.stats(0).flushes_local, 2);
     assert_eq!(system.stats(1).answers + system.stats(2).answers, 0);
 
     system.switch(1, 0);
@@ -113,10 +113,10 @@ fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
     system.switch(1, 0);
     let before = system.stats(1);
     system.flush(0, 0, page_at(0));
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     system.switch(1, 0);
     assert_eq!(system.stats(1), before);
-    let mut kernel = system.cpu(0).here().flush_kernel(page_at(0));
+    let mut kernel = system.cpu(0).pin().flush_kernel(page_at(0));
     kernel.wait();
     let stats = system.stats(0);
     assert_eq!((stats.interrupts_sent, stats.broadcasts_sent), (0, 2));
@@ -126,8 +126,8 @@ fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
 fn rings_before_an_answer_share_its_interrupt() {
     let system: System = System::new(CONFIG);
     system.switch(2, 0);
-    let mut first = system.cpu(0).here().flush(&system.spaces[0], page_at(0));
-    first.join(system.cpu(1).here().flush(&system.spaces[0], page_at(1)));
+    let mut first = system.cpu(0).pin().flush(&system.spaces[0], page_at(0));
+    first.join(system.cpu(1).pin().flush(&system.spaces[0], page_at(1)));
     system.cpu(2).interrupt_point();
     first.wait();
     let stats = system.engine.machine().total_stats();
@@ -140,7 +140,7 @@ fn several_missed_flushes_are_made_up_for_range_by_range() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     for _ in 0..2 {
-        system.cpu(1).here().enter_lazy();
+        system.cpu(1).pin().enter_lazy();
         let before = system.stats(1);
         for page in 0..16 {
             system.flush(0, 0, Extent::pages(page << 12, 2, PageSize::SIZE_4K));
@@ -157,7 +157,7 @@ fn several_missed_flushes_are_made_up_for_range_by_range() {
 fn what_was_flushed_over_and_over_is_made_up_for_once() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     let before = system.stats(1);
     let pages = |count| Extent::pages(0x1000, count, PageSize::SIZE_4K);
     // The last one is not within what came before it.
@@ -186,7 +186,7 @@ fn what_is_not_known_range_by_range_is_flushed_whole() {
             if leave {
                 system.switch(1, 1);
             } else {
-                system.cpu(1).here().enter_lazy();
+                system.cpu(1).pin().enter_lazy();
             }
             let before = system.stats(1);
             missed.iter().for_each(|&extent| system.flush(0, 0, extent));
@@ -222,7 +222,7 @@ fn tags_keep_what_others_would_drop() {
 fn lazy_cpus_leave_a_space_whose_tables_are_freed_and_are_left_alone_from_then_on() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     assert!(matches!(system.presence(1), Presence::Lazy(_)));
     for _ in 0..3 {
         system.flush(0, 0, Extent::whole().freeing_tables());
@@ -237,8 +237,8 @@ fn lazy_cpu_leaves_for_resize_unless_tolerated() {
     for tolerates_mixed_sizes in [false, true] {
         let system: System = System::new(Config { tolerates_mixed_sizes, ..CONFIG });
         system.switch(1, 0);
-        system.cpu(1).here().enter_lazy();
-        let mut pending = system.cpu(0).here().flush_for_resize(&system.spaces[0], page_at(0));
+        system.cpu(1).pin().enter_lazy();
+        let mut pending = system.cpu(0).pin().flush_for_resize(&system.spaces[0], page_at(0));
         assert_eq!(pending.waiting().contains(CpuId(1)), !tolerates_mixed_sizes);
         system.cpu(1).interrupt_point();
         pending.wait();
@@ -251,8 +251,8 @@ fn lazy_cpu_leaves_for_resize_unless_tolerated() {
 fn lazy_cpus_stay_when_pages_are_flushed() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
-    let mut pending = system.cpu(0).here().flush(&system.spaces[0], page_at(0));
-    system.cpu(1).here().enter_lazy();
+    let mut pending = system.cpu(0).pin().flush(&system.spaces[0], page_at(0));
+    system.cpu(1).pin().enter_lazy();
     system.cpu(1).interrupt_point();
     pending.wait();
     assert!(matches!(system.presence(1), Presence::Lazy(_)));
@@ -265,17 +265,17 @@ fn offline_cpus_are_not_waited_for_and_miss_nothing() {
     system.switch(1, 0);
     assert_eq!(system.cpu(1).touch(0), Touch::Ok);
     assert_eq!(system.cpu(1).touch_kernel(0), Touch::Ok);
-    system.cpu(1).here().offline();
+    system.cpu(1).pin().offline();
 
     let machine = system.engine.machine();
     machine.unmap(&system.spaces[0], 0);
     machine.unmap_kernel(0);
-    system.cpu(0).here().flush(&system.spaces[0], page_at(0)).wait();
+    system.cpu(0).pin().flush(&system.spaces[0], page_at(0)).wait();
     system.flush_kernel_alone();
     machine.free(&system.spaces[0], 0);
     machine.free_kernel(0);
 
-    system.cpu(1).here().online();
+    system.cpu(1).pin().online();
     system.switch(1, 0);
     assert_eq!(system.cpu(1).touch(0), Touch::Fault);
     assert_eq!(system.cpu(1).touch_kernel(0), Touch::Fault);
@@ -283,7 +283,7 @@ fn offline_cpus_are_not_waited_for_and_miss_nothing() {
 
 impl System {
     fn flush_kernel_alone(&self) {
-        let mut pending = self.cpu(0).here().flush_kernel(page_at(0));
+        let mut pending = self.cpu(0).pin().flush_kernel(page_at(0));
         // CPU 2 is online and runs the kernel, as every CPU does.
         assert_eq!(pending.waiting().iter().collect::<Vec<_>>(), [CpuId(2)]);
         self.cpu(2).interrupt_point();
@@ -312,7 +312,7 @@ fn a_flush_looks_at_nobody_who_was_never_there() {
         system.flush(0, 0, page_at(0));
     }
     // Three other CPUs, eight looks in vain at each, three a flush: the roster moves after eight.
-    assert_eq!((stats().roster_moves, stats().skipped_elsewhere), (1, 24));
+    assert_eq!((stats().cpumask_trims, stats().skipped_elsewhere), (1, 24));
     assert_eq!(system.stats(0).interrupts_sent, 3);
 
     system.switch(4095, 0);
@@ -323,11 +323,11 @@ fn a_flush_looks_at_nobody_who_was_never_there() {
 /// Sizes are part of what an embedder pays; see the documentation of the types.
 #[test]
 fn sizes_and_places_are_as_documented() {
-    use shootdown::Cpu;
+    use shootdown::CpuState;
     use std::mem::{align_of, size_of};
-    assert_eq!(size_of::<Cpu<Machine>>(), 640);
-    assert_eq!(size_of::<Cpu<Machine<64>>>(), 640);
-    assert_eq!(align_of::<Cpu<Machine>>(), 64);
+    assert_eq!(size_of::<CpuState<Machine>>(), 640);
+    assert_eq!(size_of::<CpuState<Machine<64>>>(), 640);
+    assert_eq!(align_of::<CpuState<Machine>>(), 64);
     assert_eq!(size_of::<Space<Machine>>(), 448);
     assert_eq!(size_of::<Space<Machine<3>>>(), 448);
     assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
@@ -341,19 +341,22 @@ fn sizes_and_places_are_as_documented() {
 fn everything_shows_what_it_is() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
-    let here = system.cpu(0);
-    let here = here.here();
-    assert_eq!(format!("{here:?}"), "Here { id: CpuId(0), presence: Out }");
+    let pin = system.cpu(0);
+    let pin = pin.pin();
+    assert_eq!(format!("{pin:?}"), "PinnedCpu { id: CpuId(0), presence: Out }");
     assert_eq!(format!("{:?}", system.engine), "Shootdown { online: [7], .. }");
     let space = &system.spaces[0];
     assert_eq!(format!("{space:?}"), "Space { id: 1, root: Root(0), .. }");
     let cpu = format!("{:?}", system.engine.cpu(CpuId(1)));
-    assert!(cpu.starts_with("Cpu { stats: CpuStats { ") && cpu.contains(" switches: 1,"), "{cpu}");
+    assert!(
+        cpu.starts_with("CpuState { stats: CpuStats { ") && cpu.contains(" switches: 1,"),
+        "{cpu}"
+    );
 
     let mut gather: Gather<Vec<u64>> = Gather::new();
     gather.page(0x3000, PageSize::SIZE_4K, 9);
     assert_eq!(format!("{gather:?}"), "Gather { extents: [0x3000+1x4K], .. }");
-    let sent = gather.send(&here, space);
+    let sent = gather.send(&pin, space);
     assert_eq!(format!("{sent:?}"), "Sent(Pending({1}))");
     system.cpu(1).interrupt_point();
     let flushed = format!("{:?}", sent.wait());
@@ -365,20 +368,20 @@ fn everything_shows_what_it_is() {
 
     let mut batch: Batch<_, Vec<u64>> = Batch::new();
     let in_batch = batch.space(system.engine.machine(), &space).unwrap();
-    assert_eq!(format!("{in_batch:?}"), "InBatch([])");
-    in_batch.unmapped(&here, page_at(4), StaleWrites::Impossible).wait();
+    assert_eq!(format!("{in_batch:?}"), "BatchEntry([])");
+    in_batch.unmapped(&pin, page_at(4), StaleWrites::Impossible).wait();
     assert_eq!(format!("{batch:?}"), "[[0x4000+1x4K]]");
-    let sent = batch.send(&here);
+    let sent = batch.send(&pin);
     assert_eq!(format!("{sent:?}"), "SentBatch(Pending({1}))");
     system.cpu(1).interrupt_point();
     sent.wait();
 
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     // SAFETY: nobody uses the space any more, and it stays.
-    let retiring = unsafe { here.retire(NonNull::from(space)) };
+    let retiring = unsafe { pin.retire(NonNull::from(space)) };
     assert_eq!(format!("{retiring:?}"), "Retiring({})");
     retiring.wait();
-    let reaping = here.reap();
+    let reaping = pin.reap();
     assert_eq!(format!("{reaping:?}"), "Reaping({1})");
     system.cpu(1).interrupt_point();
     reaping.wait();
@@ -473,11 +476,11 @@ proptest! {
                     used[cpu as usize] = Some(space);
                 }
                 Step::Lazy(cpu) => {
-                    system.cpu(cpu).here().enter_lazy();
+                    system.cpu(cpu).pin().enter_lazy();
                     used[cpu as usize] = None;
                 }
                 Step::Leave(cpu) => {
-                    system.cpu(cpu).here().leave();
+                    system.cpu(cpu).pin().leave_space();
                     used[cpu as usize] = None;
                 }
                 Step::Touch(cpu, page) => {
@@ -507,10 +510,10 @@ proptest! {
                 }
                 Step::ReplaceKernel(cpu, page) => {
                     machine.unmap_kernel(page);
-                    let mut pending = system.cpu(cpu).here().flush_kernel(page_at(page as u64));
+                    let mut pending = system.cpu(cpu).pin().flush_kernel(page_at(page as u64));
                     (0..3).for_each(|other| system.cpu(other).interrupt_point());
                     // Where it was sent, to have a broadcast completed.
-                    let _ = system.cpu(cpu).here();
+                    let _ = system.cpu(cpu).pin();
                     pending.wait();
                     machine.free_kernel(page);
                     machine.map_kernel(page);
@@ -519,11 +522,11 @@ proptest! {
                     prop_assert_eq!(system.cpu(cpu).touch_kernel(page), Touch::Ok);
                 }
                 Step::Trim(cpu, space) => {
-                    system.cpu(cpu).here().trim_roster(&system.spaces[space]);
+                    system.cpu(cpu).pin().trim_cpumask(&system.spaces[space]);
                 }
                 Step::Cycle(cpu) => {
-                    system.cpu(cpu).here().offline();
-                    system.cpu(cpu).here().online();
+                    system.cpu(cpu).pin().offline();
+                    system.cpu(cpu).pin().online();
                     used[cpu as usize] = None;
                 }
             }

@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use shootdown::{
-    Cpu, CpuId, CpuSet, Entries, Extent, Machine, Memory, NoBroadcaster, Root, Shootdown, Space,
-    Tag, TagSlot,
+    CpuId, CpuSet, CpuState, Entries, Extent, Machine, Memory, NoBroadcaster, Root, Shootdown,
+    Space, Tag, TagSlot,
 };
 
 const PAGE: Extent = Extent::page(0x1000);
@@ -22,7 +22,7 @@ thread_local! {
 /// Two CPUs on one thread. Whenever CPU 0 invalidates, CPU 1 flushes again, as a CPU does that
 /// waits for nothing else.
 struct Storm {
-    cpus: [Cpu<Self>; 2],
+    cpus: [CpuState<Self>; 2],
     flushes_left: AtomicU64,
     self_interrupts: AtomicU64,
     /// Whether a lock that `ring` takes is waited for in a loop that answers.
@@ -44,7 +44,7 @@ impl Storm {
         self.flushes_left.fetch_sub(1, Ordering::Relaxed);
         let (Some(engine), Some(space)) = (ENGINE.get(), SPACE.get()) else { return };
         // SAFETY: the thread is CPU 1 now, and uses no other token of it.
-        self.on(1, || std::mem::forget(unsafe { engine.here() }.flush(space, PAGE)));
+        self.on(1, || std::mem::forget(unsafe { engine.pin() }.flush(space, PAGE)));
     }
 }
 
@@ -64,7 +64,7 @@ unsafe impl Machine for Storm {
     type TagWords = [AtomicU64; 0];
     type Broadcaster = NoBroadcaster;
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[cpu.index()]
     }
     fn cpu(&self) -> CpuId {
@@ -95,17 +95,17 @@ unsafe impl Machine for Storm {
             && let Some(engine) = ENGINE.get()
         {
             // SAFETY: `ring` is where a second token may be made, to answer.
-            unsafe { engine.here() }.answer();
+            unsafe { engine.pin() }.handle_flush_ipi();
         }
     }
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
-    fn relax(&self, _: &CpuSet<Self::CpuBits>) {}
+    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {}
 }
 
 /// CPU 0 uses the space, and CPU 1 has flushed it once.
 fn storm(flushes: u64, answers_in_ring: bool) -> &'static Shootdown<Storm> {
     let engine: &Shootdown<Storm> = Box::leak(Box::new(Shootdown::new(Storm {
-        cpus: [Cpu::new(), Cpu::new()],
+        cpus: [CpuState::new(), CpuState::new()],
         flushes_left: AtomicU64::new(0),
         self_interrupts: AtomicU64::new(0),
         answers_in_ring,
@@ -115,10 +115,10 @@ fn storm(flushes: u64, answers_in_ring: bool) -> &'static Shootdown<Storm> {
     SPACE.set(Some(space));
     // SAFETY: the thread is the CPU that it says, and the space is never freed.
     unsafe {
-        engine.machine().on(1, || engine.here().online());
-        engine.here().online();
-        engine.here().switch(space);
-        engine.machine().on(1, || std::mem::forget(engine.here().flush(space, PAGE)));
+        engine.machine().on(1, || engine.pin().online());
+        engine.pin().online();
+        engine.pin().switch(space);
+        engine.machine().on(1, || std::mem::forget(engine.pin().flush(space, PAGE)));
     }
     engine.machine().flushes_left.store(flushes, Ordering::Relaxed);
     engine
@@ -134,7 +134,7 @@ fn handler_is_bounded_however_often_others_flush() {
         while pending != 0 {
             let (before, sent) = (stats().answers, machine.self_interrupts.load(Ordering::Relaxed));
             // SAFETY: the thread is CPU 0.
-            unsafe { engine.here() }.answer();
+            unsafe { engine.pin() }.handle_flush_ipi();
             interrupts += 1;
             assert!(stats().answers - before <= 3, "one interrupt served too many rounds");
             pending = machine.self_interrupts.load(Ordering::Relaxed) - sent;
@@ -153,12 +153,12 @@ fn lock_in_ring_may_answer() {
     // CPU 1 uses the space, and CPU 0 rings it; both find their own bell rung in `ring`.
     machine.on(1, || {
         // SAFETY: the thread is CPU 1, and the space is never freed.
-        unsafe { engine.here().switch(space) };
+        unsafe { engine.pin().switch(space) };
     });
     // SAFETY: the thread is CPU 0.
-    let mut pending = unsafe { engine.here() }.flush(space, PAGE);
+    let mut pending = unsafe { engine.pin() }.flush(space, PAGE);
     assert_eq!(engine.cpu(CpuId(0)).stats().answers, 1, "in `ring`");
     // SAFETY: the thread is CPU 1.
-    machine.on(1, || unsafe { engine.here() }.answer());
+    machine.on(1, || unsafe { engine.pin() }.handle_flush_ipi());
     assert!(pending.poll());
 }

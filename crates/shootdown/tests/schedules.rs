@@ -112,10 +112,10 @@ fn steps_left_out_are_noticed() {
     // Each of the many expected failures would print its schedule.
     std::panic::set_hook(Box::new(|_| ()));
     let of_lives = [
-        Rule::MarkHolders,
-        Rule::LookForDebt,
-        Rule::HoldBackTables,
-        Rule::ExpelWalkers,
+        Rule::MarkHazards,
+        Rule::CheckMark,
+        Rule::QuarantineTables,
+        Rule::InterruptWalkers,
         Rule::DiscardFreedTables,
     ];
     let of_churn = [
@@ -124,13 +124,13 @@ fn steps_left_out_are_noticed() {
         Rule::RingLazy,
         Rule::FlushLocally,
         Rule::Wait,
-        Rule::LookAgain,
+        Rule::RecheckBell,
         Rule::CatchUpOnSwitch,
         Rule::CatchUpOnResume,
         Rule::DiscardReusedTag,
         Rule::DiscardFreedTables,
         Rule::KeepPresent,
-        Rule::MarkHeldBack,
+        Rule::MarkBatched,
     ];
     let of_lives = of_lives.map(|rule| (rule, lives as fn(Config)));
     let of_churn = of_churn.map(|rule| (rule, churn as fn(Config)));

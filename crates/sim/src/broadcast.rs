@@ -22,7 +22,7 @@ use crate::tlb::Levels;
 
 /// What TLBs are told to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum BroadcastScope<'a> {
     /// The translations of pages in these ranges of addresses, under the tag.
     Pages(&'a [Range<u64>]),
     /// Those, and what is cached of the upper levels above them.
@@ -38,14 +38,18 @@ impl Sim {
     /// complete only when this CPU has [waited](Self::complete_broadcasts).
     ///
     /// Without hardware for it nothing happens, and the oracle will see.
-    pub fn broadcast(&self, tag: u16, what: Told<'_>) {
+    pub fn broadcast(&self, tag: u16, what: BroadcastScope<'_>) {
         let Some(cost) = &self.machine.broadcast else { return };
         let most = (cost.pages_per_operation as u64).saturating_mul(PAGE);
         match what {
-            Told::Pages(ranges) => self.issue_ranges(cost, tag, ranges, most, Levels::Last),
-            Told::Tables(ranges) => self.issue_ranges(cost, tag, ranges, most, Levels::All),
-            Told::Tag => self.issue(cost, tag, Drops::Tag),
-            Told::Everything => self.issue(cost, tag, Drops::Everything),
+            BroadcastScope::Pages(ranges) => {
+                self.issue_ranges(cost, tag, ranges, most, Levels::Last)
+            }
+            BroadcastScope::Tables(ranges) => {
+                self.issue_ranges(cost, tag, ranges, most, Levels::All)
+            }
+            BroadcastScope::Tag => self.issue(cost, tag, Drops::Tag),
+            BroadcastScope::Everything => self.issue(cost, tag, Drops::Everything),
         }
     }
 
@@ -75,7 +79,12 @@ impl Sim {
     /// Pages are those of last-level entries alone, as in the RISC-V privileged specification:
     /// whoever frees tables names the tag. Without such firmware nothing happens, and the oracle
     /// will see.
-    pub fn remote_fence(&self, cpus: impl IntoIterator<Item = usize>, tag: u16, what: Told<'_>) {
+    pub fn remote_fence(
+        &self,
+        cpus: impl IntoIterator<Item = usize>,
+        tag: u16,
+        what: BroadcastScope<'_>,
+    ) {
         let Some(cost) = &self.machine.remote_fence else { return };
         let targets: Vec<usize> = cpus.into_iter().collect();
         let issued = self.next_moment();
@@ -192,18 +201,18 @@ impl Sim {
 }
 
 /// What the firmware of each target does.
-fn fences(cost: &RemoteFence, tag: u16, what: Told<'_>, issued: u64) -> Vec<Operation> {
+fn fences(cost: &RemoteFence, tag: u16, what: BroadcastScope<'_>, issued: u64) -> Vec<Operation> {
     let operation = |drops| Operation { tag, drops, issued };
     match what {
-        Told::Pages(ranges) | Told::Tables(ranges) => {
+        BroadcastScope::Pages(ranges) | BroadcastScope::Tables(ranges) => {
             if ranges.iter().map(pages).sum::<u64>() > cost.page_ceiling as u64 {
                 return vec![operation(Drops::Tag)];
             }
             let drops = |range: &Range<u64>| Drops::Pages(range.clone(), Levels::Last);
             ranges.iter().map(drops).map(operation).collect()
         }
-        Told::Tag => vec![operation(Drops::Tag)],
-        Told::Everything => vec![operation(Drops::Everything)],
+        BroadcastScope::Tag => vec![operation(Drops::Tag)],
+        BroadcastScope::Everything => vec![operation(Drops::Everything)],
     }
 }
 

@@ -39,7 +39,7 @@ impl Operation {
             Drops::Everything => tlb.invalidate_all(self.issued),
         }
         if self.tag == tlb.tag || matches!(self.drops, Drops::Everything) {
-            tlb.told += 1;
+            tlb.invalidation_count += 1;
         }
     }
 }

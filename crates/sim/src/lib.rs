@@ -46,7 +46,7 @@
 //! what acts when; [`sim`](Sim), the main loop and how time passes, on `context`s that are
 //! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`;
 //! `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
-//! [`broadcast`](Told), the other way to tell; `threads`, `scheduler` and
+//! [`broadcast`](BroadcastScope), the other way to tell; `threads`, `scheduler` and
 //! [`lock`](SleepingLock); [`oracle`](Wrong), the judge.
 
 // In reading order.
@@ -74,7 +74,7 @@ mod counts;
 mod waits;
 mod rng;
 
-pub use broadcast::Told;
+pub use broadcast::BroadcastScope;
 pub use counts::Counts;
 pub use lock::{SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};

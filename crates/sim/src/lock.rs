@@ -166,7 +166,7 @@ unsafe impl RawMutex for SpinLock {
     fn lock(&self) {
         while !self.try_lock() {
             while self.0.load(Relaxed) != 0 {
-                let spun = with_running(Sim::relax);
+                let spun = with_running(Sim::spin_hint);
                 assert!(spun.is_some(), "a spin lock is held, and nobody can let go of it");
             }
         }

@@ -286,11 +286,11 @@ impl Sim {
 
     fn walk_once(&self, address: u64, touch: Touch) -> Option<Result<FrameNumber, PageFault>> {
         let keeps_upper = self.machine.refill == Refill::Hardware;
-        let (space, cached, told) = {
+        let (space, cached, invalidation_count) = {
             let mut tlbs = self.tlbs.borrow_mut();
             let tlb = &mut tlbs[self.cpu()];
             let cached = if keeps_upper { tlb.find_upper(address) } else { None };
-            (tlb.space, cached, tlb.told)
+            (tlb.space, cached, tlb.invalidation_count)
         };
         if space == SpaceKey::KERNEL {
             return Some(Err(PageFault));
@@ -301,7 +301,7 @@ impl Sim {
         };
         loop {
             let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
-            self.access_entry(table, index, Access::Load, told)?;
+            self.access_entry(table, index, Access::Load, invalidation_count)?;
             if self.memory.borrow().generation(table) != generation {
                 self.report(Wrong::FreedTable, self.cpu(), table << 12);
             }
@@ -310,7 +310,12 @@ impl Sim {
                 return Some(Err(PageFault));
             }
             if shift == PAGE_SHIFT || entry & LARGE != 0 {
-                return self.finish_walk(address, touch, (space, told), (table, index, shift));
+                return self.finish_walk(
+                    address,
+                    touch,
+                    (space, invalidation_count),
+                    (table, index, shift),
+                );
             }
             (table, generation) = {
                 let next = entry_frame(entry);
@@ -330,13 +335,13 @@ impl Sim {
         &self,
         address: u64,
         touch: Touch,
-        (space, told): (SpaceKey, u64),
+        (space, invalidation_count): (SpaceKey, u64),
         (table, index, shift): (FrameNumber, usize, u8),
     ) -> Option<Result<FrameNumber, PageFault>> {
         let is_write = matches!(touch, Touch::Write(_));
         let marks = if is_write { ACCESSED | DIRTY } else { ACCESSED };
         if self.memory.borrow().entry(table, index) & marks != marks {
-            self.access_entry(table, index, Access::Atomic, told)?;
+            self.access_entry(table, index, Access::Atomic, invalidation_count)?;
         }
         let mut memory = self.memory.borrow_mut();
         let Some(entry) = memory.entry_mut(table, index) else { return Some(Err(PageFault)) };
@@ -366,10 +371,10 @@ impl Sim {
         table: FrameNumber,
         index: usize,
         access: Access,
-        told: u64,
+        invalidation_count: u64,
     ) -> Option<()> {
         self.access(LineId::of_physical((table << 12) | (index as u64 * 8)), access);
-        (self.tlbs.borrow()[self.cpu()].told == told).then_some(())
+        (self.tlbs.borrow()[self.cpu()].invalidation_count == invalidation_count).then_some(())
     }
 
     fn report(&self, wrong: Wrong, cpu: usize, address: u64) {

@@ -226,7 +226,7 @@ impl Sim {
     }
 
     /// One turn of a loop that waits for another CPU.
-    pub fn relax(&self) {
+    pub fn spin_hint(&self) {
         self.spend(self.machine.cache.pause);
     }
 

@@ -87,7 +87,7 @@ pub(crate) struct Tlb {
     pub(crate) tag: u16,
     /// How often others made it forget something under the loaded tag: a walk that is under way
     /// then starts again, for it may hold what is no longer so.
-    pub(crate) told: u64,
+    pub(crate) invalidation_count: u64,
     ways: usize,
     set_count: u64,
     small: Vec<Option<Slot<Translation>>>,
@@ -110,7 +110,7 @@ impl Tlb {
         Self {
             space: SpaceKey::KERNEL,
             tag: 0,
-            told: 0,
+            invalidation_count: 0,
             ways: size.ways,
             set_count: (size.entries / size.ways) as u64,
             small: vec![None; size.entries],

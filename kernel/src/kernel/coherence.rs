@@ -44,17 +44,17 @@ fn predictor() -> &'static LazyEntryPredictor {
 ///
 /// As [`Scheduling::switch`].
 unsafe fn load(space: &Space<Machine>) -> bool {
-    with_here(|here| {
-        let stats = || engine_of(here.id().0).stats();
+    with_here(|pin| {
+        let stats = || engine_of(pin.id().0).stats();
         let before = stats();
         // SAFETY: the CPU is online since its idle loop began; for the rest, as our caller
         // promises.
-        unsafe { here.switch(space) };
+        unsafe { pin.switch(space) };
         let CpuStats { flushes_full, flushes_ranged, .. } = stats();
         let (full, ranged) =
             (flushes_full - before.flushes_full, flushes_ranged - before.flushes_ranged);
-        counts::here().flushes_full_at_switch.add(full);
-        counts::here().flushes_ranged_at_switch.add(ranged);
+        counts::pin().flushes_full_at_switch.add(full);
+        counts::pin().flushes_ranged_at_switch.add(ranged);
         full + ranged != 0
     })
 }
@@ -79,15 +79,15 @@ impl Flush for Engine {
 
     fn flush(&self, space: &SharedSpace, change: &Change) -> Sent {
         let began_ns = Arch::now_ns();
-        counts::here().flushes.add(1);
-        let pending = with_here(|here| change.flush_by_engine(engine().machine(), &here, space));
+        counts::pin().flushes.add(1);
+        let pending = with_here(|pin| change.flush_by_engine(engine().machine(), &pin, space));
         Sent { pending, began_ns }
     }
 
     fn wait(&self, mut sent: Sent) -> Horizon {
         wait_masked(|| sent.pending.wait());
         let took_ns = Arch::now_ns().saturating_sub(sent.began_ns);
-        counts::here().flush_wait_ns.add(took_ns);
+        counts::pin().flush_wait_ns.add(took_ns);
         WAITS.record(took_ns);
         sent.pending.horizon()
     }
@@ -113,34 +113,34 @@ impl Batching for Engine {
     ) {
         let in_batch = batch.space(engine().machine(), space).expect("it was let in");
         let page = Extent::page(address);
-        let mut pending = with_here(|here| in_batch.unmapped(&here, page, stale_writes));
+        let mut pending = with_here(|pin| in_batch.unmapped(&pin, page, stale_writes));
         wait_masked(|| pending.wait());
     }
 
     fn flush_batch(&self, mut batch: Self::Batch) {
         if !batch.is_empty() {
-            let sent = with_here(|here| batch.send(&here));
+            let sent = with_here(|pin| batch.send(&pin));
             wait_masked(|| drop(sent));
         }
     }
 
     fn is_batched(&self, space: &SharedSpace) -> bool {
-        space.is_held_back(engine().machine())
+        space.is_batched(engine().machine())
     }
 }
 
 impl Lifetimes for Engine {
     fn retire(&self, space: &SharedSpace) -> Retired {
         let dying = space.clone().into_dying();
-        let retiring = with_here(|here| {
+        let retiring = with_here(|pin| {
             // The caller's thread was the last one of the space, or has left it for another.
-            let presence = engine().cpu(here.id()).presence(engine().machine());
+            let presence = engine().cpu(pin.id()).presence(engine().machine());
             if presence == Presence::Active(space.id()) {
-                here.enter_lazy();
+                pin.enter_lazy();
             }
             // SAFETY: our caller promises that nobody uses the space, and it stays until it is
             // reclaimed.
-            unsafe { here.retire(dying) }
+            unsafe { pin.retire(dying) }
         });
         wait_masked(|| retiring.wait());
         // By `take_dead`: on this CPU, if nobody held it.
@@ -152,12 +152,12 @@ impl Lifetimes for Engine {
     }
 
     fn reap(&self) {
-        let reaping = with_here(|here| here.reap());
+        let reaping = with_here(|pin| pin.reap());
         wait_masked(|| reaping.wait());
     }
 
     fn flush_walkers(&self, space: &SharedSpace) -> Horizon {
-        let mut pending = with_here(|here| here.expel(space));
+        let mut pending = with_here(|pin| pin.flush_walkers(space));
         wait_masked(|| pending.wait());
         pending.horizon()
     }
@@ -165,7 +165,7 @@ impl Lifetimes for Engine {
 
 impl Scheduling for Engine {
     fn online(&self) {
-        with_here(|here| here.online());
+        with_here(|pin| pin.online());
     }
 
     unsafe fn switch(&self, space: &SharedSpace) {
@@ -193,15 +193,15 @@ impl Scheduling for Engine {
     }
 
     fn enter_lazy(&self) {
-        with_here(|here| here.enter_lazy());
+        with_here(|pin| pin.enter_lazy());
     }
 
     fn leave_space(&self) {
-        with_here(|here| here.leave());
+        with_here(|pin| pin.leave_space());
     }
 
     fn interrupt(&self) {
         predictor().interrupted();
-        with_here(|here| here.answer());
+        with_here(|pin| pin.handle_flush_ipi());
     }
 }

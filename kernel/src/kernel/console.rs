@@ -34,7 +34,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
 fn take(cpu: u32) -> u32 {
     loop {
         match WRITER.compare_exchange(NOBODY, cpu, Ordering::Acquire, Ordering::Relaxed) {
-            Err(other) if other != cpu => Arch::relax(),
+            Err(other) if other != cpu => Arch::spin_hint(),
             Ok(before) | Err(before) => return before,
         }
     }

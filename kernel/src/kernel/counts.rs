@@ -91,7 +91,7 @@ impl Count {
 static COUNTS: [CpuCounts; CPUS_MAX] = [const { CpuCounts::new() }; CPUS_MAX];
 
 /// Those of the calling CPU.
-pub(crate) fn here() -> &'static CpuCounts {
+pub(crate) fn pin() -> &'static CpuCounts {
     of(Arch::cpu())
 }
 

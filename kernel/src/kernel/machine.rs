@@ -9,7 +9,7 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
+use shootdown::{CpuId, CpuSet, CpuState, PinnedCpu, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
@@ -33,7 +33,7 @@ pub(crate) struct ThisKernel {
 
 /// What a CPU has for the engine.
 struct PerCpu {
-    state: Cpu<Machine>,
+    state: CpuState<Machine>,
     /// Dead spaces that it let go of last. Only that CPU changes it, and never in a handler.
     dead: AtomicPtr<SpaceNode>,
     /// When it began to wait for other CPUs; 0 if it does not.
@@ -77,7 +77,7 @@ impl SharedSpace {
 /// Makes the engine, for so many CPUs. Once, by the first of them.
 pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
     let per_cpu = |_| PerCpu {
-        state: Cpu::new(),
+        state: CpuState::new(),
         dead: AtomicPtr::new(ptr::null_mut()),
         waits_since_ns: AtomicU64::new(0),
     };
@@ -91,29 +91,29 @@ pub(crate) fn engine() -> &'static Shootdown<Machine> {
 }
 
 /// The engine's state of a CPU.
-pub(crate) fn engine_of(cpu: u32) -> &'static Cpu<Machine> {
+pub(crate) fn engine_of(cpu: u32) -> &'static CpuState<Machine> {
     engine().cpu(CpuId(cpu))
 }
 
 /// Calls `f` with the engine's token of this CPU.
-pub(crate) fn with_here<R>(f: impl FnOnce(Here<'static, Machine>) -> R) -> R {
+pub(crate) fn with_here<R>(f: impl FnOnce(PinnedCpu<'static, Machine>) -> R) -> R {
     // SAFETY: interrupts are masked until `f` has returned, and the kernel has no others.
-    masked(|| f(unsafe { engine().here() }))
+    masked(|| f(unsafe { engine().pin() }))
 }
 
 /// Waits for other CPUs, with interrupts masked: who waits answers its own bell, and is sent none.
 pub(crate) fn wait_masked(wait: impl FnOnce()) {
     masked(|| {
-        let here = engine().machine().kernel().here();
-        here.waits_since_ns.store(Arch::now_ns(), Ordering::Relaxed);
+        let pin = engine().machine().kernel().pin();
+        pin.waits_since_ns.store(Arch::now_ns(), Ordering::Relaxed);
         wait();
-        here.waits_since_ns.store(0, Ordering::Relaxed);
+        pin.waits_since_ns.store(0, Ordering::Relaxed);
     });
 }
 
 /// The root of a dead space that this CPU let go of last, whose tables it may free.
 pub(crate) fn take_dead() -> Option<Root> {
-    let dead = &engine().machine().kernel().here().dead;
+    let dead = &engine().machine().kernel().pin().dead;
     let node = dead.load(Ordering::Relaxed);
     if node.is_null() {
         return None;
@@ -125,7 +125,7 @@ pub(crate) fn take_dead() -> Option<Root> {
 }
 
 impl ThisKernel {
-    fn here(&self) -> &PerCpu {
+    fn pin(&self) -> &PerCpu {
         &self.cpus[Arch::cpu() as usize]
     }
 }
@@ -136,7 +136,7 @@ unsafe impl Kernel for ThisKernel {
     type Processor = Processor;
     type CpuBits = [u64; 1];
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Machine> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Machine> {
         &self.cpus[cpu.index()].state
     }
 
@@ -153,22 +153,22 @@ unsafe impl Kernel for ThisKernel {
     }
 
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
-        counts::here().flush_interrupts_sent.add(cpus.len() as u64);
+        counts::pin().flush_interrupts_sent.add(cpus.len() as u64);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
 
     fn reclaim(&self, space: NonNull<Space<Machine>>) {
-        let (node, dead) = (space.cast::<SpaceNode>(), &self.here().dead);
+        let (node, dead) = (space.cast::<SpaceNode>(), &self.pin().dead);
         // SAFETY: the engine gives it back, which holds a count of it: see `into_dying`.
         let next = unsafe { &node.as_ref().next_dead };
         next.store(dead.load(Ordering::Relaxed), Ordering::Relaxed);
         dead.store(node.as_ptr(), Ordering::Relaxed);
     }
 
-    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
-        let since_ns = self.here().waits_since_ns.load(Ordering::Relaxed);
+    fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
+        let since_ns = self.pin().waits_since_ns.load(Ordering::Relaxed);
         let is_over = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
         assert!(!is_over, "waits for an answer of {waiting:?}, and none comes");
-        Arch::relax();
+        Arch::spin_hint();
     }
 }

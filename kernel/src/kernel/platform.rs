@@ -60,7 +60,7 @@ impl Platform for ThisMachine {
         page::clear(frame);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
-        counts::here().copied.add(1);
+        counts::pin().copied.add(1);
         page::copy(from, to);
     }
     fn read_in(&self, file: FileId, _number: u64, frame: Frame) {

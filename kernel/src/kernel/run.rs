@@ -35,7 +35,7 @@ pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
         Arch::start_cpu(cpu, Stack::new().leak());
     }
     while ONLINE.load(Ordering::Acquire) != cpus - 1 {
-        Arch::relax();
+        Arch::spin_hint();
     }
     Engine.online();
     // All of them before any runs, as on the simulated machine.
@@ -58,7 +58,7 @@ pub(crate) fn run_on_other() -> ! {
 /// An interrupt has come. Nothing is allocated or freed here, and no lock taken but the
 /// scheduler's: who was interrupted may hold any other.
 fn interrupt(interrupt: Interrupt) {
-    let counts = counts::here();
+    let counts = counts::pin();
     match interrupt {
         Interrupt::Flush => {
             let begin_ns = Arch::now_ns();

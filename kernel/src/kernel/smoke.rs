@@ -76,7 +76,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start_ns = Arch::now_ns();
     while !is_so() {
         assert!(Arch::now_ns() - start_ns < 5_000_000_000, "{what}: not within 5 s");
-        Arch::relax();
+        Arch::spin_hint();
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u
 }
 
 fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepError> {
-    counts::here().faults.add(1);
+    counts::pin().faults.add(1);
     let fault = process.space().fault(address, access);
     let is_of_code = (CODE..CODE + PAGE_BYTES).contains(&address);
     match fault {
@@ -86,7 +86,7 @@ fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
 /// tries again, for what it remembers is its own.
 fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
     masked(|| {
-        counts::here().user_runs.add(1);
+        counts::pin().user_runs.add(1);
         // SAFETY: a process stays until its last thread has let go of it, and its space is retired
         // before its page tables are freed.
         #[expect(unsafe_code, reason = "the seam's `return_to_user` is unsafe")]

@@ -187,7 +187,7 @@ impl MemoryHost for World {
 
     fn wait_hint(&self) {
         scheduler::yield_now();
-        Arch::relax();
+        Arch::spin_hint();
     }
 
     fn change_begins(&self, process: &Process, area: Option<AreaId>, change: Change) {
@@ -313,7 +313,7 @@ impl Host for &'static World {
     }
 
     fn end_step(&self) {
-        counts::here().steps.add(1);
+        counts::pin().steps.add(1);
         scheduler::preemption_point();
     }
 

@@ -16,7 +16,7 @@ use crate::{parallel, setup};
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// The binaries that take longest, which start first.
-const SLOWEST: &[&str] = &["check engine", "shootdown rules", "lab report", "vm model"];
+const SLOWEST: &[&str] = &["check engine", "shootdown rules", "lab all", "vm all"];
 
 /// One executable with tests.
 #[derive(Debug)]

@@ -94,9 +94,9 @@ impl Modules {
             _ => return None,
         };
         while let Some((name, after)) = rest.split_first() {
-            let here = &self.modules[module];
-            module = match (name.as_str(), here.children.get(name), here.exports.get(name)) {
-                ("super", ..) => here.parent,
+            let pin = &self.modules[module];
+            module = match (name.as_str(), pin.children.get(name), pin.exports.get(name)) {
+                ("super", ..) => pin.parent,
                 (_, Some(&child), _) => child,
                 (_, None, Some(export)) if depth < DEPTH_MAX => {
                     let export = [export.as_slice(), after].concat();

@@ -6,7 +6,7 @@ use crate::hardware::{PAGES, SLOTS};
 
 /// What short programs are made of: each operation on one of two spaces, and on pages of one table.
 /// Four are left out: [`Op::Pin`] needs tags that most hardware does not have, and the programs
-/// with [`Op::UnmapLarge`], [`Op::TrimRoster`] and [`Op::Expel`] have too many states to go through
+/// with [`Op::UnmapLarge`], [`Op::TrimCpumask`] and [`Op::Expel`] have too many states to go through
 /// with every other operation.
 const ALPHABET: [Op; 18] = [
     Op::Run(0),
@@ -87,8 +87,8 @@ impl Programs {
                 31..33 if config.spaces > 1 => Op::ReclaimBoth(of_two, page),
                 33..36 => Op::FreeTable(space, page % SLOTS),
                 36 => Op::UnmapLarge(space, page % SLOTS),
-                37 => Op::Expel(space),
-                38 => Op::TrimRoster(space),
+                37 => Op::FlushWalkers(space),
+                38 => Op::TrimCpumask(space),
                 39 => Op::Pin(space),
                 40 => Op::Reap,
                 _ => Op::OfflineOnline,

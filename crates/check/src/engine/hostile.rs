@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 
 use shootdown::{
-    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, Entries, Extent, Lifetime, Machine,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, Lifetime, Machine,
     Memory, NotifyCosts, PageSize, Reach, Root, Rule, Space, Tag, TagSlot, Tagging,
 };
 
@@ -19,7 +19,7 @@ use crate::world::{CheckWord, Upper, World, complete_accesses, fence, publish, w
 /// many words.
 #[derive(Debug)]
 pub struct Hostile<const LIFETIME: u8, const WORDS: usize> {
-    cpus: Vec<Cpu<Self>>,
+    cpus: Vec<CpuState<Self>>,
     tags: Tags,
     broken: Option<Rule>,
     /// Which CPU has retired each space: by the number of its root.
@@ -41,7 +41,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Sync for Hostile<LIFETIME, W
 impl<const LIFETIME: u8, const WORDS: usize> Hostile<LIFETIME, WORDS> {
     pub(super) fn new(world: &World, config: Config) -> Self {
         let cpu = |number| {
-            world.with_names(Cpu::new, |place| {
+            world.with_names(CpuState::new, |place| {
                 let name = CPU_WORDS.get(place).unwrap_or(&"another word");
                 format!("{name} of CPU {number}")
             })
@@ -101,7 +101,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
         _ => panic!("there are three"),
     };
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[Self::cpu_of(cpu)]
     }
     fn cpu(&self) -> CpuId {
@@ -187,11 +187,11 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for Hostile<LIFETIME
             }
         });
     }
-    fn spin(&self) {
-        with_world(World::relax);
+    fn spin_hint(&self) {
+        with_world(World::spin_hint);
     }
-    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
-        with_world(World::relax);
+    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
+        with_world(World::spin_hint);
     }
 }
 

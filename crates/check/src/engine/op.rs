@@ -45,9 +45,9 @@ pub enum Op {
     /// Reclaims a page of a space, and the same of its neighbour, in one batch.
     ReclaimBoth(usize, usize),
     /// Has all CPUs forget the way to tables of a space that are in quarantine, and frees these.
-    Expel(usize),
+    FlushWalkers(usize),
     /// Takes CPUs out of a space's roster that do not use it.
-    TrimRoster(usize),
+    TrimCpumask(usize),
     /// Pins the tag of a space for a device, which uses the space for a while.
     Pin(usize),
     /// Has other CPUs let go of dead spaces.
@@ -79,8 +79,8 @@ impl Op {
             | Self::UnmapLarge(space, _)
             | Self::UnmapJoined(space, _)
             | Self::ReclaimBoth(space, _)
-            | Self::Expel(space)
-            | Self::TrimRoster(space)
+            | Self::FlushWalkers(space)
+            | Self::TrimCpumask(space)
             | Self::Pin(space)
             | Self::Retire(space) => Some(space),
             Self::Idle | Self::Leave | Self::Reap | Self::UnmapKernel(_) | Self::OfflineOnline => {
@@ -125,8 +125,8 @@ impl Op {
             Self::ReclaimBoth(space, page) => {
                 format!("reclaims page {page} of spaces {space} and {}", space ^ 1)
             }
-            Self::Expel(space) => format!("has the tables of space {space} forgotten"),
-            Self::TrimRoster(space) => format!("trims the roster of space {space}"),
+            Self::FlushWalkers(space) => format!("has the tables of space {space} forgotten"),
+            Self::TrimCpumask(space) => format!("trims the roster of space {space}"),
             Self::Pin(space) => format!("pins space {space} for a device"),
             Self::Reap => "has dead spaces let go of".to_owned(),
             Self::UnmapKernel(page) => format!("unmaps kernel page {page}"),
@@ -152,8 +152,8 @@ impl Op {
             Self::UnmapLarge(..) => "unmap-large",
             Self::UnmapJoined(..) => "unmap-joined",
             Self::ReclaimBoth(..) => "reclaim-both",
-            Self::Expel(_) => "expel",
-            Self::TrimRoster(_) => "trim-roster",
+            Self::FlushWalkers(_) => "flush-walkers",
+            Self::TrimCpumask(_) => "trim-cpumask",
             Self::Pin(_) => "pin",
             Self::Reap => "reap",
             Self::UnmapKernel(_) => "unmap-kernel",
@@ -239,8 +239,8 @@ impl FromStr for Op {
             ("leave", "", "") => Self::Leave,
             ("offline-online", "", "") => Self::OfflineOnline,
             ("reap", "", "") => Self::Reap,
-            ("expel", space, "") => Self::Expel(number(space)?),
-            ("trim-roster", space, "") => Self::TrimRoster(number(space)?),
+            ("flush-walkers", space, "") => Self::FlushWalkers(number(space)?),
+            ("trim-cpumask", space, "") => Self::TrimCpumask(number(space)?),
             ("pin", space, "") => Self::Pin(number(space)?),
             ("run", space, "") => Self::Run(number(space)?),
             ("retire", space, "") => Self::Retire(number(space)?),
@@ -332,8 +332,8 @@ mod tests {
     fn a_program_reads_as_it_is_written() {
         let text = "run 0, idle, leave, map 0.3, migrate 1.0, offline-online | unmap 2.1, \
                     unmap-masked 0.0, reclaim 0.2, protect 0.1 | unmap-table 1.1, unmap-kernel 1, \
-                    free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, expel 0, \
-                    trim-roster 1, pin 2, retire 2, reap";
+                    free-table 0.1, unmap-large 0.0, unmap-joined 0.3, reclaim-both 1.2, flush-walkers 0, \
+                    trim-cpumask 1, pin 2, retire 2, reap";
         let programs = Programs::parse(Config::new(1), text).unwrap();
         assert_eq!(programs.config.cpus, 3);
         assert_eq!(programs.len(), 21);
@@ -354,7 +354,9 @@ mod tests {
         for text in ["run 12", "unmap 0.4", "unmap-table 0.2", "unmap-kernel 2"] {
             assert!(bad(text).contains("spaces are 0 to 11"), "{text}: {}", bad(text));
         }
-        assert!(bad("free-table 0.2").contains("tables") && bad("expel 12").contains("0 to 11"));
+        assert!(
+            bad("free-table 0.2").contains("tables") && bad("flush-walkers 12").contains("0 to 11")
+        );
         for text in ["retire 0, run 0", "retire 0, idle", "retire 0 | retire 0"] {
             assert!(bad(text).contains("retire"), "{text}: {}", bad(text));
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
 use shootdown::Word;
 
 use super::World;
+use crate::flush_scope::{FlushScope, Use};
 use crate::hardware::{
     Access, Entry, Hardware, Keeps, Moment, Outdated, PAGE_NUMBERS, PAGES, Reach, SLOTS,
     Translation, What, Wrong,
@@ -15,7 +16,6 @@ use crate::hash::mix;
 use crate::history::LineKind;
 use crate::kernel_pages::KernelPages;
 use crate::memory::Memory;
-use crate::telling::{Told, Use};
 use crate::world::CheckWord;
 
 /// A root, with a table below each of its entries and a frame in each page.
@@ -413,22 +413,22 @@ impl World {
     /// The calling CPU does something else with spaces from now on.
     pub fn uses(&self, what: Use) {
         let (memory, cpu) = (self.memory.borrow(), self.cpu());
-        self.telling.borrow_mut().changes(&memory, cpu, what);
+        self.flush_scope.borrow_mut().changes(&memory, cpu, what);
     }
 
     /// Flushes a space, and waits for it: meanwhile this CPU interrupts none but those that use it.
-    pub fn flushing<R>(&self, root: usize, told: Told, flush: impl FnOnce() -> R) -> R {
+    pub fn flushing<R>(&self, root: usize, scope: FlushScope, flush: impl FnOnce() -> R) -> R {
         let cpu = self.cpu();
-        self.telling.borrow_mut().begin_flush(cpu, root, told);
+        self.flush_scope.borrow_mut().begin_flush(cpu, root, scope);
         let result = flush();
-        self.telling.borrow_mut().end_flush(cpu);
+        self.flush_scope.borrow_mut().end_flush(cpu);
         result
     }
 
     /// Whether anybody flushes.
     #[must_use]
     pub fn is_any_flushing(&self) -> bool {
-        self.telling.borrow().is_any_flushing()
+        self.flush_scope.borrow().is_any_flushing()
     }
 
     fn kernel_pages(&self, f: impl FnOnce(&mut KernelPages, &Memory) -> Option<Wrong>) {

@@ -18,6 +18,7 @@ use std::ptr;
 
 use corosensei::Yielder;
 
+use crate::flush_scope::Announcement;
 use crate::hardware::{Entry, Hardware, Wrong};
 use crate::hash::mix;
 use crate::history::{Line, LineKind, Writing};
@@ -26,7 +27,6 @@ use crate::memory::{Access, Memory, Visible};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
-use crate::telling::Telling;
 pub use machine::{KernelTable, PageTables, Upper};
 pub use run::{End, Outcome, Setting, Stacks, run};
 pub use system::System;
@@ -87,7 +87,7 @@ pub struct World {
     memory: RefCell<Memory>,
     hardware: RefCell<Hardware>,
     kernel_pages: RefCell<KernelPages>,
-    telling: RefCell<Telling>,
+    flush_scope: RefCell<Announcement>,
     sharing: RefCell<Sharing>,
     wrong: RefCell<Option<Wrong>>,
     choices: RefCell<Vec<Action>>,
@@ -121,7 +121,7 @@ impl World {
             memory: RefCell::new(Memory::new(profile.stores, cpus, writing)),
             hardware: RefCell::new(Hardware::new(profile, cpus)),
             kernel_pages: RefCell::new(KernelPages::new(profile, cpus)),
-            telling: RefCell::new(Telling::new(cpus)),
+            flush_scope: RefCell::new(Announcement::new(cpus)),
             sharing: RefCell::default(),
             wrong: RefCell::new(None),
             choices: RefCell::default(),
@@ -236,14 +236,14 @@ impl World {
         let context = &self.cpus[self.cpu()];
         let before = context.seen.get();
         while !is_so() {
-            self.relax();
+            self.spin_hint();
             context.seen.set(before);
         }
     }
 
     /// The calling CPU waits until a word changes that it has read since its last call: if none
     /// does, it would only do the same again.
-    pub fn relax(&self) {
+    pub fn spin_hint(&self) {
         if !self.in_context.get() {
             return;
         }
@@ -307,7 +307,7 @@ impl World {
         self.drain(self.cpu());
         // A CPU interrupts itself to go on with its bell later, or to complete its own broadcast.
         let is_own = target == self.cpu();
-        if !is_own && !self.telling.borrow().may_interrupt(self.cpu(), target) {
+        if !is_own && !self.flush_scope.borrow().may_interrupt(self.cpu(), target) {
             self.wrong(Wrong::InterruptedForNothing { cpu: target });
         }
         self.cpus[target].is_rung.set(true);
@@ -339,7 +339,7 @@ impl World {
     }
 
     fn stored(&self, cpu: usize, stored: Visible) {
-        self.telling.borrow_mut().has_stored(&self.memory.borrow(), cpu);
+        self.flush_scope.borrow_mut().has_stored(&self.memory.borrow(), cpu);
         if stored.is_change {
             self.written(cpu, stored.word, stored.before);
         }
@@ -428,7 +428,7 @@ impl World {
     fn state(&self) -> u64 {
         let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
         hash = mix(hash, self.kernel_pages.borrow().hash());
-        hash = mix(hash, self.telling.borrow().hash());
+        hash = mix(hash, self.flush_scope.borrow().hash());
         for context in &self.cpus {
             let program = match context.program.get() {
                 Program::Ready => 0,
@@ -460,21 +460,21 @@ thread_local! {
 /// If it is in none.
 pub fn with_world<R>(f: impl FnOnce(&World) -> R) -> R {
     let world = WORLD.get();
-    // SAFETY: null, or that of a world that `Here` borrows further down the stack.
+    // SAFETY: null, or that of a world that `PinnedCpu` borrows further down the stack.
     let world = unsafe { world.as_ref() };
     f(world.expect("words and machines are used within runs"))
 }
 
 /// While it lives, this thread of the host is in a run.
-struct Here(*const World);
+struct PinnedCpu(*const World);
 
-impl Here {
+impl PinnedCpu {
     fn enter(world: &World) -> Self {
         Self(WORLD.replace(world))
     }
 }
 
-impl Drop for Here {
+impl Drop for PinnedCpu {
     fn drop(&mut self) {
         WORLD.set(self.0);
     }

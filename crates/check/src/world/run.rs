@@ -10,7 +10,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::system::{Running, System, with_system};
-use super::{Action, Here, Program, World, with_world};
+use super::{Action, PinnedCpu, Program, World, with_world};
 use crate::choice::Chooser;
 use crate::hardware::Wrong;
 use crate::history::{Line, LineKind, Writing};
@@ -89,7 +89,7 @@ pub fn run<S: System>(
     let Setting { profile, chooser, stacks, writing, sharing } = setting;
     let world = World::new(profile, cpus, writing);
     world.sharing.replace(std::mem::take(sharing));
-    let _here = Here::enter(&world);
+    let _here = PinnedCpu::enter(&world);
     let system = set_up(&world);
     let _system = Running::enter(&system);
     world.memory.borrow_mut().settle();

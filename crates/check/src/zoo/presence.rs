@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use shootdown::Word;
 
 use super::{Bug, Stage, interrupts_for_nothing, uses_dead, walks_freed};
+use crate::flush_scope::{FlushScope, Use};
 use crate::hardware::Entry;
-use crate::telling::{Told, Use};
 use crate::world::{fence, with_world};
 
 pub(super) const BUGS: &[Bug] = &[
@@ -225,7 +225,7 @@ fn flush_whoever_may_hold_it(stage: &Stage) {
             stage.ask_and_wait(0);
         }
     };
-    with_world(|world| world.flushing(stage.space(0).root(), Told::Pages, flush));
+    with_world(|world| world.flushing(stage.space(0).root(), FlushScope::Pages, flush));
     stage.reuse(frame);
 }
 

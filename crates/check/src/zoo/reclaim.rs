@@ -105,8 +105,8 @@ fn take_and_flush_later(stage: &Stage) {
 fn unmap_what_is_there(stage: &Stage) {
     stage.wait_for("taken");
     let found = stage.space(0).swap(0, Entry::EMPTY);
-    let is_held_back = stage.is_mended() && stage.word("held back").load(Acquire) != 0;
-    if found.is_present() || is_held_back {
+    let is_batched = stage.is_mended() && stage.word("held back").load(Acquire) != 0;
+    if found.is_present() || is_batched {
         stage.ask_and_wait(USER);
     }
     stage.is_flushed(0, 0);

@@ -59,7 +59,7 @@ fn leaver() -> Thread {
     let steps = vec![
         store("presence", SWITCHING_TO_B, Rule::LeaveRelease).line("switch_to: presence"),
         fence(Rule::SwitchFence).line("switch_to: fence"),
-        load("B.tag", Rule::NumberAcquire).line("choose_global_tag: space.tag"),
+        load("B.tag", Rule::AsidAcquire).line("choose_global_tag: space.tag"),
         load("version", Relaxed).only_if(&[1]).line("choose_global_tag: is_current"),
         compare_exchange("active", A_5, B_6, Relaxed).line("choose_global_tag: active"),
     ];
@@ -72,9 +72,9 @@ fn roll_over() -> Thread {
     let steps = locked(vec![
         store("version", 2, Relaxed).line("roll_over: version"),
         swap("active", 0, Relaxed).only_if(&[B_6]).line("roll_over: active_tag"),
-        store("C.tag", C_5_UNVERSIONED, Rule::NumberRelease).line(UNVERSIONED),
-        fence(Rule::RenumberFence).line("current_tag: fence"),
-        store("C.tag", C_5, Rule::NumberRelease).line("current_tag: store with version"),
+        store("C.tag", C_5_UNVERSIONED, Rule::AsidRelease).line(UNVERSIONED),
+        fence(Rule::NewAsidFence).line("current_tag: fence"),
+        store("C.tag", C_5, Rule::AsidRelease).line("current_tag: store with version"),
     ]);
     (ROLLOVER, steps)
 }
@@ -83,9 +83,9 @@ fn roll_over() -> Thread {
 fn renumber() -> Thread {
     let steps = locked(vec![
         load("version", Relaxed).only_if(&[2]).line("current_tag: version"),
-        store("A.tag", A_7_UNVERSIONED, Rule::NumberRelease).line(UNVERSIONED),
-        fence(Rule::RenumberFence).line("current_tag: fence"),
-        store("A.tag", A_7, Rule::NumberRelease).line("current_tag: store with version"),
+        store("A.tag", A_7_UNVERSIONED, Rule::AsidRelease).line(UNVERSIONED),
+        fence(Rule::NewAsidFence).line("current_tag: fence"),
+        store("A.tag", A_7, Rule::AsidRelease).line("current_tag: store with version"),
     ]);
     let switching = fence(Rule::SwitchFence).line("switch_to: fence");
     (RENUMBERING, [switching].into_iter().chain(steps).collect())
@@ -95,9 +95,9 @@ fn renumber() -> Thread {
 fn pin() -> Thread {
     let mut steps = locked(vec![
         load("A.tag", Relaxed).only_if(&[A_7]).line("current_tag: space.tag"),
-        store("A.tag", A_7_PINNED, Rule::NumberRelease).line(PINNED),
+        store("A.tag", A_7_PINNED, Rule::AsidRelease).line(PINNED),
     ]);
-    steps.push(fence(Rule::RenumberFence).line("pin_tag: fence"));
+    steps.push(fence(Rule::NewAsidFence).line("pin_tag: fence"));
     (PINNING, steps)
 }
 
@@ -107,7 +107,7 @@ fn flush() -> Thread {
     let steps = vec![
         add("A.generation", 1, Rule::BumpRelease).line("bump: fetch_add"),
         fence(Rule::FlushFence).line("bump: fence"),
-        load("A.tag", Rule::GivenAwayAcquire).named("tag").line("global_tag: load"),
+        load("A.tag", Rule::BroadcastAsidAcquire).named("tag").line("global_tag: load"),
         load("presence", Rule::PresenceAcquire).named("presence of CPU 1").line("scan: presence"),
     ];
     ("CPU 0 flushes A", steps)
@@ -121,7 +121,7 @@ fn is_overlooked(execution: &Execution) -> bool {
         && execution.value("presence of CPU 1") == Some(ACTIVE_ON_A)
 }
 
-/// `TagLockRelease` is not among the rules that are needed, because `RenumberFence` comes before
+/// `TagLockRelease` is not among the rules that are needed, because `NewAsidFence` comes before
 /// it.
 fn tags(name: Name, threads: Vec<Thread>) -> Part {
     let initial = [
@@ -137,10 +137,10 @@ fn tags(name: Name, threads: Vec<Thread>) -> Part {
         is_wrong: is_overlooked,
         needs: &[
             Rule::SwitchFence,
-            Rule::RenumberFence,
+            Rule::NewAsidFence,
             Rule::TagLockAcquire,
-            Rule::NumberRelease,
-            Rule::GivenAwayAcquire,
+            Rule::AsidRelease,
+            Rule::BroadcastAsidAcquire,
         ],
     }
 }
@@ -164,11 +164,11 @@ fn used_number(renumbering: Vec<Step>) -> Part {
         store("entry", NEW_ENTRY, Relaxed).line("the kernel: page-table entry"),
         add("A.generation", 1, Rule::BumpRelease).line("bump: fetch_add"),
         fence(Rule::FlushFence).line("bump: fence"),
-        load("A.tag", Rule::GivenAwayAcquire).named("tag").line("global_tag: load"),
+        load("A.tag", Rule::BroadcastAsidAcquire).named("tag").line("global_tag: load"),
     ];
     let user = vec![
         fence(Rule::SwitchFence).line("switch_to: fence"),
-        load("A.tag", Rule::NumberAcquire).only_if(&[A_7]).line("choose_global_tag: space.tag"),
+        load("A.tag", Rule::AsidAcquire).only_if(&[A_7]).line("choose_global_tag: space.tag"),
         load("entry", Relaxed).named("walk").line("the MMU: page-table entry"),
     ];
     let threads =
@@ -180,7 +180,7 @@ fn used_number(renumbering: Vec<Step>) -> Part {
             execution.value("tag") == Some(A_5) && execution.value("walk") == Some(OLD_ENTRY)
         },
         // As loom shows (`broadcast_while_another_renumbers`).
-        needs: &[Rule::FlushFence, Rule::RenumberFence, Rule::NumberAcquire],
+        needs: &[Rule::FlushFence, Rule::NewAsidFence, Rule::AsidAcquire],
     }
 }
 
@@ -277,7 +277,7 @@ fn parts_are_right_with_every_rule() {
 }
 
 /// The rules that loom cannot break visibly: see `tests/rules` of the engine.
-const UNSEEN_BY_LOOM: [Rule; 3] = [Rule::StampClaim, Rule::NumberRelease, Rule::GivenAwayAcquire];
+const UNSEEN_BY_LOOM: [Rule; 3] = [Rule::StampClaim, Rule::AsidRelease, Rule::BroadcastAsidAcquire];
 
 #[test]
 fn each_rule_broken_makes_its_part_go_wrong() {
@@ -302,22 +302,22 @@ fn each_rule_broken_makes_its_part_go_wrong() {
     assert!(UNSEEN_BY_LOOM.iter().all(|rule| killed.contains(rule)), "{killed:?}");
 }
 
-/// The CPU that rolls over executes `RenumberFence` before it releases the lock: that is why its
+/// The CPU that rolls over executes `NewAsidFence` before it releases the lock: that is why its
 /// swap of the other CPU's tag can be relaxed.
 #[test]
 fn rollover_overlooks_a_cpu_without_its_fence() {
     for part in [renumbered_space(), pinned_space()] {
-        let is_fence = |site: Site| site.rule == Rule::RenumberFence && site.thread == ROLLOVER;
+        let is_fence = |site: Site| site.rule == Rule::NewAsidFence && site.thread == ROLLOVER;
         println!("{}", part.without(is_fence).witness.expect("the fence is needed"));
     }
 }
 
-/// The store that follows `RenumberFence` is released by that fence.
+/// The store that follows `NewAsidFence` is released by that fence.
 #[test]
 fn number_release_is_needed_by_two_of_three_stores() {
     let part = pinned_space();
     let is_needed = |site: &Site| part.without(|broken| broken == *site).is_allowed();
-    let sites = part.program.sites().filter(|site| site.rule == Rule::NumberRelease);
+    let sites = part.program.sites().filter(|site| site.rule == Rule::AsidRelease);
     let needed: Vec<_> = sites.filter(is_needed).map(|site| (site.thread, site.line)).collect();
     assert_eq!(needed, [(RENUMBERING, UNVERSIONED), (PINNING, PINNED)]);
 }
@@ -327,8 +327,8 @@ fn number_release_is_needed_by_two_of_three_stores() {
 #[test]
 fn number_with_version_before_fence_is_used_early() {
     let renumbering = vec![
-        store("A.tag", A_7, Rule::NumberRelease).line("current_tag: store with version"),
-        fence(Rule::RenumberFence).line("current_tag: fence"),
+        store("A.tag", A_7, Rule::AsidRelease).line("current_tag: store with version"),
+        fence(Rule::NewAsidFence).line("current_tag: fence"),
     ];
     let part = used_number(renumbering);
     println!("{}", part.without(|_| false).witness.expect("the third CPU is too early"));

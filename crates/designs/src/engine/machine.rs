@@ -12,14 +12,14 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use shootdown::{
-    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, Entries, Extent, FlushCosts, Lifetime,
-    Machine, Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot,
-    Tagging, Word,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, Entries, Extent, FlushCosts,
+    Lifetime, Machine, Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag,
+    TagSlot, Tagging, Word,
 };
 
-use shootdown_sim::{Sim, SimWord, TagEntries, Time, Told, machine, with_running};
+use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries, Time, machine, with_running};
 
-use super::telling::{self, Tell};
+use super::notify_by::{self, NotifyBy};
 
 /// The lifetime of spaces, as a type: an embedder chooses it when the engine is compiled.
 pub trait SpaceLifetime: Sync + 'static {
@@ -51,7 +51,7 @@ lifetimes! {
 /// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
 /// simulation that runs on this thread of the host.
 pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
-    cpus: Vec<Cpu<Self>>,
+    cpus: Vec<CpuState<Self>>,
     /// For each CPU, the roots of dead spaces that it let go of last.
     dead: Vec<Mutex<Vec<Root>>>,
     dead_count: AtomicUsize,
@@ -75,7 +75,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
     ///
     /// If there are more than `64 * WORDS` CPUs.
     #[must_use]
-    pub fn engine(sim: &Sim, tell: Tell, broken: Option<Rule>) -> Shootdown<Self> {
+    pub fn engine(sim: &Sim, notify_by: NotifyBy, broken: Option<Rule>) -> Shootdown<Self> {
         let cpus = sim.machine().cpu_count();
         assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
         let machine = sim.machine();
@@ -85,7 +85,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             machine::Tagging::Renamed => Tagging::Renamed,
         };
         Shootdown::new(Self {
-            cpus: (0..cpus).map(|_| Cpu::new()).collect(),
+            cpus: (0..cpus).map(|_| CpuState::new()).collect(),
             dead: (0..cpus).map(|_| Mutex::default()).collect(),
             dead_count: AtomicUsize::new(0),
             lifetime: PhantomData,
@@ -94,8 +94,8 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
             tags: machine.tlb.tags,
             flush_ceiling: machine.tlb.flush_ceiling,
-            broadcast: telling::broadcast(machine, tell),
-            notify_costs: telling::costs(machine, tell),
+            broadcast: notify_by::broadcast(machine, notify_by),
+            notify_costs: notify_by::costs(machine, notify_by),
             broken,
             flush_costs: flush_costs(&machine.tlb),
         })
@@ -141,13 +141,13 @@ fn ranges(extent: Extent) -> Vec<Range<u64>> {
 }
 
 /// What TLBs are told of an extent.
-fn told(extent: Extent, ranges: &[Range<u64>]) -> Told<'_> {
+fn told(extent: Extent, ranges: &[Range<u64>]) -> BroadcastScope<'_> {
     if extent.is_whole() {
-        Told::Tag
+        BroadcastScope::Tag
     } else if extent.frees_tables() {
-        Told::Tables(ranges)
+        BroadcastScope::Tables(ranges)
     } else {
-        Told::Pages(ranges)
+        BroadcastScope::Pages(ranges)
     }
 }
 
@@ -194,7 +194,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
 
     const LIFETIME: Lifetime = L::LIFETIME;
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[cpu.index()]
     }
     fn cpu(&self) -> CpuId {
@@ -259,15 +259,15 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
         self.dead_here().push(root);
         self.dead_count.fetch_add(1, Relaxed);
     }
-    fn spin(&self) {
+    fn spin_hint(&self) {
         on_machine(|sim| {
             sim.mask();
-            sim.relax();
+            sim.spin_hint();
             sim.unmask();
         });
     }
-    fn relax(&self, _waiting: &CpuSet<Self::CpuBits>) {
-        on_machine(Sim::relax);
+    fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
+        on_machine(Sim::spin_hint);
     }
 }
 
@@ -287,16 +287,17 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
             Reach::Targets => {
                 // An SBI fence of addresses leaves what is cached of upper levels.
                 let whole = extent.is_whole() || extent.frees_tables();
-                let told = if whole { Told::Tag } else { Told::Pages(&ranges) };
-                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, told);
+                let scope =
+                    if whole { BroadcastScope::Tag } else { BroadcastScope::Pages(&ranges) };
+                sim.remote_fence(cpus.iter().map(CpuId::index), tag.0, scope);
             }
         });
     }
     fn broadcast_kernel(&self, extent: Extent) {
         let ranges = ranges(extent);
         let whole = extent.is_whole();
-        let told = if whole { Told::Everything } else { Told::Pages(&ranges) };
-        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, told));
+        let scope = if whole { BroadcastScope::Everything } else { BroadcastScope::Pages(&ranges) };
+        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, scope));
     }
     fn complete(&self) -> u64 {
         let waited = with_running(|sim| {

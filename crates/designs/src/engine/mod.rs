@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
 
 mod machine;
-mod telling;
+mod notify_by;
 
 use core::cell::RefCell;
 use core::convert::Infallible;
@@ -13,8 +13,8 @@ use std::rc::Rc;
 
 pub use machine::{Counted, Handoff, Shoot, SimMachine, SpaceLifetime};
 use shootdown::{
-    Batch, BatchIsFull, CpuId, Extent, Here, Horizon, LazyEntryPredictor, Pending, Presence, Root,
-    Rule, Shootdown, Space, StaleWrites,
+    Batch, BatchIsFull, CpuId, Extent, Horizon, LazyEntryPredictor, Pending, PinnedCpu, Presence,
+    Root, Rule, Shootdown, Space, StaleWrites,
 };
 use shootdown_sim::Sim;
 use shootdown_sim::machine::Tagging;
@@ -25,34 +25,34 @@ use shootdown_vm::{
 
 use crate::design::{Design, Purpose};
 use crate::linux;
-pub use telling::Tell;
+pub use notify_by::NotifyBy;
 
 impl Design {
     /// The engine of this repository.
     pub const SHOOTDOWN: Self =
-        Self::new("shootdown", Purpose::General, |sim| sized(sim, Tell::Chosen, POLICY));
+        Self::new("shootdown", Purpose::General, |sim| sized(sim, NotifyBy::Chosen, POLICY));
     /// The engine, with the policy of Linux 7.0.
     pub const SHOOTDOWN_ALONE: Self = Self::new("shootdown-alone", Purpose::General, |sim| {
-        sized(sim, Tell::Chosen, linux::POLICY)
+        sized(sim, NotifyBy::Chosen, linux::POLICY)
     });
     /// The engine, which notifies other CPUs by interrupts alone.
     pub const SHOOTDOWN_INTERRUPTS: Self =
         Self::new("shootdown-interrupts", Purpose::OtherHardware, |sim| {
-            sized(sim, Tell::Interrupts, POLICY)
+            sized(sim, NotifyBy::Interrupts, POLICY)
         });
     /// The engine, which notifies other CPUs by broadcasts where the machine has them.
     pub const SHOOTDOWN_BROADCASTS: Self =
         Self::new("shootdown-broadcasts", Purpose::OtherHardware, |sim| {
-            sized(sim, Tell::Broadcasts, POLICY)
+            sized(sim, NotifyBy::Broadcasts, POLICY)
         });
 }
 
 /// The engine, as a kernel would be built for the number of CPUs of the machine.
-fn sized(sim: Rc<Sim>, tell: Tell, policy: Policy) -> ErasedCoherence {
+fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
     match sim.machine().cpu_count() {
-        ..=64 => Engine::<1>::telling(sim, tell).with_policy(policy).into(),
-        65..=256 => Engine::<4>::telling(sim, tell).with_policy(policy).into(),
-        _ => Engine::<64>::telling(sim, tell).with_policy(policy).into(),
+        ..=64 => Engine::<1>::notifying(sim, notify_by).with_policy(policy).into(),
+        65..=256 => Engine::<4>::notifying(sim, notify_by).with_policy(policy).into(),
+        _ => Engine::<64>::notifying(sim, notify_by).with_policy(policy).into(),
     }
 }
 
@@ -83,19 +83,19 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
     /// The engine on this machine, with [`POLICY`].
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
-        Self::on(sim, Tell::Chosen, None)
+        Self::on(sim, NotifyBy::Chosen, None)
     }
 
     /// An engine that notifies other CPUs in one of the ways that the machine has.
     #[must_use]
-    pub fn telling(sim: Rc<Sim>, tell: Tell) -> Self {
-        Self::on(sim, tell, None)
+    pub fn notifying(sim: Rc<Sim>, notify_by: NotifyBy) -> Self {
+        Self::on(sim, notify_by, None)
     }
 
     /// An engine that breaks a rule, for tests that expect the oracle to notice.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
-        Self::on(sim, Tell::Chosen, broken)
+        Self::on(sim, NotifyBy::Chosen, broken)
     }
 
     /// The same engine with another policy.
@@ -104,8 +104,8 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
         Self { policy, ..self }
     }
 
-    fn on(sim: Rc<Sim>, tell: Tell, broken: Option<Rule>) -> Self {
-        let engine = Box::leak(Box::new(SimMachine::engine(&sim, tell, broken)));
+    fn on(sim: Rc<Sim>, notify_by: NotifyBy, broken: Option<Rule>) -> Self {
+        let engine = Box::leak(Box::new(SimMachine::engine(&sim, notify_by, broken)));
         let predictors =
             (0..sim.machine().cpu_count()).map(|_| LazyEntryPredictor::new()).collect();
         Self { sim, policy: POLICY, predictors, retired: RefCell::default(), engine }
@@ -128,11 +128,11 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
     }
 
     /// Calls `f` with the token of this CPU.
-    fn here<R>(&self, f: impl FnOnce(Here<'static, SimMachine<WORDS, L>>) -> R) -> R {
+    fn pin<R>(&self, f: impl FnOnce(PinnedCpu<'static, SimMachine<WORDS, L>>) -> R) -> R {
         self.sim.mask();
         // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks them,
         // and the handler does not interrupt it.
-        let result = f(unsafe { self.engine.here() });
+        let result = f(unsafe { self.engine.pin() });
         if self.sim.machine().tagging != Tagging::PerCpu {
             self.count_tags();
         }
@@ -164,7 +164,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
     fn flush(&self, space: &Self::Space, change: &Change) -> Self::Pending {
         let sent_before = self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent);
         let machine = self.engine.machine();
-        let pending = self.here(|here| change.flush_by_engine(machine, &here, space));
+        let pending = self.pin(|pin| change.flush_by_engine(machine, &pin, space));
         self.sim.flush_sent();
         let sent =
             self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupts_sent) - sent_before;
@@ -198,7 +198,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
     ) {
         let in_batch = batch.space(self.engine.machine(), space).expect("it was let in");
         let mut pending =
-            self.here(|here| in_batch.unmapped(&here, Extent::page(address), stale_writes));
+            self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), stale_writes));
         self.masked(|| pending.wait());
     }
 
@@ -206,28 +206,28 @@ impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
         if batch.is_empty() {
             return;
         }
-        let sent = self.here(|here| batch.send(&here));
+        let sent = self.pin(|pin| batch.send(&pin));
         self.sim.flush_sent();
         self.masked(|| drop(sent));
     }
 
     fn is_batched(&self, space: &Self::Space) -> bool {
-        space.is_held_back(self.engine.machine())
+        space.is_batched(self.engine.machine())
     }
 }
 
 impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
     fn retire(&self, space: &Self::Space) -> Retired {
         self.retired.borrow_mut().insert(space.root().0, Rc::clone(space));
-        let retiring = self.here(|here| {
+        let retiring = self.pin(|pin| {
             // The caller's thread was the last one of the space, or has left it for another.
-            let presence = self.engine.cpu(here.id()).presence(self.engine.machine());
+            let presence = self.engine.cpu(pin.id()).presence(self.engine.machine());
             if presence == Presence::Active(space.id()) {
-                here.enter_lazy();
+                pin.enter_lazy();
             }
             // SAFETY: our caller promises that nobody uses the space, and it stays until its root
             // is handed out.
-            unsafe { here.retire(NonNull::from(&**space)) }
+            unsafe { pin.retire(NonNull::from(&**space)) }
         });
         self.masked(|| retiring.wait());
         // By `take_dead`: on this CPU, if nobody held it.
@@ -241,44 +241,44 @@ impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
     }
 
     fn reap(&self) {
-        let reaping = self.here(|here| here.reap());
+        let reaping = self.pin(|pin| pin.reap());
         self.masked(|| reaping.wait());
     }
 
     fn flush_walkers(&self, space: &Self::Space) -> Horizon {
-        let pending = self.here(|here| here.expel(space));
+        let pending = self.pin(|pin| pin.flush_walkers(space));
         self.wait(pending)
     }
 }
 
 impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
     fn online(&self) {
-        self.here(|here| here.online());
+        self.pin(|pin| pin.online());
     }
 
     unsafe fn switch(&self, space: &Self::Space) {
-        self.here(|here| {
+        self.pin(|pin| {
             // SAFETY: the CPU is online since its idle loop began; for the rest, as our caller
             // promises.
-            unsafe { here.switch(space) };
+            unsafe { pin.switch(space) };
             // The thread is in the kernel, and need not be told of flushes until it leaves that.
             if self.predictor().switched() {
-                here.enter_lazy();
+                pin.enter_lazy();
             }
         });
     }
 
     fn enter_kernel(&self) {
         if self.predictor().entered_kernel() {
-            self.here(|here| here.enter_lazy());
+            self.pin(|pin| pin.enter_lazy());
         }
     }
 
     unsafe fn return_to_user(&self, space: &Self::Space) {
         let flushes_before = self.flushes();
-        self.here(|here| {
+        self.pin(|pin| {
             // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
-            unsafe { here.switch(space) };
+            unsafe { pin.switch(space) };
             self.predictor().returned_to_user();
         });
         if self.flushes() != flushes_before {
@@ -287,15 +287,15 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
     }
 
     fn enter_lazy(&self) {
-        self.here(|here| here.enter_lazy());
+        self.pin(|pin| pin.enter_lazy());
     }
 
     fn leave_space(&self) {
-        self.here(|here| here.leave());
+        self.pin(|pin| pin.leave_space());
     }
 
     fn interrupt(&self) {
         self.predictor().interrupted();
-        self.here(|here| here.answer());
+        self.pin(|pin| pin.handle_flush_ipi());
     }
 }

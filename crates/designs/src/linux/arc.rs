@@ -35,7 +35,7 @@
 use core::cell::Cell;
 use std::rc::Rc;
 
-use shootdown::{Extents, Horizon, Root};
+use shootdown::{ExtentSet, Horizon, Root};
 use shootdown_sim::machine::Refill;
 use shootdown_sim::{Sim, TagEntries};
 use shootdown_vm::{Change, ExtraFlushes, Flush, Lifetimes, Policy, Retired, Scheduling};
@@ -85,7 +85,7 @@ pub struct Mm {
 struct Request {
     mm: Rc<Mm>,
     /// `None` for all of the space.
-    few: Option<Extents>,
+    few: Option<ExtentSet>,
 }
 
 /// So many pages, and all of the space is flushed instead.
@@ -155,7 +155,7 @@ impl Arc {
     }
 
     /// `local_flush_tlb_range`, or `local_flush_tlb_mm` if there are none.
-    fn flush_here(&self, mm: &Rc<Mm>, few: Option<&Extents>) {
+    fn flush_here(&self, mm: &Rc<Mm>, few: Option<&ExtentSet>) {
         let (sim, cpu) = (&self.sim, self.sim.cpu());
         let is_loaded = self.mms.has_loaded(cpu, mm);
         match few {

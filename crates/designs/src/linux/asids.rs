@@ -22,7 +22,7 @@ use shootdown::Word;
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
 
 use super::rules::LinuxRule;
-use super::{CpuMask, OwnLine};
+use super::{CachePadded, CpuMask};
 
 /// The tags of a machine, and who has them.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub(crate) struct Asids {
     /// How many there are, 1 to this. 0 if they are not used.
     count: usize,
     /// `asid_generation`.
-    generation: OwnLine<SimWord>,
+    generation: CachePadded<SimWord>,
     /// `cpu_asid_lock`.
     lock: SpinLock,
-    book: RefCell<Book>,
+    book: RefCell<AsidAllocator>,
     cpus: Vec<AsidCpu>,
     /// The CPUs that have not emptied their TLBs since the last rollover (`tlb_flush_pending`).
     flush_pending: CpuMask,
@@ -42,7 +42,7 @@ pub(crate) struct Asids {
 
 /// Written under the lock alone.
 #[derive(Debug)]
-struct Book {
+struct AsidAllocator {
     /// `asid_map`, by tag.
     used: Vec<bool>,
     /// `cur_idx`.
@@ -53,7 +53,7 @@ struct Book {
 #[derive(Debug)]
 struct AsidCpu {
     /// `active_asids`: 0 from a rollover until the CPU next takes the slow path.
-    active: OwnLine<SimWord>,
+    active: CachePadded<SimWord>,
     /// `reserved_asids`; written under the lock alone.
     reserved: Cell<u64>,
 }
@@ -80,12 +80,12 @@ impl Asids {
     /// Of a machine with so many global tags, or none: then each load of a root discards.
     pub(crate) fn new(sim: &Sim, count: usize, broken: Option<LinuxRule>) -> Self {
         let cpus = sim.machine().cpu_count();
-        let cpu = |_| AsidCpu { active: OwnLine(SimWord::with(0)), reserved: Cell::new(0) };
+        let cpu = |_| AsidCpu { active: CachePadded(SimWord::with(0)), reserved: Cell::new(0) };
         Self {
             count,
-            generation: OwnLine(SimWord::with(FIRST_GENERATION)),
+            generation: CachePadded(SimWord::with(FIRST_GENERATION)),
             lock: <SpinLock as lock_api::RawMutex>::INIT,
-            book: RefCell::new(Book { used: vec![false; count + 1], cursor: 1 }),
+            book: RefCell::new(AsidAllocator { used: vec![false; count + 1], cursor: 1 }),
             cpus: (0..cpus).map(cpu).collect(),
             flush_pending: CpuMask::new(cpus),
             broken,
@@ -169,7 +169,7 @@ impl Asids {
     }
 
     /// Takes back all tags but those that CPUs run with (`flush_context`).
-    fn roll_over(&self, sim: &Sim, book: &mut Book) {
+    fn roll_over(&self, sim: &Sim, book: &mut AsidAllocator) {
         sim.count_rollover();
         book.used.fill(false);
         book.cursor = 1;
@@ -188,7 +188,7 @@ impl Asids {
     }
 }
 
-impl Book {
+impl AsidAllocator {
     fn next_free(&self) -> Option<usize> {
         (self.cursor..self.used.len()).find(|&tag| !self.used[tag])
     }

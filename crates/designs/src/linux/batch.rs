@@ -14,7 +14,7 @@
 //! # What differs
 //!
 //! - Linux clears an entry and counts it in one hold of the page table's lock, which whoever looks
-//!   for the entry takes, too. Here there is no such lock, and a space counts as held back for as
+//!   for the entry takes, too. PinnedCpu there is no such lock, and a space counts as held back for as
 //!   long as a batch has it. So the second of two who look during one batch flushes, too.
 //! - Linux looks once for each page table, flushes, and then flushes what the operation itself has
 //!   changed. Here the flush of all of the space stands for both. That favours these designs.
@@ -31,7 +31,7 @@ use shootdown::Word;
 use shootdown_sim::SimWord;
 use shootdown_vm::{Cause, Change, Freed};
 
-use super::OwnLine;
+use super::CachePadded;
 
 /// Pages that were taken, and not flushed yet (`tlbflush_unmap_batch`).
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub struct UnmapBatch {
 pub(crate) struct TlbFlushBatched {
     /// How many pages were put off, and above [`FLUSHED`], how many of these a flush of all of the
     /// space covers.
-    generations: OwnLine<SimWord>,
+    generations: CachePadded<SimWord>,
     /// Whether the two differ: for flushes, since those who call them have just looked.
     is_pending: Cell<bool>,
     /// How many batches have the space. In place of the page tables' locks.
@@ -66,7 +66,7 @@ const fn pending(generations: u64) -> u64 {
 impl TlbFlushBatched {
     pub(crate) fn new() -> Rc<Self> {
         Rc::new(Self {
-            generations: OwnLine(SimWord::with(0)),
+            generations: CachePadded(SimWord::with(0)),
             is_pending: Cell::new(false),
             batches: Cell::new(0),
         })

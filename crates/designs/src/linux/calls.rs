@@ -13,7 +13,7 @@ use std::rc::Rc;
 use shootdown::Word;
 use shootdown_sim::{Sim, SimWord};
 
-use super::{FlushInfo, OwnLine};
+use super::{CachePadded, FlushInfo};
 
 /// All CPUs' queues and call objects.
 #[derive(Debug)]
@@ -24,12 +24,12 @@ pub(crate) struct Calls<I = FlushInfo> {
 #[derive(Debug)]
 struct CallCpu<I> {
     /// How many calls are queued; the list itself is the host's.
-    head: OwnLine<SimWord>,
+    head: CachePadded<SimWord>,
     queue: RefCell<VecDeque<Call<I>>>,
     /// The line of what this CPU sends (`flush_tlb_info`).
-    info: OwnLine<SimWord>,
+    info: CachePadded<SimWord>,
     /// The call objects by which it calls others: 1 while the call is not done.
-    objects: OnceCell<Vec<OwnLine<SimWord>>>,
+    objects: OnceCell<Vec<CachePadded<SimWord>>>,
 }
 
 #[derive(Debug)]
@@ -41,9 +41,9 @@ struct Call<I> {
 impl<I> Calls<I> {
     pub(crate) fn new(cpus: usize) -> Self {
         let cpu = |_| CallCpu {
-            head: OwnLine(SimWord::with(0)),
+            head: CachePadded(SimWord::with(0)),
             queue: RefCell::default(),
-            info: OwnLine(SimWord::with(0)),
+            info: CachePadded(SimWord::with(0)),
             objects: OnceCell::new(),
         };
         Self { cpus: (0..cpus).map(cpu).collect() }
@@ -75,7 +75,7 @@ impl<I> Calls<I> {
         meanwhile();
         for &target in targets {
             while self.object(from, target).load(Relaxed) != 0 {
-                sim.relax();
+                sim.spin_hint();
             }
         }
     }
@@ -98,7 +98,7 @@ impl<I> Calls<I> {
     fn object(&self, from: usize, target: usize) -> &SimWord {
         let objects = self.cpus[from]
             .objects
-            .get_or_init(|| (0..self.cpus.len()).map(|_| OwnLine(SimWord::with(0))).collect());
+            .get_or_init(|| (0..self.cpus.len()).map(|_| CachePadded(SimWord::with(0))).collect());
         &objects[target].0
     }
 }

@@ -5,19 +5,19 @@ use core::sync::atomic::Ordering::Relaxed;
 use shootdown::Word;
 use shootdown_sim::SimWord;
 
-use super::OwnLine;
+use super::CachePadded;
 
 /// How many hold a space, all its users together as one (`mm_count`).
 ///
 /// It has a line to itself, as in `mm_struct` since 6.5 (c1753fd02a00). When seed 001 was measured,
 /// in 2020, it shared one with `pgd`, which every switch reads; so this favours who counts.
 #[derive(Debug)]
-pub(crate) struct MmCount(OwnLine<SimWord>);
+pub(crate) struct MmCount(CachePadded<SimWord>);
 
 impl MmCount {
     /// Of a space that has users.
     pub(crate) fn new() -> Self {
-        Self(OwnLine(SimWord::with(1)))
+        Self(CachePadded(SimWord::with(1)))
     }
 
     /// So many references more (`mmgrab`). Who calls it has one.

@@ -49,7 +49,7 @@ pub const UNBATCHED: Policy =
 /// A word that has a cache line to itself.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct OwnLine<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// How many pages are invalidated one by one at most; what is more is all of the space
 /// (`tlb_single_page_flush_ceiling`: about 100 ns per page, 3 µs at most).

@@ -27,7 +27,7 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
-use shootdown_sim::{Sim, SimWord, Told};
+use shootdown_sim::{BroadcastScope, Sim, SimWord};
 use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
@@ -35,7 +35,7 @@ use super::asids::{Asids, tag_of};
 use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
-use super::{Calls, CpuMask, FlushInfo, NO_MM, OwnLine, UnmapBatch};
+use super::{CachePadded, Calls, CpuMask, FlushInfo, NO_MM, UnmapBatch};
 use crate::design::{Design, Purpose};
 
 impl Design {
@@ -63,7 +63,7 @@ pub struct Mm {
     ctx_id: u64,
     root: u64,
     /// `context.id`.
-    id: OwnLine<SimWord>,
+    id: CachePadded<SimWord>,
     mm_count: MmCount,
     tlb_flush_batched: Rc<TlbFlushBatched>,
     cpumask: Rc<CpuMask>,
@@ -140,8 +140,10 @@ impl Riscv {
 
     /// Has firmware flush. The kernel names all of the range; the firmware has a limit of its own.
     fn fence(&self, mm: &Mm, cpus: Vec<usize>, range: Option<&Range<u64>>) {
-        let told = range.map_or(Told::Tag, |range| Told::Pages(core::slice::from_ref(range)));
-        self.sim.remote_fence(cpus, tag_of(&mm.id.0), told);
+        let scope = range.map_or(BroadcastScope::Tag, |range| {
+            BroadcastScope::Pages(core::slice::from_ref(range))
+        });
+        self.sim.remote_fence(cpus, tag_of(&mm.id.0), scope);
     }
 
     /// Interrupts the mask, this CPU included if it is in it (`on_each_cpu_mask`).
@@ -171,7 +173,7 @@ impl Riscv {
         let cpus = batch.cpus();
         let others = !batch.others(self.sim.cpu()).is_empty();
         match &self.calls {
-            None if others => self.sim.remote_fence(cpus, 0, Told::Everything),
+            None if others => self.sim.remote_fence(cpus, 0, BroadcastScope::Everything),
             Some(calls) if others => self.call(calls, &cpus, &Rc::new(FlushInfo::of_batch())),
             _ if cpus.is_empty() => {}
             _ => self.sim.invalidate_all(),
@@ -216,7 +218,7 @@ impl Flush for Riscv {
         Rc::new(Mm {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
-            id: OwnLine(SimWord::with(0)),
+            id: CachePadded(SimWord::with(0)),
             mm_count: MmCount::new(),
             tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.sim.machine().cpu_count())),

@@ -16,7 +16,7 @@ pub enum LinuxRule {
     /// Seed 003: a CPU that finds the tag marked flushes it before it loads the space.
     HeedStale,
     /// Seed 003: after it has marked, who does not broadcast looks again whether it is alone.
-    LookAgain,
+    RecheckBell,
     /// Broadcasts are complete before the flush returns.
     Complete,
     /// Broadcasts that nobody has waited for are complete before the CPU runs another thread.

@@ -17,7 +17,7 @@ use shootdown::{Horizon, Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
-use super::{Calls, CpuMask, FlushInfo, INIT_MM, OwnLine};
+use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM};
 use crate::design::{Design, Purpose};
 
 impl Design {
@@ -40,7 +40,7 @@ pub struct Linux414 {
 pub struct Mm {
     ctx_id: u64,
     root: u64,
-    tlb_gen: OwnLine<SimWord>,
+    tlb_gen: CachePadded<SimWord>,
     cpumask: Rc<CpuMask>,
     /// It is being torn down for good.
     dead: Cell<bool>,
@@ -150,7 +150,7 @@ impl Flush for Linux414 {
         Rc::new(Mm {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
-            tlb_gen: OwnLine(SimWord::with(0)),
+            tlb_gen: CachePadded(SimWord::with(0)),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             dead: Cell::new(false),
         })

@@ -112,7 +112,7 @@ pub(crate) fn synchronize() {
 
 /// A turn of a loop that waits: who emulates or hosts this CPU may give the turn to another.
 #[inline]
-pub(crate) fn relax() {
+pub(crate) fn spin_hint() {
     run!("yield");
 }
 

@@ -214,8 +214,8 @@ unsafe impl Processor for Aarch64 {
     /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer
     /// wait, but tells nobody that this CPU has nothing to do.
     #[inline]
-    fn relax(&self) {
-        instruction::relax();
+    fn spin_hint(&self) {
+        instruction::spin_hint();
     }
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// What says nothing of what it need not say; with room for a book of tags.
 pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
-    state: Cpu<Self>,
+    state: CpuState<Self>,
     fences: AtomicU64,
     pub(crate) publications: AtomicU64,
     /// Of all of a tag.
@@ -20,7 +20,7 @@ pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
 impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
     pub(crate) fn with_tags(tag_count: usize) -> Self {
         Self {
-            state: Cpu::new(),
+            state: CpuState::new(),
             fences: AtomicU64::new(0),
             publications: AtomicU64::new(0),
             invalidations: AtomicU64::new(0),
@@ -47,7 +47,7 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     type TagWords = [AtomicU64; TAG_WORDS];
     type Broadcaster = NoBroadcaster;
 
-    fn state(&self, _: CpuId) -> &Cpu<Self> {
+    fn state(&self, _: CpuId) -> &CpuState<Self> {
         &self.state
     }
     fn cpu(&self) -> CpuId {
@@ -76,7 +76,7 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
     /// Takes the interrupt, where it is not masked.
-    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
+    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
         let bell = &self.state.bell;
         let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
         while let Some(round) = next {

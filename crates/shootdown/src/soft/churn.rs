@@ -88,7 +88,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
     ) -> ChurnReport {
         let mut random = Random::new(seed, cpu);
         let cpu = engine.enter(cpu);
-        cpu.here().online();
+        cpu.pin().online();
         let mut report = ChurnReport::default();
         let mut current = None;
         let mut batches = 0;
@@ -96,14 +96,14 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             cpu.interrupt_point();
             match random.below(32) {
                 0..=2 => current = Some(self.switch(&cpu, random.index(self.spaces.len()))),
-                3..=5 => cpu.here().enter_lazy(),
+                3..=5 => cpu.pin().enter_lazy(),
                 6..=8 => {
                     if let Some(space) = current {
                         self.switch(&cpu, space);
                     }
                 }
                 9 => {
-                    cpu.here().leave();
+                    cpu.pin().leave_space();
                     current = None;
                 }
                 10..=11 => {
@@ -123,11 +123,11 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                     report.flushes += 1;
                 }
                 14 => {
-                    cpu.here().trim_roster(&self.spaces[random.index(self.spaces.len())].space);
+                    cpu.pin().trim_cpumask(&self.spaces[random.index(self.spaces.len())].space);
                 }
                 15 if random.below(8) == 0 => {
-                    cpu.here().offline();
-                    cpu.here().online();
+                    cpu.pin().offline();
+                    cpu.pin().online();
                     current = None;
                 }
                 16..=17 => cpu.speculate(),
@@ -144,14 +144,14 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 }
             }
         }
-        cpu.here().offline();
+        cpu.pin().offline();
         report
     }
 
     fn switch(&self, cpu: &OnCpu<'_, P, WORDS>, space: usize) -> usize {
         // SAFETY: the spaces stay in place as long as `self`, which outlives `run`, at the end of
         // which the CPU has left them.
-        unsafe { cpu.here().switch(&self.spaces[space].space) };
+        unsafe { cpu.pin().switch(&self.spaces[space].space) };
         space
     }
 
@@ -174,10 +174,10 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             _ => Extent::page(address),
         };
         let pending = if engine.machine().take(space, page) {
-            cpu.here().flush(space, extent)
+            cpu.pin().flush(space, extent)
         } else {
             // It is in a batch, which will find that it has been replaced.
-            cpu.here().settle(space, extent)
+            cpu.pin().flush_if_batched(space, extent)
         };
         finish(cpu, pending, random);
         engine.machine().free(space, page);
@@ -203,17 +203,17 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 && engine.machine().take(space, page)
             {
                 let extent = Extent::page((page as u64) << 12);
-                let unmapped = in_batch.unmapped(&cpu.here(), extent, StaleWrites::Possible);
+                let unmapped = in_batch.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
                 batch.free_later((index, page));
                 taken_by[page].store(number, Relaxed);
                 finish(cpu, unmapped, random);
             }
             unlock(&pages[page]);
         }
-        let mut sent = batch.send(&cpu.here());
+        let mut sent = batch.send(&cpu.pin());
         while random.below(2) == 0 && !sent.poll() {
             cpu.interrupt_point();
-            P::relax();
+            P::spin_hint();
         }
         for (index, page) in sent.wait() {
             let Locked { space, pages, taken_by, .. } = &self.spaces[index];
@@ -238,7 +238,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         let Locked { space, tables, .. } = &self.spaces[space];
         lock(cpu, tables);
         engine.machine().unhook_tables(space);
-        finish(cpu, cpu.here().flush(space, Extent::page(0).freeing_tables()), random);
+        finish(cpu, cpu.pin().flush(space, Extent::page(0).freeing_tables()), random);
         engine.machine().free_tables(space);
         unlock(tables);
     }
@@ -255,14 +255,14 @@ pub(super) fn finish<P: Platform, const WORDS: usize>(
     }
     while !pending.poll() {
         cpu.interrupt_point();
-        P::relax();
+        P::spin_hint();
     }
 }
 
 pub(super) fn lock<P: Platform, const WORDS: usize>(cpu: &OnCpu<'_, P, WORDS>, lock: &P::Word) {
     while lock.swap(1, Acquire) != 0 {
         cpu.interrupt_point();
-        P::relax();
+        P::spin_hint();
     }
 }
 

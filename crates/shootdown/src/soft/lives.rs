@@ -1,4 +1,4 @@
-//! A workload of spaces that come and go, for stress tests of [`retire`](crate::Here::retire).
+//! A workload of spaces that come and go, for stress tests of [`retire`](crate::PinnedCpu::retire).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ use super::churn::{Random, finish, lock, unlock};
 use super::{OnCpu, Platform, Soft, Touch};
 use crate::engine::Shootdown;
 use crate::extent::Extent;
-use crate::extents::Extents;
+use crate::extent_set::ExtentSet;
 use crate::ids::{CpuId, Root};
 use crate::memory::Word;
 use crate::quarantine::Quarantine;
@@ -26,7 +26,7 @@ pub struct Lives<P: Platform, const WORDS: usize = 1> {
     /// Page tables that no space has.
     roots: Mutex<Vec<Root>>,
     /// For each page table, how many lots were unhooked and held back when its space died.
-    held_back: Vec<AtomicU64>,
+    deferred: Vec<AtomicU64>,
 }
 
 /// A place for a space.
@@ -60,7 +60,7 @@ pub struct LivesReport {
     /// Spaces freed.
     pub freed: u64,
     /// Times that tables were held back.
-    pub held_back: u64,
+    pub deferred: u64,
     /// Times that they could be freed later, without an interrupt.
     pub cleared: u64,
 }
@@ -71,7 +71,7 @@ impl core::ops::AddAssign for LivesReport {
         self.stale += other.stale;
         self.born += other.born;
         self.freed += other.freed;
-        self.held_back += other.held_back;
+        self.deferred += other.deferred;
         self.cleared += other.cleared;
     }
 }
@@ -85,7 +85,7 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
         Self {
             slots: (0..slots).map(slot).collect(),
             roots: Mutex::new((0..tables as u64).map(Root).collect()),
-            held_back: (0..tables).map(|_| AtomicU64::new(0)).collect(),
+            deferred: (0..tables).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -99,7 +99,7 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
     ) -> LivesReport {
         let mut random = Random::new(seed, cpu);
         let cpu = engine.enter(cpu);
-        cpu.here().online();
+        cpu.pin().online();
         let mut report = LivesReport::default();
         let mut current = None;
         for _ in 0..steps {
@@ -114,13 +114,13 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
                     stop_using(&cpu, used);
                     current = None;
                 }
-                (7, None) => cpu.here().leave(),
+                (7, None) => cpu.pin().leave_space(),
                 (8..=9, _) => self.kill(engine, &cpu, slot),
                 (10, None) => {
-                    cpu.here().offline();
-                    cpu.here().online();
+                    cpu.pin().offline();
+                    cpu.pin().online();
                 }
-                (11, _) => cpu.here().reap().wait(),
+                (11, _) => cpu.pin().reap().wait(),
                 (12..=13, Some(used)) => {
                     replace_tables(engine, &cpu, used, &mut random, &mut report);
                 }
@@ -132,13 +132,13 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
                 (_, None) => {
                     cpu.speculate();
                     // Idle: time for others, while this CPU is lazy.
-                    P::relax();
+                    P::spin_hint();
                 }
             }
             self.bury(engine, &mut report);
         }
         stop_using(&cpu, current);
-        cpu.here().offline();
+        cpu.pin().offline();
         self.bury(engine, &mut report);
         report
     }
@@ -147,9 +147,9 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
     pub fn end(&self, engine: &Shootdown<Soft<P, WORDS>>, cpu: CpuId) -> LivesReport {
         let mut report = LivesReport::default();
         let cpu = engine.enter(cpu);
-        cpu.here().online();
+        cpu.pin().online();
         self.slots.iter().for_each(|slot| self.kill(engine, &cpu, slot));
-        cpu.here().offline();
+        cpu.pin().offline();
         self.bury(engine, &mut report);
         report
     }
@@ -176,7 +176,7 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
             Some(life.space)
         })?;
         // SAFETY: nobody retires it before we have said that we use it no more.
-        unsafe { cpu.here().switch(space.as_ref()) };
+        unsafe { cpu.pin().switch(space.as_ref()) };
         Some(slot)
     }
 
@@ -194,11 +194,11 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
             let space = unsafe { space.as_ref() };
             engine.machine().unmap(space, 0);
             engine.machine().free(space, 0);
-            let held_back = quarantine.table_count() as u64;
-            self.held_back[space.root().0 as usize].store(held_back, Relaxed);
+            let deferred = quarantine.table_count() as u64;
+            self.deferred[space.root().0 as usize].store(deferred, Relaxed);
         }
         // SAFETY: nobody uses it, nor can find it in the slot.
-        unsafe { cpu.here().retire(space) }.wait();
+        unsafe { cpu.pin().retire(space) }.wait();
     }
 
     /// Frees the spaces that the engine gave back.
@@ -208,7 +208,7 @@ impl<P: Platform, const WORDS: usize> Lives<P, WORDS> {
             // SAFETY: leaked in `start_using`, and given back: it is ours alone.
             let space = unsafe { Box::from_raw(space.as_ptr()) };
             let root = space.root();
-            for _ in 0..self.held_back[root.0 as usize].swap(0, Relaxed) {
+            for _ in 0..self.deferred[root.0 as usize].swap(0, Relaxed) {
                 machine.free_tables(&space);
             }
             if machine.config.broken.is_some() {
@@ -245,7 +245,7 @@ fn stop_using<P: Platform, const WORDS: usize>(
     used: Option<&Slot<P, WORDS>>,
 ) {
     let Some(slot) = used else { return };
-    cpu.here().enter_lazy();
+    cpu.pin().enter_lazy();
     slot.locked(cpu, |life| {
         if let Some(life) = life {
             life.users -= 1;
@@ -267,7 +267,7 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         // SAFETY: we use it.
         let space = unsafe { life.space.as_ref() };
         let machine = engine.machine();
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         // Now and then there are only pages, and earlier tables may be free all the same.
         let unhooks = random.below(4) != 0;
         if unhooks {
@@ -276,7 +276,7 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         } else {
             extents.add(Extent::page(0));
         }
-        let pending = cpu.here().flush_gathered(space, &extents);
+        let pending = cpu.pin().flush_gathered(space, &extents);
         let horizon = pending.horizon();
         finish(cpu, pending, random);
         while let Some((count, _)) = life.quarantine.take_cleared(horizon) {
@@ -287,11 +287,11 @@ fn replace_tables<P: Platform, const WORDS: usize>(
             return;
         }
         if !horizon.is_clear() {
-            report.held_back += 1;
+            report.deferred += 1;
             if life.quarantine.hold(horizon, 1, std::vec![()]).is_ok() {
                 return;
             }
-            let pending = cpu.here().expel(space);
+            let pending = cpu.pin().flush_walkers(space);
             let horizon = pending.horizon();
             finish(cpu, pending, random);
             while let Some((count, _)) = life.quarantine.take_cleared(horizon) {

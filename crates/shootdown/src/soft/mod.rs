@@ -31,14 +31,14 @@ use std::vec::Vec;
 
 use crate::broadcaster::{Broadcast, Broadcaster, Reach};
 use crate::costs::NotifyCosts;
-use crate::cpu::Cpu;
 use crate::cpu_set::{CpuBits, CpuSet};
+use crate::cpu_state::CpuState;
 use crate::engine::Shootdown;
 use crate::extent::Extent;
-use crate::here::Here;
 use crate::ids::{CpuId, Root, Tag};
 use crate::machine::{Entries, Lifetime, Machine, Tagging};
 use crate::memory::{Memory, Word};
+use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
@@ -59,7 +59,7 @@ pub trait Platform: Send + Sync + Sized + 'static {
     /// A full barrier.
     fn fence();
     /// Lets other threads run.
-    fn relax();
+    fn spin_hint();
     /// The CPU that this thread said it is.
     fn cpu() -> CpuId;
     /// Says which CPU this thread is from now on.
@@ -107,7 +107,7 @@ impl Platform for Host {
     fn fence() {
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     }
-    fn relax() {
+    fn spin_hint() {
         std::thread::yield_now();
     }
     fn cpu() -> CpuId {
@@ -219,7 +219,7 @@ struct Reclaimed<P: Platform, const WORDS: usize>(NonNull<Space<Soft<P, WORDS>>>
 unsafe impl<P: Platform, const WORDS: usize> Send for Reclaimed<P, WORDS> {}
 
 struct SoftCpu<P: Platform, const WORDS: usize> {
-    state: Cpu<Soft<P, WORDS>>,
+    state: CpuState<Soft<P, WORDS>>,
     tlb: Mutex<Tlb>,
     /// The interrupt's wire.
     interrupt: P::Word,
@@ -237,7 +237,7 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
     pub fn engine(config: Config) -> Shootdown<Self> {
         assert!(config.cpus as usize <= CpuSet::<[u64; WORDS]>::capacity(), "WORDS is too small");
         let cpus = (0..config.cpus).map(|_| SoftCpu {
-            state: Cpu::new(),
+            state: CpuState::new(),
             tlb: Mutex::new(Tlb::new()),
             interrupt: P::Word::new(0),
             wire: Wire::new(),
@@ -395,7 +395,7 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
 
     const LIFETIME: Lifetime = P::LIFETIME;
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.cpus[cpu.index()].state
     }
     fn cpu(&self) -> CpuId {
@@ -455,11 +455,11 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.table(unsafe { space.as_ref() }).free_in_place();
         self.reclaimed().push(Reclaimed(space));
     }
-    fn spin(&self) {
-        P::relax();
+    fn spin_hint(&self) {
+        P::spin_hint();
     }
-    fn relax(&self, _waiting: &CpuSet<Self::CpuBits>) {
-        P::relax();
+    fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
+        P::spin_hint();
     }
 }
 
@@ -530,11 +530,11 @@ pub struct OnCpu<'e, P: Platform, const WORDS: usize = 1> {
 impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
     /// The engine's token for this CPU.
     #[must_use]
-    pub fn here(&self) -> Here<'e, Soft<P, WORDS>> {
+    pub fn pin(&self) -> PinnedCpu<'e, Soft<P, WORDS>> {
         P::set_cpu(self.cpu);
         // SAFETY: this thread alone is this CPU, and takes interrupts only at interrupt points,
         // where it uses no other token.
-        unsafe { self.engine.here() }
+        unsafe { self.engine.pin() }
     }
 
     /// Uses a page of the space that is loaded.
@@ -562,7 +562,7 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
     pub fn interrupt_point(&self) {
         let interrupt = &self.engine.machine().cpus[self.cpu.index()].interrupt;
         if interrupt.load(Relaxed) != 0 && interrupt.swap(0, Acquire) != 0 {
-            self.here().answer();
+            self.pin().handle_flush_ipi();
         }
     }
 }

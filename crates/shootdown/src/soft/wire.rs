@@ -61,7 +61,7 @@ impl<P: Platform> Wire<P> {
         self.order.fetch_add(1, AcqRel);
         lock(&self.arrived).push(told);
         while self.busy.load(Acquire) {
-            P::relax();
+            P::spin_hint();
         }
         self.order.fetch_add(1, AcqRel);
     }

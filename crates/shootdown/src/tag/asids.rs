@@ -103,7 +103,7 @@ impl<M: Machine> AsidAllocator<M> {
         let acquire = order(machine, Rule::TagLockAcquire);
         // Relaxed: where it fails, nothing has been read.
         while self.lock.compare_exchange(0, 1, acquire, Relaxed).is_err() {
-            machine.spin();
+            machine.spin_hint();
         }
         let result = f();
         self.lock.store(0, order(machine, Rule::TagLockRelease));

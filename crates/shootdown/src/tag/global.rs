@@ -20,10 +20,10 @@ use super::Choice;
 use super::asids::Asid;
 use super::slots::{named_by, vacate};
 use crate::cpu_set::CpuSet;
-use crate::here::Here;
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};
 use crate::memory::{Word, fence, order};
+use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 
@@ -34,7 +34,7 @@ struct Found {
     emptied: bool,
 }
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// The tag of `space`, which is at `generation`.
     #[inline]
     pub(crate) fn choose_global_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
@@ -62,7 +62,7 @@ impl<'e, M: Machine> Here<'e, M> {
     #[inline]
     fn choose_asid(&self, space: &Space<M>) -> Found {
         // Acquires what the CPU that gave the space its number found: see `current_asid`.
-        let full = Asid(space.tag.load(order(self.machine(), Rule::NumberAcquire)));
+        let full = Asid(space.tag.load(order(self.machine(), Rule::AsidAcquire)));
         let active = &self.cpu.active_tag;
         // Relaxed: a rollover meets the CPU in this one word by read-modify-writes (ReserveTags).
         // A epoch that is out of date goes with an `active` that the rollover has emptied.
@@ -124,9 +124,9 @@ impl<'e, M: Machine> Here<'e, M> {
         // fence; and whoever uses the number comes after it, and walks page tables that are as new
         // as that flush. For that, it is first there without a epoch, which sends all others
         // here: they must not find it before the fence.
-        let release = order(machine, Rule::NumberRelease);
+        let release = order(machine, Rule::AsidRelease);
         space.tag.store(Asid::new(0, number).0 | pins, release);
-        fence(machine, Rule::RenumberFence);
+        fence(machine, Rule::NewAsidFence);
         space.tag.store(renewed.0, release);
         renewed
     }
@@ -255,12 +255,12 @@ impl<'e, M: Machine> Here<'e, M> {
                 tags.pinned.store(pinned + 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word | bit);
             }
-            space.tag.store(full.0 + Asid::PIN, order(machine, Rule::NumberRelease));
+            space.tag.store(full.0 + Asid::PIN, order(machine, Rule::AsidRelease));
             Some(full.tag())
         });
         // As for a CPU that has chosen: flushes from now on see that it is pinned, or the device
         // walks page tables that are as new.
-        fence(machine, Rule::RenumberFence);
+        fence(machine, Rule::NewAsidFence);
         pinned
     }
 
@@ -278,7 +278,7 @@ impl<'e, M: Machine> Here<'e, M> {
                 return false;
             }
             let left = Asid(full.0 - Asid::PIN);
-            space.tag.store(left.0, order(machine, Rule::NumberRelease));
+            space.tag.store(left.0, order(machine, Rule::AsidRelease));
             if !left.is_pinned() {
                 tags.pinned.store(tags.pinned.load(Relaxed) - 1, Relaxed);
                 tags.set_pinned(full.number(), |word, bit| word & !bit);
@@ -292,7 +292,7 @@ impl<'e, M: Machine> Here<'e, M> {
 
 impl<M: Machine> Space<M> {
     /// The ASID that the space has on all CPUs that have it loaded; [`Tag::KERNEL`] if it has
-    /// none. Call this after a full fence (see [`Rule::RenumberFence`]), and before the scan.
+    /// none. Call this after a full fence (see [`Rule::NewAsidFence`]), and before the scan.
     ///
     /// A CPU that the scan finds on the space, or lazy on it, has the space under this ASID. A CPU
     /// that is leaving may not: it has published the next space's ASID, and this one may have been
@@ -300,7 +300,7 @@ impl<M: Machine> Space<M> {
     /// the space has got instead finds that CPU leaving.
     #[inline]
     pub(crate) fn global_tag(&self, machine: &M) -> Tag {
-        Asid(self.tag.load(order(machine, Rule::GivenAwayAcquire))).tag()
+        Asid(self.tag.load(order(machine, Rule::BroadcastAsidAcquire))).tag()
     }
 
     /// Whether a device uses the space.

@@ -1,8 +1,8 @@
 //! How the hardware tells one space's translations from another's.
 //!
 //! Hardware has tags in three ways, and the engine asks three things of each: under which tag a
-//! space is to be loaded ([`Here::choose_tag`]), how all of it is dropped
-//! ([`Here::rename_loaded`] where that is no invalidation), and what becomes of tags when they run
+//! space is to be loaded ([`PinnedCpu::choose_tag`]), how all of it is dropped
+//! ([`PinnedCpu::rename_loaded`] where that is no invalidation), and what becomes of tags when they run
 //! out.
 
 pub(crate) mod asids;
@@ -10,9 +10,9 @@ pub(crate) mod global;
 pub(crate) mod rename;
 pub(crate) mod slots;
 
-use crate::here::Here;
 use crate::ids::Tag;
 use crate::machine::{Machine, Tagging};
+use crate::pinned_cpu::PinnedCpu;
 use crate::space::Space;
 use slots::{TagSlot, find, least_recently_used};
 
@@ -26,7 +26,7 @@ pub(crate) struct Choice<'e> {
     pub(crate) generation: Option<u64>,
 }
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Where this CPU remembers `space`, if it does, and if the space's tag cannot have changed.
     #[inline]
     pub(crate) fn known_slot(&self, space: &Space<M>) -> Option<&'e TagSlot> {

@@ -8,13 +8,13 @@
 
 use super::Choice;
 use super::slots::{TagSlot, find, vacate};
-use crate::here::Here;
 use crate::ids::Tag;
 use crate::machine::{Entries, Machine};
+use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 
-impl<'e, M: Machine> Here<'e, M> {
+impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// The tag that `space` still has here, or the next one, under which nothing is cached.
     pub(crate) fn choose_renamed_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
         if let Some(slot) = find(self.tags(), space.id()) {

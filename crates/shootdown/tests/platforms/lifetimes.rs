@@ -24,8 +24,8 @@ impl<P: Platform, const LIFETIME: u8> Platform for With<P, LIFETIME> {
     fn fence() {
         P::fence();
     }
-    fn relax() {
-        P::relax();
+    fn spin_hint() {
+        P::spin_hint();
     }
     fn cpu() -> CpuId {
         P::cpu()

@@ -143,7 +143,7 @@ impl Platform for Loom {
     fn fence() {
         fence(Ordering::SeqCst);
     }
-    fn relax() {
+    fn spin_hint() {
         loom::thread::yield_now();
     }
     fn cpu() -> CpuId {

@@ -28,7 +28,7 @@ impl Platform for Shuttle {
     fn fence() {
         fence(Ordering::SeqCst);
     }
-    fn relax() {
+    fn spin_hint() {
         shuttle::thread::yield_now();
     }
     fn cpu() -> CpuId {

@@ -56,8 +56,8 @@ impl Part {
         switch(cpu, &system.a);
         assert_eq!(cpu.touch(0), Touch::Ok);
         match self {
-            Self::Switch => cpu.here().leave(),
-            Self::Resume => cpu.here().enter_lazy(),
+            Self::Switch => cpu.pin().leave_space(),
+            Self::Resume => cpu.pin().enter_lazy(),
             _ => {}
         }
     }
@@ -69,19 +69,19 @@ impl Part {
         }
         match self {
             Self::FirstSwitch | Self::Switch | Self::Resume => switch(cpu, &system.a),
-            Self::EnterLazy => cpu.here().enter_lazy(),
+            Self::EnterLazy => cpu.pin().enter_lazy(),
             Self::SwitchAway => switch(cpu, &system.b),
             Self::Answer => {
                 cpu.interrupt_point();
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
-            Self::Poll => cpu.here().answer(),
+            Self::Poll => cpu.pin().handle_flush_ipi(),
             // Who is rung answers in the end.
             Self::Flush => std::mem::forget(system.unmap(cpu, 1)),
             Self::MoveRoster => {
-                cpu.here().trim_roster(&system.a);
+                cpu.pin().trim_cpumask(&system.a);
             }
-            Self::GoOffline => cpu.here().offline(),
+            Self::GoOffline => cpu.pin().offline(),
         }
     }
 }
@@ -114,7 +114,7 @@ pub(crate) fn play(parts: &[Part], config: Config) {
         }
     }
     // Where it was sent: a broadcast is completed there.
-    let _ = system.cpu(0).here();
+    let _ = system.cpu(0).pin();
     finish(pending);
     if !done {
         system.machine().free(&system.a, 0);
@@ -122,7 +122,7 @@ pub(crate) fn play(parts: &[Part], config: Config) {
     for (cpu, &part) in (1..).zip(parts) {
         let cpu = system.cpu(cpu);
         if part == Part::GoOffline {
-            cpu.here().online();
+            cpu.pin().online();
         }
         switch(&cpu, &system.a);
         assert_ne!(cpu.touch(0), Touch::Stale);

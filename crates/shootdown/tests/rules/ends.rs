@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use loom::thread;
 use shootdown::soft::Config;
-use shootdown::{Extents, Horizon, Pending};
+use shootdown::{ExtentSet, Horizon, Pending};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
@@ -14,7 +14,7 @@ use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 fn go_lazy<const W: usize>(system: &System<W>, cpu: u32) {
     let cpu = system.cpu(cpu);
     switch(&cpu, &system.a);
-    cpu.here().enter_lazy();
+    cpu.pin().enter_lazy();
 }
 
 /// CPU 1 is lazy on `a`.
@@ -27,7 +27,7 @@ fn lazy<const W: usize>(config: Config) -> Arc<System<W>> {
 /// Retires `a`, which nobody uses.
 pub(crate) fn retire<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
     // SAFETY: nobody uses it, and it is where it is as long as the system is.
-    drop(unsafe { cpu.here().retire(NonNull::from(&system.a)) });
+    drop(unsafe { cpu.pin().retire(NonNull::from(&system.a)) });
 }
 
 /// `a` was given back once, and nobody has walked its page tables since.
@@ -53,7 +53,7 @@ pub(crate) fn retire_under_lazy<const W: usize>(config: Config) {
     let cpu = system.cpu(1);
     cpu.speculate();
     assert_eq!(system.machine().freed_table_walks(), 0);
-    cpu.here().leave();
+    cpu.pin().leave_space();
     drop(cpu);
     was_reclaimed_once(&system);
 }
@@ -64,7 +64,7 @@ pub(crate) fn two_let_go<const W: usize>(config: Config) {
     go_lazy(&system, 2);
     retire(&system, &system.cpu(0));
     let other = Arc::clone(&system);
-    let leaving = thread::spawn(move || other.cpu(2).here().leave());
+    let leaving = thread::spawn(move || other.cpu(2).pin().leave_space());
     switch(&system.cpu(1), &system.b);
     leaving.join().unwrap();
     was_reclaimed_once(&system);
@@ -75,9 +75,9 @@ pub(crate) fn two_let_go<const W: usize>(config: Config) {
 pub(crate) fn come_back_while_retired<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let come_back = |system: &System<W>, cpu: &Cpu<'_, W>| {
-        let _ = cpu.here().resume(system.a.id());
+        let _ = cpu.pin().resume(system.a.id());
         cpu.speculate();
-        cpu.here().enter_lazy();
+        cpu.pin().enter_lazy();
         switch(cpu, &system.b);
     };
     system.race(come_back, |cpu| retire(&system, cpu));
@@ -93,24 +93,24 @@ pub(crate) fn retire_own<const W: usize>(config: Config) {
         cpu.speculate();
         switch(cpu, &system.b);
     };
-    system.race(|_, cpu| cpu.here().leave(), retire_and_leave);
+    system.race(|_, cpu| cpu.pin().leave_space(), retire_and_leave);
     was_reclaimed_once(&system);
 }
 
 /// CPU 1 goes offline while CPU 0 retires the space that it is lazy on.
 pub(crate) fn retire_while_going_offline<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
-    system.race(|_, cpu| cpu.here().offline(), |cpu| retire(&system, cpu));
+    system.race(|_, cpu| cpu.pin().offline(), |cpu| retire(&system, cpu));
     was_reclaimed_once(&system);
 }
 
 /// The roster moves while CPU 1 switches away; then the space is retired.
-pub(crate) fn retire_after_roster_moved<const W: usize>(config: Config) {
+pub(crate) fn retire_after_cpumask_trimmed<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     system.race(
         |system, cpu| switch(cpu, &system.b),
         |cpu| {
-            assert!(cpu.here().trim_roster(&system.a));
+            assert!(cpu.pin().trim_cpumask(&system.a));
             retire(&system, cpu);
         },
     );
@@ -124,10 +124,10 @@ pub(crate) fn retire_after_walking<const W: usize>(config: Config) {
     go_lazy(&system, 0);
     let leave_and_retire = |cpu: &Cpu<'_, W>| {
         cpu.speculate();
-        cpu.here().leave();
+        cpu.pin().leave_space();
         retire(&system, cpu);
     };
-    system.race(|_, cpu| cpu.here().leave(), leave_and_retire);
+    system.race(|_, cpu| cpu.pin().leave_space(), leave_and_retire);
     was_reclaimed_once(&system);
 }
 
@@ -137,10 +137,10 @@ pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
     finish(pending);
-    let pending = system.cpu(0).here().flush_kernel(page_at(1));
+    let pending = system.cpu(0).pin().flush_kernel(page_at(1));
     system.race(|_, cpu| cpu.interrupt_point(), |cpu| retire(&system, cpu));
     finish(pending);
-    system.cpu(1).here().leave();
+    system.cpu(1).pin().leave_space();
     was_reclaimed_once(&system);
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
     finish(pending);
-    let pending = system.cpu(0).here().flush_kernel(page_at(1));
+    let pending = system.cpu(0).pin().flush_kernel(page_at(1));
     let free_if_reclaimed = |system: &System<W>| {
         if !system.machine().take_reclaimed().is_empty() {
             system.machine().free_tables(&system.a);
@@ -163,7 +163,7 @@ pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
         },
     );
     finish(pending);
-    system.cpu(1).here().leave();
+    system.cpu(1).pin().leave_space();
     free_if_reclaimed(&system);
     nobody_walks_freed_tables(&system);
 }
@@ -172,7 +172,7 @@ pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
 pub(crate) fn reap<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
-    let reaping = system.race(|system, cpu| switch(cpu, &system.b), |cpu| cpu.here().reap());
+    let reaping = system.race(|system, cpu| switch(cpu, &system.b), |cpu| cpu.pin().reap());
     system.cpu(1).interrupt_point();
     drop(reaping);
     was_reclaimed_once(&system);
@@ -182,7 +182,7 @@ pub(crate) fn reap<const W: usize>(config: Config) {
 pub(crate) fn reap_idle<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
-    let reaping = system.cpu(0).here().reap();
+    let reaping = system.cpu(0).pin().reap();
     system.cpu(1).interrupt_point();
     drop(reaping);
     was_reclaimed_once(&system);
@@ -192,11 +192,11 @@ pub(crate) fn reap_idle<const W: usize>(config: Config) {
 pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
-    let pending = system.cpu(0).here().flush_kernel(page_at(0));
+    let pending = system.cpu(0).pin().flush_kernel(page_at(0));
     let reaping = system.race(
         |_, cpu| cpu.interrupt_point(),
         |cpu| {
-            let mut reaping = cpu.here().reap();
+            let mut reaping = cpu.pin().reap();
             (!reaping.poll()).then_some(reaping)
         },
     );
@@ -210,9 +210,9 @@ pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
 pub(crate) fn leave_what_was_left<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
-    let reaping = system.cpu(0).here().reap();
+    let reaping = system.cpu(0).pin().reap();
     system.cpu(1).interrupt_point();
-    system.race(|_, cpu| cpu.here().leave(), |_| drop(reaping));
+    system.race(|_, cpu| cpu.pin().leave_space(), |_| drop(reaping));
     was_reclaimed_once(&system);
 }
 
@@ -222,9 +222,9 @@ fn unhook<'e, const W: usize>(
     cpu: &Cpu<'e, W>,
 ) -> (Pending<'e, Machine<W>>, Horizon) {
     system.machine().unhook_tables(&system.a);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(page_at(0).freeing_tables());
-    let pending = cpu.here().flush_gathered(&system.a, &extents);
+    let pending = cpu.pin().flush_gathered(&system.a, &extents);
     let horizon = pending.horizon();
     (pending, horizon)
 }
@@ -288,11 +288,11 @@ pub(crate) fn seen_of_another_space<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.b);
     for _ in 0..2 {
-        let pending = system.cpu(0).here().flush(&system.b, page_at(1));
+        let pending = system.cpu(0).pin().flush(&system.b, page_at(1));
         system.cpu(1).interrupt_point();
         finish(pending);
     }
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     switch(&system.cpu(1), &system.a);
     free_when_clear(&system, |system, cpu| switch(cpu, &system.b));
 }
@@ -300,7 +300,7 @@ pub(crate) fn seen_of_another_space<const W: usize>(config: Config) {
 /// Switches to `a`, and goes lazy.
 fn come_and_idle<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
     switch(cpu, &system.a);
-    cpu.here().enter_lazy();
+    cpu.pin().enter_lazy();
 }
 
 /// CPU 1 comes for the first time.
@@ -316,7 +316,7 @@ pub(crate) fn hold_back_while_returning<const W: usize>(config: Config) {
 }
 
 /// CPU 1 comes and goes while the roster moves.
-pub(crate) fn hold_back_after_roster_moved<const W: usize>(config: Config) {
+pub(crate) fn hold_back_after_cpumask_trimmed<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.b);
     let come_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
@@ -324,7 +324,7 @@ pub(crate) fn hold_back_after_roster_moved<const W: usize>(config: Config) {
         switch(cpu, &system.b);
     };
     free_when_clear_after(&system, come_and_go, |cpu| {
-        assert!(cpu.here().trim_roster(&system.a));
+        assert!(cpu.pin().trim_cpumask(&system.a));
     });
 }
 
@@ -335,9 +335,9 @@ pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
     finish(pending);
     assert!(!before.is_clear());
     let (pending, freed) = system.race(come_and_idle, |cpu| {
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         extents.add(page_at(1));
-        let mut pending = cpu.here().flush_gathered(&system.a, &extents);
+        let mut pending = cpu.pin().flush_gathered(&system.a, &extents);
         let horizon = pending.horizon();
         let freed = horizon.cleared() >= before.flush() && pending.poll();
         if freed {
@@ -351,9 +351,9 @@ pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
     finish(pending);
     if !freed {
         // Now it has been seen for certain.
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         extents.add(page_at(1));
-        let pending = system.cpu(0).here().flush_gathered(&system.a, &extents);
+        let pending = system.cpu(0).pin().flush_gathered(&system.a, &extents);
         let horizon = pending.horizon();
         finish(pending);
         assert!(horizon.cleared() >= before.flush());
@@ -363,14 +363,14 @@ pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
 }
 
 /// CPU 1 comes back while CPU 0, which holds tables back, has lost patience.
-pub(crate) fn expel<const W: usize>(config: Config) {
+pub(crate) fn flush_walkers<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
     finish(pending);
     let freed = system.race(
         |system, cpu| switch(cpu, &system.a),
         |cpu| {
-            let mut pending = cpu.here().expel(&system.a);
+            let mut pending = cpu.pin().flush_walkers(&system.a);
             if !pending.poll() {
                 return Some(pending);
             }
@@ -387,11 +387,11 @@ pub(crate) fn expel<const W: usize>(config: Config) {
 }
 
 /// CPU 1 stays lazy, and CPU 0 has lost patience.
-pub(crate) fn expel_lazy<const W: usize>(config: Config) {
+pub(crate) fn flush_walkers_lazy<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
     finish(pending);
-    let pending = system.cpu(0).here().expel(&system.a);
+    let pending = system.cpu(0).pin().flush_walkers(&system.a);
     system.cpu(1).interrupt_point();
     finish(pending);
     system.machine().free_tables(&system.a);
@@ -400,10 +400,10 @@ pub(crate) fn expel_lazy<const W: usize>(config: Config) {
 
 /// CPU 1 comes and goes lazy, CPU 0 unhooks tables, and CPU 2 has lost patience: what its expelling
 /// clears, CPU 1 cannot walk, even if it has yet to say whose tables it holds.
-pub(crate) fn expel_and_unhook<const W: usize>(config: Config) {
+pub(crate) fn flush_walkers_and_unhook<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, ..config });
     switch(&system.cpu(1), &system.a);
-    system.cpu(1).here().leave();
+    system.cpu(1).pin().leave_space();
     // Who is rung by either answers below. (loom first runs threads in this order, in which the
     // last may miss what the first did: it is found early.)
     let other = Arc::clone(&system);
@@ -413,17 +413,17 @@ pub(crate) fn expel_and_unhook<const W: usize>(config: Config) {
         horizon
     });
     let other = Arc::clone(&system);
-    let expelling = thread::spawn(move || {
-        let pending = other.cpu(2).here().expel(&other.a);
+    let flushing = thread::spawn(move || {
+        let pending = other.cpu(2).pin().flush_walkers(&other.a);
         let horizon = pending.horizon();
         std::mem::forget(pending);
         horizon
     });
     come_and_idle(&system, &system.cpu(1));
     let unhooked = unhooking.join().unwrap();
-    let expelled = expelling.join().unwrap();
+    let flushed = flushing.join().unwrap();
     system.cpu(1).interrupt_point();
-    if unhooked.is_clear() || expelled.cleared() >= unhooked.flush() {
+    if unhooked.is_clear() || flushed.cleared() >= unhooked.flush() {
         system.machine().free_tables(&system.a);
     }
     nobody_walks_freed_tables(&system);

@@ -5,8 +5,8 @@
 //! used after it was given away, which the software machine notices, and an answer that never
 //! comes.
 //!
-//! What loom does not see: more than four threads, or all that four can do (`NumberRelease` and
-//! `GivenAwayAcquire` need that); stores to one word that take effect in another order than that in
+//! What loom does not see: more than four threads, or all that four can do (`AsidRelease` and
+//! `BroadcastAsidAcquire` need that); stores to one word that take effect in another order than that in
 //! which they were executed (`StampClaim` needs that); loads that return what is stored later. For
 //! the last, pages are cells whose every use must be *ordered* before the reuse, which is the same
 //! question asked differently. For the three rules, `crates/check/tests/axiomatic` enumerates the
@@ -69,38 +69,38 @@ programs_against! {
     LeaveOnlineRelease => go_offline_from_kernel,
     BumpRelease | GenerationAcquire => first_switch,
     LeaveRelease | PresenceAcquire => enter_lazy,
-    LookAcquire => answer_by_polling,
+    BellAcquire => answer_by_polling,
     AnswerRelease | WaitAcquire => answer,
     QuietRelease | QuietAcquire => answer,
     DisconnectRelease | DisconnectAcquire => go_offline,
     ExtentRelease | ExtentAcquire => read_entry_being_overwritten,
     StampRelease | StampAcquire => read_entry_being_written,
-    MoveFence => move_roster_while_switching,
-    MoveRelease | PhaseAcquire => move_roster_once,
-    MovingRelease => move_roster_to_a_used_set,
+    TrimFence => move_roster_while_switching,
+    TrimRelease | PhaseAcquire => move_roster_once,
+    TrimmingRelease => move_roster_to_a_used_set,
     ClearRelease | ScanAcquire => move_roster_twice,
-    HeldRelease | HeldAcquire => retire_while_leaving,
+    HazardRelease | HazardAcquire => retire_while_leaving,
     SeenRelease | SeenAcquire => free_what_was_seen,
-    PayRelease | PayAcquire => two_let_go,
-    SettleRelease => retire_after_walking,
-    SettleAcquire => retire_while_leaving,
-    ExpelFence => expel_and_unhook,
-    BequestRelease => reap_what_was_left,
-    HoldBackTables => hold_back_under_lazy,
-    ExpelWalkers => expel_lazy,
-    MarkHolders => retire_under_lazy,
-    LookForDebt => retire_under_lazy,
+    DropRefRelease | DropRefAcquire => two_let_go,
+    RetireRelease => retire_after_walking,
+    RetireAcquire => retire_while_leaving,
+    FlushWalkersFence => flush_walkers_and_unhook,
+    OrphanRelease => reap_what_was_left,
+    QuarantineTables => hold_back_under_lazy,
+    InterruptWalkers => flush_walkers_lazy,
+    MarkHazards => retire_under_lazy,
+    CheckMark => retire_under_lazy,
     LeaveDeadSpace => reap_idle,
-    HeldBackRelease | HeldBackAcquire => unmap_what_was_taken,
-    MarkHeldBack => unmap_what_was_taken,
+    BatchedRelease | BatchedAcquire => unmap_what_was_taken,
+    MarkBatched => unmap_what_was_taken,
     RingPresent => flush_active,
     RingSwitching => switch_with_kept_tag,
     RingLeaving => switch_away_from_freed_tables,
     RingLazy => lazy_on_freed_tables,
     FlushLocally => flush_own,
     Wait => flush_active,
-    ServeWhileWaiting => wait_for_each_other,
-    LookAgain => ring_while_answering,
+    AnswerWhileWaiting => wait_for_each_other,
+    RecheckBell => ring_while_answering,
     CatchUpOnSwitch => switch_with_kept_tag,
     CatchUpOnResume => resume,
     KnowEveryRange => resume,
@@ -108,10 +108,10 @@ programs_against! {
     DiscardFreedTables => return_to_freed_tables,
     RecheckPhase => move_roster_while_registering,
     KeepPresent => move_roster_while_switching,
-    KeepHolders => switch_away_from_moved_roster,
+    KeepHazards => switch_away_from_moved_roster,
     RecheckScan => move_roster_twice,
-    RenumberFence => broadcast_while_renumbered,
-    NumberAcquire => broadcast_while_another_renumbers,
+    NewAsidFence => broadcast_while_renumbered,
+    AsidAcquire => broadcast_while_another_renumbers,
     TagLockAcquire => two_take_numbers,
     TagLockRelease => two_take_one_number,
     ReserveTags => run_out_under_active,
@@ -119,13 +119,13 @@ programs_against! {
     FlushOnWrap => come_round,
     CompleteBroadcasts => broadcast_to_active,
     CompleteForOthers => wait_elsewhere,
-    TellDevices => flush_under_a_device,
+    BroadcastForDevices => flush_under_a_device,
     KeepGaps => miss_one_that_was_not_broadcast,
     FlushOnOnline => come_online,
     RingOnline => flush_kernel,
     // In loom's memory, page-table walks are never late: the hostile machine of `crates/check`
     // shows the last one.
-    ; none: StampClaim, NumberRelease, GivenAwayAcquire, PublishTables
+    ; none: StampClaim, AsidRelease, BroadcastAsidAcquire, PublishTables
 }
 
 /// How loom is to search.
@@ -196,21 +196,21 @@ fn meetings<const W: usize>() -> [(&'static str, Program); 31] {
         ("come back while retired", come_back_while_retired::<W>),
         ("retire own", retire_own::<W>),
         ("retire while going offline", retire_while_going_offline::<W>),
-        ("retire after the roster moved", retire_after_roster_moved::<W>),
+        ("retire after the cpumask was trimmed", retire_after_cpumask_trimmed::<W>),
         ("reap", reap::<W>),
         ("leave what was left", leave_what_was_left::<W>),
-        ("hold back while leaving", hold_back_while_leaving::<W>),
-        ("expel", expel::<W>),
+        ("defer while leaving", hold_back_while_leaving::<W>),
+        ("flush walkers", flush_walkers::<W>),
         ("the handler leaves while retired", retire_while_handler_leaves::<W>),
         ("seen of another space", seen_of_another_space::<W>),
-        ("hold back while coming", hold_back_while_coming::<W>),
-        ("hold back while returning", hold_back_while_returning::<W>),
-        ("hold back after the roster moved", hold_back_after_roster_moved::<W>),
+        ("defer while coming", hold_back_while_coming::<W>),
+        ("defer while returning", hold_back_while_returning::<W>),
+        ("defer after the cpumask was trimmed", hold_back_after_cpumask_trimmed::<W>),
         ("run out while choosing", run_out_while_choosing::<W>),
         ("resume and broadcast", resume_and_broadcast::<W>),
         ("switch and broadcast", switch_and_broadcast::<W>),
         ("enter lazy and broadcast", enter_lazy_and_broadcast::<W>),
-        ("expel by broadcast", expel_by_broadcast::<W>),
+        ("flush walkers by broadcast", flush_walkers_by_broadcast::<W>),
         ("reclaim while switching", reclaim_while_switching::<W>),
         ("reclaim while moving", reclaim_while_moving::<W>),
         ("reclaim active", reclaim_active::<W>),
@@ -336,8 +336,8 @@ fn every_program_is_right() {
             return None;
         }
         // Three CPUs that all do something: unbounded, these take too long.
-        let endless = is(program, expel_and_unhook::<1>)
-            || is(program, hold_back_after_roster_moved::<1>)
+        let endless = is(program, flush_walkers_and_unhook::<1>)
+            || is(program, hold_back_after_cpumask_trimmed::<1>)
             || is(program, unmap_what_was_taken::<1>);
         Some(if endless { Search::Bounded(3) } else { Search::Unbounded })
     }));
@@ -348,7 +348,7 @@ fn every_program_is_right_with_witnesses() {
     all_right(intact::<1>(|program| {
         // Ten seconds or more each with two preemptions, as long as all others together.
         let long = is(program, move_roster_twice::<1>)
-            || is(program, expel_and_unhook::<1>)
+            || is(program, flush_walkers_and_unhook::<1>)
             || is(program, wait_for_each_other::<1>)
             || is(program, broadcast_while_another_renumbers::<1>);
         Some(Search::Witnessed(match soaking() {
@@ -432,7 +432,7 @@ fn every_way_offline_needs_the_release() {
 
 #[test]
 fn pinning_needs_its_rules() {
-    for rule in [Rule::RenumberFence, Rule::TellDevices] {
+    for rule in [Rule::NewAsidFence, Rule::BroadcastForDevices] {
         let config = Config { broken: Some(rule), ..Config::default() };
         let found = find_wrong(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
         assert!(found.is_some(), "{rule:?}");

@@ -5,7 +5,7 @@
 //! ordering that is now [`LeaveOnlineRelease`](shootdown::Rule::LeaveOnlineRelease).
 
 use shootdown::soft::{Config, Touch};
-use shootdown::{Batch, Extents, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
+use shootdown::{Batch, ExtentSet, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
 use crate::system::{Cpu, Machine, System, page_at, switch};
@@ -25,7 +25,7 @@ enum Role {
     /// Frees page tables, which are held back while lazy CPUs can walk them.
     TablesHeldBack,
     /// The same, and then forces lazy CPUs to drop them.
-    Expel,
+    FlushWalkers,
     /// Takes a page in a batch.
     Batch,
     /// Retires the space, some of whose page tables are held back.
@@ -86,7 +86,7 @@ impl Role {
         Self::KernelAndPage,
         Self::Tables,
         Self::TablesHeldBack,
-        Self::Expel,
+        Self::FlushWalkers,
         Self::Batch,
         Self::Retire,
         Self::Reap,
@@ -108,7 +108,7 @@ impl Role {
             retire(system, &cpu);
         }
         // A reason for CPU 1 to answer; CPU 0 does not wait.
-        std::mem::forget(cpu.here().flush_kernel(page_at(1)));
+        std::mem::forget(cpu.pin().flush_kernel(page_at(1)));
     }
 
     fn play<'s>(self, system: &'s System<1>, cpu: &Cpu<'s, 1>) -> Act<'s> {
@@ -124,17 +124,17 @@ impl Role {
             Self::Tables => {
                 machine.unhook_tables(&system.a);
                 let extent = page_at(0).freeing_tables();
-                Act::flush(cpu.here().flush(&system.a, extent), &[Freed::Tables])
+                Act::flush(cpu.pin().flush(&system.a, extent), &[Freed::Tables])
             }
             Self::TablesHeldBack => {
                 let (pending, flush, cleared) = unhook_tables(system, cpu);
                 Act::flush(pending, if cleared >= flush { &[Freed::Tables] } else { &[] })
             }
-            Self::Expel => {
+            Self::FlushWalkers => {
                 let (mut pending, flush, cleared) = unhook_tables(system, cpu);
-                let expelled = cpu.here().expel(&system.a);
-                let horizon = expelled.horizon();
-                pending.join(expelled);
+                let flushed = cpu.pin().flush_walkers(&system.a);
+                let horizon = flushed.horizon();
+                pending.join(flushed);
                 let is_clear = cleared.max(horizon.cleared()) >= flush;
                 Act::flush(pending, if is_clear { &[Freed::Tables] } else { &[] })
             }
@@ -142,14 +142,14 @@ impl Role {
                 let batch = Box::leak(Box::new(Batch::new()));
                 let entry = batch.space(machine, &&system.a).unwrap();
                 assert!(machine.take(&system.a, 0));
-                let _ = entry.unmapped(&cpu.here(), page_at(0), StaleWrites::Impossible).poll();
-                Act { sent: Sent::Batch(batch.send(&cpu.here())), frees: &[Freed::Page] }
+                let _ = entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Impossible).poll();
+                Act { sent: Sent::Batch(batch.send(&cpu.pin())), frees: &[Freed::Page] }
             }
             Self::Retire => {
                 retire(system, cpu);
                 Act::flush(Pending::done(&system.engine), &[Freed::Space])
             }
-            Self::Reap => Act { sent: Sent::Reap(cpu.here().reap()), frees: &[Freed::Space] },
+            Self::Reap => Act { sent: Sent::Reap(cpu.pin().reap()), frees: &[Freed::Space] },
         }
     }
 }
@@ -216,11 +216,11 @@ impl Part {
         switch(cpu, &system.a);
         assert_eq!(cpu.touch(0), Touch::Ok);
         match self {
-            Self::Switch => cpu.here().leave(),
+            Self::Switch => cpu.pin().leave_space(),
             Self::SwitchBack => switch(cpu, &system.b),
-            Self::GoOnline => cpu.here().offline(),
-            Self::Resume => cpu.here().enter_lazy(),
-            _ if self.stays_lazy() => cpu.here().enter_lazy(),
+            Self::GoOnline => cpu.pin().offline(),
+            Self::Resume => cpu.pin().enter_lazy(),
+            _ if self.stays_lazy() => cpu.pin().enter_lazy(),
             _ => {}
         }
     }
@@ -239,32 +239,32 @@ impl Part {
             }
             Self::ResumeAndIdle => {
                 // Refused if the space is retired meanwhile.
-                if cpu.here().resume(system.a.id()) {
+                if cpu.pin().resume(system.a.id()) {
                     cpu.speculate();
-                    cpu.here().enter_lazy();
+                    cpu.pin().enter_lazy();
                 }
             }
-            Self::EnterLazy => cpu.here().enter_lazy(),
+            Self::EnterLazy => cpu.pin().enter_lazy(),
             Self::SwitchAway | Self::SwitchAwayFromLazy => switch(cpu, &system.b),
-            Self::Leave | Self::LeaveFromLazy => cpu.here().leave(),
+            Self::Leave | Self::LeaveFromLazy => cpu.pin().leave_space(),
             Self::Answer => {
                 cpu.interrupt_point();
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
             Self::AnswerFromLazy => cpu.interrupt_point(),
-            Self::Poll | Self::PollFromLazy => cpu.here().answer(),
+            Self::Poll | Self::PollFromLazy => cpu.pin().handle_flush_ipi(),
             // A CPU that is rung answers in the end.
             Self::Flush => std::mem::forget(system.unmap(cpu, 1)),
             Self::FlushKernel => {
                 system.machine().unmap_kernel(1);
-                std::mem::forget(cpu.here().flush_kernel(page_at(1)));
+                std::mem::forget(cpu.pin().flush_kernel(page_at(1)));
             }
             Self::Trim => {
-                cpu.here().trim_roster(&system.a);
+                cpu.pin().trim_cpumask(&system.a);
             }
-            Self::GoOffline | Self::GoOfflineFromLazy => return cpu.here().offline(),
+            Self::GoOffline | Self::GoOfflineFromLazy => return cpu.pin().offline(),
             Self::GoOnline => {
-                cpu.here().online();
+                cpu.pin().online();
                 assert_ne!(cpu.touch_kernel(0), Touch::Stale);
                 switch(cpu, &system.a);
                 assert_ne!(cpu.touch(0), Touch::Stale);
@@ -339,16 +339,16 @@ impl Freed {
 /// Unmaps page 0 of the kernel and sends the flush.
 fn unmap_kernel<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> Pending<'e, Machine<1>> {
     system.machine().unmap_kernel(0);
-    cpu.here().flush_kernel(page_at(0))
+    cpu.pin().flush_kernel(page_at(0))
 }
 
 /// Unhooks page tables of `a` and sends a flush that holds them back. Returns that, its number, and
 /// up to which number tables can be freed.
 fn unhook_tables<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> (Pending<'e, Machine<1>>, u64, u64) {
     system.machine().unhook_tables(&system.a);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(page_at(0).freeing_tables());
-    let pending = cpu.here().flush_gathered(&system.a, &extents);
+    let pending = cpu.pin().flush_gathered(&system.a, &extents);
     let horizon = pending.horizon();
     (pending, horizon.flush(), horizon.cleared())
 }
@@ -367,7 +367,7 @@ fn play(role: Role, part: Part, config: Config) {
     }
     // Where it was sent: a broadcast is completed there.
     system.cpu(0).interrupt_point();
-    let _ = system.cpu(0).here();
+    let _ = system.cpu(0).pin();
     if let Some(act) = unfinished.and_then(|act| act.try_finish(&system)) {
         // Dropping it would wait.
         std::mem::forget(act);
@@ -375,12 +375,12 @@ fn play(role: Role, part: Part, config: Config) {
     }
     let cpu = system.cpu(1);
     if part.goes_offline() {
-        cpu.here().online();
+        cpu.pin().online();
     }
     cpu.speculate();
     assert_ne!(cpu.touch_kernel(0), Touch::Stale);
     if role.ends_space() {
-        cpu.here().leave();
+        cpu.pin().leave_space();
         assert!(system.machine().take_reclaimed().len() <= 1);
     } else {
         switch(&cpu, &system.a);
@@ -440,10 +440,10 @@ fn matrix_fails_without_each_of_these_rules() {
         (Rule::SwitchFence, Role::Page, Part::SwitchBack, Config::default()),
         (Rule::ResumeFence, Role::Page, Part::Resume, Config::default()),
         (Rule::RingLazy, Role::Tables, Part::AnswerFromLazy, Config::default()),
-        (Rule::HoldBackTables, Role::TablesHeldBack, Part::LeaveFromLazy, Config::default()),
-        (Rule::ExpelWalkers, Role::Expel, Part::PollFromLazy, Config::default()),
-        (Rule::HeldRelease, Role::Retire, Part::AnswerFromLazy, Config::default()),
-        (Rule::BequestRelease, Role::Reap, Part::AnswerFromLazy, Config::default()),
+        (Rule::QuarantineTables, Role::TablesHeldBack, Part::LeaveFromLazy, Config::default()),
+        (Rule::InterruptWalkers, Role::FlushWalkers, Part::PollFromLazy, Config::default()),
+        (Rule::HazardRelease, Role::Retire, Part::AnswerFromLazy, Config::default()),
+        (Rule::OrphanRelease, Role::Reap, Part::AnswerFromLazy, Config::default()),
         (Rule::CompleteBroadcasts, Role::Page, Part::Answer, broadcasts),
     ];
     let mut unnoticed = Vec::new();

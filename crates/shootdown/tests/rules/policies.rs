@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loom::thread;
 use shootdown::soft::{Config, OnCpu, Soft};
-use shootdown::{CpuId, Extent, Extents, Root, Shootdown, Space};
+use shootdown::{CpuId, Extent, ExtentSet, Root, Shootdown, Space};
 
 use crate::lifetimes::{COUNTED, SHOOT, With};
 use crate::platform::Loom;
@@ -30,12 +30,12 @@ impl<const L: u8> System<L> {
         // In place, before a CPU switches to one of the spaces.
         let system = Arc::new(Self { engine, a, b });
         for cpu in 0..cpus {
-            system.cpu(cpu).here().online();
+            system.cpu(cpu).pin().online();
         }
         for cpu in 1..cpus {
             let cpu = system.cpu(cpu);
             switch(&cpu, &system.a);
-            cpu.here().enter_lazy();
+            cpu.pin().enter_lazy();
         }
         system
     }
@@ -53,7 +53,7 @@ impl<const L: u8> System<L> {
 
 fn switch<const L: u8>(cpu: &Cpu<'_, L>, space: &Space<Machine<L>>) {
     // SAFETY: the spaces of a `System` live as long as its machine, and do not move.
-    unsafe { cpu.here().switch(space) };
+    unsafe { cpu.pin().switch(space) };
 }
 
 /// What a CPU does while CPU 0 retires `a`.
@@ -68,12 +68,12 @@ fn retire_while<const L: u8>(parts: &[Part<L>]) {
 fn retire_while_handler_leaves<const L: u8>() {
     let system = System::<L>::lazy(2);
     system.engine.machine().unhook_tables(&system.a);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(Extent::page(0).freeing_tables());
     // Who is lazy is not rung for these, and finds them when it is rung for something else. For
     // neither need anybody wait.
-    mem::forget(system.cpu(0).here().flush_gathered(&system.a, &extents));
-    mem::forget(system.cpu(0).here().flush_kernel(Extent::page(0)));
+    mem::forget(system.cpu(0).pin().flush_gathered(&system.a, &extents));
+    mem::forget(system.cpu(0).pin().flush_kernel(Extent::page(0)));
     retire_beside(&system, &[take_interrupt]);
 }
 
@@ -87,7 +87,7 @@ fn retire_beside<const L: u8>(system: &Arc<System<L>>, parts: &[Part<L>]) {
         })
         .collect();
     // SAFETY: nobody uses it, and it is where it is as long as the system is.
-    let retiring = unsafe { system.cpu(0).here().retire(NonNull::from(&system.a)) };
+    let retiring = unsafe { system.cpu(0).pin().retire(NonNull::from(&system.a)) };
     for thread in threads {
         thread.join().unwrap();
     }
@@ -100,7 +100,7 @@ fn retire_beside<const L: u8>(system: &Arc<System<L>>, parts: &[Part<L>]) {
     for cpu in (1..).take(parts.len()) {
         let cpu = system.cpu(cpu);
         cpu.speculate();
-        cpu.here().leave();
+        cpu.pin().leave_space();
     }
     system.was_reclaimed_once();
 }
@@ -129,9 +129,9 @@ fn take_interrupt<const L: u8>(_: &System<L>, cpu: &Cpu<'_, L>) {
 
 /// Comes back, if the space is not dead, and goes lazy again.
 fn come_and_go<const L: u8>(system: &System<L>, cpu: &Cpu<'_, L>) {
-    let _ = cpu.here().resume(system.a.id());
+    let _ = cpu.pin().resume(system.a.id());
     cpu.speculate();
-    cpu.here().enter_lazy();
+    cpu.pin().enter_lazy();
 }
 
 #[test]

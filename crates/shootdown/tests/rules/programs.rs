@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loom::thread;
 use shootdown::soft::{Config, Touch};
-use shootdown::{Extents, Pending};
+use shootdown::{ExtentSet, Pending};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
@@ -22,14 +22,14 @@ pub(crate) fn first_switch<const W: usize>(config: Config) {
 /// CPU 1 switches in again, with a tag that still holds the page, while CPU 0 flushes.
 pub(crate) fn switch_with_kept_tag<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
-    system.cpu(1).here().leave();
+    system.cpu(1).pin().leave_space();
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
 /// CPU 1 comes back from lazy while CPU 0 flushes.
 pub(crate) fn resume<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn enter_lazy<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
-        cpu.here().enter_lazy();
+        cpu.pin().enter_lazy();
     });
     system.cpu(1).interrupt_point();
     pending.map(finish);
@@ -71,7 +71,7 @@ pub(crate) fn answer<const W: usize>(config: Config) {
 
 /// CPU 1 has interrupts masked, and polls its bell as one that spins on a lock does.
 pub(crate) fn answer_by_polling<const W: usize>(config: Config) {
-    System::<W>::active(config).race_flush(|_, cpu| cpu.here().answer());
+    System::<W>::active(config).race_flush(|_, cpu| cpu.pin().handle_flush_ipi());
 }
 
 /// CPU 0 rings a second time while CPU 1 answers the first ring.
@@ -90,7 +90,7 @@ pub(crate) fn wait_for_each_other<const W: usize>(config: Config) {
     let flush_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
         system.unmap(cpu, 0).wait();
         // The other one may not have rung yet.
-        cpu.here().offline();
+        cpu.pin().offline();
     };
     system.race(flush_and_go, |cpu| flush_and_go(&system, cpu));
 }
@@ -103,14 +103,14 @@ pub(crate) fn read_entry_being_written<const W: usize>(config: Config) {
         system.cpu(1).interrupt_point();
         finish(pending);
     }
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
 /// CPU 1 comes back and reads in the log what CPU 0 is just overwriting.
 pub(crate) fn read_entry_being_overwritten<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     finish(system.unmap(&system.cpu(0), 0));
     system.machine().free(&system.a, 0);
     for _ in 1..16 {
@@ -133,7 +133,7 @@ fn move_roster_and_flush<const W: usize>(system: &Arc<System<W>>) {
             let _ = cpu.touch(0);
         },
         |cpu| {
-            assert!(cpu.here().trim_roster(&system.a));
+            assert!(cpu.pin().trim_cpumask(&system.a));
             system.unmap(cpu, 0)
         },
     );
@@ -143,7 +143,7 @@ fn move_roster_and_flush<const W: usize>(system: &Arc<System<W>>) {
 /// The roster moves while CPU 1, which was registered, switches in.
 pub(crate) fn move_roster_while_switching<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
-    system.cpu(1).here().leave();
+    system.cpu(1).pin().leave_space();
     move_roster_and_flush(&system);
 }
 
@@ -156,9 +156,9 @@ pub(crate) fn move_roster_while_registering<const W: usize>(config: Config) {
 pub(crate) fn move_roster_to_a_used_set<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
-    assert!(cpu.here().trim_roster(&system.a));
-    cpu.here().leave();
-    assert!(cpu.here().trim_roster(&system.a));
+    assert!(cpu.pin().trim_cpumask(&system.a));
+    cpu.pin().leave_space();
+    assert!(cpu.pin().trim_cpumask(&system.a));
     drop(cpu);
     move_roster_and_flush(&system);
 }
@@ -170,7 +170,7 @@ fn move_roster_while_flushing<const W: usize>(config: Config, moves: usize) {
     let moving = thread::spawn(move || {
         let cpu = other.cpu(2);
         for _ in 0..moves {
-            assert!(cpu.here().trim_roster(&other.a));
+            assert!(cpu.pin().trim_cpumask(&other.a));
         }
     });
     let pending = system.unmap(&system.cpu(0), 0);
@@ -191,10 +191,10 @@ pub(crate) fn come_online<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     assert_eq!(cpu.touch_kernel(0), Touch::Ok);
-    cpu.here().offline();
+    cpu.pin().offline();
     drop(cpu);
     let come_online = |_: &System<W>, cpu: &Cpu<'_, W>| {
-        cpu.here().online();
+        cpu.pin().online();
         let _ = cpu.touch_kernel(0);
     };
     let pending = system.race(come_online, |cpu| unmap_kernel(&system, cpu));
@@ -206,7 +206,7 @@ pub(crate) fn go_offline<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
-        cpu.here().offline();
+        cpu.pin().offline();
     });
     pending.map(finish);
 }
@@ -219,7 +219,7 @@ fn go_offline_from_kernel_page<const W: usize>(system: &Arc<System<W>>) {
     drop(cpu);
     let use_and_go_offline = |_: &System<W>, cpu: &Cpu<'_, W>| {
         assert_ne!(cpu.touch_kernel(0), Touch::Stale);
-        cpu.here().offline();
+        cpu.pin().offline();
     };
     let pending = system.race(use_and_go_offline, |cpu| {
         let mut pending = unmap_kernel(system, cpu);
@@ -245,7 +245,7 @@ pub(crate) fn go_offline_from_space<const W: usize>(config: Config) {
 /// CPU 1 goes offline while it is lazy on a space.
 pub(crate) fn go_offline_from_lazy<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     go_offline_from_kernel_page(&system);
 }
 
@@ -255,7 +255,7 @@ fn unhook_tables<'e, const W: usize>(
     cpu: &Cpu<'e, W>,
 ) -> Pending<'e, Machine<W>> {
     system.machine().unhook_tables(&system.a);
-    cpu.here().flush(&system.a, page_at(0).freeing_tables())
+    cpu.pin().flush(&system.a, page_at(0).freeing_tables())
 }
 
 /// CPU 1 switches away from the space while CPU 0 frees its page tables, as soon as it may.
@@ -265,7 +265,7 @@ pub(crate) fn switch_away_from_freed_tables<const W: usize>(config: Config) {
 
 /// The same, after CPU 0 has moved the roster.
 pub(crate) fn switch_away_from_moved_roster<const W: usize>(config: Config) {
-    switch_away::<W>(config, |system, cpu| assert!(cpu.here().trim_roster(&system.a)));
+    switch_away::<W>(config, |system, cpu| assert!(cpu.pin().trim_cpumask(&system.a)));
 }
 
 fn switch_away<const W: usize>(config: Config, before: fn(&System<W>, &Cpu<'_, W>)) {
@@ -297,7 +297,7 @@ pub(crate) fn lazy_on_freed_tables<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);
-    cpu.here().enter_lazy();
+    cpu.pin().enter_lazy();
     let pending = unhook_tables(&system, &system.cpu(0));
     cpu.interrupt_point();
     finish(pending);
@@ -345,9 +345,9 @@ pub(crate) fn flush_own_gathered<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
     system.machine().unmap(&system.a, 0);
-    let mut extents = Extents::new();
+    let mut extents = ExtentSet::new();
     extents.add(page_at(0));
-    finish(cpu.here().flush_gathered(&system.a, &extents));
+    finish(cpu.pin().flush_gathered(&system.a, &extents));
     system.machine().free(&system.a, 0);
     assert_eq!(cpu.touch(0), Touch::Fault);
 }
@@ -376,7 +376,7 @@ fn unmap_kernel<'e, const W: usize>(
     cpu: &Cpu<'e, W>,
 ) -> Pending<'e, Machine<W>> {
     system.machine().unmap_kernel(0);
-    cpu.here().flush_kernel(page_at(0))
+    cpu.pin().flush_kernel(page_at(0))
 }
 
 /// As [`System::conclude`], for page 0 of the kernel.

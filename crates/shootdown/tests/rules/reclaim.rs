@@ -21,10 +21,10 @@ fn reclaim<'s, const W: usize>(
     for space in spaces {
         let in_batch = batch.space(system.machine(), space).unwrap();
         assert!(system.machine().take(space, 0));
-        finish(in_batch.unmapped(&cpu.here(), page_at(0), StaleWrites::Possible));
+        finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
         batch.free_later(0);
     }
-    batch.send(&cpu.here())
+    batch.send(&cpu.pin())
 }
 
 /// The end of most programs: CPU 1 takes the interrupt that may be on its way, the batch is done,
@@ -57,9 +57,9 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     let unmapping = thread::spawn(move || {
         let (system, cpu) = (&other, other.cpu(2));
         if system.machine().take(&system.a, 0) {
-            return std::mem::forget(cpu.here().flush(&system.a, page_at(0)));
+            return std::mem::forget(cpu.pin().flush(&system.a, page_at(0)));
         }
-        let mut pending = cpu.here().settle(&system.a, page_at(0));
+        let mut pending = cpu.pin().flush_if_batched(&system.a, page_at(0));
         if pending.poll() {
             system.machine().free(&system.a, 0);
         } else {
@@ -70,9 +70,9 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     let mut batch: Batch<Spaces<'_, W>, Vec<usize>, 2> = Batch::new();
     let in_batch = batch.space(system.machine(), &&system.a).unwrap();
     if system.machine().take(&system.a, 0) {
-        finish(in_batch.unmapped(&cpu.here(), page_at(0), StaleWrites::Possible));
+        finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
     }
-    let mut sent = batch.send(&cpu.here());
+    let mut sent = batch.send(&cpu.pin());
     if sent.poll() {
         sent.wait();
     } else {
@@ -134,9 +134,9 @@ pub(crate) fn reclaim_own<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
     let sent = reclaim(&system, &cpu, &[&system.a]);
-    assert!(system.a.is_held_back(system.machine()));
+    assert!(system.a.is_batched(system.machine()));
     sent.wait();
-    assert!(!system.a.is_held_back(system.machine()));
+    assert!(!system.a.is_batched(system.machine()));
     system.machine().free(&system.a, 0);
     assert_eq!(cpu.touch(0), Touch::Fault);
 }
@@ -147,7 +147,7 @@ fn both_cached<const W: usize>(config: Config) -> Arc<System<W>> {
     let cpu = system.cpu(1);
     switch(&cpu, &system.b);
     assert_eq!(cpu.touch(0), Touch::Ok);
-    cpu.here().leave();
+    cpu.pin().leave_space();
     drop(cpu);
     system
 }

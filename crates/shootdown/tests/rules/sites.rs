@@ -104,12 +104,12 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
             ("enter_lazy", enter_lazy::<1>),
             ("switch_away_from_page", switch_away_from_page::<1>),
         ],
-        Rule::HeldRelease => &[
+        Rule::HazardRelease => &[
             ("retire_while_leaving", retire_while_leaving::<1>),
             ("handler_leaves_unhooked_tables", handler_leaves_unhooked_tables::<1>),
         ],
-        Rule::HeldAcquire => &[("retire_while_leaving", retire_while_leaving::<1>)],
-        Rule::RenumberFence => &[
+        Rule::HazardAcquire => &[("retire_while_leaving", retire_while_leaving::<1>)],
+        Rule::NewAsidFence => &[
             ("pin_while_flushing", pin_while_flushing::<1>),
             ("broadcast_while_renumbered", broadcast_while_renumbered::<1>),
         ],
@@ -122,7 +122,7 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
             ("wait_elsewhere", wait_elsewhere::<1>),
             ("go_offline_with_broadcast", go_offline_with_broadcast::<1>),
         ],
-        Rule::MarkHeldBack => &[
+        Rule::MarkBatched => &[
             ("reclaim_own", reclaim_own::<1>),
             ("unmap_what_was_taken", unmap_what_was_taken::<1>),
         ],
@@ -131,7 +131,7 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
 }
 
 /// Rules none of whose places can be shown to be needed: `rules.rs` argues for each.
-const ARGUED: [Rule; 1] = [Rule::NumberRelease];
+const ARGUED: [Rule; 1] = [Rule::AsidRelease];
 
 #[test]
 fn each_site_broken_makes_a_program_go_wrong() {

@@ -31,7 +31,7 @@ impl<const W: usize> System<W> {
             system.machine().map_kernel(page);
         }
         for cpu in 0..config.cpus {
-            system.cpu(cpu).here().online();
+            system.cpu(cpu).pin().online();
         }
         Arc::new(system)
     }
@@ -61,7 +61,7 @@ impl<const W: usize> System<W> {
     /// Unmaps a page of `a` and sends the flush.
     pub(crate) fn unmap<'e>(&self, cpu: &Cpu<'e, W>, page: usize) -> Pending<'e, Machine<W>> {
         self.machine().unmap(&self.a, page);
-        cpu.here().flush(&self.a, page_at(page))
+        cpu.pin().flush(&self.a, page_at(page))
     }
 
     /// CPU 1 does one thing while CPU 0 does the other.
@@ -131,5 +131,5 @@ pub(crate) fn finish<const W: usize>(mut pending: Pending<'_, Machine<W>>) {
 /// Switches CPU `cpu`; every space here outlives every CPU's use of it.
 pub(crate) fn switch<const W: usize>(cpu: &Cpu<'_, W>, space: &Space<Machine<W>>) {
     // SAFETY: the spaces of a `System` live as long as its machine, and do not move.
-    unsafe { cpu.here().switch(space) };
+    unsafe { cpu.pin().switch(space) };
 }

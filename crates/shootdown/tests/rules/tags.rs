@@ -71,7 +71,7 @@ pub(crate) fn broadcast_while_another_renumbers<const W: usize>(config: Config) 
     let pending = system.unmap(&system.cpu(0), 0);
     others.into_iter().for_each(|other| other.join().unwrap());
     (1..3).for_each(|cpu| system.cpu(cpu).interrupt_point());
-    let _ = system.cpu(0).here();
+    let _ = system.cpu(0).pin();
     finish(pending);
     system.machine().free(&system.a, 0);
     (1..3).for_each(|cpu| assert_ne!(system.cpu(cpu).touch(0), Touch::Stale));
@@ -175,7 +175,7 @@ pub(crate) fn broadcast_to_active<const W: usize>(config: Config) {
     let mut pending = system.unmap(&zero, 0);
     assert_eq!(system.cpu(1).touch(0), Touch::Ok);
     // On the CPU that has issued it.
-    let _ = zero.here();
+    let _ = zero.pin();
     assert!(pending.poll(), "hardware needs nobody's answer");
     system.machine().free(&system.a, 0);
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
@@ -188,7 +188,7 @@ pub(crate) fn wait_elsewhere<const W: usize>(config: Config) {
     let pending =
         system.race(|_, cpu| assert_eq!(cpu.touch(0), Touch::Ok), |cpu| system.unmap(cpu, 0));
     let one = system.cpu(1);
-    let _ = one.here();
+    let _ = one.pin();
     let mut pending = pending;
     assert!(!pending.poll(), "it is the other's to complete");
     system.cpu(0).interrupt_point();
@@ -202,9 +202,9 @@ pub(crate) fn flush_under_a_device<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
     let cpu = system.cpu(0);
     switch(&cpu, &system.a);
-    let tag = cpu.here().pin_tag(&system.a).expect("there are enough");
+    let tag = cpu.pin().pin_tag(&system.a).expect("there are enough");
     let device = system.cpu(2);
-    let _ = device.here();
+    let _ = device.pin();
     // SAFETY: the space and its table live as long as the machine.
     unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
     assert_eq!(device.touch(0), Touch::Ok);
@@ -222,7 +222,7 @@ pub(crate) fn miss_one_that_was_not_broadcast<const W: usize>(config: Config) {
     system.machine().free(&system.a, 0);
     switch(&two, &system.a);
     let pending = system.unmap(&zero, 1);
-    let _ = zero.here();
+    let _ = zero.pin();
     finish(pending);
     switch(&one, &system.a);
     assert_ne!(one.touch(0), Touch::Stale);
@@ -232,7 +232,7 @@ pub(crate) fn miss_one_that_was_not_broadcast<const W: usize>(config: Config) {
 /// offline, while CPU 0 flushes: by broadcast if it finds it present, and else here alone.
 pub(crate) fn resume_and_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
-    system.cpu(1).here().enter_lazy();
+    system.cpu(1).pin().enter_lazy();
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
@@ -248,28 +248,28 @@ pub(crate) fn enter_lazy_and_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
-        cpu.here().enter_lazy();
+        cpu.pin().enter_lazy();
     });
     assert!(pending.is_none(), "hardware needs nobody's answer");
 }
 
 /// CPU 1 comes to a space whose tables CPU 0 has unhooked, and has everyone forget.
-pub(crate) fn expel_by_broadcast<const W: usize>(config: Config) {
+pub(crate) fn flush_walkers_by_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
     let pending = system.race(
         |system, cpu| switch(cpu, &system.a),
         |cpu| {
             system.machine().unhook_tables(&system.a);
-            let mut extents = shootdown::Extents::new();
+            let mut extents = shootdown::ExtentSet::new();
             extents.add(page_at(0).freeing_tables());
-            let mut pending = cpu.here().flush_gathered(&system.a, &extents);
-            pending.join(cpu.here().expel(&system.a));
+            let mut pending = cpu.pin().flush_gathered(&system.a, &extents);
+            pending.join(cpu.pin().flush_walkers(&system.a));
             pending
         },
     );
     let mut pending = pending;
-    let _ = system.cpu(0).here();
+    let _ = system.cpu(0).pin();
     if !pending.poll() {
         system.cpu(1).interrupt_point();
     }
@@ -284,19 +284,19 @@ pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
     switch(&system.cpu(0), &system.a);
     let pin_and_use = |system: &System<W>, cpu: &Cpu<'_, W>| {
-        let tag = cpu.here().pin_tag(&system.a).expect("there are enough");
+        let tag = cpu.pin().pin_tag(&system.a).expect("there are enough");
         let device = system.cpu(2);
-        let _ = device.here();
+        let _ = device.pin();
         // SAFETY: the space and its table live as long as the machine.
         unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
         let _ = device.touch(0);
     };
     let pending = system.race(pin_and_use, |cpu| system.unmap(cpu, 0));
-    let _ = system.cpu(0).here();
+    let _ = system.cpu(0).pin();
     finish(pending);
     system.machine().free(&system.a, 0);
     let device = system.cpu(2);
-    let _ = device.here();
+    let _ = device.pin();
     assert_ne!(device.touch(0), Touch::Stale);
 }
 
@@ -305,9 +305,9 @@ pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, tags: 6, ..few_tags(config) });
     let zero = system.cpu(0);
     let pending = system.unmap(&zero, 0);
-    zero.here().offline();
+    zero.pin().offline();
     let two = system.cpu(2);
-    let _ = two.here();
+    let _ = two.pin();
     finish(pending);
     system.machine().free(&system.a, 0);
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
@@ -317,10 +317,10 @@ pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
 pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { tags: 6, ..few_tags(config) });
     switch(&system.cpu(1), &system.b);
-    system.cpu(0).here().pin_tag(&system.a).expect("there are enough");
+    system.cpu(0).pin().pin_tag(&system.a).expect("there are enough");
     let switch_in = |system: &System<W>, cpu: &Cpu<'_, W>| switch(cpu, &system.a);
     let pending = system.race(switch_in, |cpu| {
-        cpu.here().unpin_tag(&system.a);
+        cpu.pin().unpin_tag(&system.a);
         system.unmap(cpu, 0)
     });
     system.conclude(pending);

@@ -21,7 +21,7 @@ fn conflicts(size: Size, extent: Extent) -> u64 {
         system.switch(cpu, 0);
         system.touch(cpu);
     }
-    (1..3).for_each(|cpu| system.here(cpu).enter_lazy());
+    (1..3).for_each(|cpu| system.pin(cpu).enter_lazy());
     system.switch(3, 1);
     for made in [PageSize::SIZE_2M, PageSize::SIZE_4K, PageSize::SIZE_2M] {
         // Break, flush, make.
@@ -33,7 +33,7 @@ fn conflicts(size: Size, extent: Extent) -> u64 {
             system.switch(cpu, 0);
             system.touch(cpu);
         }
-        system.here(2).enter_lazy();
+        system.pin(2).enter_lazy();
         system.switch(3, 1);
     }
     system.machine().conflicts.load(Relaxed)

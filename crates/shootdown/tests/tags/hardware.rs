@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use shootdown::{
-    Broadcast, Broadcaster, Cpu, CpuBits, CpuId, CpuSet, CpuStats, Entries, Extent, Here, Machine,
-    Memory, NotifyCosts, PageSize, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot, Tagging,
+    Broadcast, Broadcaster, CpuBits, CpuId, CpuSet, CpuState, CpuStats, Entries, Extent, Machine,
+    Memory, NotifyCosts, PageSize, PinnedCpu, Reach, Root, Rule, Shootdown, Space, Tag, TagSlot,
+    Tagging,
 };
 
 /// How many CPUs, spaces and tags there are, and how the latter are given.
@@ -91,7 +92,7 @@ type Interlude = Box<dyn FnOnce() + Send>;
 pub(crate) struct Hardware<const WORDS: usize> {
     size: Size,
     current: AtomicU32,
-    states: Vec<Cpu<Self>>,
+    states: Vec<CpuState<Self>>,
     cores: Vec<Mutex<Core>>,
     interrupts: Vec<AtomicBool>,
     tables: Vec<Table>,
@@ -117,7 +118,7 @@ impl<const WORDS: usize> Hardware<WORDS> {
         Self {
             size,
             current: AtomicU32::new(0),
-            states: (0..size.cpus).map(|_| Cpu::new()).collect(),
+            states: (0..size.cpus).map(|_| CpuState::new()).collect(),
             cores: (0..size.cpus).map(|_| Mutex::default()).collect(),
             interrupts: (0..size.cpus).map(|_| AtomicBool::new(false)).collect(),
             tables: (0..size.spaces).map(table).collect(),
@@ -207,7 +208,7 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     type TagWords = [AtomicU64; WORDS];
     type Broadcaster = Self;
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Self> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Self> {
         &self.states[cpu.index()]
     }
     fn cpu(&self) -> CpuId {
@@ -277,7 +278,7 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
         self.size.broadcast.map(|_| self)
     }
     fn reclaim(&self, _space: NonNull<Space<Self>>) {}
-    fn relax(&self, waiting: &CpuSet<Self::CpuBits>) {
+    fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         panic!("nobody else runs, to answer for {waiting:?}");
     }
 }
@@ -326,7 +327,7 @@ impl<const WORDS: usize> System<WORDS> {
         let engine = Shootdown::new(Hardware::new(size));
         let spaces = (0..size.spaces as u64).map(|root| engine.space(Root(root))).collect();
         let system = Self { engine, spaces };
-        (0..size.cpus).for_each(|cpu| system.here(cpu).online());
+        (0..size.cpus).for_each(|cpu| system.pin(cpu).online());
         system
     }
 
@@ -334,15 +335,15 @@ impl<const WORDS: usize> System<WORDS> {
         self.engine.machine()
     }
 
-    pub(crate) fn here(&self, cpu: u32) -> Here<'_, Hardware<WORDS>> {
+    pub(crate) fn pin(&self, cpu: u32) -> PinnedCpu<'_, Hardware<WORDS>> {
         self.machine().current.store(cpu, Relaxed);
         // SAFETY: the one thread is that CPU now, and no token is in use in two places at a time.
-        unsafe { self.engine.here() }
+        unsafe { self.engine.pin() }
     }
 
     pub(crate) fn switch(&self, cpu: u32, space: usize) {
         // SAFETY: the spaces live as long as the machine, and do not move.
-        unsafe { self.here(cpu).switch(&self.spaces[space]) };
+        unsafe { self.pin(cpu).switch(&self.spaces[space]) };
     }
 
     /// Has something happen when the next such moment comes.
@@ -358,9 +359,9 @@ impl<const WORDS: usize> System<WORDS> {
             true => table.tables.fetch_add(1, Relaxed) + 1,
             false => table.freed_tables.load(Relaxed),
         };
-        let mut pending = self.here(cpu).flush(&self.spaces[space], extent);
+        let mut pending = self.pin(cpu).flush(&self.spaces[space], extent);
         self.answer_all();
-        self.here(cpu);
+        self.pin(cpu);
         pending.wait();
         table.freed.fetch_max(version, Relaxed);
         table.freed_tables.fetch_max(tables, Relaxed);
@@ -386,7 +387,7 @@ impl<const WORDS: usize> System<WORDS> {
     pub(crate) fn answer_all(&self) {
         for (cpu, interrupt) in (0..).zip(&self.machine().interrupts) {
             if interrupt.swap(false, Relaxed) {
-                self.here(cpu).answer();
+                self.pin(cpu).handle_flush_ipi();
             }
         }
     }

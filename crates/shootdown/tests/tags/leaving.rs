@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shootdown::{Extents, Reach};
+use shootdown::{ExtentSet, Reach};
 
 use crate::hardware::{Moment, Size, System};
 use crate::page;
@@ -14,7 +14,7 @@ type Ends = fn(&System<2>);
 
 fn flushed(system: &System<2>) {
     let space = &system.spaces[0];
-    let mut pending = system.here(0).flush(space, page().freeing_tables());
+    let mut pending = system.pin(0).flush(space, page().freeing_tables());
     if pending.poll() {
         system.free_tables(0);
     }
@@ -22,14 +22,14 @@ fn flushed(system: &System<2>) {
     std::mem::forget(pending);
 }
 
-fn tables() -> Extents {
-    let mut extents = Extents::new();
+fn tables() -> ExtentSet {
+    let mut extents = ExtentSet::new();
     extents.add(page().freeing_tables());
     extents
 }
 
 fn gathered(system: &System<2>) {
-    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
+    let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
     let horizon = pending.horizon();
     if pending.poll() && horizon.is_clear() {
         system.free_tables(0);
@@ -45,33 +45,33 @@ fn gathered_and_sent(system: &System<2>) {
 
 /// What the first flush did not clear, the second one does not take to be so: whoever is lazy then.
 fn gathered_before(system: &System<2>) {
-    gathered_before_it(system, || system.here(2).enter_lazy());
+    gathered_before_it(system, || system.pin(2).enter_lazy());
 }
 
 /// Nor if nobody but CPU 1 can walk them.
 fn gathered_before_others_left(system: &System<2>) {
-    gathered_before_it(system, || system.here(2).leave());
+    gathered_before_it(system, || system.pin(2).leave_space());
 }
 
 fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
     system.switch(2, 0);
-    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
-    let held_back = pending.horizon();
+    let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
+    let deferred = pending.horizon();
     pending.wait();
     goes();
-    let mut pages = Extents::new();
+    let mut pages = ExtentSet::new();
     pages.add(page());
-    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &pages);
+    let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &pages);
     let horizon = pending.horizon();
     pending.wait();
-    if horizon.cleared() >= held_back.flush() {
+    if horizon.cleared() >= deferred.flush() {
         system.free_tables(0);
     }
 }
 
-fn expelled(system: &System<2>) {
-    let mut pending = system.here(0).flush_gathered(&system.spaces[0], &tables());
-    pending.join(system.here(0).expel(&system.spaces[0]));
+fn walkers_flushed(system: &System<2>) {
+    let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
+    pending.join(system.pin(0).flush_walkers(&system.spaces[0]));
     if pending.poll() {
         system.free_tables(0);
     }
@@ -81,7 +81,7 @@ fn expelled(system: &System<2>) {
 #[test]
 fn who_is_leaving_under_a_number_that_is_gone_is_told_all_the_same() {
     for reach in [Reach::Everyone, Reach::Targets] {
-        let all = [flushed as Ends, gathered, expelled];
+        let all = [flushed as Ends, gathered, walkers_flushed];
         let sent = [gathered_and_sent as Ends, gathered_before, gathered_before_others_left];
         for ends in all.into_iter().chain(sent) {
             let size = Size { spaces: 100, broadcast: Some(reach), ..Size::SMALL };
@@ -128,7 +128,7 @@ fn what_was_cached_without_a_tag_is_gone_with_the_space() {
     system.unhook_tables(3);
     system.flush(0, 3, page().freeing_tables());
     system.free_tables(3);
-    system.here(3).leave();
+    system.pin(3).leave_space();
     system.speculate(3);
     assert_eq!(system.machine().freed_table_walks.load(Relaxed), 0);
 }

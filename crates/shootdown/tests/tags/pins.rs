@@ -1,6 +1,6 @@
 //! Numbers that devices use.
 
-use shootdown::{Batch, Extents, Machine as _, Reach, StaleWrites, Tag, Tagging};
+use shootdown::{Batch, ExtentSet, Machine as _, Reach, StaleWrites, Tag, Tagging};
 
 use crate::hardware::{Size, System};
 use crate::page;
@@ -23,7 +23,7 @@ fn run_out<const WORDS: usize>(system: &System<WORDS>) {
 #[test]
 fn pins_are_kept_and_leave_enough() {
     let system = System::<2>::new(SIZE);
-    let pin = |space: usize| system.here(0).pin_tag(&system.spaces[space]);
+    let pin = |space: usize| system.pin(0).pin_tag(&system.spaces[space]);
     let pinned: Vec<_> = (0..10).map(|space| pin(space).unwrap()).collect();
     assert_eq!(pin(10), None);
     // One that has its own already needs no other.
@@ -36,7 +36,7 @@ fn pins_are_kept_and_leave_enough() {
         }
         assert_eq!(pin(space), Some(tag));
     }
-    let unpin = |space: usize| system.here(0).unpin_tag(&system.spaces[space]);
+    let unpin = |space: usize| system.pin(0).unpin_tag(&system.spaces[space]);
     (0..10).for_each(unpin);
     assert_eq!(pin(10), None, "each was pinned twice");
     unpin(3);
@@ -52,11 +52,11 @@ fn unpinned_numbers_come_back() {
     let system = System::<2>::new(SIZE);
     for _ in 0..20 {
         for space in 0..10 {
-            system.here(1).pin_tag(&system.spaces[space]).expect("all are unpinned");
+            system.pin(1).pin_tag(&system.spaces[space]).expect("all are unpinned");
         }
         run_out(&system);
         for space in 0..10 {
-            system.here(2).unpin_tag(&system.spaces[space]);
+            system.pin(2).unpin_tag(&system.spaces[space]);
         }
         let before = system.total_stats();
         run_out(&system);
@@ -71,8 +71,8 @@ fn unpinned_numbers_come_back() {
 fn what_is_still_pinned_is_given_to_nobody() {
     let system = System::<2>::new(SIZE);
     let pinned: Vec<_> =
-        (0..10).map(|space| system.here(0).pin_tag(&system.spaces[space]).unwrap()).collect();
-    system.here(0).unpin_tag(&system.spaces[4]);
+        (0..10).map(|space| system.pin(0).pin_tag(&system.spaces[space]).unwrap()).collect();
+    system.pin(0).unpin_tag(&system.spaces[4]);
     let (mut got_unpinned, before) = (false, system.total_stats().rollovers);
     for space in (100..1000).cycle() {
         if system.total_stats().rollovers >= before + 3 {
@@ -89,7 +89,7 @@ fn what_is_still_pinned_is_given_to_nobody() {
 #[test]
 fn a_space_is_pinned_up_to_255_times() {
     let system = System::<2>::new(SIZE);
-    let tags: Vec<_> = (0..256).map(|_| system.here(0).pin_tag(&system.spaces[0])).collect();
+    let tags: Vec<_> = (0..256).map(|_| system.pin(0).pin_tag(&system.spaces[0])).collect();
     assert!(tags[0].is_some() && tags[..255].iter().all(|&tag| tag == tags[0]));
     assert_eq!(tags[255], None);
 }
@@ -104,7 +104,7 @@ fn who_cannot_tell_devices_pins_nothing() {
         (Tagging::PerCpu, Some(Reach::Everyone), 15),
     ] {
         let system = System::<2>::new(Size { tagging, broadcast, tags, ..SIZE });
-        assert_eq!(system.here(0).pin_tag(&system.spaces[0]), None);
+        assert_eq!(system.pin(0).pin_tag(&system.spaces[0]), None);
     }
 }
 
@@ -113,19 +113,19 @@ fn who_cannot_tell_devices_pins_nothing() {
 fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
     let system = System::<2>::new(SIZE);
     let space = &system.spaces[0];
-    system.here(0).pin_tag(space).unwrap();
+    system.pin(0).pin_tag(space).unwrap();
     let told = |is_gathered| {
         let before = system.total_stats().broadcasts_sent;
-        let here = system.here(0);
+        let pin = system.pin(0);
         if is_gathered {
-            let mut extents = Extents::new();
+            let mut extents = ExtentSet::new();
             extents.add(page());
-            here.flush_gathered(space, &extents).wait();
+            pin.flush_gathered(space, &extents).wait();
         } else {
             let mut batch: Batch<_, Vec<u64>> = Batch::new();
             let in_batch = batch.space(system.machine(), &space).unwrap();
-            in_batch.unmapped(&here, page(), StaleWrites::Impossible).wait();
-            batch.send(&here).wait();
+            in_batch.unmapped(&pin, page(), StaleWrites::Impossible).wait();
+            batch.send(&pin).wait();
         }
         assert_eq!(system.total_stats().interrupts_sent, 0);
         system.total_stats().broadcasts_sent - before
@@ -133,9 +133,9 @@ fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
     assert_eq!((told(true), told(false)), (1, 1), "nobody else is there");
     system.switch(0, 0);
     system.switch(1, 0);
-    system.here(1).enter_lazy();
+    system.pin(1).enter_lazy();
     assert_eq!((told(true), told(false)), (1, 1));
-    system.here(0).unpin_tag(space);
+    system.pin(0).unpin_tag(space);
     assert_eq!((told(true), told(false)), (0, 0));
 }
 
@@ -143,8 +143,8 @@ fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
 #[test]
 fn a_device_is_always_told() {
     let system = System::<2>::new(SIZE);
-    let tag = system.here(0).pin_tag(&system.spaces[0]).unwrap();
-    system.here(3);
+    let tag = system.pin(0).pin_tag(&system.spaces[0]).unwrap();
+    system.pin(3);
     // SAFETY: the space and its tables live as long as the machine.
     unsafe { system.machine().load(system.spaces[0].root(), tag, shootdown::Entries::Keep) };
     // With its flusher alone, with nobody, and with others that are present, lazy, or away.
@@ -162,11 +162,11 @@ fn a_device_is_always_told() {
     flush(1);
     system.switch(2, 0);
     flush(0);
-    system.here(2).enter_lazy();
+    system.pin(2).enter_lazy();
     flush(0);
-    system.here(2).leave();
+    system.pin(2).leave_space();
     flush(0);
-    system.here(0).unpin_tag(&system.spaces[0]);
+    system.pin(0).unpin_tag(&system.spaces[0]);
     let before = system.total_stats().broadcasts_sent;
     system.flush(0, 0, page());
     assert_eq!(system.total_stats().broadcasts_sent, before);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shootdown::{Extent, Extents, Reach, Tagging};
+use shootdown::{Extent, ExtentSet, Reach, Tagging};
 
 use crate::hardware::{Moment, Size, System};
 use crate::page;
@@ -19,12 +19,12 @@ const SIZES: [Size; 4] = [
 type Goes = fn(&System<2>, u32);
 
 const AWAY: [Goes; 4] = [
-    |system, cpu| system.here(cpu).enter_lazy(),
-    |system, cpu| system.here(cpu).leave(),
+    |system, cpu| system.pin(cpu).enter_lazy(),
+    |system, cpu| system.pin(cpu).leave_space(),
     |system, cpu| system.switch(cpu, 1),
     |system, cpu| {
-        system.here(cpu).offline();
-        system.here(cpu).online();
+        system.pin(cpu).offline();
+        system.pin(cpu).online();
     },
 ];
 
@@ -41,7 +41,7 @@ fn with_one_active_cpu_nobody_is_told() {
             (0..100).for_each(|_| system.flush(0, 0, page()));
             let stats = system.total_stats();
             assert_eq!((stats.broadcasts_sent, stats.interrupts_sent), (0, 0));
-            assert_eq!(stats.flushes_told_nobody, 100);
+            assert_eq!(stats.flushes_local, 100);
         }
     }
 }
@@ -55,7 +55,7 @@ fn wherever_the_one_active_cpu_is_nobody_is_told() {
             system.switch(cpu, 0);
             (0..5).for_each(|_| system.flush(cpu, 0, page()));
             system.touch(cpu);
-            system.here(cpu).enter_lazy();
+            system.pin(cpu).enter_lazy();
         }
         let stats = system.total_stats();
         assert_eq!((stats.broadcasts_sent, stats.interrupts_sent), (0, 0));
@@ -100,7 +100,7 @@ fn who_comes_back_drops_what_is_stale_exactly_once() {
 fn who_was_away_while_everyone_was_told_keeps_its_tag() {
     let system = System::<2>::new(Size::SMALL);
     (0..3).for_each(|cpu| system.switch(cpu, 0));
-    system.here(2).leave();
+    system.pin(2).leave_space();
     (0..100).for_each(|_| system.flush(0, 0, page()));
     assert_eq!(system.stats(0).broadcasts_sent, 100);
     let before = system.stats(2);
@@ -135,7 +135,7 @@ fn a_gap_is_mended_before_long() {
 fn who_is_overtaken_leaves_no_gap() {
     let system = Arc::new(System::<2>::new(Size::SMALL));
     (0..3).for_each(|cpu| system.switch(cpu, 0));
-    system.here(2).leave();
+    system.pin(2).leave_space();
     let overtaker = Arc::clone(&system);
     system.before_next(Moment::Choice, move || overtaker.flush(1, 0, Extent::whole()));
     system.flush(0, 0, page());
@@ -153,34 +153,34 @@ fn tables_are_not_cleared_by_what_is_not_complete() {
     let system = System::<2>::new(Size::SMALL);
     let space = &system.spaces[0];
     system.switch(2, 0);
-    system.here(2).enter_lazy();
-    let mut tables = Extents::new();
+    system.pin(2).enter_lazy();
+    let mut tables = ExtentSet::new();
     tables.add(page().freeing_tables());
-    let mut pages = Extents::new();
+    let mut pages = ExtentSet::new();
     pages.add(page());
 
     system.unhook_tables(0);
-    let mut pending = system.here(0).flush_gathered(space, &tables);
-    let held_back = pending.horizon();
+    let mut pending = system.pin(0).flush_gathered(space, &tables);
+    let deferred = pending.horizon();
     pending.wait();
-    assert!(!held_back.is_clear());
+    assert!(!deferred.is_clear());
     type Tells<'e> = fn(&'e System<2>) -> shootdown::Pending<'e, crate::hardware::Hardware<2>>;
     let tells: [Tells<'_>; 2] = [
-        |system| system.here(0).flush(&system.spaces[0], Extent::whole()),
-        |system| system.here(0).expel(&system.spaces[0]),
+        |system| system.pin(0).flush(&system.spaces[0], Extent::whole()),
+        |system| system.pin(0).flush_walkers(&system.spaces[0]),
     ];
     for tell in tells {
         system.switch(1, 0);
         let mut telling = tell(&system);
-        let mut pending = system.here(3).flush_gathered(space, &pages);
+        let mut pending = system.pin(3).flush_gathered(space, &pages);
         let horizon = pending.horizon();
         pending.wait();
-        if horizon.cleared() >= held_back.flush() {
+        if horizon.cleared() >= deferred.flush() {
             system.free_tables(0);
         }
         system.speculate(2);
         assert_eq!(system.machine().freed_table_walks.load(Relaxed), 0);
-        system.here(0);
+        system.pin(0);
         telling.wait();
     }
 }

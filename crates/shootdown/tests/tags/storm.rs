@@ -44,22 +44,22 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
                 *current = Some(space);
             }
             16..=18 => {
-                system.here(cpu).enter_lazy();
+                system.pin(cpu).enter_lazy();
                 *current = None;
             }
             19 => {
-                system.here(cpu).leave();
+                system.pin(cpu).leave_space();
                 *current = None;
             }
             20 => {
-                system.here(cpu).offline();
+                system.pin(cpu).offline();
                 // Others go on without it.
                 for other in (0..size.cpus).filter(|&other| other != cpu).take(2) {
                     let space = random.below(size.spaces as u64) as usize;
                     system.switch(other, space);
                     used[other as usize] = Some(space);
                 }
-                system.here(cpu).online();
+                system.pin(cpu).online();
                 onlines[cpu as usize] += 1;
                 used[cpu as usize] = None;
             }
@@ -74,7 +74,7 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
                 system.flush(cpu, space, extent);
             }
             26 => {
-                system.here(cpu).trim_roster(&system.spaces[recent[0]]);
+                system.pin(cpu).trim_cpumask(&system.spaces[recent[0]]);
             }
             27 => system.speculate(cpu),
             _ if current.is_some() => system.touch(cpu),
@@ -200,7 +200,7 @@ fn who_does_not_switch_keeps_its_tag() {
     let system = System::<2>::new(Size { spaces: 1000, ..Size::SMALL });
     system.switch(0, 0);
     system.switch(1, 1);
-    system.here(1).enter_lazy();
+    system.pin(1).enter_lazy();
     let tags = [0, 1].map(|cpu| system.tag(cpu));
     for space in 2..1000 {
         system.switch(2, space);
@@ -228,14 +228,14 @@ fn a_number_from_before_a_cpu_went_offline_is_anybodys() {
     system.switch(1, 0);
     let old = system.tag(1);
     roll_over(0);
-    system.here(1).offline();
+    system.pin(1).offline();
     roll_over(0);
     // Until somebody has the number; the machine fails if it is two that do.
     let heir = (100..).find(|&space| {
         system.switch(2, space);
         system.tag(2) == old
     });
-    system.here(1).online();
+    system.pin(1).online();
     roll_over(0);
     system.switch(3, 0);
     system.switch(3, heir.unwrap());

@@ -135,7 +135,7 @@ impl Machine {
         if tlb.entries > 1 << 20 || tlb.large_entries > 1 << 12 || tlb.upper_entries > 1 << 12 {
             return impossible("its TLB is too large".to_owned(), "at most 1048576 entries");
         }
-        self.check_telling()?;
+        self.check_notify_methods()?;
         let needed = [self.kernel.timeslice, self.cache.pause, self.kernel.fault];
         if needed.contains(&Time::ZERO) {
             return impossible(
@@ -147,7 +147,7 @@ impl Machine {
     }
 
     /// Whether tags are such that they can be taken, and can be named to others.
-    fn check_telling(&self) -> Result<(), MachineError> {
+    fn check_notify_methods(&self) -> Result<(), MachineError> {
         let tags = self.tlb.tags;
         if tags > usize::from(u16::MAX) {
             return impossible(

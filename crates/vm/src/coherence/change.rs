@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use shootdown::{Extent, Extents, Here, Machine, PageSize, Pending, Space};
+use shootdown::{Extent, ExtentSet, Machine, PageSize, Pending, PinnedCpu, Space};
 
 /// Translations that no CPU may use any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Change {
     /// The addresses from the first to the last; `None` for the whole space.
     pub range: Option<Range<u64>>,
     /// The changed addresses among them, as the engine takes them.
-    pub extents: Extents,
+    pub extents: ExtentSet,
     /// The size of the smallest page that was changed.
     pub page_size: PageSize,
     /// What is freed after the flush.
@@ -78,29 +78,29 @@ impl Change {
     }
 
     fn of(range: Option<Range<u64>>, extent: Extent, freed: Freed, cause: Cause) -> Self {
-        let mut extents = Extents::new();
+        let mut extents = ExtentSet::new();
         extents.add(if freed == Freed::Tables { extent.freeing_tables() } else { extent });
         Self { range, extents, page_size: PageSize::SIZE_4K, freed, resizes: false, cause }
     }
 
-    /// Flushes the change with the engine: [`Here::flush_gathered`], or [`Here::flush_for_resize`]
+    /// Flushes the change with the engine: [`PinnedCpu::flush_gathered`], or [`PinnedCpu::flush_for_resize`]
     /// where the change [resizes](Self::resizes) and the machine does not
     /// [tolerate both sizes](Machine::tolerates_mixed_sizes).
     pub fn flush_by_engine<'e, M: Machine>(
         &self,
         machine: &M,
-        here: &Here<'e, M>,
+        pin: &PinnedCpu<'e, M>,
         space: &Space<M>,
     ) -> Pending<'e, M> {
         let [first, rest @ ..] = self.extents.as_slice() else {
-            return here.flush_gathered(space, &self.extents);
+            return pin.flush_gathered(space, &self.extents);
         };
         if !self.resizes || machine.tolerates_mixed_sizes() {
-            return here.flush_gathered(space, &self.extents);
+            return pin.flush_gathered(space, &self.extents);
         }
-        let mut pending = here.flush_for_resize(space, *first);
+        let mut pending = pin.flush_for_resize(space, *first);
         for &extent in rest {
-            pending.join(here.flush_for_resize(space, extent));
+            pending.join(pin.flush_for_resize(space, extent));
         }
         pending
     }

@@ -7,7 +7,7 @@ use shootdown::Root;
 
 use crate::coherence::{Defer, Lifetimes};
 use crate::deferred::tables::HeldStats;
-use crate::deferred::unmaps::{Lot, Marked, Removed};
+use crate::deferred::unmaps::{DeferredUnmap, Marked, Removed};
 use crate::mappings::Mappings;
 use crate::platform::{Frame, Platform, Work};
 use crate::system::System;
@@ -17,7 +17,7 @@ impl<S: System> Vm<S> {
     /// Frees unmaps whose flush every CPU has come to by itself, up to the oldest that is not
     /// complete.
     pub(crate) fn free_completed(&self) {
-        let is_complete = |lot: &Lot<S>| self.coherence.is_complete(&lot.flush);
+        let is_complete = |lot: &DeferredUnmap<S>| self.coherence.is_complete(&lot.flush);
         self.free_lots(self.deferred.take(is_complete));
     }
 
@@ -26,9 +26,9 @@ impl<S: System> Vm<S> {
         self.free_lots(self.deferred.take(|_| true))
     }
 
-    fn free_lots(&self, lots: Vec<Lot<S>>) -> usize {
+    fn free_lots(&self, lots: Vec<DeferredUnmap<S>>) -> usize {
         let count = lots.len();
-        for Lot { space, range, flush, removed } in lots {
+        for DeferredUnmap { space, range, flush, removed } in lots {
             self.coherence.complete(flush);
             self.free_tables(self.free_pages(&space, removed));
             space.deferred.remove(&range);

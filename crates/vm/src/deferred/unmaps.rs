@@ -20,14 +20,14 @@ use crate::system::{Deferred, SpinMutex, System};
 
 /// The deferred unmaps of all spaces, oldest first.
 pub(crate) struct DeferredUnmaps<S: System> {
-    lots: SpinMutex<S, VecDeque<Lot<S>>>,
+    lots: SpinMutex<S, VecDeque<DeferredUnmap<S>>>,
     /// The length of the queue, to skip its lock while it is empty. A reader that misses an unmap
     /// which was just added finds it the next time.
     count: AtomicUsize,
 }
 
 /// One unmap.
-pub(crate) struct Lot<S: System> {
+pub(crate) struct DeferredUnmap<S: System> {
     /// The space, which may have ended.
     pub(crate) space: Arc<Mappings<S>>,
     pub(crate) range: Range<u64>,
@@ -50,12 +50,15 @@ impl<S: System> DeferredUnmaps<S> {
     ) {
         space.deferred.insert(&range);
         let mut lots = self.lots.lock();
-        lots.push_back(Lot { space: Arc::clone(space), range, flush, removed });
+        lots.push_back(DeferredUnmap { space: Arc::clone(space), range, flush, removed });
         self.count.store(lots.len(), Relaxed);
     }
 
     /// Takes the oldest unmaps out, as long as `is_wanted` holds.
-    pub(crate) fn take(&self, mut is_wanted: impl FnMut(&Lot<S>) -> bool) -> Vec<Lot<S>> {
+    pub(crate) fn take(
+        &self,
+        mut is_wanted: impl FnMut(&DeferredUnmap<S>) -> bool,
+    ) -> Vec<DeferredUnmap<S>> {
         if self.count.load(Relaxed) == 0 {
             return Vec::new();
         }

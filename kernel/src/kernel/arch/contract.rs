@@ -181,7 +181,7 @@ pub(crate) unsafe trait Architecture {
     /// A turn of a loop that waits for another CPU. An emulator that runs one CPU at a time gives
     /// the turn to another, if it is told by the right instruction.
     #[inline]
-    fn relax() {
+    fn spin_hint() {
         core::hint::spin_loop();
     }
 

@@ -6,7 +6,7 @@
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shootdown::{Cpu, CpuId, CpuSet, Here, Root, Shootdown, Space};
+use shootdown::{CpuId, CpuSet, CpuState, PinnedCpu, Root, Shootdown, Space};
 use shootdown_hw::{Bare, Kernel, Processor as _};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
@@ -19,7 +19,7 @@ pub(crate) type Machine = Bare<FaultyKernel>;
 /// Where the trials' kernel keeps things.
 #[derive(Debug)]
 pub(crate) struct FaultyKernel {
-    cpus: &'static [Cpu<Bare<Self>>],
+    cpus: &'static [CpuState<Bare<Self>>],
 }
 
 /// Flush interrupts sent, one for each target.
@@ -31,7 +31,7 @@ unsafe impl Kernel for FaultyKernel {
     type Processor = Faulty<<Arch as Architecture>::Processor>;
     type CpuBits = [u64; 1];
 
-    fn state(&self, cpu: CpuId) -> &Cpu<Bare<Self>> {
+    fn state(&self, cpu: CpuId) -> &CpuState<Bare<Self>> {
         &self.cpus[cpu.index()]
     }
     fn cpu(&self) -> CpuId {
@@ -44,8 +44,8 @@ unsafe impl Kernel for FaultyKernel {
         SENT.fetch_add(cpus.len() as u64, Ordering::Relaxed);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
-    fn relax(&self, _: &CpuSet<Self::CpuBits>) {
-        Arch::relax();
+    fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
+        Arch::spin_hint();
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
         // Nothing of a trial is used again.
@@ -56,7 +56,7 @@ static ENGINE: Once<Shootdown<Machine>> = Once::new();
 
 /// Makes the engine, on the first CPU.
 pub(crate) fn make(memory: &mut BootMemory, cpus: u32) {
-    let cpus = memory.keep(cpus as usize, |_| Cpu::new());
+    let cpus = memory.keep(cpus as usize, |_| CpuState::new());
     let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
     ENGINE.publish(&memory.keep(1, machine)[0]);
 }
@@ -76,10 +76,10 @@ pub(crate) fn has_tags() -> bool {
 }
 
 /// Calls `f` with the token of this CPU, interrupts masked.
-pub(crate) fn here<R>(f: impl FnOnce(&Here<'static, Machine>) -> R) -> R {
+pub(crate) fn pin<R>(f: impl FnOnce(&PinnedCpu<'static, Machine>) -> R) -> R {
     // SAFETY: interrupts are masked, and nothing moves this thread to another CPU; handlers that
     // cannot be masked end the run.
-    masked(|| f(&unsafe { engine().here() }))
+    masked(|| f(&unsafe { engine().pin() }))
 }
 
 /// How often another CPU has been disturbed for a flush: interrupts sent, and broadcasts of the CPU

@@ -144,7 +144,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         fn flush_ceiling() -> usize;
         fn flush_costs() -> FlushCosts;
         fn traps_stale_writes() -> bool;
-        fn relax();
+        fn spin_hint();
     }
 
     fn tag_count(&self) -> usize {

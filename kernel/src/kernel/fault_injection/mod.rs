@@ -16,7 +16,7 @@ mod storms;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use shootdown::Here;
+use shootdown::PinnedCpu;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Status, set_interrupt_handler};
 use crate::kernel::boot_memory::BootMemory;
@@ -44,10 +44,10 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
     }
     set_interrupt_handler(|interrupt| {
         if interrupt == Interrupt::Flush {
-            engine::here(Here::answer);
+            engine::pin(PinnedCpu::handle_flush_ipi);
         }
     });
-    engine::here(Here::online);
+    engine::pin(PinnedCpu::online);
     user::wait_until(|| ONLINE.load(Ordering::Acquire) == cpus - 1);
     let mut wrong = 0;
     for scenario in SCENARIOS {
@@ -56,7 +56,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
         };
         run(Fault::None, Visibility::Seen);
         for &(fault, visible) in scenario.faults {
-            run(fault, visible.here());
+            run(fault, visible.pin());
         }
     }
     storms::run(memory, cpus, load.rounds);
@@ -74,7 +74,7 @@ pub(crate) fn run_on_other(cpu: u32) {
     let mut last_storm = if let Some(turn) = off::was_at(cpu) {
         storms::come_back(cpu, turn)
     } else {
-        engine::here(Here::online);
+        engine::pin(PinnedCpu::online);
         ONLINE.fetch_add(1, Ordering::AcqRel);
         0
     };

@@ -5,12 +5,12 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use shootdown::Here;
+use shootdown::PinnedCpu;
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::counts::CPUS_MAX;
-use crate::kernel::fault_injection::engine::here;
+use crate::kernel::fault_injection::engine::pin;
 
 /// What a CPU that is off was at, from 1. Released by it, as the last thing that it does, and
 /// acquired by who starts it again: it is not needed by anybody then.
@@ -30,7 +30,7 @@ pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
 
 /// Switches the calling CPU off, which is at this turn of a storm.
 pub(crate) fn switch_off(turn: u64) -> ! {
-    here(Here::offline);
+    pin(PinnedCpu::offline);
     OFF[Arch::cpu() as usize].store(turn + 1, Ordering::Release);
     Arch::switch_off()
 }

@@ -9,7 +9,7 @@ use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protec
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::boot_memory::{BootMemory, entry, set_entry};
-use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, here};
+use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, pin};
 use crate::kernel::fault_injection::fault::{
     self,
     Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
@@ -50,7 +50,7 @@ pub(crate) struct Visible {
 
 impl Visible {
     /// On the machine that runs this.
-    pub(crate) fn here(&self) -> Visibility {
+    pub(crate) fn pin(&self) -> Visibility {
         match Arch::NAME {
             "x86_64" if has_tags() => self.x86_64_pcid,
             "x86_64" => self.x86_64,
@@ -192,7 +192,7 @@ impl Scene {
     /// As every kernel does after it has changed a page table.
     fn flush(&self, extent: Extent) {
         engine().machine().processor().publish();
-        here(|here| here.flush(self.space, extent)).wait();
+        pin(|pin| pin.flush(self.space, extent)).wait();
     }
 
     /// The page is another one from now on, by the rules: nothing is mapped in between.

@@ -7,12 +7,12 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use shootdown::{Extent, Here, Space};
+use shootdown::{Extent, PinnedCpu, Space};
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
-use crate::kernel::fault_injection::engine::{Machine, here};
+use crate::kernel::fault_injection::engine::{Machine, pin};
 use crate::kernel::fault_injection::off;
 use crate::kernel::fault_injection::scenarios::empty_space;
 use crate::kernel::fault_injection::user::wait_until;
@@ -85,7 +85,7 @@ pub(crate) fn take_part(last: u64) -> u64 {
 /// the storm that it has been through.
 pub(crate) fn come_back(cpu: u32, turn: u64) -> u64 {
     let number = STORM.load(Ordering::Acquire);
-    here(Here::online);
+    pin(PinnedCpu::online);
     weather(number, cpu, turn + 1);
     number
 }
@@ -98,13 +98,13 @@ fn weather(number: u64, cpu: u32, first_turn: u64) {
         switch(space);
         round(space, cpu, turn);
     }
-    here(Here::leave);
+    pin(PinnedCpu::leave_space);
     THROUGH.fetch_add(1, Ordering::AcqRel);
 }
 
 fn switch(space: &'static Space<Machine>) {
     // SAFETY: spaces of scenarios stay, and their roots are theirs. The CPU is online.
-    here(|here| unsafe { here.switch(space) });
+    pin(|pin| unsafe { pin.switch(space) });
 }
 
 fn page(cpu: u32) -> Extent {
@@ -114,16 +114,16 @@ fn page(cpu: u32) -> Extent {
 /// Waits with interrupts masked, while the others wait for it.
 fn flush_masked(space: &'static Space<Machine>, cpu: u32, _: u64) {
     assert!(Arch::interrupts_masked());
-    here(|here| here.flush(space, page(cpu))).wait();
+    pin(|pin| pin.flush(space, page(cpu))).wait();
 }
 
 /// Begins a second flush before it waits for the first, and of all the kernel.
 fn flush_several(space: &'static Space<Machine>, cpu: u32, turn: u64) {
-    let mut first = here(|here| here.flush(space, page(cpu)));
-    let second = here(|here| here.flush(space, Extent::whole()));
+    let mut first = pin(|pin| pin.flush(space, page(cpu)));
+    let second = pin(|pin| pin.flush(space, Extent::whole()));
     first.join(second);
     if turn.is_multiple_of(16) {
-        first.join(here(|here| here.flush_kernel(Extent::whole())));
+        first.join(pin(|pin| pin.flush_kernel(Extent::whole())));
     }
     // Some wait where they can be interrupted.
     if cpu.is_multiple_of(2) {
@@ -138,10 +138,10 @@ fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     if cpu.is_multiple_of(2) || turn.is_multiple_of(8) {
         return flush_masked(space, cpu, turn);
     }
-    here(Here::offline);
+    pin(PinnedCpu::offline);
     // For as long as a flush takes, and it is not waited for.
-    (0..50).for_each(|_| Arch::relax());
-    here(Here::online);
+    (0..50).for_each(|_| Arch::spin_hint());
+    pin(PinnedCpu::online);
 }
 
 /// Odd ones are switched off now and then, and the first starts them again.

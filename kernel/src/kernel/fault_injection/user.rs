@@ -4,11 +4,11 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use shootdown::{Here, Space};
+use shootdown::{PinnedCpu, Space};
 use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::kernel::fault_injection::engine::{Machine, here};
+use crate::kernel::fault_injection::engine::{Machine, pin};
 use crate::kernel::sync::Mutex;
 
 /// The CPU that carries out orders.
@@ -83,9 +83,9 @@ fn carry_out(order: Order) -> Found {
         Order::KeepReading(address) => return keep(Task::ReadWhile, address),
         Order::KeepWriting(address) => return keep(Task::WriteOften, address),
         // SAFETY: spaces of scenarios stay, and their roots are theirs.
-        Order::Run(space) => here(|here| unsafe { here.switch(space) }),
-        Order::Idle => here(Here::enter_lazy),
-        Order::Leave => here(Here::leave),
+        Order::Run(space) => pin(|pin| unsafe { pin.switch(space) }),
+        Order::Idle => pin(PinnedCpu::enter_lazy),
+        Order::Leave => pin(PinnedCpu::leave_space),
     }
     Found::Word(0)
 }
@@ -99,7 +99,7 @@ fn keep(task: Task, address: usize) -> Found {
         if is_last {
             return found;
         }
-        Arch::relax();
+        Arch::spin_hint();
     }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
     while !is_so() {
         assert!(Arch::now_ns() - start_ns < PATIENCE_NS, "the other CPU does not answer");
         Arch::unmask_interrupts();
-        Arch::relax();
+        Arch::spin_hint();
         Arch::mask_interrupts();
     }
 }

@@ -126,7 +126,7 @@ impl Queues {
     /// Interrupts a CPU that idles, so that it looks at its queue.
     pub(super) fn kick(&mut self, target: u32) {
         if target != Arch::cpu() && self.of(target).current.is_none() {
-            counts::here().wake_interrupts_sent.add(1);
+            counts::pin().wake_interrupts_sent.add(1);
             Arch::send(&mut [target].into_iter(), Interrupt::Wake);
         }
     }
@@ -214,10 +214,10 @@ impl Queues {
             let thread = self.thread_mut(id);
             thread.state = State::Running;
             if core::mem::replace(&mut thread.cpu, cpu) != cpu {
-                counts::here().migrations.add(1);
+                counts::pin().migrations.add(1);
             }
         }
-        counts::here().switches.add(1);
+        counts::pin().switches.add(1);
         let per_cpu = self.of(cpu);
         per_cpu.current = next;
         per_cpu.slice_ends_ns = Arch::now_ns() + slice_ns;

@@ -26,7 +26,7 @@ unsafe impl RawMutex for SpinLock {
         while !self.try_lock() {
             // Its line stays shared meanwhile.
             while self.0.load(Ordering::Relaxed) {
-                Arch::relax();
+                Arch::spin_hint();
             }
         }
     }

@@ -11,14 +11,14 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use shootdown::{Extent, Here, Lifetime, Quarantine, Root, Shootdown, Space, Word};
+use shootdown::{Extent, Lifetime, PinnedCpu, Quarantine, Root, Shootdown, Space, Word};
 
 use self::bag::Bag;
 use super::hostile::{COUNTED, HANDOFF, Hostile, SHOOT, covers};
 use super::{Config, Op, Programs};
+use crate::flush_scope::{FlushScope, Use};
 use crate::hardware::{Entry, Outdated, PAGES, SLOTS};
 use crate::sometimes::Sometimes;
-use crate::telling::{Told, Use};
 use crate::world::{
     CheckWord, KernelTable, Outcome, PageTables, Setting, System, World, run, with_world,
 };
@@ -112,7 +112,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let kernel = Self { engine, spaces, pages, programs: ops, current };
         for cpu in 0..config.cpus {
             world.as_cpu(cpu, || {
-                kernel.pinned(Here::online);
+                kernel.pinned(PinnedCpu::online);
                 world.set_online(true);
             });
         }
@@ -120,12 +120,12 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     }
 
     /// Does something with the interrupt masked.
-    fn pinned<'k, R>(&'k self, f: impl FnOnce(&Here<'k, Hostile<LIFETIME, WORDS>>) -> R) -> R {
+    fn pinned<'k, R>(&'k self, f: impl FnOnce(&PinnedCpu<'k, Hostile<LIFETIME, WORDS>>) -> R) -> R {
         with_world(|world| {
             world.mask();
             // SAFETY: a CPU does not change while a program runs on it, and the interrupt is
             // masked.
-            let result = f(&unsafe { self.engine.here() });
+            let result = f(&unsafe { self.engine.pin() });
             world.unmask();
             result
         })
@@ -135,8 +135,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         with_world(|world| world.say_op(|| op.story()));
         match op {
             Op::Run(space) => self.run_space(space),
-            Op::Idle => self.stop_using(Here::enter_lazy),
-            Op::Leave => self.stop_using(Here::leave),
+            Op::Idle => self.stop_using(PinnedCpu::enter_lazy),
+            Op::Leave => self.stop_using(PinnedCpu::leave_space),
             Op::Unmap(space, page) => drop(self.unmap(space, page)),
             Op::UnmapMasked(space, page) => drop(self.pinned(|_| self.unmap(space, page))),
             Op::Map(space, page) => self.map(space, page),
@@ -152,8 +152,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             Op::UnmapLarge(space, slot) => self.unmap_large(space, slot),
             Op::UnmapJoined(space, page) => self.unmap_joined([space, space ^ 1], page),
             Op::ReclaimBoth(space, page) => self.reclaim(&[space, space ^ 1], page),
-            Op::Expel(space) => self.expel(space, Bag::default()),
-            Op::TrimRoster(space) => self.trim_roster(space),
+            Op::FlushWalkers(space) => self.flush_walkers(space, Bag::default()),
+            Op::TrimCpumask(space) => self.trim_cpumask(space),
             Op::Pin(space) => self.pin(space),
             Op::Reap => self.reap(),
             Op::UnmapKernel(page) => self.unmap_kernel(page),
@@ -176,10 +176,10 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     fn run_space(&self, space: usize) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         let rollovers = self.rollovers();
-        self.pinned(|here| {
+        self.pinned(|pin| {
             with_world(|world| world.uses(Use::Switching));
             // SAFETY: spaces live as long as the run, and their tables until they are reclaimed.
-            unsafe { here.switch(own) };
+            unsafe { pin.switch(own) };
             with_world(|world| world.uses(Use::Of(tables.root())));
         });
         with_world(|world| {
@@ -196,13 +196,13 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         self.engine.cpu(Hostile::<LIFETIME, WORDS>::id(cpu)).stats().rollovers
     }
 
-    fn stop_using<'k>(&'k self, stop: impl FnOnce(&Here<'k, Hostile<LIFETIME, WORDS>>)) {
-        self.pinned(|here| {
+    fn stop_using<'k>(&'k self, stop: impl FnOnce(&PinnedCpu<'k, Hostile<LIFETIME, WORDS>>)) {
+        self.pinned(|pin| {
             let idles = self.current[with_world(World::cpu)].get().is_none();
             if !idles {
                 with_world(|world| world.uses(Use::Switching));
             }
-            stop(here);
+            stop(pin);
             with_world(|world| world.uses(Use::None));
         });
         self.change_thread(None);
@@ -224,24 +224,24 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// Flushes what has just been changed, waits, and relies on that.
     fn flush(&self, space: usize, extent: Extent, outdated: Outdated) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
-        let told = if extent.frees_tables() { Told::Tables } else { Told::Pages };
+        let scope = if extent.frees_tables() { FlushScope::Tables } else { FlushScope::Pages };
         with_world(|world| {
-            let flush = || self.pinned(|here| here.flush(own, extent)).wait();
-            world.flushing(tables.root(), told, flush);
+            let flush = || self.pinned(|pin| pin.flush(own, extent)).wait();
+            world.flushing(tables.root(), scope, flush);
             world.flush_is_done(outdated);
         });
     }
 
     /// Relies on nobody using what somebody else has taken away: what was outdated when that was
     /// found gone.
-    fn settle(&self, space: usize, extent: Extent, outdated: Outdated) {
+    fn flush_if_batched(&self, space: usize, extent: Extent, outdated: Outdated) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         with_world(|world| {
-            if own.is_held_back(self.engine.machine()) {
+            if own.is_batched(self.engine.machine()) {
                 world.reach(Sometimes::Settled);
             }
-            let settle = || self.pinned(|here| here.settle(own, extent)).wait();
-            world.flushing(tables.root(), Told::Pages, settle);
+            let flush = || self.pinned(|pin| pin.flush_if_batched(own, extent)).wait();
+            world.flushing(tables.root(), FlushScope::Pages, flush);
             world.flush_is_done(outdated);
         });
     }
@@ -262,7 +262,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         let is_alone = flight.is_alone();
         with_world(|world| world.see(u64::from(is_alone)));
         if is_alone {
-            self.settle(space, page(number), outdated);
+            self.flush_if_batched(space, page(number), outdated);
         }
         None
     }
@@ -298,7 +298,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     fn unmap_kernel(&self, number: usize) {
         let entry = self.pages.swap(number, Entry::EMPTY);
         if entry.is_present() {
-            self.pinned(|here| here.flush_kernel(page(number))).wait();
+            self.pinned(|pin| pin.flush_kernel(page(number))).wait();
             with_world(|world| world.reuse_kernel_frame(entry.target()));
         }
     }
@@ -315,21 +315,21 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
             self.engine.machine().retires(tables.root(), world.cpu());
         });
         // SAFETY: no program switches to a space that it has retired.
-        let retiring = self.pinned(|here| unsafe { here.retire(NonNull::from(space)) });
+        let retiring = self.pinned(|pin| unsafe { pin.retire(NonNull::from(space)) });
         retiring.wait();
     }
 
     /// Has other CPUs let go of dead spaces.
     fn reap(&self) {
         let before = self.engine.machine().freed();
-        self.pinned(Here::reap).wait();
+        self.pinned(PinnedCpu::reap).wait();
         if self.engine.machine().freed() > before {
             with_world(|world| world.reach(Sometimes::Reaped));
         }
     }
 
-    fn trim_roster(&self, space: usize) {
-        if self.pinned(|here| here.trim_roster(&self.spaces[space].space)) {
+    fn trim_cpumask(&self, space: usize) {
+        if self.pinned(|pin| pin.trim_cpumask(&self.spaces[space].space)) {
             with_world(|world| world.reach(Sometimes::TrimmedRoster));
         }
     }
@@ -337,26 +337,26 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
     /// A device uses a space, by a tag that does not change meanwhile.
     fn pin(&self, space: usize) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
-        let Some(tag) = self.pinned(|here| here.pin_tag(own)) else { return };
+        let Some(tag) = self.pinned(|pin| pin.pin_tag(own)) else { return };
         with_world(|world| {
             if world.attach_device(tables.root(), tag.0) {
                 world.reach(Sometimes::PinnedForDevice);
                 world.detach_device();
             }
         });
-        self.pinned(|here| here.unpin_tag(own));
+        self.pinned(|pin| pin.unpin_tag(own));
     }
 
     fn go_offline_and_come_back(&self) {
-        self.pinned(|here| {
+        self.pinned(|pin| {
             with_world(|world| {
                 world.set_online(false);
                 world.uses(Use::Switching);
-                here.offline();
+                pin.offline();
                 world.uses(Use::None);
             });
             self.change_thread(None);
-            here.online();
+            pin.online();
             with_world(|world| world.set_online(true));
         });
     }
@@ -434,7 +434,7 @@ impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WOR
             (stats.caught_up_from_log, Sometimes::CaughtUpFromLog),
             (stats.switches_without_flush, Sometimes::KeptItsTag),
             (stats.answers, Sometimes::Answered),
-            (stats.flushes_told_nobody, Sometimes::ToldNobody),
+            (stats.flushes_local, Sometimes::ToldNobody),
             (stats.rings_coalesced, Sometimes::Coalesced),
             (stats.skipped_lazy, Sometimes::SkippedLazy),
             (stats.broadcasts_sent, Sometimes::Broadcast),
@@ -443,6 +443,6 @@ impl<const LIFETIME: u8, const WORDS: usize> System for Kernel<'_, LIFETIME, WOR
         with_world(|world| reached.for_each(|(_, what)| world.reach(what)));
     }
     fn interrupt(&self, _: usize) {
-        self.pinned(Here::answer);
+        self.pinned(PinnedCpu::handle_flush_ipi);
     }
 }

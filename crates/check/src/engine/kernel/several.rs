@@ -4,9 +4,9 @@ use shootdown::{Batch, Space, StaleWrites};
 
 use super::bag::{Bag, Freed};
 use super::{Flight, Kernel, KernelSpace, page};
+use crate::flush_scope::FlushScope;
 use crate::hardware::Entry;
 use crate::sometimes::Sometimes;
-use crate::telling::Told;
 use crate::world::with_world;
 
 impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
@@ -23,11 +23,11 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
             }
             let unmapped = || {
                 let stale_writes = StaleWrites::Possible;
-                self.pinned(|here| in_batch.unmapped(here, page(number), stale_writes)).wait();
+                self.pinned(|pin| in_batch.unmapped(pin, page(number), stale_writes)).wait();
             };
             let frame = entry.target();
             with_world(|world| {
-                world.flushing(tables.root(), Told::Pages, unmapped);
+                world.flushing(tables.root(), FlushScope::Pages, unmapped);
                 // Its entry did not say that it was written.
                 world.write_out(frame, false);
             });
@@ -35,10 +35,10 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
             taken += 1;
         }
         if taken == 0 {
-            return drop(self.pinned(|here| batch.send(here)));
+            return drop(self.pinned(|pin| batch.send(pin)));
         }
-        let send = || self.pinned(|here| batch.send(here)).wait();
-        let bag = self.flushing_all(spaces, Told::Pages, send);
+        let send = || self.pinned(|pin| batch.send(pin)).wait();
+        let bag = self.flushing_all(spaces, FlushScope::Pages, send);
         if taken == 2 {
             with_world(|world| world.reach(Sometimes::BatchedTwoSpaces));
         }
@@ -61,7 +61,7 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let mut bag = Bag::default();
         bag.extend([Freed::Page { space: spaces[0], number, frame: first.target() }]);
         let flush = || {
-            let mut pending = self.pinned(|here| here.flush(&one.space, page(number)));
+            let mut pending = self.pinned(|pin| pin.flush(&one.space, page(number)));
             let is_done = pending.poll();
             with_world(|world| world.see(u64::from(is_done)));
             let second = take(other);
@@ -72,11 +72,11 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
                 if !is_done {
                     with_world(|world| world.reach(Sometimes::JoinedUnfinished));
                 }
-                pending.join(self.pinned(|here| here.flush(&other.space, page(number))));
+                pending.join(self.pinned(|pin| pin.flush(&other.space, page(number))));
             }
             pending.wait();
         };
-        self.flushing_all(&spaces, Told::Pages, flush);
+        self.flushing_all(&spaces, FlushScope::Pages, flush);
         with_world(|world| {
             world.flush_is_done(first_outdated);
             if let Some(outdated) = second_outdated {
@@ -87,15 +87,15 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
     }
 
     /// Flushes several spaces, as far as it is looked at who is interrupted.
-    fn flushing_all<R>(&self, spaces: &[usize], told: Told, flush: impl FnOnce() -> R) -> R {
+    fn flushing_all<R>(&self, spaces: &[usize], scope: FlushScope, flush: impl FnOnce() -> R) -> R {
         let Some((&first, rest)) = spaces.split_first() else { return flush() };
         let root = self.spaces[first].tables.root();
         match rest {
-            [] => with_world(|world| world.flushing(root, told, flush)),
+            [] => with_world(|world| world.flushing(root, scope, flush)),
             [second, ..] => {
                 let second = self.spaces[*second].tables.root();
                 with_world(|world| {
-                    world.flushing(root, told, || world.flushing(second, told, flush))
+                    world.flushing(root, scope, || world.flushing(second, scope, flush))
                 })
             }
         }

@@ -5,9 +5,9 @@ use shootdown::{Extent, Gather, PageSize};
 use super::super::hostile::covers;
 use super::bag::{Bag, Freed};
 use super::{Flight, Kernel, KernelSpace};
+use crate::flush_scope::FlushScope;
 use crate::hardware::{Entry, PAGES};
 use crate::sometimes::Sometimes;
-use crate::telling::Told;
 use crate::world::with_world;
 
 /// The size of what an entry of a root maps.
@@ -54,9 +54,9 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let extents = *gather.extents();
         let is_gathered = |it| extents.as_slice().iter().any(|&extent| covers(extent, it));
         let outdated = with_world(|world| world.outdated(tables.root(), is_gathered));
-        let send = || self.pinned(|here| gather.send(here, own)).wait();
+        let send = || self.pinned(|pin| gather.send(pin, own)).wait();
         let flushed = with_world(|world| {
-            let flushed = world.flushing(tables.root(), Told::Pages, send);
+            let flushed = world.flushing(tables.root(), FlushScope::Pages, send);
             world.flush_is_done(outdated);
             flushed
         });
@@ -72,14 +72,14 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         });
         self.free(free);
         if let Err(tables) = result {
-            self.expel(space, tables);
+            self.flush_walkers(space, tables);
         }
     }
 
     /// Has all CPUs forget the way to what is in quarantine, and to these tables, and frees all.
-    pub(super) fn expel(&self, space: usize, tables: Bag) {
+    pub(super) fn flush_walkers(&self, space: usize, tables: Bag) {
         let KernelSpace { space: own, quarantine, .. } = &self.spaces[space];
-        let mut pending = self.pinned(|here| here.expel(own));
+        let mut pending = self.pinned(|pin| pin.flush_walkers(own));
         let horizon = pending.horizon();
         pending.wait();
         if tables.into_iter().next().is_some() {

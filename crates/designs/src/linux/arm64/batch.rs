@@ -18,7 +18,7 @@
 
 use std::rc::Rc;
 
-use shootdown_sim::Told;
+use shootdown_sim::BroadcastScope;
 use shootdown_vm::Freed;
 
 use super::{Arm64, Mm, Reach, tag_of};
@@ -37,8 +37,8 @@ impl Arm64 {
             Reach::Nobody => {}
             Reach::Local => self.sim.invalidate(core::iter::once(address)),
             Reach::Everyone => {
-                let told = Told::Pages(core::slice::from_ref(&range));
-                self.sim.broadcast(tag_of(&mm.context.id), told);
+                let scope = BroadcastScope::Pages(core::slice::from_ref(&range));
+                self.sim.broadcast(tag_of(&mm.context.id), scope);
                 self.is_waited_for[self.sim.cpu()].set(false);
             }
         }

@@ -41,7 +41,7 @@ use std::rc::Rc;
 
 use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
 use shootdown_sim::machine::Tagging;
-use shootdown_sim::{Sim, SimWord, TagEntries, Told};
+use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries};
 use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
@@ -227,7 +227,7 @@ impl Arm64 {
         // Marked before the count is looked at again; pairs with `load`.
         self.sim.fence();
         let active = match self.broken {
-            Some(LinuxRule::LookAgain) => u64::from(is_local),
+            Some(LinuxRule::RecheckBell) => u64::from(is_local),
             _ => nr_active_mm.load(Relaxed),
         };
         match (active, is_local) {
@@ -273,10 +273,12 @@ impl Arm64 {
         let tag = tag_of(&mm.context.id);
         match &info.range {
             Some(range) if info.freed_tables => {
-                self.sim.broadcast(tag, Told::Tables(core::slice::from_ref(range)));
+                self.sim.broadcast(tag, BroadcastScope::Tables(core::slice::from_ref(range)));
             }
-            Some(range) => self.sim.broadcast(tag, Told::Pages(core::slice::from_ref(range))),
-            None => self.sim.broadcast(tag, Told::Tag),
+            Some(range) => {
+                self.sim.broadcast(tag, BroadcastScope::Pages(core::slice::from_ref(range)))
+            }
+            None => self.sim.broadcast(tag, BroadcastScope::Tag),
         }
         self.dsb_ish();
     }

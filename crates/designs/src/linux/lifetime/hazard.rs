@@ -19,7 +19,7 @@ use shootdown_sim::{Sim, SimWord};
 use shootdown_vm::Retired;
 
 use super::{ExitFlush, Left, Lifetime};
-use crate::linux::OwnLine;
+use crate::linux::CachePadded;
 use crate::linux::v7_0::{Linux70, Mm};
 
 /// The lifetime.
@@ -34,7 +34,7 @@ pub struct Hazard {
 /// A CPU's state (`rq`).
 #[derive(Debug)]
 struct Rq {
-    words: OwnLine<Words>,
+    words: CachePadded<Words>,
     /// A kernel thread runs that has borrowed a space.
     in_kernel: Cell<bool>,
     /// What this CPU has dropped the last reference to, and not yet handed out.
@@ -57,7 +57,10 @@ impl Linux70 {
     #[must_use]
     pub fn hazard(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let rq = |_| Rq {
-            words: OwnLine(Words { lazy_mm: SimWord::with(NONE), drop_mm: SimWord::with(NONE) }),
+            words: CachePadded(Words {
+                lazy_mm: SimWord::with(NONE),
+                drop_mm: SimWord::with(NONE),
+            }),
             in_kernel: Cell::new(false),
             free: RefCell::default(),
         };

@@ -40,7 +40,7 @@ use shootdown_vm::{
 
 use super::{Linux412, Mm};
 use crate::design::{Design, Purpose};
-use crate::linux::{FlushInfo, OwnLine, UnmapBatch};
+use crate::linux::{CachePadded, FlushInfo, UnmapBatch};
 
 /// The states of a CPU: as in the paper. The source has 256.
 pub const RING_STATES: usize = 64;
@@ -83,7 +83,7 @@ pub struct Latr {
 #[derive(Debug)]
 struct Ring {
     /// How many states are filled in.
-    used: OwnLine<SimWord>,
+    used: CachePadded<SimWord>,
     states: Vec<State>,
     /// Where to look for a free one first.
     next: Cell<usize>,
@@ -93,7 +93,7 @@ struct Ring {
 #[derive(Debug)]
 struct State {
     /// How many CPUs are yet to come to it; 0 if it is free. The rest shares its cache line.
-    left: OwnLine<SimWord>,
+    left: CachePadded<SimWord>,
     cpus: RefCell<BTreeSet<usize>>,
     info: RefCell<Option<Rc<FlushInfo>>>,
     filled_in_at: Cell<Time>,
@@ -192,7 +192,7 @@ impl Latr {
 impl Ring {
     fn new() -> Self {
         let state = |_| State {
-            left: OwnLine(SimWord::with(0)),
+            left: CachePadded(SimWord::with(0)),
             cpus: RefCell::default(),
             info: RefCell::default(),
             filled_in_at: Cell::new(Time::ZERO),
@@ -200,7 +200,7 @@ impl Ring {
             turn: Cell::new(0),
         };
         let states = (0..RING_STATES).map(state).collect();
-        Self { used: OwnLine(SimWord::with(0)), states, next: Cell::new(0) }
+        Self { used: CachePadded(SimWord::with(0)), states, next: Cell::new(0) }
     }
 
     fn publish(&self, info: Rc<FlushInfo>, cpus: &[usize], now: Time) -> Option<(usize, u64)> {
@@ -281,7 +281,7 @@ impl Defer for Latr {
             self.sim.send_flush_interrupt(cpus);
         }
         while !self.is_complete(&deferred) {
-            self.sim.relax();
+            self.sim.spin_hint();
         }
     }
 }

@@ -58,8 +58,8 @@ impl Linux70 {
             (true, false) => {}
             (false, is_in_mask) => {
                 self.prefetch_states(&others);
-                let told = |&cpu: &usize| self.should_flush(cpu, &info, false);
-                let targets: Vec<usize> = others.into_iter().filter(told).collect();
+                let is_notified = |&cpu: &usize| self.should_flush(cpu, &info, false);
+                let targets: Vec<usize> = others.into_iter().filter(is_notified).collect();
                 self.calls.call(&self.sim, &targets, &info, || {
                     if is_in_mask && !self.me().lazy.get() {
                         flush_here();

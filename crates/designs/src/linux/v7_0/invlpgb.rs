@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use shootdown::{Root, Word};
 use shootdown_sim::machine::Tagging;
-use shootdown_sim::{Sim, SimWord, SpinLock, Told};
+use shootdown_sim::{BroadcastScope, Sim, SimWord, SpinLock};
 
 use super::{Linux70, Mm, SWITCHING, TLB_NR_DYN_ASIDS};
 use crate::design::{Design, Purpose};
@@ -126,7 +126,7 @@ impl GlobalAsids {
 }
 
 fn flush_all_nonglobals(sim: &Sim) {
-    sim.broadcast(0, Told::Everything);
+    sim.broadcast(0, BroadcastScope::Everything);
     sim.complete_broadcasts();
 }
 
@@ -158,12 +158,14 @@ impl Linux70 {
 
     pub(super) fn broadcast_tlb_flush(&self, mm: &Rc<Mm>, info: &Rc<FlushInfo>) {
         let Some(asid) = self.global_asid(mm) else { return };
-        let told = match &info.range {
-            Some(range) if info.freed_tables => Told::Tables(core::slice::from_ref(range)),
-            Some(range) => Told::Pages(core::slice::from_ref(range)),
-            None => Told::Tag,
+        let scope = match &info.range {
+            Some(range) if info.freed_tables => {
+                BroadcastScope::Tables(core::slice::from_ref(range))
+            }
+            Some(range) => BroadcastScope::Pages(core::slice::from_ref(range)),
+            None => BroadcastScope::Tag,
         };
-        self.sim.broadcast(asid as u16 + 1, told);
+        self.sim.broadcast(asid as u16 + 1, scope);
         self.finish_asid_transition(mm, info);
         self.sim.complete_broadcasts();
     }
@@ -183,7 +185,7 @@ impl Linux70 {
             let state = &self.cpus[cpu];
             let mut loaded = state.loaded_mm.0.load(Relaxed);
             while loaded == SWITCHING {
-                self.sim.relax();
+                self.sim.spin_hint();
                 loaded = state.loaded_mm.0.load(Relaxed);
             }
             // In one line with `loaded_mm`.

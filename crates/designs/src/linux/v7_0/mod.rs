@@ -25,7 +25,7 @@ use super::batch::{TlbFlushBatched, unmap_batches};
 use super::lifetime::{ExitFlush, Lifetime, Uncounted};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
-use super::{Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, OwnLine, SWITCHING};
+use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM, NO_MM, SWITCHING};
 use super::{TLB_GENERATION_INVALID, UnmapBatch};
 use crate::design::{Design, Purpose};
 use invlpgb::{GlobalAsids, MmGlobal};
@@ -58,7 +58,7 @@ pub struct Mm {
     pub(super) ctx_id: u64,
     root: u64,
     pub(super) mm_count: MmCount,
-    tlb_gen: OwnLine<SimWord>,
+    tlb_gen: CachePadded<SimWord>,
     tlb_flush_batched: Rc<TlbFlushBatched>,
     pub(super) cpumask: Rc<CpuMask>,
     /// When CPUs that are elsewhere are next told, too, to leave the mask.
@@ -70,8 +70,8 @@ pub struct Mm {
 #[derive(Debug)]
 struct TlbState {
     /// `ctx_id` of what is loaded, or [`SWITCHING`]; others read it.
-    loaded_mm: OwnLine<SimWord>,
-    is_lazy: OwnLine<SimWord>,
+    loaded_mm: CachePadded<SimWord>,
+    is_lazy: CachePadded<SimWord>,
     /// What is loaded; `None` for `init_mm`.
     mm: RefCell<Option<Rc<Mm>>>,
     /// Private copy of `is_lazy`: a CPU reads its own for nothing.
@@ -111,8 +111,8 @@ impl Linux70 {
     pub fn with_lifetime(sim: Rc<Sim>, lifetime: impl Lifetime + 'static) -> Self {
         let cpus = sim.machine().cpu_count();
         let cpu = |_| TlbState {
-            loaded_mm: OwnLine(SimWord::with(INIT_MM)),
-            is_lazy: OwnLine(SimWord::with(0)),
+            loaded_mm: CachePadded(SimWord::with(INIT_MM)),
+            is_lazy: CachePadded(SimWord::with(0)),
             mm: RefCell::new(None),
             lazy: Cell::new(false),
             loaded_mm_asid: Cell::new(0),
@@ -323,8 +323,8 @@ impl Linux70 {
         if !info.freed_tables {
             self.prefetch_states(&others);
         }
-        let told = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
-        let targets: Vec<usize> = others.into_iter().filter(told).collect();
+        let is_notified = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
+        let targets: Vec<usize> = others.into_iter().filter(is_notified).collect();
         self.calls.call(sim, &targets, &info, flush_here);
         self.consider_global_asid(space);
     }
@@ -362,7 +362,7 @@ impl Flush for Linux70 {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
             mm_count: MmCount::new(),
-            tlb_gen: OwnLine(SimWord::with(0)),
+            tlb_gen: CachePadded(SimWord::with(0)),
             tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
             next_trim_cpumask: Cell::new(self.sim.now() + TRIM_INTERVAL),

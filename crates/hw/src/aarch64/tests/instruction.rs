@@ -57,7 +57,7 @@ pub(crate) fn synchronize() {
     step(Step::Synchronize);
 }
 
-pub(crate) fn relax() {}
+pub(crate) fn spin_hint() {}
 
 pub(crate) fn prefetch(_: *const u64) {}
 

@@ -105,10 +105,10 @@ Programs are operations behind commas, and CPUs behind bars: 'run 0, idle, run 0
   map S.P, unmap S.P, unmap-masked S.P    a page; the last with interrupts masked
   protect S.P, reclaim S.P, migrate S.P   the same
   unmap-table S.T, unmap-kernel T         a page table with its pages; a page of the kernel
-  free-table S.T, expel S                 a page table that waits for lazy CPUs; none waits any more
+  free-table S.T, flush-walkers S                 a page table that waits for lazy CPUs; none waits any more
   unmap-large S.T                         a large page in the place of a table
   unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...
-  trim-roster S, pin S                    who may use a space; a device that does
+  trim-cpumask S, pin S                    who may use a space; a device that does
   retire S, reap                          the end of a space, the last but reap that a CPU does
 Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.
 ",

@@ -30,13 +30,13 @@ impl Row {
 }
 
 /// Looks for each, for no longer than `time`, and tells when another one is done.
-pub(crate) fn rows(time: Duration, tell: impl Fn() + Sync) -> Vec<Row> {
+pub(crate) fn rows(time: Duration, notify_by: impl Fn() + Sync) -> Vec<Row> {
     let bugs: Vec<_> = Bug::all().collect();
     let look = |bug: &&'static Bug| {
         let budget = Budget { time, states: STATES_MAX };
         let found = shortest(&bug.scene(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
         let twin = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
-        tell();
+        notify_by();
         Row { bug, found, twin }
     };
     bugs.par_iter().map(look).collect()

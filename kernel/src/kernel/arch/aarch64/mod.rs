@@ -132,7 +132,7 @@ unsafe impl Architecture for Aarch64 {
 
     /// What `core::hint::spin_loop` is, an `isb`, tells QEMU nothing.
     #[inline]
-    fn relax() {
+    fn spin_hint() {
         run!("yield");
     }
 

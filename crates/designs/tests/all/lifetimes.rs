@@ -1,0 +1,400 @@
+//! How long spaces live that CPUs are lazy on: what a switch costs for it, whom an exit interrupts,
+//! and who frees the space and when. Counts and times are worked out by hand.
+//!
+//! The machine has two sockets of four CPUs. An atomic operation takes 8 ns, a line of the other
+//! socket's 150 ns, a barrier 10 ns, a store 1 ns.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::rig::Rig;
+use shootdown_designs::linux::lifetime::Lifetime;
+use shootdown_designs::linux::v7_0::Mm;
+use shootdown_designs::{ExitFlush, Linux70};
+use shootdown_sim::{Rng, Sim, Wrong};
+use shootdown_vm::{Coherence, Retired};
+
+fn counted(sim: Rc<Sim>) -> Linux70 {
+    Linux70::counted(sim, ExitFlush::Broadcast)
+}
+
+fn shoot(sim: Rc<Sim>) -> Linux70 {
+    Linux70::shoot(sim, ExitFlush::Broadcast)
+}
+
+fn hazard(sim: Rc<Sim>) -> Linux70 {
+    Linux70::hazard(sim, ExitFlush::Broadcast)
+}
+
+/// To whom a thread makes way.
+#[derive(Clone, Copy)]
+enum Other {
+    Kernel,
+    Space,
+}
+
+/// How long a thread takes, on each of these CPUs, to make way for another and come back, all of
+/// them in the same space at the same time.
+fn round_trips_ns<C: Coherence + 'static>(
+    other: Other,
+    cpus: &[usize],
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Vec<f64> {
+    const WARM_UP: u64 = 10;
+    const TRIPS: u64 = 100;
+    let rig = Rig::new(8, design);
+    let times = Rc::new(RefCell::new(Vec::new()));
+    for &cpu in cpus {
+        let times = Rc::clone(&times);
+        rig.thread(cpu, 0, move |rig| {
+            (0..WARM_UP).for_each(|_| rig.sim.yield_now());
+            let start = rig.sim.now();
+            (0..TRIPS).for_each(|_| rig.sim.yield_now());
+            let time = rig.sim.now() - start;
+            times.borrow_mut().push(time.ns() as f64 / TRIPS as f64);
+        });
+        match other {
+            Other::Kernel => rig.kernel_thread(cpu, |rig| {
+                (0..WARM_UP + TRIPS).for_each(|_| rig.sim.yield_now());
+            }),
+            Other::Space => rig.thread(cpu, 1, |rig| {
+                (0..WARM_UP + TRIPS).for_each(|_| rig.sim.yield_now());
+            }),
+        }
+    }
+    rig.run();
+    times.take()
+}
+
+/// What each of them takes longer than without any account of lazy CPUs.
+fn extra_ns<C: Coherence + 'static>(
+    other: Other,
+    cpus: &[usize],
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Vec<f64> {
+    let without = round_trips_ns(other, cpus, Linux70::new);
+    let with = round_trips_ns(other, cpus, design);
+    with.iter().zip(without).map(|(with, without)| with - without).collect()
+}
+
+#[test]
+fn counted_is_two_atomic_operations_each_way_on_a_line_that_all_share() {
+    assert_eq!(extra_ns(Other::Kernel, &[0], counted), [2.0 * 8.0]);
+    // The CPUs take turns: each finds the line with the other.
+    assert_eq!(extra_ns(Other::Kernel, &[0, 4], counted), [2.0 * (150.0 + 8.0); 2]);
+}
+
+#[test]
+fn shot_is_a_barrier_and_no_line() {
+    assert_eq!(extra_ns(Other::Kernel, &[0], shoot), [10.0]);
+    assert_eq!(extra_ns(Other::Kernel, &[0, 4], shoot), [10.0; 2]);
+}
+
+#[test]
+fn a_hazard_pointer_is_two_stores_to_a_line_of_the_cpu_s_own() {
+    assert_eq!(extra_ns(Other::Kernel, &[0], hazard), [2.0]);
+    assert_eq!(extra_ns(Other::Kernel, &[0, 4], hazard), [2.0; 2]);
+}
+
+#[test]
+fn from_user_to_user_nothing_is_counted() {
+    assert_eq!(extra_ns(Other::Space, &[0, 4], counted), [0.0; 2]);
+    assert_eq!(extra_ns(Other::Space, &[0, 4], shoot), [0.0; 2]);
+    assert_eq!(extra_ns(Other::Space, &[0, 4], hazard), [0.0; 2]);
+}
+
+/// What an exit did.
+#[derive(Debug, PartialEq, Eq)]
+struct Exit {
+    sent: u64,
+    to_lazy: u64,
+    to_absent: u64,
+    /// By whom the space was freed, if it was at once.
+    at_once: Option<usize>,
+    /// By whom in the end.
+    by: usize,
+}
+
+/// A space of five threads, of which the one on CPU 0 is the last. CPUs 1 to 3 are idle by then,
+/// and CPU 4 has gone on to another space. CPU 7 sees to it that 0, 2, 3 and 1, in that order, run
+/// a thread of the other space afterwards.
+fn exit<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Exit {
+    let rig = Rig::new(8, design);
+    for cpu in 1..=4 {
+        rig.thread(cpu, 0, |rig| {
+            rig.touch(0..8);
+            rig.until(10);
+        });
+    }
+    rig.thread(4, 1, |rig| rig.until(200));
+    let at_once = Rc::new(Cell::new(None));
+    let seen = Rc::clone(&at_once);
+    rig.thread(0, 0, move |rig| {
+        rig.touch(0..8);
+        rig.until(50);
+        rig.exit(0);
+        seen.set(rig.freed().first().map(|&(_, cpu)| cpu));
+    });
+    rig.kernel_thread(7, |rig| {
+        for (us, cpu) in [(100, 0), (120, 2), (140, 3), (160, 1)] {
+            rig.until(us);
+            rig.thread(cpu, 1, |rig| rig.touch(0..8));
+        }
+    });
+    rig.run();
+    let counts = rig.sim.counts();
+    let freed = rig.freed();
+    let [(0, by)] = freed[..] else { panic!("{freed:?}") };
+    Exit {
+        sent: counts.interrupts_sent,
+        to_lazy: counts.interrupts_to_lazy,
+        to_absent: counts.interrupts_to_absent,
+        at_once: at_once.get(),
+        by,
+    }
+}
+
+#[test]
+fn without_interrupts_the_last_cpu_that_leaves_frees() {
+    let expected = Exit { sent: 0, to_lazy: 0, to_absent: 0, at_once: None, by: 1 };
+    assert_eq!(exit(counted), expected);
+    assert_eq!(exit(hazard), expected);
+}
+
+#[test]
+fn shooting_interrupts_all_of_the_mask_and_frees_at_once() {
+    let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: Some(0), by: 0 };
+    assert_eq!(exit(shoot), expected);
+    // Nobody counts, and the flush does it: the same, by other means.
+    assert_eq!(exit(Linux70::new), expected);
+}
+
+#[test]
+fn who_is_shot_elsewhere_does_nothing() {
+    let rig = Rig::new(8, shoot);
+    rig.thread(4, 0, |rig| rig.until(10));
+    rig.thread(4, 1, |rig| rig.until(100));
+    rig.thread(0, 0, |rig| {
+        rig.until(50);
+        rig.exit(0);
+    });
+    rig.run();
+    // Entry, acknowledgement and exit; its queue, the call object and what the call is for, from
+    // the other socket; and the answer. The mask stays as it is.
+    let handler = (150 + 8) + 150 + 150 + 1;
+    assert_eq!(rig.sim.counts_of(4).interrupted.ns(), 200 + 50 + 100 + handler);
+}
+
+#[test]
+fn where_the_last_flush_interrupts_a_count_still_waits_for_the_scheduler() {
+    let interrupted = |sim| Linux70::counted(sim, ExitFlush::Interrupts);
+    let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: None, by: 1 };
+    assert_eq!(exit(interrupted), expected);
+}
+
+#[test]
+fn where_the_last_flush_interrupts_no_hazard_pointer_is_left() {
+    let interrupted = |sim| Linux70::hazard(sim, ExitFlush::Interrupts);
+    let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: Some(0), by: 0 };
+    assert_eq!(exit(interrupted), expected);
+}
+
+#[test]
+fn where_the_last_flush_interrupts_shooting_tells_those_again_that_stayed_in_the_mask() {
+    let interrupted = |sim| Linux70::shoot(sim, ExitFlush::Interrupts);
+    // The lazy ones have let go by then, and CPU 4 has left the mask.
+    let expected = Exit { sent: 4 + 3, to_lazy: 3, to_absent: 1 + 3, at_once: Some(0), by: 0 };
+    assert_eq!(exit(interrupted), expected);
+}
+
+/// A thread that executes another program, while another CPU is lazy on the old space, or nobody.
+fn exec<C: Coherence + 'static>(
+    other_cpu: usize,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Vec<(u64, usize)> {
+    let rig = Rig::new(4, design);
+    rig.thread(other_cpu, 0, |rig| rig.until(10));
+    let freed = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&freed);
+    rig.thread(0, 0, move |rig| {
+        rig.until(50);
+        rig.sim.set_space(Some(1));
+        rig.retire(0);
+        seen.replace(rig.freed());
+    });
+    rig.run();
+    freed.take()
+}
+
+#[test]
+fn a_space_that_nobody_has_borrowed_is_freed_at_once() {
+    assert_eq!(exec(0, counted), [(0, 0)]);
+    assert_eq!(exec(0, hazard), [(0, 0)]);
+    assert_eq!(exec(1, counted), []);
+    assert_eq!(exec(1, hazard), []);
+}
+
+#[test]
+fn deep_idle_ends_a_hazard_pointer_and_not_a_reference() {
+    fn freed_at_once<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> bool {
+        let rig = Rig::new(4, design);
+        rig.thread(1, 0, |rig| rig.until(10));
+        rig.kernel_thread(1, |rig| {
+            rig.until(20);
+            rig.sim.mask();
+            rig.design.leave_space();
+            rig.sim.unmask();
+        });
+        let at_once = Rc::new(Cell::new(false));
+        let seen = Rc::clone(&at_once);
+        rig.thread(0, 0, move |rig| {
+            rig.until(50);
+            rig.sim.set_space(Some(1));
+            rig.retire(0);
+            seen.set(rig.freed() == [(0, 0)]);
+        });
+        rig.kernel_thread(2, |rig| {
+            rig.until(100);
+            rig.thread(1, 1, |_| ());
+        });
+        rig.run();
+        assert_eq!(rig.freed().len(), 1);
+        at_once.get()
+    }
+    assert!(!freed_at_once(counted));
+    assert!(freed_at_once(hazard));
+}
+
+#[test]
+fn a_kernel_thread_hands_on_what_it_has_borrowed() {
+    fn frees<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) {
+        let rig = Rig::new(4, design);
+        rig.thread(1, 0, |rig| rig.until(10));
+        for us in [60, 70, 80] {
+            rig.kernel_thread(1, move |rig| rig.until(us));
+        }
+        rig.thread(0, 0, |rig| {
+            rig.until(50);
+            rig.sim.set_space(Some(1));
+            rig.retire(0);
+            rig.until(90);
+            assert_eq!(rig.freed(), []);
+        });
+        rig.kernel_thread(2, |rig| {
+            rig.until(100);
+            rig.thread(1, 1, |_| ());
+        });
+        rig.run();
+        assert_eq!(rig.freed(), [(0, 1)]);
+    }
+    frees(counted);
+    frees(hazard);
+}
+
+/// CPU 1 has been given a reference to space 0, and is lazy on space 1 before it has come to drop
+/// it; CPU 2, which finds it so when space 1 dies, drops it in its stead.
+#[test]
+fn a_reference_that_was_not_dropped_in_time_is_taken_over() {
+    let rig = Rig::with_spaces(3, 4, hazard);
+    rig.thread(1, 0, |rig| rig.until(10));
+    rig.thread(0, 0, |rig| {
+        rig.until(50);
+        rig.sim.set_space(Some(1));
+        rig.retire(0);
+        rig.until(60);
+        rig.buries.set(false);
+    });
+    rig.thread(2, 1, |rig| {
+        rig.until(120);
+        assert_eq!(rig.freed(), []);
+        rig.exit(1);
+        assert_eq!(rig.freed(), [(0, 2)]);
+        rig.buries.set(true);
+    });
+    rig.kernel_thread(3, |rig| {
+        rig.until(100);
+        rig.thread(1, 1, |_| ());
+        for (us, cpu) in [(140, 2), (160, 1), (180, 0)] {
+            rig.until(us);
+            rig.thread(cpu, 2, |_| ());
+        }
+    });
+    rig.run();
+    assert_eq!(rig.freed(), [(0, 2), (1, 0)]);
+}
+
+/// Short-lived spaces on CPUs and at times that are drawn, so that exits meet switches in every
+/// way. In the end all CPUs run a thread of one space more, and nothing is left behind.
+fn storm<C: Coherence + 'static>(seed: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Rc<Rig<C>> {
+    const SPACES: u64 = 40;
+    let rig = Rig::with_spaces(SPACES + 1, 8, design);
+    let mut random = Rng::new(seed);
+    for space in 0..SPACES {
+        let users = Rc::new(Cell::new(3));
+        for _ in 0..3 {
+            let (cpu, compute_ns) = (random.below(8) as usize, random.below(4000));
+            let users = Rc::clone(&users);
+            rig.thread(cpu, space, move |rig| {
+                rig.touch(0..4);
+                rig.sim.spend(shootdown_sim::Time::from_ns(compute_ns));
+                rig.sim.set_space(None);
+                users.set(users.get() - 1);
+                if users.get() == 0 {
+                    rig.retire(space);
+                }
+            });
+            rig.kernel_thread(cpu, move |rig| {
+                rig.sim.spend(shootdown_sim::Time::from_ns(compute_ns / 2));
+            });
+        }
+    }
+    for cpu in 0..8 {
+        rig.thread(cpu, SPACES, |rig| rig.until(500));
+    }
+    rig.run_whatever_happens();
+    rig
+}
+
+fn storms_leave_nothing<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) {
+    for seed in 1..=20 {
+        let rig = storm(seed, &design);
+        let first = rig.sim.first_violations();
+        assert_eq!((rig.sim.violations(), rig.sim.hazards()), (0, 0), "{seed}: {first:?}");
+        let mut freed: Vec<u64> = rig.freed().into_iter().map(|(space, _)| space).collect();
+        freed.sort_unstable();
+        assert_eq!(freed, Vec::from_iter(0..40), "{seed}");
+    }
+}
+
+#[test]
+fn in_a_storm_of_exits_each_space_is_freed_once_and_never_under_a_cpu_that_has_it() {
+    storms_leave_nothing(Linux70::new);
+    for exit_flush in [ExitFlush::Interrupts, ExitFlush::Broadcast] {
+        storms_leave_nothing(|sim| Linux70::counted(sim, exit_flush));
+        storms_leave_nothing(|sim| Linux70::shoot(sim, exit_flush));
+        storms_leave_nothing(|sim| Linux70::hazard(sim, exit_flush));
+    }
+}
+
+/// Frees a space when its users are gone, whoever else may hold it.
+#[derive(Debug)]
+struct Careless;
+
+impl Lifetime for Careless {
+    fn exit_flush(&self) -> ExitFlush {
+        ExitFlush::Broadcast
+    }
+
+    fn put(&self, _linux: &Linux70, _mm: &Rc<Mm>) -> Retired {
+        Retired::Free
+    }
+}
+
+#[test]
+fn who_frees_without_a_look_at_who_is_lazy_is_caught() {
+    let rig = storm(1, |sim| Linux70::with_lifetime(sim, Careless));
+    let first = rig.sim.first_violations()[0];
+    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    // Nothing has been seen to happen: it is the freeing itself that is wrong.
+    assert_eq!(rig.sim.violations(), 0);
+}

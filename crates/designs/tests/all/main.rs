@@ -1,0 +1,13 @@
+//! All integration tests of the crate in one executable, so that the crate is instantiated and
+//! linked once.
+
+mod arc;
+mod arm64;
+mod batch;
+mod batch_storm;
+mod invlpgb;
+mod latr;
+mod lifetimes;
+mod linux_7_0;
+mod rig;
+mod riscv;

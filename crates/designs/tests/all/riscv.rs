@@ -1,0 +1,94 @@
+//! Linux on RISC-V: whom firmware is asked to fence, by counts worked out by hand.
+
+use std::rc::Rc;
+
+use crate::rig::{Hardware, Rig};
+use shootdown_designs::{LinuxRule, Riscv};
+use shootdown_sim::Wrong;
+use shootdown_vm::Freed::{self, Pages, Tables};
+
+/// What CPU 0 did to flush pages of a space that CPU 1 has run, too, if `shared`, and left for
+/// another.
+fn flush(
+    tags: usize,
+    shared: bool,
+    pages: core::ops::Range<u64>,
+    freed: Freed,
+) -> shootdown_sim::Counts {
+    let rig = Rig::on(Hardware::Fence.machine(tags, 2), 2, Riscv::new);
+    if shared {
+        rig.thread(1, 0, |rig| rig.touch(0..4));
+    }
+    rig.thread(1, 1, |rig| rig.until(100));
+    let seen = Rc::new(std::cell::Cell::new(None));
+    let set = Rc::clone(&seen);
+    rig.thread(0, 0, move |rig| {
+        rig.until(50);
+        let before = rig.sim.counts_of(0);
+        rig.flush(0, pages.clone(), freed);
+        set.set(Some(rig.sim.counts_of(0).since(&before)));
+    });
+    rig.run();
+    assert_eq!(rig.sim.counts().interrupts_sent, 0);
+    seen.get().unwrap()
+}
+
+#[test]
+fn who_has_ever_run_the_space_is_fenced_and_this_cpu_with_it() {
+    let counts = flush(15, true, 0..3, Pages);
+    assert_eq!((counts.remote_fences, counts.flushes_ranged), (2, 0));
+}
+
+#[test]
+fn without_tags_who_has_gone_has_left_the_mask() {
+    let counts = flush(4, true, 0..3, Pages);
+    assert_eq!((counts.remote_fences, counts.flushes_ranged), (0, 1));
+}
+
+#[test]
+fn alone_it_flushes_up_to_64_pages_one_by_one_if_no_table_is_freed() {
+    for (pages, freed, erased) in [(64, Pages, 64), (65, Pages, 0), (3, Pages, 3), (3, Tables, 0)] {
+        let counts = flush(15, false, 0..pages, freed);
+        assert_eq!((counts.remote_fences, counts.pages_invalidated), (0, erased));
+        assert_eq!(counts.flushes_full, u64::from(erased == 0));
+    }
+}
+
+#[test]
+fn without_firmware_the_mask_is_interrupted_and_idle_cpus_with_it() {
+    let rig = Rig::on(Hardware::Plain.machine(15, 3), 2, Riscv::new);
+    rig.thread(1, 0, |rig| rig.touch(0..4));
+    rig.thread(2, 0, |rig| rig.touch(0..4));
+    rig.thread(2, 1, |rig| rig.until(100));
+    rig.thread(0, 0, |rig| {
+        rig.until(50);
+        rig.flush(0, 0..3, Pages);
+    });
+    rig.run();
+    let counts = rig.sim.counts();
+    assert_eq!((counts.interrupts_sent, counts.interrupts_to_lazy), (1, 1));
+    assert_eq!((counts.tags_taken, counts.remote_fences), (0, 0));
+}
+
+#[test]
+fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
+    for (rule, caught) in [(None, false), (Some(LinuxRule::EmptyAfterRollover), true)] {
+        let machine = Hardware::Fence.machine(5, 2);
+        let rig = Rig::on(machine, 12, |sim| Riscv::with_broken_rule(sim, rule));
+        for space in 0..12 {
+            for cpu in [0, 1] {
+                rig.thread(cpu, space, |rig| {
+                    for _ in 0..3 {
+                        rig.touch(0..4);
+                        rig.sim.yield_now();
+                    }
+                });
+            }
+        }
+        rig.run_whatever_happens();
+        let first = rig.sim.first_violations();
+        let is_foreign = first.iter().any(|first| first.wrong == Wrong::ForeignTranslation);
+        assert_eq!(is_foreign, caught);
+        assert!(rig.sim.counts().rollovers > 0);
+    }
+}

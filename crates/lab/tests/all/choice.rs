@@ -1,0 +1,72 @@
+//! The choice between interrupt and broadcast, on machines that have both, is hardly worse than
+//! the better of the two.
+
+use std::rc::Rc;
+
+use shootdown_designs::Design;
+use shootdown_program::Workload;
+use shootdown_run::Limits;
+use shootdown_run::programs::{Beside, Crowd, Kind, Loop, Tasks};
+use shootdown_sim::{Machine, Time};
+
+const LIMITS: Limits =
+    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+
+/// Two threads that flush; many that do, in few processes and in many; one beside others that want
+/// to compute. Long enough for CPUs to have learnt what there is to learn: where 32 begin at once
+/// with a broadcast, the last of them has waited for 100 µs before it knows better.
+fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
+    let (kind, tasks) = (Kind::Madvise, Tasks::Threads);
+    let crowd =
+        |processes, threads, iterations| Crowd { kind, processes, threads, iterations, seed };
+    [
+        Rc::new(Loop { kind, tasks, count: 2, iterations: 360, seed }),
+        Rc::new(crowd(4, 8, 480)),
+        Rc::new(crowd(16, 2, 120)),
+        Rc::new(Beside { others: 7, iterations: 240, compute_ns: 4000, seed }),
+    ]
+}
+
+/// Where many compete, who collides with whom is chance: so each time is the sum over six seeds.
+fn choice_is_no_worse(machine: &str) {
+    let machine = Machine::from_toml(machine).unwrap();
+    let mut chosen = Vec::new();
+    for index in 0..workloads(1).len() {
+        let time = |design: Design| {
+            let of_seed = |seed| {
+                let workload = Rc::clone(&workloads(seed)[index]);
+                let outcome =
+                    shootdown_run::run(machine.clone(), LIMITS, workload, |sim| design.on(sim))
+                        .unwrap();
+                assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
+                outcome.time.us()
+            };
+            (1..=6).map(of_seed).sum::<f64>()
+        };
+        let ways = [Design::SHOOTDOWN_INTERRUPTS, Design::SHOOTDOWN_BROADCASTS].map(time);
+        let worse = time(Design::SHOOTDOWN) / ways[0].min(ways[1]);
+        chosen.push((workloads(1)[index].name(), worse, ways));
+    }
+    println!("{}: {chosen:?}", machine.name);
+    assert!(chosen.iter().all(|&(_, worse, _)| worse <= 1.05), "{}: {chosen:?}", machine.name);
+    // Else there would be nothing to choose.
+    let matters =
+        |&(_, _, [one, other]): &(String, f64, [f64; 2])| (one / other - 1.0).abs() > 0.05;
+    assert!(chosen.iter().any(matters), "{}: {chosen:?}", machine.name);
+}
+
+macro_rules! no_worse {
+    ($($name:ident: $machine:literal;)*) => {$(
+        #[test]
+        fn $name() {
+            choice_is_no_worse(include_str!(concat!("../../../../machines/", $machine, ".toml")));
+        }
+    )*};
+}
+
+no_worse! {
+    on_an_ampere: "ampere-emag-32";
+    on_two_sockets_of_arm64: "arm64-2s";
+    on_amd_with_invlpgb: "amd-invlpgb";
+    on_risc_v_by_firmware: "riscv-64";
+}

@@ -1,0 +1,402 @@
+//! The designs against each other and against the oracle, on every generator.
+
+use std::rc::Rc;
+
+use shootdown::Rule;
+use shootdown_designs::engine::{self, Counted, Handoff, Shoot, SpaceLifetime};
+use shootdown_designs::{Design, Engine, Purpose, designs_for, linux};
+use shootdown_program::Workload;
+use shootdown_program::operation::{
+    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
+};
+use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
+use shootdown_run::{Limits, Outcome};
+use shootdown_sim::{Machine, Time, Violation, Wrong};
+use shootdown_vm::Policy;
+
+fn machine(name: &str, cpus: usize) -> Machine {
+    let text = match name {
+        "xeon-2s" => include_str!("../../../../machines/xeon-2s.toml"),
+        _ => include_str!("../../../../machines/skylake-laptop-kvm.toml"),
+    };
+    let hasty = text.replace("timeslice_us = { value = 9000", "timeslice_us = { value = 20");
+    let text = if name == "hasty" { &hasty } else { text };
+    Machine::from_toml(text).unwrap().with_cpus(cpus).unwrap()
+}
+
+const LIMITS: Limits =
+    Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
+
+fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcome {
+    let result =
+        shootdown_run::run(machine.clone(), LIMITS, Rc::clone(workload), |sim| design.on(sim));
+    result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
+}
+
+/// Every generator, with as many tasks as CPUs and with twice as many.
+fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
+    let pthread_mmap = PthreadMmap {
+        threads: 2 * cpus as u32,
+        rounds: 2,
+        mappings: 20,
+        pages: 1 << 12,
+        touched: Touched::First,
+        seed,
+    };
+    let mut workloads: Vec<Rc<dyn Workload>> =
+        vec![Rc::new(MadviseMigrate { cpus, iterations: 100 }), Rc::new(pthread_mmap)];
+    for kind in Kind::ALL {
+        for tasks in [Tasks::Threads, Tasks::Processes] {
+            for count in [cpus as u32, 2 * cpus as u32] {
+                workloads.push(Rc::new(Loop { kind, tasks, count, iterations: 50, seed }));
+            }
+        }
+    }
+    workloads
+}
+
+/// Those that are of interest, and those that were proposed.
+fn sound() -> impl Iterator<Item = Design> {
+    designs_for(Purpose::General).chain(designs_for(Purpose::Research))
+}
+
+/// Interrupts, and time.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    interrupts: u64,
+    time: Time,
+}
+
+impl Cost {
+    fn add(&mut self, outcome: &Outcome) {
+        self.interrupts += outcome.counts.interrupts_sent;
+        self.time += outcome.time;
+    }
+}
+
+/// The measure of the issue, as far as it is reached: nothing wrong; on each generator, no more
+/// interrupts and no more time than Linux but for what chance does.
+///
+/// A simulation is chaotic where threads compete: who waits for whom, who finds which CPU idle, and
+/// how deep that sleeps, turns on nanoseconds. So each is the sum over several seeds, and a little
+/// is allowed for: one interrupt in a hundred, and two per CPU and seed for the start, when CPUs
+/// have not yet learned to tell that they enter the kernel; 4 % of the time, most of it where no
+/// interrupt is sent at all and both designs do the same work on other CPUs. Over all generators
+/// together there is no allowance: fewer interrupts, and less time in the geometric mean.
+fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
+    let machine = machine(machine_name, cpus);
+    let (mut worse, mut log_sum, mut total) = (Vec::new(), 0.0, [0, 0]);
+    let count = workloads(cpus, 0).len();
+    for index in 0..count {
+        let (mut linux, mut ours) = (Cost::default(), Cost::default());
+        let name = workloads(cpus, 0)[index].name();
+        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A
+        // few that take turns at one lock fall into step, with or without sleep: 30 % apart, and
+        // stay there for as long as a run takes.
+        let fall_in_step = name.starts_with("mmap") && cpus <= 4;
+        let seeds = match name.as_str() {
+            _ if fall_in_step => 48,
+            name if name.starts_with("context-switch") => 12,
+            _ => 3,
+        };
+        for seed in 1..=seeds {
+            let workload = workloads(cpus, seed).swap_remove(index);
+            for (design, cost) in [(Design::LINUX_7_0, &mut linux), (Design::SHOOTDOWN, &mut ours)]
+            {
+                let outcome = run(design, &machine, &workload);
+                assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name}, {design}");
+                cost.add(&outcome);
+            }
+        }
+        let ratio = ours.time.ps() as f64 / linux.time.ps() as f64;
+        println!(
+            "{ratio:.4} {name} on {cpus} CPUs of {machine_name}: interrupts {} against {}",
+            ours.interrupts, linux.interrupts
+        );
+        log_sum += ratio.ln();
+        total = [total[0] + ours.interrupts, total[1] + linux.interrupts];
+        let known = KNOWN_WORSE.contains(&(machine_name, cpus, &name));
+        if !known
+            && (ours.interrupts
+                > linux.interrupts + linux.interrupts / 100 + 2 * seeds * cpus as u64
+                || ratio > 1.04)
+        {
+            worse.push(name);
+        }
+    }
+    assert!(worse.is_empty(), "{cpus} CPUs of {machine_name}: {worse:?}");
+    assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
+}
+
+/// Where it takes more time for a reason that is understood: 64 CPUs that do nothing but flush.
+/// Their presence changes with each entry to the kernel, so that each look at one is a miss. It
+/// saves two thirds of the interrupts, and on this machine they would have cost a little less.
+const KNOWN_WORSE: &[(&str, usize, &str)] = &[("xeon-2s", 64, "madvise-64-threads")];
+
+macro_rules! no_worse {
+    ($($name:ident: $machine:literal, $cpus:literal;)*) => {
+        $(#[test] fn $name() { shootdown_is_no_worse_than_linux($machine, $cpus); })*
+    };
+}
+
+no_worse! {
+    no_worse_on_2_virtual_cpus: "skylake", 2;
+    no_worse_on_4_virtual_cpus: "skylake", 4;
+    no_worse_on_2_cpus: "xeon-2s", 2;
+    no_worse_on_4_cpus: "xeon-2s", 4;
+    no_worse_on_8_cpus: "xeon-2s", 8;
+    no_worse_on_16_cpus: "xeon-2s", 16;
+    no_worse_on_32_cpus: "xeon-2s", 32;
+    no_worse_on_64_cpus: "xeon-2s", 64;
+}
+
+/// Threads are preempted all the time: in the kernel, on their way back to user mode.
+#[test]
+fn preemption_hides_nobody_from_a_flush() {
+    for design in sound() {
+        for readers in [3, 30] {
+            let workload: Rc<dyn Workload> = Rc::new(SharedPage { readers });
+            let outcome = run(design, &machine("hasty", 4), &workload);
+            assert!(readers < 4 || outcome.counts.switches > 500, "{}", outcome.counts.switches);
+            let first = outcome.first_violations.first();
+            assert_eq!(outcome.violations, 0, "{design}: {first:?}");
+        }
+    }
+}
+
+/// Where the host's allocator puts things is none of the simulation's business.
+#[test]
+fn the_host_s_memory_makes_no_difference() {
+    let workload: Rc<dyn Workload> = Rc::new(Loop {
+        kind: Kind::Mmap,
+        tasks: Tasks::Threads,
+        count: 8,
+        iterations: 20,
+        seed: 1,
+    });
+    for design in sound() {
+        let mut outcomes = Vec::new();
+        let mut clutter: Vec<Vec<u8>> = Vec::new();
+        for round in 0..6 {
+            clutter.extend((0..50).map(|index| vec![0; 8 + (index * 37 + round * 24) % 700]));
+            clutter.retain(|block| block.len() % 3 != round % 3);
+            let outcome = run(design, &machine("xeon-2s", 8), &workload);
+            outcomes.push((outcome.time, outcome.counts));
+        }
+        outcomes.dedup();
+        assert_eq!(outcomes.len(), 1, "{design}");
+    }
+}
+
+#[test]
+fn the_sound_designs_are_sound() {
+    for workload in workloads(4, 1) {
+        for design in sound() {
+            let outcome = run(design, &machine("skylake", 4), &workload);
+            let first = outcome.first_violations.first();
+            assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
+            // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
+            if design != Design::LINUX_4_14 {
+                assert_eq!(outcome.hazards, 0, "{} under {design}: {first:?}", workload.name());
+            }
+        }
+    }
+}
+
+/// Under LATR nobody is told of an `munmap`, and it takes longer for it from eight CPUs on: who
+/// need not wait for others comes back to the lock sooner, finds it taken, and sleeps; and each
+/// switch looks through all rings.
+#[test]
+fn latr_beside_the_others() {
+    for cpus in [2, 8, 16] {
+        for kind in [Kind::Mmap, Kind::Madvise] {
+            let (count, iterations) = (cpus as u32, 2000);
+            let workload = Loop { kind, tasks: Tasks::Threads, count, iterations, seed: 1 };
+            let workload: Rc<dyn Workload> = Rc::new(workload);
+            let designs = [Design::LINUX_4_12, Design::LATR, Design::LINUX_7_0, Design::SHOOTDOWN];
+            let [before, latr, _, ours] = designs.map(|design| {
+                let outcome = run(design, &machine("xeon-2s", cpus), &workload);
+                assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{design}");
+                let (interrupts, time) = (outcome.counts.interrupts_sent, outcome.time);
+                println!("{} on {cpus} CPUs, {design}: {interrupts}, {time}", workload.name());
+                interrupts
+            });
+            match kind {
+                Kind::Mmap => assert!(latr < before),
+                // It waits for advice, as the design that it is made from.
+                _ => assert!(latr <= before && ours < latr),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_bug_that_seed_000_had_is_found() {
+    for design in sound() {
+        let workload: Rc<dyn Workload> = Rc::new(UnmapUnderLazy);
+        let outcome = run(design, &machine("skylake", 4), &workload);
+        assert_eq!(outcome.violations, 0, "{design}");
+        // It keeps page tables until the end, but it would tell the lazy CPU.
+        assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
+    }
+}
+
+/// The first thing that the oracle says of an engine that breaks a rule.
+fn caught(rule: Rule, workload: Rc<dyn Workload>) -> Violation {
+    caught_under(engine::POLICY, rule, workload)
+}
+
+fn caught_under(policy: Policy, rule: Rule, workload: Rc<dyn Workload>) -> Violation {
+    let machine = machine("skylake", 4);
+    let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule)).with_policy(policy);
+    let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
+    let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
+    let first = outcome.first_violations.first().copied();
+    let first = first.unwrap_or_else(|| panic!("{rule:?} is broken, and nobody notices"));
+    assert!(first.at < Time::from_ms(1000), "{rule:?} was noticed late: {}", first.at);
+    first
+}
+
+/// One thread uses memory, and sleeps; the other unmaps it, page tables and all.
+struct UnmapUnderLazy;
+
+impl Workload for UnmapUnderLazy {
+    fn name(&self) -> String {
+        "unmap-under-lazy".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: ProgramId(0), cpu: Some(0) }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let (area, sleeper) = (AreaId(0), ProgramId(1));
+        let touch = Operation::Touch { area, pages: 0..1, access: Access::Write };
+        if program == sleeper {
+            let steps = [touch, Operation::Wake(ProgramId(0)), Operation::Block];
+            return Box::new(steps.into_iter());
+        }
+        let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+        Box::new(
+            [
+                Operation::Map { area, pages: 1 << 20, permission, mapping },
+                Operation::Spawn(sleeper),
+                Operation::Block,
+                Operation::Compute(50_000),
+                Operation::Unmap { area, pages: 0..1 << 20 },
+                Operation::Wake(sleeper),
+                Operation::Join(sleeper),
+            ]
+            .into_iter(),
+        )
+    }
+}
+
+/// Processes that use the same addresses one after the other, more of them than there are tags.
+struct ShortLives;
+
+impl Workload for ShortLives {
+    fn name(&self) -> String {
+        "short-lives".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: ProgramId(0), cpu: None }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let area = AreaId(0);
+        if program == ProgramId(0) {
+            let fork = (1..60).map(|child| Operation::Fork(ProgramId(child)));
+            let join = (1..60).map(|child| Operation::Join(ProgramId(child)));
+            return Box::new(fork.chain(join));
+        }
+        let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+        let map = Operation::Map { area, pages: 8, permission, mapping };
+        Box::new([map, Operation::Touch { area, pages: 0..8, access: Access::Write }].into_iter())
+    }
+}
+
+/// One thread gives a page back again and again, which others read.
+struct SharedPage {
+    readers: u32,
+}
+
+impl Workload for SharedPage {
+    fn name(&self) -> String {
+        "shared-page".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: ProgramId(0), cpu: None }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let area = AreaId(0);
+        let touch = move |access| Operation::Touch { area, pages: 0..1, access };
+        if program != ProgramId(0) {
+            let turn = move |_| [touch(Access::Read), Operation::Compute(200)];
+            return Box::new((0..2000).flat_map(turn));
+        }
+        let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+        let start = [Operation::Map { area, pages: 16, permission, mapping }];
+        let turn = move |_| {
+            let discard = Operation::Discard { area, pages: 0..1 };
+            [touch(Access::Write), Operation::Compute(3000), discard]
+        };
+        let threads = 1..=self.readers;
+        let spawn = threads.clone().map(|thread| Operation::Spawn(ProgramId(thread)));
+        let join = threads.map(|thread| Operation::Join(ProgramId(thread)));
+        Box::new(start.into_iter().chain(spawn).chain((0..200).flat_map(turn)).chain(join))
+    }
+}
+
+#[test]
+fn a_skipped_ring_is_caught() {
+    assert_eq!(
+        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
+        Wrong::FlushedTranslation
+    );
+}
+
+#[test]
+fn a_page_that_is_freed_before_the_wait_is_caught() {
+    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
+    assert!(matches!(wrong, Wrong::FlushedTranslation | Wrong::FreedPage), "{wrong:?}");
+}
+
+#[test]
+fn a_tag_that_is_reused_unflushed_is_caught() {
+    // Whichever comes first: another's page is used, another's table is walked, or freed while it
+    // could be.
+    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
+    assert_ne!(wrong, Wrong::FlushedTranslation);
+}
+
+#[test]
+fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
+    // When the last thread exits, the CPUs where the others ran are idle, with the space loaded.
+    let tasks =
+        Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
+    let first = caught(Rule::MarkHazards, Rc::new(tasks));
+    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+}
+
+#[test]
+fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
+    // Freed as soon as it is unhooked, as Linux does, and not held back.
+    let first = caught_under(linux::POLICY, Rule::QuarantineTables, Rc::new(UnmapUnderLazy));
+    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+}
+
+/// The engine's other two ways to end a space are sound, too; and only one of them interrupts.
+#[test]
+fn every_lifetime_of_the_engine_is_sound() {
+    fn interrupts<L: SpaceLifetime>(workload: &Rc<dyn Workload>) -> u64 {
+        let machine = machine("xeon-2s", 13);
+        let design = Engine::<1, L>::new;
+        let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(workload), design);
+        let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
+        assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{}", workload.name());
+        outcome.counts.interrupts_sent
+    }
+    // When a process ends, CPUs where its threads ran are idle, with the space loaded.
+    let storm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1 };
+    let storm: Rc<dyn Workload> = Rc::new(storm);
+    assert_eq!((interrupts::<Handoff>(&storm), interrupts::<Counted>(&storm)), (0, 0));
+    assert!(interrupts::<Shoot>(&storm) > 0);
+}

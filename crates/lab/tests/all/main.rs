@@ -1,0 +1,16 @@
+//! All integration tests of the crate in one executable, so that the crate is instantiated and
+//! linked once.
+
+mod boot;
+mod choice;
+mod command;
+mod common;
+mod comparisons;
+mod designs;
+mod import;
+mod machines;
+mod record;
+mod replay;
+mod report;
+mod tags;
+mod traces;

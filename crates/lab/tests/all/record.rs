@@ -1,0 +1,410 @@
+//! `shootdown record` as its users meet it: on the kernel that runs these tests, if that lets us.
+
+use std::fs::{self, File};
+use std::io::{BufReader, Read as _, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{assert_error, command, files, text};
+use rustix::process::{Pid, Signal, geteuid, kill_process, kill_process_group};
+use shootdown_recording::record::{Event, Record};
+use shootdown_recording::{Ended, Reader, Totals};
+use tempfile::TempDir;
+
+const INSTANCES: &str = "/sys/kernel/tracing/instances";
+/// More than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether these tests can be done, and if not, says why.
+fn can_trace() -> bool {
+    let reason = match (geteuid().is_root(), Path::new(INSTANCES).is_dir()) {
+        (false, _) => "only root may trace",
+        (true, false) => "there is no tracefs",
+        (true, true) => return true,
+    };
+    eprintln!("skipped: {reason}");
+    false
+}
+
+/// A directory for the recording `r`, and the command that would record `program` there.
+fn recorder(options: &[&str], program: &[&str]) -> (TempDir, Command) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = command();
+    command.args(["record", "--output", "r"]).args(options).arg("--").args(program);
+    command.current_dir(directory.path()).stdin(Stdio::null());
+    (directory, command)
+}
+
+fn read(directory: &TempDir) -> (Vec<Record>, Totals) {
+    let file = File::open(directory.path().join("r")).expect("a recording");
+    let mut reader = Reader::open(BufReader::new(file)).expect("a header");
+    let mut records = Vec::new();
+    while let Some(record) = reader.next_record().expect("a record") {
+        records.push(record);
+    }
+    let totals = *reader.totals().expect("an end");
+    (records, totals)
+}
+
+/// It failed, and left nothing.
+fn assert_fails(output: &Output, directory: &TempDir, words: &[&str]) {
+    assert_error(output, words);
+    assert_eq!(files(directory), [""; 0]);
+}
+
+fn instances(recorder: u32) -> Vec<String> {
+    let prefix = format!("shootdown-{recorder}-");
+    let all = fs::read_dir(INSTANCES).expect("instances");
+    let names = all.map(|instance| instance.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with(&prefix)).collect()
+}
+
+/// Until it is true.
+fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A recorder in a process group of its own, whose program has said that it runs.
+fn begun(options: &[&str], script: &str) -> (TempDir, Child) {
+    let (directory, mut command) = recorder(options, &["sh", "-c", script]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().expect("the command runs");
+    assert_eq!(line(&mut child), "ready\n");
+    (directory, child)
+}
+
+/// The next line of its standard output.
+fn line(child: &mut Child) -> String {
+    let output = child.stdout.as_mut().expect("a pipe");
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        // One by one, for a buffer would take more than the line.
+        let mut byte = [0];
+        output.read_exact(&mut byte).expect("a byte");
+        line.extend(byte);
+    }
+    text(&line)
+}
+
+/// What it said on standard error, and its status, when it ended.
+fn end(mut child: Child) -> (String, Option<i32>) {
+    let mut errors = child.stderr.take().expect("a pipe");
+    wait_for("the recorder ends", || child.try_wait().expect("a status").is_some());
+    // Not to its end: a program that still runs holds the other one.
+    let mut error = [0; 4096];
+    let count = errors.read(&mut error).expect("text");
+    (text(&error[..count]), child.wait().expect("a status").code())
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+#[test]
+fn the_program_runs_as_ever_and_what_it_did_is_recorded() {
+    if !can_trace() {
+        return;
+    }
+    let script = "read line; echo got $line; sleep 0.01 & wait; exit 3";
+    let (directory, mut command) = recorder(&[], &["sh", "-c", script]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    child.stdin.take().unwrap().write_all(b"this\n").expect("a pipe");
+    let (id, output) = (child.id(), child.wait_with_output().expect("it ends"));
+    let error = text(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert_eq!(text(&output.stdout), "got this\n");
+    assert!(error.contains("sh ended with status 3\n"), "{error}");
+    assert!(error.contains(" (lost 0) of sh in "), "{error}");
+    assert!(error.ends_with("\ntry:   shootdown replay r\n"), "{error}");
+    assert_eq!(files(&directory), ["r"]);
+    assert_eq!(instances(id), [""; 0]);
+
+    let (records, totals) = read(&directory);
+    assert_eq!((totals.ended, totals.lost), (Ended::Exited(3), 0));
+    let count = |is: fn(&Event) -> bool| records.iter().filter(|r| is(&r.event)).count();
+    assert_eq!(count(|event| matches!(event, Event::Exec { name, .. } if name == "sh")), 1);
+    assert_eq!(count(|event| matches!(event, Event::Exec { name, .. } if name == "sleep")), 1);
+    assert_eq!(count(|event| matches!(event, Event::Spawn { .. })), 1);
+    assert_eq!(count(|event| matches!(event, Event::Exit)), 2);
+    let calls = count(|event| matches!(event, Event::Call(_)));
+    assert_eq!(count(|event| matches!(event, Event::Return { .. })), calls);
+    assert!(calls > 10 && count(|event| matches!(event, Event::Fault { .. })) > 50);
+}
+
+#[test]
+fn a_recorder_that_is_told_to_be_quiet_is() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, mut command) = recorder(&["--quiet"], &["true"]);
+    let output = command.output().expect("the command runs");
+    assert_eq!((text(&output.stderr), output.status.code()), (String::new(), Some(0)));
+    assert_eq!(files(&directory), ["r"]);
+}
+
+#[test]
+fn mistakes_are_answered_with_a_cause_and_a_remedy() {
+    if !can_trace() {
+        return;
+    }
+    let fails = |options: &[&str], program: &[&str], words: &[&str]| {
+        let (directory, mut command) = recorder(options, program);
+        assert_fails(&command.output().expect("the command runs"), &directory, words);
+    };
+    fails(&[], &["no-such\x1bprogram"], &["`no-such\\u{1b}program`", "No such file", "in PATH"]);
+    fails(&[], &["/"], &["`/` could not be started", "without us"]);
+    // The last of two outputs would be wrong usage.
+    let (directory, _) = recorder(&[], &["true"]);
+    let at = |path: &str| {
+        let mut command = command();
+        command.args(["record", "--output", path, "--", "true"]).current_dir(directory.path());
+        command.output().expect("the command runs")
+    };
+    assert_fails(&at("no/such"), &directory, &["no/such: ", "--output FILE"]);
+    assert_fails(&at("/"), &directory, &["/: ", "--output FILE"]);
+}
+
+#[test]
+fn a_file_is_replaced_only_if_the_user_says_so() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, mut command) = recorder(&[], &["true"]);
+    let path = directory.path().join("r");
+    fs::write(&path, "precious").expect("a file");
+    let output = command.output().expect("the command runs");
+    let error = text(&output.stderr);
+    assert_eq!(error, "error: r exists\ntry:   --output ANOTHER-FILE, or --force to replace it\n");
+    assert_eq!(fs::read(&path).expect("a file"), b"precious");
+    assert_eq!(output.status.code(), Some(1));
+
+    let (_, mut command) = recorder(&["--force"], &["true"]);
+    let output = command.current_dir(directory.path()).output().expect("the command runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(read(&directory).1.ended, Ended::Exited(0));
+    assert_eq!(files(&directory), ["r"]);
+}
+
+#[test]
+fn a_program_that_is_killed_is_recorded_up_to_there() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, mut command) = recorder(&[], &["sh", "-c", "kill -9 $$"]);
+    let output = command.output().expect("the command runs");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 9), "{error}");
+    assert!(error.starts_with("error: sh was killed by signal 9: "), "{error}");
+    assert!(error.contains("\ntry:   shootdown replay "), "{error}");
+    assert_eq!(read(&directory).1.ended, Ended::Signalled(9));
+}
+
+#[test]
+fn ctrl_c_ends_the_program_and_then_the_recording() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, child) = begun(&[], "echo ready; exec sleep 100");
+    let id = child.id();
+    assert_eq!(instances(id).len(), 2);
+    kill_process_group(pid(&child), Signal::INT).expect("a signal");
+    let (error, status) = end(child);
+    assert_eq!(status, Some(128 + 2), "{error}");
+    assert_eq!(read(&directory).1.ended, Ended::Signalled(2));
+    assert_eq!(instances(id), [""; 0]);
+}
+
+#[test]
+fn ctrl_c_twice_ends_a_recording_whose_program_goes_on() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, child) = begun(&[], "trap '' INT; echo ready; exec sleep 100");
+    let id = child.id();
+    kill_process_group(pid(&child), Signal::INT).expect("a signal");
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(instances(id).len(), 2, "one is not enough");
+    kill_process_group(pid(&child), Signal::INT).expect("a signal");
+    assert_interrupted(&directory, child);
+}
+
+#[test]
+fn a_request_to_end_ends_the_recording_and_leaves_the_program_alone() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, child) = begun(&[], "echo ready; exec sleep 100");
+    kill_process(pid(&child), Signal::TERM).expect("a signal");
+    assert_interrupted(&directory, child);
+}
+
+fn assert_interrupted(directory: &TempDir, child: Child) {
+    let id = child.id();
+    let (error, status) = end(child);
+    assert_eq!(status, Some(130), "{error}");
+    assert_eq!(read(directory).1.ended, Ended::Interrupted);
+    assert_eq!(instances(id), [""; 0]);
+    let program = error.split("still runs, as process ").nth(1).expect(&error);
+    let program: i32 = program.lines().next().unwrap_or_default().parse().expect(&error);
+    let program = Pid::from_raw(program).expect("a number");
+    kill_process(program, Signal::KILL).expect("it still runs");
+}
+
+#[test]
+fn ctrl_c_at_any_moment_leaves_nothing_but_a_whole_recording() {
+    if !can_trace() {
+        return;
+    }
+    for delay_ms in (0..120).step_by(6) {
+        let (directory, mut command) = recorder(&[], &["sleep", "0.05"]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn();
+        let mut child = child.expect("the command runs");
+        thread::sleep(Duration::from_millis(delay_ms));
+        kill_process_group(pid(&child), Signal::INT).expect("a signal");
+        let status = child.wait().expect("it ends");
+        match (status.code(), status.signal()) {
+            (Some(0), None) => assert_eq!(read(&directory).1.lost, 0),
+            // The program was; or before there was one.
+            (Some(130), None) if !files(&directory).is_empty() => {
+                assert_eq!(read(&directory).1.lost, 0);
+            }
+            // Before anybody cared.
+            (Some(130), None) | (None, Some(2)) => assert_eq!(files(&directory), [""; 0]),
+            other => panic!("{other:?} after {delay_ms} ms"),
+        }
+        wait_for("no instance is left", || instances(child.id()).is_empty());
+    }
+}
+
+#[test]
+fn a_recorder_that_is_killed_leaves_no_instance_and_no_file() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, mut child) = begun(&[], "echo ready; exec sleep 3");
+    assert_eq!(instances(child.id()).len(), 2);
+    kill_process(pid(&child), Signal::KILL).expect("a signal");
+    child.wait().expect("it ends");
+    wait_for("no instance is left", || instances(child.id()).is_empty());
+    assert_eq!(files(&directory), [""; 0]);
+}
+
+#[test]
+fn instances_of_dead_recorders_are_removed_and_those_of_others_are_not() {
+    if !can_trace() {
+        return;
+    }
+    let mut dead = Command::new("true").spawn().expect("a process");
+    dead.wait().expect("it ends");
+    let path = |pid: u32| Path::new(INSTANCES).join(format!("shootdown-{pid}-tasks"));
+    let (stale, alive) = (path(dead.id()), path(std::process::id()));
+    fs::create_dir(&stale).expect("an instance");
+    fs::create_dir(&alive).expect("an instance");
+    let (_directory, mut command) = recorder(&[], &["true"]);
+    let output = command.output().expect("the command runs");
+    let (stale, alive) = (stale.exists(), fs::remove_dir(&alive).is_ok());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!((stale, alive), (false, true));
+}
+
+#[test]
+fn lost_events_are_reported_and_the_recording_says_where() {
+    if !can_trace() {
+        return;
+    }
+    // The recorder has to be held up, so well does it keep pace.
+    let work = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
+    let script = format!("echo ready; sleep 0.3; {work}; echo done");
+    let (directory, mut child) = begun(&["--buffer-kib", "4"], &script);
+    kill_process(pid(&child), Signal::STOP).expect("a signal");
+    assert_eq!(line(&mut child), "done\n");
+    kill_process(pid(&child), Signal::CONT).expect("a signal");
+    let (error, status) = end(child);
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains(" events were lost: r was kept, but lacks them\n"), "{error}");
+    assert!(error.contains("--buffer-kib 16\n"), "{error}");
+    let (records, totals) = read(&directory);
+    assert!(totals.lost > 0);
+    assert!(records.iter().any(|record| matches!(record.event, Event::Lost { .. })));
+}
+
+#[test]
+fn a_full_disk_is_reported_and_left_empty() {
+    if !can_trace() {
+        return;
+    }
+    let script = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done";
+    let (directory, mut command) = recorder(&["--force"], &["sh", "-c", script]);
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .arg(directory.path())
+        .output();
+    if !mount.is_ok_and(|mount| mount.status.success()) {
+        eprintln!("skipped: no small disk to be had");
+        return;
+    }
+    let output = command.current_dir(directory.path()).output();
+    let left = files(&directory);
+    let unmounted = Command::new("umount").arg(directory.path()).status().expect("umount");
+    assert!(unmounted.success());
+    assert_eq!(left, [""; 0]);
+    let words = ["r: No space left on device", "in a place with more room"];
+    assert_fails(&output.expect("the command runs"), &directory, &words);
+}
+
+#[test]
+fn without_tracefs_it_says_how_to_mount_it() {
+    if !can_trace() {
+        return;
+    }
+    let (directory, command) = recorder(&[], &["true"]);
+    // In a mount namespace of its own.
+    let script = "umount -a -t tracefs,debugfs && exec \"$0\" \"$@\"";
+    let mut alone = Command::new("unshare");
+    alone.args(["--mount", "sh", "-c", script]).arg(command.get_program());
+    let alone = alone.args(command.get_args()).current_dir(directory.path()).output();
+    let Ok(output) = alone else {
+        eprintln!("skipped: no other name space to be had");
+        return;
+    };
+    let words = ["no tracefs", "mount -t tracefs nodev /sys/kernel/tracing"];
+    assert_fails(&output, &directory, &words);
+}
+
+#[test]
+fn without_root_it_says_so() {
+    let (directory, command) = recorder(&[], &["true"]);
+    let as_nobody = |program: &str| {
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--clear-groups", program]);
+        nobody
+    };
+    if geteuid().is_root() {
+        let runs = as_nobody(env!("CARGO_BIN_EXE_shootdown")).output();
+        if !runs.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: nobody else can run the command");
+            return;
+        }
+    }
+    let mut command = if geteuid().is_root() {
+        let mut nobody = as_nobody(env!("CARGO_BIN_EXE_shootdown"));
+        nobody.args(command.get_args());
+        nobody
+    } else {
+        command
+    };
+    let output = command.output().expect("the command runs");
+    assert_fails(&output, &directory, &["only root may trace the kernel", "sudo"]);
+}

@@ -1,0 +1,188 @@
+//! `shootdown replay` as its users meet it, with recordings that nobody vouches for.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{assert_error, command, files, text};
+use rustix::process::{Pid, Signal, kill_process_group};
+use shootdown_recording::record::{Call, Event, FaultCode, Owner, Record, SpaceId, TaskId};
+use shootdown_recording::{Ended, Header, Source, Writer};
+use tempfile::TempDir;
+
+/// What acts on a terminal, each in another way.
+const HOSTILE: &str = "\x1b[2J\x07\r\n\x7f\u{9b}31m\u{202e}";
+const FORMATS: [&str; 3] = ["text", "json", "csv"];
+
+fn header(cpus: u32, name: &str) -> Header {
+    Header {
+        recorder: name.to_owned(),
+        source: Source::Tracefs,
+        kernel: name.to_owned(),
+        processor: name.to_owned(),
+        cpus,
+        command: vec![name.to_owned(), format!("--{name}=\"a, b\"")],
+    }
+}
+
+/// A program of one thread, on CPU 0, that maps as many pages as it touches.
+fn recording(header: &Header, pages: u64) -> Vec<u8> {
+    let (task, space, name) = (TaskId(1), SpaceId(0), header.kernel.clone());
+    let (address, length) = (0x7f00_0000_0000, pages << 12);
+    let map = Call::Map { address: 0, length, protection: 3, flags: 0x22 };
+    let begin = [
+        Event::Task { task, owner: Owner::Recorded, space, name },
+        Event::Running { task },
+        Event::Call(map),
+        Event::Return { value: address as i64 },
+    ];
+    let code = FaultCode(6);
+    let faults = (0..pages).map(|page| Event::Fault { address: address + (page << 12), code });
+    let end =
+        [Event::Call(Call::Unmap { address, length }), Event::Return { value: 0 }, Event::Exit];
+    let mut writer = Writer::create(Vec::new(), header).expect("a header");
+    for (event, time_ns) in begin.into_iter().chain(faults).chain(end).zip((0..).step_by(1000)) {
+        writer.write(&Record { time_ns, cpu: 0, event }).expect("a record");
+    }
+    writer.finish(Ended::Exited(0)).expect("an end")
+}
+
+/// A directory in which a recording has that name.
+fn directory(name: impl AsRef<OsStr>, recording: &[u8]) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::write(directory.path().join(name.as_ref()), recording).expect("a file");
+    directory
+}
+
+/// What replays there.
+fn replayer(directory: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = command();
+    command.arg("replay").args(arguments).current_dir(directory.path()).stdin(Stdio::null());
+    command
+}
+
+fn replay(directory: &TempDir, arguments: &[&str]) -> Output {
+    replayer(directory, arguments).output().expect("the command runs")
+}
+
+#[test]
+fn mistakes_are_answered_with_a_cause_and_a_remedy() {
+    let small = recording(&header(2, "sort"), 8);
+    let directory = directory("r", &small);
+    let fails = |arguments: &[&str], words: &[&str]| {
+        for format in FORMATS {
+            let arguments = [arguments, &["--format", format]].concat();
+            assert_error(&replay(&directory, &arguments), words);
+        }
+    };
+    fails(&["r", "--machine", "pdp-11\x1b"], &["no machine `pdp-11\\u{1b}`", "xeon-2s"]);
+    fails(&["r", "--machine", "no/such.toml"], &["no/such.toml: No such file"]);
+    fails(&["r", "--designs", "linux-7.0,vax\x07"], &["no design `vax\\u{7}`", "shootdown"]);
+    fails(&["none\x1b"], &["none\\u{1b}: No such file", "shootdown record -- COMMAND"]);
+    fails(&["."], &[".: the recording cannot be read: Is a directory"]);
+    assert_eq!(files(&directory), ["r"]);
+}
+
+#[test]
+fn a_recording_of_more_cpus_than_the_machine_has_is_refused_unless_it_is_scheduled_anew() {
+    let directory = directory("r", &recording(&header(64, "sort"), 8));
+    let arguments = ["r", "--machine", "skylake-laptop-kvm"];
+    let words = ["64 CPUs were recorded, and skylake-laptop-kvm has ", "--schedule simulated"];
+    assert_error(&replay(&directory, &arguments), &words);
+    let simulated = replay(&directory, &[&arguments[..], &["--schedule", "simulated"]].concat());
+    assert!(simulated.status.success(), "{}", text(&simulated.stderr));
+}
+
+#[test]
+fn a_damaged_recording_is_refused_with_the_place_and_a_remedy() {
+    let whole = recording(&header(2, "sort"), 200);
+    let fails = |bytes: &[u8], words: &[&str]| {
+        let directory = directory("r", bytes);
+        assert_error(&replay(&directory, &["r"]), words);
+    };
+    for length in [0, 7, 8, 20, 100, whole.len() / 2, whole.len() - 1] {
+        fails(&whole[..length], &["r: the recording ends too early, at byte ", "copy it again"]);
+    }
+    for at in [24, whole.len() / 2, whole.len() - 12] {
+        let mut altered = whole.clone();
+        altered[at] ^= 1;
+        fails(&altered, &["r: the recording was damaged or altered, at byte ", "copy it again"]);
+    }
+    let mut newer = whole.clone();
+    newer[8] = 7;
+    fails(&newer, &["r: the recording has version 7.0, newer than 1.0, at byte 8", "a later one"]);
+    fails(b"# a text, and not a short one", &["this is not a recording, at byte 0"]);
+    fails(&[&whole[..], b"!"].concat(), &["something follows the end"]);
+}
+
+#[test]
+fn what_cannot_be_printed_is_an_error_and_a_reader_that_leaves_early_is_none() {
+    let directory = directory("r", &recording(&header(2, "sort"), 8));
+    for format in FORMATS {
+        let mut full = replayer(&directory, &["r", "--format", format]);
+        let full = full.stdout(File::create("/dev/full").expect("a device"));
+        let words = ["standard output: No space left on device", "another place"];
+        assert_error(&full.output().expect("the command runs"), &words);
+        let mut left = replayer(&directory, &["r", "--format", format]);
+        let mut left = left.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(left.stdout.take());
+        let output = left.wait_with_output().expect("it ends");
+        assert_eq!((text(&output.stderr), output.status.code()), (String::new(), Some(0)));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_long_replay_and_leaves_nothing() {
+    let directory = directory("r", &recording(&header(2, "sort"), 3_000_000));
+    for delay_ms in [20, 400] {
+        let mut command = replayer(&directory, &["r"]);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let child = command.spawn().expect("the command runs");
+        thread::sleep(Duration::from_millis(delay_ms));
+        kill_process_group(Pid::from_child(&child), Signal::INT).expect("a signal");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(output.status.signal(), Some(2), "{}", text(&output.stderr));
+        assert!(output.stdout.is_empty() && output.stderr.is_empty());
+        assert_eq!(files(&directory), ["r"]);
+    }
+}
+
+#[test]
+fn names_in_a_recording_and_its_own_do_not_act_on_a_terminal() {
+    let harmless = directory("r", &recording(&header(2, "r"), 8));
+    let hostile = directory(HOSTILE, &recording(&header(2, HOSTILE), 8));
+    for format in FORMATS {
+        let expected = replay(&harmless, &["r", "--format", format]);
+        let output = replay(&hostile, &[HOSTILE, "--format", format]);
+        let (said, error) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{error}");
+        for character in said.chars().chain(error.chars()) {
+            let acts = character.is_control() && character != '\n' || character == '\u{202e}';
+            assert!(!acts, "{format}: {character:?} in {said}");
+        }
+        // No line was added by a name.
+        assert_eq!(said.lines().count(), text(&expected.stdout).lines().count(), "{said}");
+    }
+}
+
+#[test]
+fn json_has_the_names_as_they_are() {
+    let directory = directory(HOSTILE, &recording(&header(2, HOSTILE), 8));
+    let output = replay(&directory, &[HOSTILE, "--format", "json"]);
+    let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let recording = &verdict["recording"];
+    let names = [&verdict["trace"], &recording["kernel"], &recording["command"][0]];
+    assert_eq!(names, [HOSTILE; 3]);
+}
+
+#[test]
+fn a_refused_recording_of_a_hostile_name_is_told_of_in_two_lines() {
+    for format in FORMATS {
+        let directory = directory(HOSTILE, b"");
+        let output = replay(&directory, &[HOSTILE, "--format", format]);
+        assert_error(&output, &["\\u{1b}[2J\\u{7}\\r\\n\\u{7f}\\u{9b}31m\\u{202e}: the recording"]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The workloads of seed 002, as they run: what they are said to do, they do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use shootdown_designs::{Engine, Linux70, Naive};
+use shootdown_program::Workload;
+use shootdown_program::operation::{Access, Operation, ProgramId};
+use shootdown_run::programs::{
+    LatMmap, LatPagefault, LatProc, LatProt, Ls, PagesRead, ProcessKind,
+};
+use shootdown_run::{Contents, Limits, Outcome, run};
+use shootdown_sim::{Machine, Sim, Time};
+use shootdown_vm::ErasedCoherence;
+
+const LIMITS: Limits = Limits {
+    frames: 1 << 16,
+    threads: 16,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
+const MAIN: ProgramId = ProgramId(0);
+const LS: Ls = Ls { commands: 3, libraries: 1 };
+const PAGEFAULT: LatPagefault =
+    LatPagefault { read: PagesRead::All, pages: 100, rounds: 3, seed: 1 };
+
+/// On one CPU, as the seed's machine has it.
+fn outcome<C: Into<ErasedCoherence>>(
+    workload: Rc<dyn Workload>,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Outcome {
+    let round = include_str!("../../../sim/tests/round.toml");
+    let machine = Machine::from_toml(round).unwrap().with_cpus(1).unwrap();
+    let name = workload.name();
+    let outcome = run(machine, LIMITS, workload, design).unwrap();
+    let first = outcome.first_violations.first();
+    assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
+    assert_eq!(outcome.counts.interrupts_sent, 0, "{name}: whom would it interrupt");
+    outcome
+}
+
+fn all() -> Vec<(Rc<dyn Workload>, u64)> {
+    let process = |kind| LatProc { kind, iterations: 3, compute_ns: 1000 };
+    vec![
+        (Rc::new(LS), 3),
+        (Rc::new(Ls { commands: 2, libraries: 3 }), 2),
+        (Rc::new(process(ProcessKind::Fork)), 3),
+        (Rc::new(process(ProcessKind::Exec)), 3),
+        (Rc::new(process(ProcessKind::Shell)), 3),
+        (Rc::new(LatMmap::published(3)), 3),
+        (Rc::new(PAGEFAULT), 300),
+        (Rc::new(LatPagefault { read: PagesRead::None, ..PAGEFAULT }), 300),
+        (Rc::new(LatProt { iterations: 3, signal_ns: 1000 }), 3),
+    ]
+}
+
+#[test]
+fn all_run_to_their_end_and_count_what_they_measure() {
+    for (workload, iterations) in all() {
+        for outcome in [
+            outcome(Rc::clone(&workload), Engine::<1>::new),
+            outcome(Rc::clone(&workload), Linux70::new),
+            outcome(Rc::clone(&workload), Naive::new),
+        ] {
+            assert_eq!(outcome.iterations, iterations, "{}", workload.name());
+        }
+    }
+}
+
+#[test]
+fn an_iteration_is_the_same_work_however_many_there_are() {
+    let long: [(Rc<dyn Workload>, u64); 2] = [
+        (Rc::new(Ls { commands: 30, ..LS }), 30),
+        (Rc::new(LatProc { kind: ProcessKind::Shell, iterations: 30, compute_ns: 1000 }), 30),
+    ];
+    for (workload, iterations) in long {
+        let outcome = outcome(workload, Linux70::new);
+        let counts = &outcome.counts;
+        // What is flushed at a switch depends on which tag is free.
+        let full = counts.flushes_full - counts.flushes_full_at_switch;
+        let forks = full.is_multiple_of(iterations) && full >= iterations;
+        assert!(forks && counts.flushes_ranged.is_multiple_of(iterations), "{counts:?}");
+    }
+}
+
+/// Which pages of which areas a thread has used, and which it unmaps although it has.
+fn used_when_unmapped(steps: impl Iterator<Item = Operation>) -> u64 {
+    let mut used: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
+    let mut count = 0;
+    for step in steps {
+        match step {
+            Operation::Exec => used.clear(),
+            Operation::Map { area, .. } => {
+                used.remove(&area);
+            }
+            Operation::Touch { area, pages, .. } => used.entry(area).or_default().extend(pages),
+            Operation::Unmap { area, pages } => {
+                let was_used = used.get(&area).is_some_and(|it| it.range(pages).next().is_some());
+                count += u64::from(was_used);
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+/// The linker of uClibc reads the header of each library into a page of its own.
+#[test]
+fn the_linker_unmaps_a_page_that_was_used_for_each_library() {
+    for libraries in 0..=Ls::LIBRARIES_MAX {
+        let ls = Ls { libraries, ..LS };
+        assert_eq!(ls.unmaps_per_command(), u64::from(libraries));
+        assert_eq!(used_when_unmapped(ls.steps(ProgramId(1))), u64::from(libraries));
+    }
+}
+
+#[test]
+fn a_tenth_of_the_mapped_file_is_written_at_every_16_kib() {
+    let lat = LatMmap::published(1);
+    let mut pages = Vec::new();
+    let measured = lat.steps(MAIN).skip_while(|step| *step != Operation::Begin);
+    for step in measured {
+        if let Operation::Touch { pages: touched, access, .. } = step {
+            assert_eq!((access, touched.end), (Access::Write, touched.start + 1));
+            pages.push(touched.start);
+        }
+    }
+    // 16 MiB / 10 / 16 KiB, and the one that is begun.
+    assert_eq!((pages.len(), lat.pages_written()), (103, 103));
+    assert!(pages.iter().copied().eq((0..103).map(|index| 2 * index)));
+}
+
+#[test]
+fn each_round_of_page_faults_reads_every_page_once_in_no_order_or_none() {
+    let reads = |read| -> Vec<u64> {
+        let steps = LatPagefault { read, ..PAGEFAULT }.steps(MAIN);
+        let measured = steps.skip_while(|step| *step != Operation::Begin);
+        let page = |step| match step {
+            Operation::Touch { pages, .. } => Some(pages.start),
+            _ => None,
+        };
+        measured.filter_map(page).collect()
+    };
+    assert!(reads(PagesRead::None).is_empty());
+    for round in reads(PagesRead::All).chunks(100) {
+        let mut sorted = round.to_vec();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..100) && sorted != round);
+    }
+}
+
+/// Whatever a design does to `munmap`, it does not do here.
+#[test]
+fn a_protection_fault_flushes_nothing() {
+    let lat = || Rc::new(LatProt { iterations: 50, signal_ns: 0 });
+    for outcome in [outcome(lat(), Linux70::new), outcome(lat(), Engine::<1>::new)] {
+        let counts = &outcome.counts;
+        assert_eq!((counts.flushes_full, counts.flushes_ranged), (0, 0), "{counts:?}");
+    }
+}

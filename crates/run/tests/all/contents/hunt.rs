@@ -1,0 +1,256 @@
+//! Runs programs, looks for one that fails, and makes it smaller.
+
+use std::env;
+use std::rc::Rc;
+
+use shootdown_designs::{Arm64, Engine, Linux70, Linux412, Naive};
+use shootdown_program::OnFault;
+use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
+use shootdown_sim::{Machine, Sim, Time};
+use shootdown_vm::ErasedCoherence;
+
+use crate::contents::faulty::{Fault, Faulty};
+use crate::contents::program::{NODES, Program, Reading, Sizes};
+
+/// What a program runs under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Design {
+    Ours,
+    Linux70,
+    UnmapBatched,
+    Linux412,
+    Arm64,
+    Naive,
+    /// Ours, with something left out.
+    Faulty(Fault),
+}
+
+impl Design {
+    /// Those that are right.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Ours, Self::Linux70, Self::UnmapBatched, Self::Linux412, Self::Arm64, Self::Naive];
+
+    /// What it is called in the environment.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Faulty(fault) => format!("{fault:?}"),
+            design => format!("{design:?}"),
+        }
+        .to_lowercase()
+    }
+
+    fn of_name(name: &str) -> Option<Self> {
+        let faulty = Fault::ALL.map(Self::Faulty);
+        Self::ALL.into_iter().chain(faulty).find(|design| design.name() == name)
+    }
+}
+
+/// A program, and how it is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) design: Design,
+    pub(crate) seed: u64,
+    pub(crate) room: Room,
+    pub(crate) program: Program,
+}
+
+/// How much memory there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Too little: pages are taken.
+    Short,
+    /// Enough; and pages move from one node to another.
+    Nodes,
+    /// Enough; and nobody keeps account of pages.
+    Enough,
+}
+
+impl Room {
+    /// How it is called in the environment, after the design.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Short => "",
+            Self::Nodes => "-nodes",
+            Self::Enough => "-enough",
+        }
+    }
+
+    const fn frames(self, sizes: Sizes) -> usize {
+        match (self, sizes) {
+            // Enough for what cannot be reclaimed, and not for files, too.
+            (Self::Short, Sizes::Small) => 288,
+            // The same, and two large pages. The first of all frames is not there, so that those
+            // before the first large page are one less than it has.
+            (Self::Short, Sizes::Large) => 3 * 512 - 1,
+            (Self::Nodes | Self::Enough, _) => 1 << 13,
+        }
+    }
+
+    const fn memory(self, reading: Reading) -> Memory {
+        match (self, reading) {
+            (Self::Enough, _) => Memory::Enough,
+            (_, Reading::PageByPage) => Memory::Reclaimed,
+            (_, Reading::Ahead) => Memory::ReclaimedReadAhead,
+        }
+    }
+}
+
+/// So often a program is made smaller at most.
+const SHRINKS_MAX: usize = 400;
+
+impl Case {
+    pub(crate) fn new(design: Design, seed: u64, room: Room) -> Self {
+        Self { design, seed, room, program: Program::new(seed) }
+    }
+
+    /// What `CONTENTS_REPLAY` names: the design, the seed, and which operations are done.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let words = env::var("CONTENTS_REPLAY").ok()?;
+        let mut words = words.split(':');
+        let name = words.next()?;
+        let suffixed = [Room::Enough, Room::Nodes]
+            .into_iter()
+            .find_map(|room| Some((name.strip_suffix(room.suffix())?, room)));
+        let (name, room) = suffixed.unwrap_or((name, Room::Short));
+        let design = Design::of_name(name).expect("the name of a design");
+        let seed = words.next()?.parse().expect("a seed is a number");
+        let mut case = Self::new(design, seed, room);
+        if let Some(kept) = words.next() {
+            case.program.kept = kept.split(',').flat_map(indices).collect();
+        }
+        Some(case)
+    }
+
+    pub(crate) fn run(&self) -> Result<Outcome, RunError> {
+        match self.design {
+            Design::Ours => self.run_under(Engine::<1>::new),
+            Design::Linux70 => self.run_under(Linux70::new),
+            Design::UnmapBatched => self.run_under(Linux412::batched),
+            Design::Linux412 => self.run_under(Linux412::new),
+            Design::Arm64 => self.run_under(Arm64::skip),
+            Design::Naive => self.run_under(Naive::new),
+            Design::Faulty(fault) => {
+                self.run_under(|sim| Faulty::boxed(Engine::<1>::new(sim), fault))
+            }
+        }
+    }
+
+    fn run_under<C: Into<ErasedCoherence>>(
+        &self,
+        design: impl FnOnce(Rc<Sim>) -> C,
+    ) -> Result<Outcome, RunError> {
+        let round = include_str!("../../../../sim/tests/round.toml");
+        let mut machine = Machine::from_toml(round).unwrap().with_cpus(self.program.cpus).unwrap();
+        for time in [&mut machine.interrupt.deliver_socket, &mut machine.interrupt.deliver_system] {
+            *time = *time * self.program.slowness;
+        }
+        let Program { sizes, reading, .. } = self.program;
+        let limits = Limits {
+            frames: self.room.frames(sizes),
+            threads: 32,
+            time: Time::from_ms(10_000),
+            memory: self.room.memory(reading),
+            nodes: if self.room == Room::Enough { 1 } else { NODES as usize },
+            contents: Contents::Checked,
+            on_fault: OnFault::Survived,
+        };
+        run(machine, limits, Rc::new(self.program.clone()), design)
+    }
+
+    /// Whether memory held something that it must not.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.run().is_ok_and(|outcome| outcome.wrong_contents != 0)
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    ///
+    /// If it fails, or finds anything wrong, with a smaller program that does so, too.
+    #[track_caller]
+    pub(crate) fn must_be_right(&self) -> Outcome {
+        let is_right = |outcome: &Outcome| {
+            outcome.wrong_contents == 0 && outcome.violations == 0 && outcome.hazards == 0
+        };
+        match self.run() {
+            Ok(outcome) if is_right(&outcome) => outcome,
+            Err(error) => panic!("{}: {error}", self.words()),
+            Ok(_) => {
+                let smaller = self.shrunken(|case| case.run().is_ok_and(|it| !is_right(&it)));
+                panic!("{}", smaller.report());
+            }
+        }
+    }
+
+    /// Leaves out as many operations as it can, so that it `fails` all the same.
+    pub(crate) fn shrunken(&self, fails: impl Fn(&Self) -> bool) -> Self {
+        let mut smallest = self.clone();
+        let mut part = smallest.program.kept.len().div_ceil(2);
+        let mut tries = 0;
+        while part > 0 {
+            let mut start = 0;
+            while start < smallest.program.kept.len() && tries < SHRINKS_MAX {
+                let mut smaller = smallest.clone();
+                let end = (start + part).min(smaller.program.kept.len());
+                smaller.program.kept.drain(start..end);
+                tries += 1;
+                if fails(&smaller) {
+                    smallest = smaller;
+                } else {
+                    start += part;
+                }
+            }
+            part /= 2;
+        }
+        smallest
+    }
+
+    /// What it does, what it finds, and how to do it again.
+    pub(crate) fn report(&self) -> String {
+        let outcome = self.run();
+        let found = outcome.map(|outcome| {
+            let wrong = outcome.first_wrong_contents.iter().map(ToString::to_string);
+            let violations = outcome.first_violations.iter().map(|first| format!("{first:?}"));
+            wrong.chain(violations).collect::<Vec<_>>().join("\n")
+        });
+        let again = "cargo test -p shootdown-run --test contents replay";
+        format!("{}\n{found:?}\nCONTENTS_REPLAY={} {again}", self.program, self.words())
+    }
+
+    /// What `CONTENTS_REPLAY` is to be.
+    fn words(&self) -> String {
+        let (suffix, kept) = (self.room.suffix(), ranges(&self.program.kept));
+        format!("{}{suffix}:{}:{kept}", self.design.name(), self.seed)
+    }
+}
+
+/// How many programs a test tries.
+pub(crate) fn programs() -> u64 {
+    number("CONTENTS_PROGRAMS").unwrap_or(48)
+}
+
+/// So many seeds.
+pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
+    let first = number("CONTENTS_SEED").unwrap_or(0);
+    first..first + count
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// `0-3,17`
+fn ranges(indices: &[usize]) -> String {
+    let runs = indices.chunk_by(|one, next| one + 1 == *next);
+    let range = |run: &[usize]| match run {
+        [only] => only.to_string(),
+        _ => format!("{}-{}", run[0], run[run.len() - 1]),
+    };
+    runs.map(range).collect::<Vec<_>>().join(",")
+}
+
+fn indices(range: &str) -> std::ops::RangeInclusive<usize> {
+    let index = |text: &str| text.parse().expect("the number of an operation");
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    index(first)..=index(last)
+}

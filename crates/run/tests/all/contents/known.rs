@@ -1,0 +1,123 @@
+//! What goes wrong under designs that do as Linux does, as far as we know what it does.
+//!
+//! Reclaim has cleared the entry of a file's page, and not yet flushed it. A thread writes there:
+//! it gets a copy of its own, and writes to that, while another CPU still reads the file's page
+//! through its TLB (`docs/reclaim.md`, "Who puts another page there"). A fault handler that looks
+//! whether the space is held back flushes the address first, and then nothing is wrong.
+
+use std::rc::Rc;
+
+use shootdown_designs::{Engine, Linux70, Linux412};
+use shootdown_program::Workload;
+use shootdown_program::operation::{
+    Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps,
+};
+use shootdown_run::{Contents, FoundBy, Limits, Memory, Outcome, run};
+use shootdown_sim::{Machine, Sim, Time};
+use shootdown_vm::ErasedCoherence;
+
+use crate::contents::faulty::Settling;
+
+const WRITER: ProgramId = ProgramId(0);
+const READER: ProgramId = ProgramId(1);
+const OTHER: ProgramId = ProgramId(2);
+const AREA: AreaId = AreaId(0);
+const PAGES: u64 = 48;
+const FRAMES: usize = 160;
+
+/// One thread writes to pages of a private mapping of a file, and gives them back; another, on
+/// another CPU, reads them; and a process on a third CPU needs the memory.
+struct WrittenWhileTaken {
+    /// The writer begins so much later.
+    delay_ns: u64,
+}
+
+impl Workload for WrittenWhileTaken {
+    fn name(&self) -> String {
+        "written while taken".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: WRITER, cpu: Some(0) }, Start { program: OTHER, cpu: Some(2) }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let touch = |pages, access| Operation::Touch { area: AREA, pages, access };
+        let map = |pages, mapping| {
+            let permission = Permission::ReadWrite;
+            Operation::Map { area: AREA, pages, permission, mapping }
+        };
+        let private = map(PAGES, Mapping::PrivateFile(FileId(0)));
+        let large = map(2 * FRAMES as u64, Mapping::SharedFile(FileId(1)));
+        match program {
+            WRITER => {
+                let start = [private, Operation::Spawn(READER), Operation::Compute(self.delay_ns)];
+                Box::new(start.into_iter().chain((0..8).flat_map(move |page| {
+                    [
+                        touch(page..page + 1, Access::Write),
+                        Operation::Compute(20_000 + 370 * (page % 7)),
+                        Operation::Discard { area: AREA, pages: page..page + 1 },
+                    ]
+                })))
+            }
+            READER => {
+                let read = (0..1000).map(move |_| touch(0..PAGES, Access::Read));
+                Box::new([Operation::Migrate(1)].into_iter().chain(read))
+            }
+            _ => {
+                let read = (0..3).map(move |_| touch(0..2 * FRAMES as u64, Access::Read));
+                Box::new([large].into_iter().chain(read))
+            }
+        }
+    }
+}
+
+fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
+    let round = include_str!("../../../../sim/tests/round.toml");
+    let mut machine = Machine::from_toml(round).unwrap().with_cpus(3).unwrap();
+    // As where CPUs are virtual, and do not always run.
+    machine.interrupt.deliver_socket = machine.interrupt.deliver_socket * 25;
+    let limits = Limits {
+        frames: FRAMES,
+        threads: 16,
+        time: Time::from_ms(10_000),
+        memory: Memory::Reclaimed,
+        contents: Contents::Checked,
+        ..Limits::DEFAULT
+    };
+    run(machine, limits, Rc::new(WrittenWhileTaken { delay_ns }), design).unwrap()
+}
+
+/// Begun at which moments the writer may meet a page that was just taken.
+fn delays_ns() -> impl Iterator<Item = u64> {
+    (0..40_000).step_by(500)
+}
+
+/// Whether a read found something wrong, at any moment, that no oracle of translations sees.
+fn is_read_wrongly<C: Into<ErasedCoherence>>(design: impl Fn(Rc<Sim>) -> C) -> bool {
+    delays_ns().any(|delay_ns| {
+        let outcome = outcome(delay_ns, &design);
+        let first = outcome.first_wrong_contents.first();
+        first.is_some_and(|first| {
+            assert_eq!((first.found_by, outcome.violations), (FoundBy::Read, 0));
+            // What the file holds, and not what was written.
+            assert_eq!(first.found, Some(0));
+            assert!(!first.expected.contains(&0));
+            true
+        })
+    })
+}
+
+#[test]
+fn a_page_that_is_written_while_it_is_taken_is_not_settled_under_linux() {
+    assert!(is_read_wrongly(Linux412::new));
+    assert!(is_read_wrongly(Linux412::batched));
+    assert!(is_read_wrongly(Linux70::new));
+}
+
+/// The very same, but for the fault handler, and ours.
+#[test]
+fn it_is_where_the_fault_handler_looks() {
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::new(sim))));
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::batched(sim))));
+    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux70::new(sim))));
+    assert!(!is_read_wrongly(Engine::<1>::new));
+}

@@ -1,0 +1,54 @@
+//! Pages that could be taken: there are none, or all of them are on their way out, and that takes
+//! its time.
+
+use shootdown_program::operation::{FileId, Mapping, Operation};
+use shootdown_run::{Limits, Memory};
+use shootdown_sim::Time;
+
+use crate::exhausted::{LIMITS, machine, map, read, run_ours, write};
+
+/// A page is written in 20 ms, and read in 10.
+const SLOW_STORAGE: &str = r#"
+[storage]
+page_ns = { value = 1000.0, source = "made up for tests" }
+read_us = { value = 10000.0, source = "made up for tests" }
+write_us = { value = 20000.0, source = "made up for tests" }
+"#;
+
+/// Where nothing can be taken, a reclaim thread looks now and then, and sleeps in between.
+#[test]
+fn reclaim_threads_that_can_take_nothing_do_not_spin() {
+    // All but a few frames, so that both nodes are short.
+    let fill = [map(0, 250, Mapping::Anonymous), write(0, 0..240)];
+    let steps = fill.into_iter().chain([Operation::Compute(100_000_000), read(0, 0..240)]);
+    let outcome = run_ours(machine(""), LIMITS, [steps.collect()]).unwrap();
+    let computed = Time::from_ms(100);
+    assert!(outcome.time >= computed, "{}", outcome.time);
+    // Each millisecond, for each of two nodes.
+    let looks = outcome.counts.switches;
+    assert!((100..1000).contains(&looks), "{looks} switches");
+    let idle = outcome.counts.idle;
+    assert!(idle * 100 > computed * 290, "three CPUs had nothing to do for {idle} only");
+}
+
+fn writers(threads: u64, pages: u64) -> impl Iterator<Item = Vec<Operation>> {
+    (0..threads).map(move |thread| {
+        let first = thread * pages;
+        let all = (0..2)
+            .flat_map(move |_| (first..first + pages).flat_map(|page| [write(0, page..page + 1)]));
+        [map(0, threads * pages, Mapping::SharedFile(FileId(0)))].into_iter().chain(all).collect()
+    })
+}
+
+/// Each page that could be had is being written, by somebody else.
+#[test]
+fn who_needs_memory_while_all_of_it_is_on_its_way_out_waits_for_it() {
+    for memory in [Memory::Reclaimed, Memory::ReclaimedReadAhead] {
+        for (frames, threads) in [(90, 6), (120, 8), (128, 10)] {
+            let limits = Limits { frames, memory, time: Time::from_ms(600_000), ..LIMITS };
+            let outcome = run_ours(machine(SLOW_STORAGE), limits, writers(threads, 60));
+            let outcome = outcome.unwrap_or_else(|error| panic!("{memory:?}, {frames}: {error}"));
+            assert!(outcome.traffic.written_out > 60 * threads / 2, "{:?}", outcome.traffic);
+        }
+    }
+}

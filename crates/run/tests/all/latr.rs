@@ -1,0 +1,195 @@
+//! LATR under a memory manager: what is unmapped comes back to the system when all CPUs have
+//! looked, or when it is needed; and why `madvise` must not be put off in the same way.
+
+use std::rc::Rc;
+
+use shootdown_designs::linux::v4_12::latr::RING_STATES;
+use shootdown_designs::{Latr, LatrRule, Linux412};
+use shootdown_program::Workload;
+use shootdown_program::operation::{
+    Access, AreaId, Mapping, Operation, Permission, ProgramId, Start, Steps,
+};
+use shootdown_run::programs::{Case, Tasks, WillItScale};
+use shootdown_run::{Contents, Limits, Outcome, RunError, run};
+use shootdown_sim::{Machine, Sim, Time};
+use shootdown_vm::ErasedCoherence;
+
+const CPUS: usize = 4;
+const LIMITS: Limits = Limits {
+    frames: 4096,
+    threads: 64,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
+
+fn try_to_run<C: Into<ErasedCoherence>>(
+    limits: Limits,
+    workload: impl Workload + 'static,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Result<Outcome, RunError> {
+    let round = include_str!("../../../sim/tests/round.toml");
+    let machine = Machine::from_toml(round).unwrap().with_cpus(CPUS).unwrap();
+    run(machine, limits, Rc::new(workload), design)
+}
+
+fn outcome<C: Into<ErasedCoherence>>(
+    limits: Limits,
+    workload: impl Workload + 'static,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Outcome {
+    let outcome = try_to_run(limits, workload, design).unwrap();
+    let first = outcome.first_violations.first();
+    assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
+    outcome
+}
+
+/// Two threads on two CPUs: both use an area, one gives it up, and that again and again.
+#[derive(Clone, Copy)]
+struct GiveUp {
+    /// Unmaps it, and maps another one; or discards it.
+    unmaps: bool,
+    pages: u64,
+    rounds: u32,
+}
+
+const FIRST: ProgramId = ProgramId(0);
+const SECOND: ProgramId = ProgramId(1);
+
+impl Workload for GiveUp {
+    fn name(&self) -> String {
+        "give up".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: FIRST, cpu: Some(0) }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        let Self { unmaps, pages, rounds } = *self;
+        let map = move |area| {
+            let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
+            Operation::Map { area, pages, permission, mapping }
+        };
+        let area_of = move |round| AreaId(if unmaps { round } else { 0 });
+        let touch =
+            move |round, access| Operation::Touch { area: area_of(round), pages: 0..pages, access };
+        if program == SECOND {
+            let place = std::iter::once(Operation::Migrate(1));
+            let read =
+                move |round| [Operation::Block, touch(round, Access::Read), Operation::Wake(FIRST)];
+            return Box::new(place.chain((0..=rounds).flat_map(read)));
+        }
+        let start = [map(area_of(0)), Operation::Spawn(SECOND)];
+        let round = move |round| {
+            let area = area_of(round);
+            let used = [touch(round, Access::Write), Operation::Wake(SECOND), Operation::Block];
+            let given_up = if unmaps {
+                vec![Operation::Unmap { area, pages: 0..pages }, map(area_of(round + 1))]
+            } else {
+                vec![Operation::Discard { area, pages: 0..pages }]
+            };
+            used.into_iter().chain(given_up)
+        };
+        let end = [touch(rounds, Access::Write), Operation::Wake(SECOND), Operation::Join(SECOND)];
+        Box::new(start.into_iter().chain((0..rounds).flat_map(round)).chain(end))
+    }
+}
+
+#[test]
+fn what_is_unmapped_is_put_off_and_what_is_discarded_is_not() {
+    let unmapped = GiveUp { unmaps: true, pages: 4, rounds: 12 };
+    // Each switches away and back while it waits, and sweeps. One is for the end of the space.
+    assert_eq!(outcome(LIMITS, unmapped, Latr::new).counts.interrupts_sent, 1);
+    let before = outcome(LIMITS, unmapped, Linux412::new).counts.interrupts_sent;
+    assert!(before >= 12, "{before}");
+    let discarded = GiveUp { unmaps: false, ..unmapped };
+    let interrupts = outcome(LIMITS, discarded, Latr::new).counts.interrupts_sent;
+    assert!(interrupts >= 12, "{interrupts}");
+}
+
+/// As the authors have it: the second thread reads pages that the first has given up and written
+/// anew, and finds what was there before.
+#[test]
+fn were_a_discard_put_off_threads_would_read_what_was_there_before() {
+    let discarded = GiveUp { unmaps: false, pages: 4, rounds: 12 };
+    // It computes all the while, and so does not look before its tick.
+    let broken = |sim| Latr::with_broken_rule(sim, Some(LatrRule::WaitForAdvice));
+    let found = try_to_run(LIMITS, Computing(discarded), broken).unwrap();
+    assert!(found.wrong_contents > 0 && found.violations > 0);
+    outcome(LIMITS, Computing(discarded), Latr::new);
+}
+
+/// The same, but nobody sleeps while it waits.
+struct Computing(GiveUp);
+
+impl Workload for Computing {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn processes(&self) -> Vec<Start> {
+        self.0.processes()
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        // As long as both together need.
+        let wait_ns = 20_000 + 5_000 * self.0.pages;
+        let steps = self.0.steps(program).map(move |step| match step {
+            Operation::Wake(_) | Operation::Block => Operation::Compute(wait_ns),
+            step => step,
+        });
+        Box::new(steps)
+    }
+}
+
+/// Memory holds so little that what is put off would use it up.
+#[test]
+fn who_needs_memory_gets_what_is_put_off() {
+    let unmapped = GiveUp { unmaps: true, pages: 40, rounds: 30 };
+    let interrupts = |frames| {
+        let limits = Limits { frames, ..LIMITS };
+        outcome(limits, Fast(unmapped), Latr::new).counts.interrupts_sent
+    };
+    let (enough, short) = (interrupts(4096), interrupts(100));
+    assert!(enough <= 1 && short > 1, "{enough}, {short}");
+}
+
+#[test]
+fn loops_that_map_and_unmap_find_what_they_assert() {
+    for case in Case::ALL {
+        let workload = WillItScale { case, tasks: Tasks::Threads, count: 4, pages: 24, rounds: 3 };
+        let [latr, before] = [
+            outcome(LIMITS, workload, Latr::new).counts.interrupts_sent,
+            outcome(LIMITS, workload, Linux412::new).counts.interrupts_sent,
+        ];
+        // These tell others of nothing else.
+        let unmaps = matches!(case, Case::PageFault1 | Case::PageFault2 | Case::PageFault3);
+        assert!(!unmaps || (latr == 0 && before > 0), "{case:?}: {latr}, {before}");
+    }
+}
+
+#[test]
+fn rings_that_are_full_have_cpus_interrupted() {
+    let quick = GiveUp { unmaps: true, pages: 1, rounds: 4 * RING_STATES as u32 };
+    let few = outcome(LIMITS, Fast(quick), Latr::new).counts.interrupts_sent;
+    let all = outcome(LIMITS, Fast(quick), Linux412::new).counts.interrupts_sent;
+    assert!(few > 0 && few < all, "{few} of {all}");
+}
+
+/// Unmapping is all that the first thread does, while the second computes.
+struct Fast(GiveUp);
+
+impl Workload for Fast {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn processes(&self) -> Vec<Start> {
+        self.0.processes()
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        if program == SECOND {
+            return Box::new([Operation::Migrate(1), Operation::Compute(9_000_000)].into_iter());
+        }
+        let is_no_wait = |step: &Operation| !matches!(step, Operation::Wake(_) | Operation::Block);
+        Box::new(self.0.steps(program).filter(is_no_wait))
+    }
+}

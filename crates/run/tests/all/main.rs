@@ -1,0 +1,16 @@
+//! All integration tests of the crate in one executable, so that the crate is instantiated and
+//! linked once.
+
+mod arc_asid_range;
+mod arm64_skip_broadcast;
+mod contents;
+mod encoded;
+mod exhausted;
+mod hostile;
+mod large;
+mod latr;
+mod operations;
+mod powerpc_shoot_lazies;
+mod pressure;
+mod replay;
+mod x86_batched_unmap;

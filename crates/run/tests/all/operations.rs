@@ -1,0 +1,187 @@
+//! Operations, one by one, on a machine with round numbers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use shootdown_designs::Linux70;
+use shootdown_program::operation::{
+    Access, AreaId, Entry, FileId, Filling, LockId, Mapping, Operation, Permission, ProgramId,
+    RawAddress, Start, Steps,
+};
+use shootdown_program::{StepError, Workload};
+use shootdown_run::{Contents, Limits, Outcome, RunError, run};
+use shootdown_sim::{Machine, Time};
+
+/// Programs by number; the first runs from the beginning.
+struct Programs(RefCell<HashMap<u32, Vec<Operation>>>);
+
+impl Workload for Programs {
+    fn name(&self) -> String {
+        "programs".to_owned()
+    }
+    fn processes(&self) -> Vec<Start> {
+        vec![Start { program: ProgramId(0), cpu: None }]
+    }
+    fn steps(&self, program: ProgramId) -> Steps {
+        Box::new(self.0.borrow_mut().remove(&program.0).unwrap_or_default().into_iter())
+    }
+}
+
+fn run_programs(programs: impl IntoIterator<Item = Vec<Operation>>) -> Result<Outcome, RunError> {
+    let round = include_str!("../../../sim/tests/round.toml");
+    let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();
+    let limits = Limits {
+        frames: 1 << 12,
+        threads: 16,
+        time: Time::from_ms(1000),
+        contents: Contents::Checked,
+        ..Limits::DEFAULT
+    };
+    let programs = Programs(RefCell::new((0..).zip(programs).collect()));
+    let outcome = run(machine, limits, Rc::new(programs), Linux70::new)?;
+    assert_eq!(outcome.wrong_contents, 0, "{:?}", outcome.first_wrong_contents);
+    Ok(outcome)
+}
+
+const AREA: AreaId = AreaId(0);
+
+fn map(pages: u64, mapping: Mapping) -> Operation {
+    Operation::Map { area: AREA, pages, permission: Permission::ReadWrite, mapping }
+}
+
+fn touch(pages: core::ops::Range<u64>, access: Access) -> Operation {
+    Operation::Touch { area: AREA, pages, access }
+}
+
+const CHILD: ProgramId = ProgramId(1);
+
+#[test]
+fn locks_exclude_and_are_let_go_of_by_their_holder_alone() {
+    let lock = LockId(3);
+    let critical = vec![Operation::Lock(lock), Operation::Compute(50_000), Operation::Unlock(lock)];
+    let parent = [Operation::Spawn(CHILD)].into_iter().chain(critical.clone());
+    let parent = parent.chain([Operation::Join(CHILD)]).collect();
+    let outcome = run_programs([parent, critical]).unwrap();
+    assert!(outcome.time >= Time::from_ns(100_000), "{}", outcome.time);
+    let stranger = run_programs([vec![Operation::Unlock(lock)]]);
+    let error = StepError::NotHeld(lock);
+    assert_eq!(stranger.unwrap_err(), RunError::Step { program: ProgramId(0), error });
+}
+
+#[test]
+fn a_wake_is_not_lost_whichever_comes_first() {
+    for head_start in [0, 100_000] {
+        let parent = vec![
+            Operation::Spawn(CHILD),
+            Operation::Compute(head_start),
+            Operation::Block,
+            Operation::Join(CHILD),
+        ];
+        let child = vec![Operation::Compute(50_000), Operation::Wake(ProgramId(0))];
+        run_programs([parent, child]).unwrap();
+    }
+}
+
+#[test]
+fn waiting_for_nobody_is_noticed() {
+    assert_eq!(run_programs([vec![Operation::Block]]).unwrap_err(), RunError::Deadlock(1));
+}
+
+#[test]
+fn memory_is_what_the_operations_say() {
+    let fault = |steps: Vec<Operation>| match run_programs([steps]) {
+        Ok(_) => None,
+        Err(RunError::Step { error, .. }) => Some(error),
+        Err(error) => panic!("{error}"),
+    };
+    let write = || touch(0..4, Access::Write);
+    let read_only = Operation::Protect { area: AREA, pages: 0..4, permission: Permission::Read };
+    let unmap = Operation::Unmap { area: AREA, pages: 0..4 };
+    let discard = Operation::Discard { area: AREA, pages: 0..4 };
+    let files = [Mapping::PrivateFile(FileId(0)), Mapping::SharedFile(FileId(0))];
+    for mapping in [Mapping::Anonymous].into_iter().chain(files) {
+        assert_eq!(fault(vec![map(4, mapping), write(), discard.clone(), write()]), None);
+        let protected = vec![map(4, mapping), write(), read_only.clone(), write()];
+        assert!(matches!(fault(protected), Some(StepError::Fault(_))));
+        let gone = vec![map(4, mapping), write(), unmap.clone(), touch(0..1, Access::Read)];
+        assert!(matches!(fault(gone), Some(StepError::Fault(_))));
+    }
+    assert_eq!(fault(vec![write()]), Some(StepError::UnknownArea(AREA)));
+    assert_eq!(fault(vec![map(1 << 13, Mapping::Anonymous), touch(0..1 << 13, Access::Write)]), {
+        Some(StepError::Fault(shootdown_vm::FaultError::OutOfMemory))
+    });
+}
+
+#[test]
+fn large_pages_are_made_and_split_and_what_they_hold_stays() {
+    let by_address = |operation| Operation::RawAddress(operation);
+    let (pages, permission) = (0x4000..0x4200, Permission::ReadWrite);
+    let (mapping, filling) = (Mapping::Anonymous, Filling::OnDemand);
+    let map = RawAddress::Map { pages: pages.clone(), permission, mapping, filling };
+    let touch = |page, access| by_address(RawAddress::Fault { page, access, entry: Entry::Absent });
+    let collapse = || by_address(RawAddress::Collapse(pages.clone()));
+    let steps = vec![
+        by_address(map),
+        collapse(),
+        touch(0x4007, Access::Write),
+        collapse(),
+        touch(0x4007, Access::Read),
+        touch(0x4008, Access::Read),
+        by_address(RawAddress::Discard(0x4008..0x4009)),
+        touch(0x4007, Access::Read),
+        // There is but one node, and nobody knows where pages are mapped.
+        by_address(RawAddress::MovePages { pages: pages.clone(), node: 0 }),
+        by_address(RawAddress::MovePages { pages: pages.clone(), node: 9 }),
+        collapse(),
+    ];
+    let memory = run_programs([steps]).unwrap().memory;
+    assert_eq!((memory.collapsed, memory.split, memory.migrated), (2, 1, 0));
+}
+
+#[test]
+fn forks_have_their_own_memory_and_exec_throws_it_away() {
+    let parent = vec![
+        map(4, Mapping::Anonymous),
+        touch(0..4, Access::Write),
+        Operation::Fork(CHILD),
+        touch(0..4, Access::Write),
+        Operation::Join(CHILD),
+    ];
+    let child = vec![touch(0..4, Access::Write), Operation::Exec, touch(0..1, Access::Read)];
+    let error = run_programs([parent, child]).unwrap_err();
+    let gone = StepError::Fault(shootdown_vm::FaultError::NoArea);
+    assert!(
+        matches!(error, RunError::Step { program: CHILD, error } if error == gone
+            || error == StepError::UnknownArea(AREA)),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_write_that_is_refused_is_survived_and_one_that_is_not_is_a_mistake() {
+    let protect = |permission| Operation::Protect { area: AREA, pages: 0..1, permission };
+    let segfault = Operation::Segfault { area: AREA, page: 0 };
+    let begin = || vec![map(1, Mapping::Anonymous), touch(0..1, Access::Write)];
+    let refused = [begin(), vec![protect(Permission::Read), segfault.clone(), segfault.clone()]];
+    run_programs([refused.concat()]).unwrap();
+    let permitted = [begin(), vec![segfault.clone()]];
+    let error = StepError::NotRefused;
+    let program = ProgramId(0);
+    assert_eq!(run_programs([permitted.concat()]).unwrap_err(), RunError::Step { program, error });
+    let nowhere = run_programs([vec![segfault]]).unwrap_err();
+    assert_eq!(nowhere, RunError::Step { program, error: StepError::UnknownArea(AREA) });
+}
+
+#[test]
+fn a_system_call_takes_its_time_and_leaves_memory_alone() {
+    let calls = |count| {
+        let steps = [Operation::Begin].into_iter();
+        let steps = steps.chain((0..count).map(|_| Operation::SystemCall));
+        run_programs([steps.chain([Operation::End { iterations: count }]).collect()]).unwrap()
+    };
+    let (one, ten) = (calls(1), calls(10));
+    assert!(one.time > Time::ZERO);
+    assert!(ten.time >= one.time + one.time, "{} and {}", one.time, ten.time);
+    assert_eq!((ten.counts.flushes_full, ten.counts.flushes_ranged), (0, 0));
+}

@@ -1,0 +1,114 @@
+//! The workloads of seed 001, as they run: what they are said to do, they do.
+
+use std::rc::Rc;
+
+use shootdown_designs::{Engine, Linux70, Naive};
+use shootdown_program::Workload;
+use shootdown_program::operation::{Operation, ProgramId};
+use shootdown_run::programs::{ContextSwitches, ExitStorm};
+use shootdown_run::{Contents, Limits, Outcome, run};
+use shootdown_sim::{Machine, Sim, Time};
+use shootdown_vm::ErasedCoherence;
+
+const LIMITS: Limits = Limits {
+    frames: 1 << 18,
+    threads: 1024,
+    time: Time::from_ms(60_000),
+    contents: Contents::Checked,
+    ..Limits::DEFAULT
+};
+
+/// On the machine of the seed, with so many CPUs.
+fn outcome<C: Into<ErasedCoherence>>(
+    cpus: u32,
+    workload: impl Workload + 'static,
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Outcome {
+    let power8 = include_str!("../../../../machines/power8-16s.toml");
+    let machine = Machine::from_toml(power8).unwrap().with_cpus(cpus as usize).unwrap();
+    let outcome = run(machine, LIMITS, Rc::new(workload), design).unwrap();
+    let first = outcome.first_violations.first();
+    assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{first:?}");
+    let first = outcome.first_wrong_contents.first();
+    assert_eq!(outcome.wrong_contents, 0, "{first:?}");
+    outcome
+}
+
+const STORM: ExitStorm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1 };
+
+/// Had a thread found its partner on its own CPU, there would be one switch where there are two.
+#[test]
+fn each_switch_goes_in_and_out_of_idle() {
+    for cpus in [2, 6, 16, 64] {
+        let workload = ContextSwitches { cpus, rounds: 20, seed: 1 };
+        let outcome = outcome(cpus, workload, Engine::<1>::new);
+        assert_eq!(outcome.iterations, 40);
+        let switches = ContextSwitches::switches(outcome.counts.switches);
+        let all = outcome.iterations * u64::from(cpus) / 2;
+        // Pairs need not be in step: each may have done one more or less.
+        assert!(switches.abs_diff(all) <= u64::from(cpus), "{switches} and not {all}");
+        assert_eq!(outcome.counts.migrations, 0);
+        let idle = outcome.counts.idle.ps() as f64;
+        let part = idle / (outcome.time.ps() as f64 * f64::from(cpus));
+        assert!((0.1..0.9).contains(&part), "idle for {part} of the time");
+    }
+}
+
+/// Whoever starts first must not be done before the measurement is: the last pair's time would be
+/// that of a machine which falls asleep.
+#[test]
+fn all_pairs_run_as_long_as_it_is_measured() {
+    let rate = |rounds| {
+        let outcome = outcome(128, ContextSwitches { cpus: 128, rounds, seed: 1 }, Linux70::new);
+        ContextSwitches::switches(outcome.counts.switches) as f64 / outcome.time.us()
+    };
+    let (short, long) = (rate(5), rate(100));
+    assert!((short / long - 1.0).abs() < 0.05, "{short} and {long}");
+}
+
+#[test]
+fn partners_are_neighbours_and_no_two_threads_share_a_cpu() {
+    let workload = ContextSwitches { cpus: 8, rounds: 1, seed: 1 };
+    let cpu_of = |thread| {
+        workload.steps(ProgramId(thread)).find_map(|step| match step {
+            Operation::Migrate(cpu) => Some(cpu),
+            _ => None,
+        })
+    };
+    let cpus: Vec<_> = (1..=8).map(cpu_of).collect();
+    assert_eq!(cpus, (0..8).map(Some).collect::<Vec<_>>());
+    for thread in (1..=8).step_by(2) {
+        let wakes = |step| step == Operation::Wake(ProgramId(thread + 1));
+        assert!(workload.steps(ProgramId(thread)).any(wakes), "{thread}");
+    }
+}
+
+#[test]
+fn every_process_of_the_storm_exits() {
+    let outcomes = [
+        outcome(13, STORM, Engine::<1>::new),
+        outcome(13, STORM, Linux70::new),
+        outcome(13, STORM, Naive::new),
+    ];
+    for outcome in outcomes {
+        assert_eq!(outcome.iterations, u64::from(STORM.groups() * STORM.processes));
+    }
+}
+
+/// Otherwise the storm would not ask what it is meant to ask.
+#[test]
+fn cpus_idle_lazily_on_processes_that_exit() {
+    let outcome = outcome(13, STORM, Linux70::new);
+    let exits = outcome.iterations;
+    assert!(outcome.counts.interrupts_to_lazy >= exits, "{:?}", outcome.counts);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_storm_and_another_another() {
+    let run = |seed| {
+        let outcome = outcome(13, ExitStorm { seed, ..STORM }, Engine::<1>::new);
+        (outcome.time, outcome.counts)
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}

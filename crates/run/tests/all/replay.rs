@@ -1,0 +1,287 @@
+//! Recordings made by hand, replayed: what a program did is done again, and what the kernel is said
+//! to have done is what the design of that kernel does.
+
+use std::io::Cursor;
+use std::rc::Rc;
+
+use shootdown_designs::{Engine, Linux70};
+use shootdown_recording::record::{
+    Call, Event, FaultCode, FlushReason, Left, Owner, Record, SpaceId, TaskId, Waker,
+};
+use shootdown_recording::{Ended, Header, Reader, Source, Writer};
+use shootdown_run::replay::{ReplayError, Survey, replay, threads};
+use shootdown_run::{Limits, Outcome, run};
+use shootdown_sim::{Machine, Sim};
+use shootdown_vm::ErasedCoherence;
+
+const MACHINE: &str = include_str!("../../../../machines/emerald-rapids-kvm.toml");
+
+const A: TaskId = TaskId(1);
+const B: TaskId = TaskId(2);
+const SPACE: SpaceId = SpaceId(0);
+
+const READ_ABSENT: FaultCode = FaultCode(0b100);
+const WRITE_ABSENT: FaultCode = FaultCode(0b110);
+const WRITE_REFUSED: FaultCode = FaultCode(0b111);
+
+const PAGE: u64 = 0x7f00_0000_0000;
+
+/// A recording in the making: two CPUs, and a record each microsecond.
+#[derive(Default)]
+struct Script {
+    records: Vec<Record>,
+    now_ns: u64,
+}
+
+impl Script {
+    /// Two threads of one process, each on its CPU.
+    fn two_threads() -> Self {
+        let name = String::new;
+        let owner = Owner::Recorded;
+        Self::default()
+            .on(0, Event::Task { task: A, owner, space: SPACE, name: name() })
+            .on(0, Event::Running { task: A })
+            .on(0, Event::Spawn { task: B, space: SPACE, name: name() })
+            .on(1, Event::Running { task: TaskId::KERNEL })
+            .on(1, Event::Switch { next: B, left: Left::Blocked })
+    }
+
+    fn on(mut self, cpu: u32, event: Event) -> Self {
+        self.now_ns += 1000;
+        self.records.push(Record { time_ns: self.now_ns, cpu, event });
+        self
+    }
+
+    fn after_ns(mut self, ns: u64) -> Self {
+        self.now_ns += ns;
+        self
+    }
+
+    fn fault(self, cpu: u32, address: u64, code: FaultCode) -> Self {
+        self.on(cpu, Event::Fault { address, code })
+    }
+
+    fn map(self, cpu: u32, address: u64, length: u64) -> Self {
+        let call = Call::Map { address: 0, length, protection: 3, flags: 0x22 };
+        self.on(cpu, Event::Call(call)).on(cpu, Event::Return { value: address as i64 })
+    }
+
+    /// Unmaps, and says that the kernel flushed one page here, and interrupted those.
+    fn unmap(self, cpu: u32, address: u64, targets: &[u32]) -> Self {
+        let call = Call::Unmap { address, length: 4096 };
+        let flush = |reason| Event::Flush { reason, pages: Some(1) };
+        let mut script = self
+            .on(cpu, Event::Call(call))
+            .on(cpu, flush(FlushReason::Request))
+            .on(cpu, flush(FlushReason::LocalSpace));
+        if !targets.is_empty() {
+            script = script.on(cpu, Event::Interrupts { targets: targets.to_vec() });
+        }
+        for &target in targets {
+            script = script.on(target, flush(FlushReason::Remote));
+        }
+        script.on(cpu, Event::Return { value: 0 })
+    }
+
+    fn write(&self) -> Vec<u8> {
+        let header = Header {
+            recorder: "by hand".to_owned(),
+            source: Source::Tracefs,
+            kernel: "7.0".to_owned(),
+            processor: "none".to_owned(),
+            cpus: 2,
+            command: vec!["script".to_owned()],
+        };
+        let mut writer = Writer::create(Vec::new(), &header).unwrap();
+        for record in &self.records {
+            writer.write(record).unwrap();
+        }
+        writer.finish(Ended::Exited(0)).unwrap()
+    }
+}
+
+fn survey(file: &[u8]) -> Survey {
+    Survey::of(Reader::open(Cursor::new(file.to_vec())).unwrap(), |_| {}).unwrap()
+}
+
+fn by_recorded_schedule<C: Into<ErasedCoherence>>(
+    file: &[u8],
+    design: impl FnOnce(Rc<Sim>) -> C,
+) -> Result<Outcome, ReplayError> {
+    let machine = Machine::from_toml(MACHINE).unwrap();
+    let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
+    replay(machine, 1 << 20, reader, &survey(file), |_| {}, design)
+}
+
+fn by_simulated_schedule(file: &[u8]) -> Outcome {
+    let machine = Machine::from_toml(MACHINE).unwrap();
+    let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
+    let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
+    run(machine, Limits::default(), Rc::new(threads), Linux70::new).unwrap()
+}
+
+#[test]
+fn who_runs_the_program_is_interrupted_and_who_is_idle_is_not() {
+    let both = Script::two_threads()
+        // With a neighbour, so that no page table is freed, for which idle CPUs are told.
+        .map(0, PAGE, 8192)
+        .fault(0, PAGE + 4096, WRITE_ABSENT)
+        .fault(0, PAGE, WRITE_ABSENT)
+        .fault(1, PAGE, READ_ABSENT);
+    let file = both.unmap(0, PAGE, &[1]).write();
+    let outcome = by_recorded_schedule(&file, Linux70::new).unwrap();
+    assert_eq!(outcome.counts.interrupts_sent, 1);
+    assert_eq!(outcome.counts.interrupts_sent, survey(&file).kernel.interrupts_sent);
+    assert_eq!(outcome.counts.flushes_ranged, 2);
+    assert_eq!(survey(&file).kernel.flushes_ranged, 2);
+    assert_eq!(outcome.violations, 0);
+
+    let idle = Script::two_threads()
+        .map(0, PAGE, 8192)
+        .fault(0, PAGE + 4096, WRITE_ABSENT)
+        .fault(0, PAGE, WRITE_ABSENT)
+        .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
+        .unmap(0, PAGE, &[]);
+    let outcome = by_recorded_schedule(&idle.write(), Linux70::new).unwrap();
+    assert_eq!(outcome.counts.interrupts_sent, 0);
+    let outcome = by_recorded_schedule(&idle.write(), Engine::<1>::new).unwrap();
+    assert_eq!(outcome.counts.interrupts_sent, 0);
+}
+
+#[test]
+fn a_page_that_was_read_first_is_flushed_when_it_is_written() {
+    let script = Script::two_threads()
+        .map(0, PAGE, 8192)
+        .fault(0, PAGE, READ_ABSENT)
+        .fault(0, PAGE, WRITE_REFUSED)
+        // Mapped along with a neighbour, as far as one can see.
+        .fault(0, PAGE + 4096, WRITE_REFUSED);
+    let outcome = by_recorded_schedule(&script.write(), Linux70::new).unwrap();
+    assert_eq!(outcome.counts.interrupts_sent, 2);
+    assert_eq!(outcome.counts.flushes_ranged, 4);
+}
+
+#[test]
+fn computing_takes_as_long_as_it_did_and_so_does_idling() {
+    let short = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).fault(0, PAGE, WRITE_ABSENT);
+    let time = |script: &Script| by_recorded_schedule(&script.write(), Linux70::new).unwrap().time;
+    let computing = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).after_ns(5_000_000).fault(
+        0,
+        PAGE,
+        WRITE_ABSENT,
+    );
+    assert_eq!(time(&computing).ns() - time(&short).ns(), 5_000_000);
+    let idling = Script::two_threads()
+        .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
+        .after_ns(7_000_000)
+        .on(1, Event::Switch { next: B, left: Left::Blocked });
+    let time_idle = time(&idling).ns();
+    assert!((7_000_000..7_100_000).contains(&time_idle), "{time_idle}");
+}
+
+#[test]
+fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
+    let time_ns = |by: Waker| {
+        let mut script = Script::two_threads()
+            .fault(1, PAGE, WRITE_ABSENT)
+            .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
+        // Here faults count twice, so that whoever wakes it comes to it later than it did.
+        for page in 1..=1000 {
+            script = script.fault(0, PAGE + page * 4096, WRITE_ABSENT);
+        }
+        let script = script
+            .after_ns(2_000_000)
+            .on(0, Event::Wake { task: B, by })
+            .on(0, Event::Exit)
+            .on(0, Event::Switch { next: TaskId::KERNEL, left: Left::Dead })
+            .on(1, Event::Switch { next: B, left: Left::Blocked })
+            .after_ns(2_000_000)
+            .fault(1, PAGE, WRITE_ABSENT)
+            .on(1, Event::Exit);
+        let outcome = by_simulated_schedule(&script.write());
+        assert_eq!(outcome.violations, 0);
+        outcome.time.ns()
+    };
+    // It slept for 3 ms, and computed for 2.
+    let after_a_timer_ns = time_ns(Waker::Interrupt);
+    assert!((4_900_000..5_150_000).contains(&after_a_timer_ns), "{after_a_timer_ns}");
+    let after_the_other_ns = time_ns(Waker::Running);
+    assert!(after_the_other_ns > after_a_timer_ns + 200_000, "{after_the_other_ns}");
+}
+
+#[test]
+fn a_thread_may_be_woken_before_it_is_made() {
+    let child = TaskId(3);
+    // The waker had no CPU while the maker computed; here it need not wait for one.
+    let script = Script::two_threads()
+        .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Runnable })
+        .after_ns(9_000_000)
+        .on(0, Event::Spawn { task: child, space: SPACE, name: String::new() })
+        .on(0, Event::Switch { next: child, left: Left::Runnable })
+        .on(0, Event::Switch { next: A, left: Left::Blocked })
+        .on(1, Event::Switch { next: B, left: Left::Blocked })
+        .on(1, Event::Wake { task: child, by: Waker::Running })
+        .on(1, Event::Exit)
+        .on(0, Event::Exit)
+        .on(0, Event::Switch { next: child, left: Left::Dead })
+        .on(0, Event::Exit);
+    assert_eq!(by_simulated_schedule(&script.write()).violations, 0);
+}
+
+#[test]
+fn processes_are_made_and_end_by_either_schedule() {
+    let (child, fresh, copy) = (TaskId(3), SpaceId(2), SpaceId(1));
+    let script = Script::two_threads()
+        .map(0, PAGE, 4096)
+        .fault(0, PAGE, WRITE_ABSENT)
+        .on(0, Event::Spawn { task: child, space: copy, name: String::new() })
+        .on(1, Event::Switch { next: child, left: Left::Blocked })
+        .fault(1, PAGE, WRITE_REFUSED)
+        .on(1, Event::Exec { space: fresh, name: String::new() })
+        .fault(1, PAGE, WRITE_ABSENT)
+        .on(1, Event::Exit)
+        .on(1, Event::Switch { next: B, left: Left::Dead })
+        .fault(0, PAGE, WRITE_REFUSED)
+        .on(1, Event::Exit)
+        .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Dead })
+        .on(0, Event::Exit)
+        .on(0, Event::Switch { next: TaskId::KERNEL, left: Left::Dead });
+    let file = script.write();
+    let survey = survey(&file);
+    assert_eq!((survey.threads, survey.spaces), (3, 3));
+    for outcome in [
+        by_recorded_schedule(&file, Linux70::new).unwrap(),
+        by_recorded_schedule(&file, Engine::<1>::new).unwrap(),
+        by_simulated_schedule(&file),
+    ] {
+        assert_eq!(outcome.violations, 0);
+        // The fork takes a permission, and the child's write a page.
+        let flushes = outcome.counts.flushes_full + outcome.counts.flushes_ranged;
+        assert!(flushes >= 2, "{flushes}");
+        // Of three spaces, two are left for others.
+        assert!(outcome.counts.root_loads >= 4, "{}", outcome.counts.root_loads);
+    }
+}
+
+#[test]
+fn a_machine_must_have_the_recorded_cpus() {
+    let one_cpu =
+        MACHINE.replace("cores_per_cluster = { value = 2", "cores_per_cluster = { value = 1");
+    let machine = Machine::from_toml(&one_cpu).unwrap();
+    let file = Script::two_threads().write();
+    let reader = Reader::open(Cursor::new(file.clone())).unwrap();
+    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);
+    assert!(matches!(result, Err(ReplayError::TooFewCpus { recorded: 2, machine: 1 })));
+}
+
+#[test]
+fn a_recording_that_ends_early_is_refused_and_not_replayed_in_part() {
+    let file = Script::two_threads().map(0, PAGE, 4096).fault(0, PAGE, WRITE_ABSENT).write();
+    let cut = file[..file.len() - 20].to_vec();
+    assert!(Survey::of(Reader::open(Cursor::new(cut.clone())).unwrap(), |_| {}).is_err());
+    // Even if it is cut only after it was looked through.
+    let machine = Machine::from_toml(MACHINE).unwrap();
+    let reader = Reader::open(Cursor::new(cut)).unwrap();
+    let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);
+    assert!(matches!(result, Err(ReplayError::Read(_))));
+}

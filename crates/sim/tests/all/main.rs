@@ -1,0 +1,7 @@
+//! All integration tests of the crate in one executable, so that the crate is instantiated and
+//! linked once.
+
+mod broadcasts;
+mod description;
+mod large;
+mod machine;

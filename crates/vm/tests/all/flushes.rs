@@ -1,0 +1,318 @@
+//! What is flushed, and what is not.
+
+use std::sync::Arc;
+
+use crate::platform::*;
+use shootdown_vm::{
+    Access, AddressSpace, Advice, Backing, File, Freed, PAGE_BYTES, Place, Protection, RangeError,
+    Sharing,
+};
+
+type OurSpace = Space<RELEASED, AT_WAIT>;
+
+fn new_space(host: &Host) -> OurSpace {
+    AddressSpace::new(&system(host)).unwrap()
+}
+
+fn map(space: &OurSpace, first: u64, count: u64) {
+    let place = Place::Fixed(pages(first, count));
+    space.map(place, READ_WRITE, Sharing::Private, Backing::Anonymous).unwrap();
+}
+
+fn write(space: &OurSpace, page: u64, value: u64) {
+    assert_eq!(access(space, 0, pages(page, 1).start, Access::Write, value), Ok(value));
+}
+
+fn read(space: &OurSpace, cpu: usize, page: u64) -> u64 {
+    access(space, cpu, pages(page, 1).start, Access::Read, 0).unwrap()
+}
+
+#[test]
+fn what_was_never_touched_is_unmapped_without_a_flush() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 8);
+    space.unmap(pages(0, 8)).unwrap();
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(space.stats().flushes_avoided, 1);
+}
+
+#[test]
+fn a_flush_covers_what_was_touched_and_no_more() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 20);
+    write(&space, 3, 1);
+    write(&space, 5, 2);
+    space.unmap(pages(1, 10)).unwrap();
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 1);
+    assert_eq!(flushes[0].range, Some(pages(3, 3)));
+    assert_eq!(flushes[0].freed, Freed::Pages);
+}
+
+#[test]
+fn the_last_area_of_a_table_takes_the_table_along() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    map(&space, 8, 4);
+    write(&space, 0, 1);
+    write(&space, 8, 1);
+    let tables = host.tables_in_use();
+    space.unmap(pages(0, 4)).unwrap();
+    assert_eq!(host.tables_in_use(), tables);
+    space.unmap(pages(8, 4)).unwrap();
+    assert_eq!(host.tables_in_use(), 1);
+    let freed: Vec<_> = host.take_flushes().iter().map(|change| change.freed).collect();
+    assert_eq!(freed, [Freed::Pages, Freed::Tables]);
+}
+
+#[test]
+fn tables_without_a_page_are_flushed_too() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    write(&space, 0, 1);
+    space.advise(pages(0, 4), Advice::DontNeed).unwrap();
+    host.take_flushes();
+    space.unmap(pages(0, 4)).unwrap();
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 1);
+    assert_eq!((flushes[0].range.clone(), flushes[0].freed), (Some(pages(0, 4)), Freed::Tables));
+    host.check_caches();
+}
+
+#[test]
+fn permissions_are_gained_without_a_flush_and_lost_with_one() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    write(&space, 0, 7);
+    write(&space, 1, 7);
+    space.protect(pages(0, 1), READ).unwrap();
+    assert_eq!(host.take_flushes()[0].range, Some(pages(0, 1)));
+    assert_eq!(read(&space, 1, 0), 7);
+    space.protect(pages(0, 1), READ_WRITE).unwrap();
+    assert_eq!(host.take_flushes(), []);
+    // Ours alone: the entry is writable again without a fault that would change it.
+    write(&space, 0, 8);
+    assert_eq!(access(&space, 1, pages(0, 1).start, Access::Write, 9), Ok(9));
+    assert_eq!(host.take_flushes(), []);
+}
+
+#[test]
+fn holes_do_not_keep_the_rest_from_being_protected() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 2, 2);
+    map(&space, 6, 2);
+    write(&space, 3, 7);
+    write(&space, 6, 8);
+    assert_eq!(space.protect(pages(0, 10), READ), Err(RangeError::NoArea));
+    write(&space, 3, 9);
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(space.protect_existing(pages(0, 10), READ), Ok(()));
+    assert_eq!(host.take_flushes()[0].range, Some(pages(3, 4)));
+    assert!(space.areas().iter().all(|area| area.protection == READ));
+    assert_eq!(space.protect_existing(pages(0, 2), READ_WRITE), Ok(()), "there is nothing");
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(space.areas().len(), 2);
+}
+
+#[test]
+fn a_page_that_may_be_freed_is_marked_by_the_next_write_and_keeps_its_content() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    write(&space, 0, 7);
+    write(&space, 1, 8);
+    let is_dirty = |page| host.is_dirty(space.root(), pages(page, 1).start);
+    space.advise(pages(0, 4), Advice::Free).unwrap();
+    assert_eq!(host.take_flushes()[0].range, Some(pages(0, 2)));
+    assert!(!is_dirty(0) && !is_dirty(1));
+    host.check_caches();
+    space.advise(pages(0, 4), Advice::Free).unwrap();
+    assert_eq!(host.take_flushes(), [], "there is no mark left");
+    assert_eq!((read(&space, 1, 0), read(&space, 1, 1)), (7, 8));
+    write(&space, 1, 9);
+    assert!(!is_dirty(0) && is_dirty(1));
+}
+
+#[test]
+fn only_what_was_written_in_private_without_a_file_may_be_freed() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    let file = Arc::new(File::new(host.clone()));
+    let backing = || Backing::File { file: Arc::clone(&file), first_page: 0 };
+    space.map(Place::Fixed(pages(0, 1)), READ_WRITE, Sharing::Shared, backing()).unwrap();
+    space.map(Place::Fixed(pages(1, 1)), READ_WRITE, Sharing::Private, backing()).unwrap();
+    map(&space, 2, 6);
+    (0..6).for_each(|page| write(&space, page, 7));
+    read(&space, 0, 6);
+    space.protect(pages(4, 1), READ).unwrap();
+    space.protect(pages(5, 1), Protection::empty()).unwrap();
+    host.take_flushes();
+    assert_eq!(space.advise(pages(0, 9), Advice::Free), Err(RangeError::NoArea));
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 1);
+    assert_eq!(flushes[0].range, Some(pages(2, 3)), "no CPU can have had the last one");
+    let dirty = (0..5).filter(|&page| host.is_dirty(space.root(), pages(page, 1).start));
+    assert_eq!(Vec::from_iter(dirty), [0, 1]);
+}
+
+#[test]
+fn a_page_without_any_permission_keeps_its_content() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 1);
+    write(&space, 0, 7);
+    space.protect(pages(0, 1), Protection::empty()).unwrap();
+    host.check_caches();
+    host.take_flushes();
+    space.protect(pages(0, 1), READ_WRITE).unwrap();
+    assert_eq!(host.take_flushes(), []);
+    assert_eq!(read(&space, 0, 0), 7);
+    space.protect(pages(0, 1), Protection::empty()).unwrap();
+    host.take_flushes();
+    let in_use = host.frames_in_use();
+    space.advise(pages(0, 1), Advice::DontNeed).unwrap();
+    assert_eq!(host.take_flushes(), [], "no CPU can have had it");
+    assert_eq!(host.frames_in_use(), in_use - 1);
+}
+
+#[test]
+fn the_first_write_after_a_read_flushes_the_page_of_zeros() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 1);
+    assert_eq!(read(&space, 1, 0), 0);
+    assert_eq!(host.take_flushes(), []);
+    write(&space, 0, 7);
+    assert_eq!(host.take_flushes().len(), 1);
+    assert_eq!(read(&space, 1, 0), 7);
+}
+
+#[test]
+fn a_fork_flushes_once_and_only_what_was_writable() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 8);
+    write(&space, 2, 1);
+    read(&space, 0, 4);
+    let child = space.fork().unwrap();
+    assert_eq!(host.take_flushes()[0].range, Some(pages(2, 1)));
+    let other = space.fork().unwrap();
+    assert_eq!(host.take_flushes(), []);
+    other.exit();
+    child.exit();
+    // Nobody shares the page any more.
+    write(&space, 2, 2);
+    assert_eq!(host.take_flushes(), []);
+}
+
+#[test]
+fn an_exit_retires_once_and_flushes_nothing() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 8);
+    map(&space, 80, 8);
+    write(&space, 2, 1);
+    write(&space, 81, 1);
+    space.exit();
+    space.exit();
+    assert_eq!((host.retired(), host.take_flushes().len(), host.frames_in_use()), (1, 0, 1));
+    let place = Place::Anywhere { length: PAGE_BYTES };
+    assert!(space.map(place, READ, Sharing::Private, Backing::Anonymous).is_err());
+    assert!(space.fault(BASE, Access::Read).is_err());
+    assert!(space.unmap(pages(0, 1)).is_err());
+}
+
+/// Linux holds back as many: 8 + 19 * 510.
+#[test]
+fn too_much_to_hold_back_is_flushed_in_the_middle() {
+    let count = 2 * 9698 + 1;
+    let host = Host::with_addresses(20_000, 1, pages(0, count));
+    let space = new_space(&host);
+    map(&space, 0, count);
+    (0..count).for_each(|page| write(&space, page, page + 1));
+    let (machine, root) = (host.clone(), space.root());
+    host.when_waiting(move || {
+        let not_yet_told = machine.touch(0, root, BASE, Access::Read, 0);
+        assert_eq!(not_yet_told, Ok(1), "not yet free, either");
+    });
+    space.unmap(pages(0, count)).unwrap();
+    let flushes = host.take_flushes();
+    assert_eq!(flushes.len(), 3);
+    assert_eq!(flushes[0].range, Some(pages(0, 9698)));
+    host.check_caches();
+    space.exit();
+    assert_eq!(host.frames_in_use(), 1);
+}
+
+#[test]
+fn neighbours_that_are_equal_become_one_area() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    map(&space, 0, 4);
+    map(&space, 8, 4);
+    map(&space, 4, 4);
+    assert_eq!(space.areas().len(), 1);
+    space.protect(pages(5, 2), READ).unwrap();
+    assert_eq!(space.areas().len(), 3);
+    space.protect(pages(5, 2), READ_WRITE).unwrap();
+    assert_eq!(space.areas().len(), 1);
+}
+
+#[test]
+fn a_part_of_a_file_keeps_its_place_in_the_file() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    let file = Arc::new(File::new(host.clone()));
+    let backing = || Backing::File { file: Arc::clone(&file), first_page: 10 };
+    let map = |first| {
+        let place = Place::Fixed(pages(first, 4));
+        space.map(place, READ_WRITE, Sharing::Shared, backing()).unwrap();
+    };
+    map(0);
+    map(20);
+    write(&space, 3, 7);
+    space.unmap(pages(1, 1)).unwrap();
+    assert_eq!(read(&space, 0, 3), 7);
+    assert_eq!(read(&space, 0, 23), 7);
+    assert_eq!(file.resident_pages(), 1);
+    space.exit();
+    drop(file);
+    assert_eq!(host.frames_in_use(), 1);
+}
+
+#[test]
+fn ranges_that_are_none_are_refused() {
+    let host = Host::new(64, 1);
+    let space = new_space(&host);
+    let outside = BASE - PAGE_BYTES..BASE + PAGE_BYTES;
+    for range in [pages(0, 0), BASE..BASE + 1, BASE + 1..BASE + PAGE_BYTES, outside] {
+        let fixed = Place::Fixed(range.clone());
+        assert!(space.map(fixed, READ, Sharing::Private, Backing::Anonymous).is_err());
+        assert!(space.unmap(range.clone()).is_err());
+        assert!(space.protect(range.clone(), READ).is_err());
+        assert!(space.protect_existing(range.clone(), READ).is_err());
+        assert!(space.advise(range, Advice::DontNeed).is_err());
+    }
+    let nothing = Place::Anywhere { length: 0 };
+    assert!(space.map(nothing, READ, Sharing::Private, Backing::Anonymous).is_err());
+}
+
+/// The test machine notices a coherence that does nothing; else it would prove nothing.
+#[test]
+#[should_panic(expected = "is not what it is used as")]
+fn the_machine_notices_that_nobody_was_told() {
+    let host = Host::new(64, 2);
+    let space = new_space(&host);
+    map(&space, 0, 1);
+    write(&space, 0, 1);
+    read(&space, 1, 0);
+    host.drop_flushes();
+    space.unmap(pages(0, 1)).unwrap();
+    read(&space, 1, 0);
+}

@@ -1,0 +1,118 @@
+//! Real threads: some change and end spaces, others are lazy on them.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use parking_lot::Mutex;
+use shootdown::Root;
+use shootdown_vm::{Access, Advice, Backing, Place, Sharing};
+
+use crate::held::world::{LAZY, OurSpace, TABLES, World, page_of, unmap, write};
+use crate::platform::READ_WRITE;
+
+/// Threads map, write and unmap in one space, another CPU is lazy on it now and then, and walks:
+/// the machine notices the walk of a freed table, and a table that is freed twice.
+#[test]
+fn threads_free_each_table_once_and_none_that_is_walked() {
+    const ROUNDS: u64 = if cfg!(miri) { 30 } else { 3000 };
+    let world = World::new(1);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers = [1, 2].map(|seed| {
+            let space = &world.space;
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                for _ in 0..ROUNDS {
+                    let table = 1 + random.below(8);
+                    match random.below(4) {
+                        0 => unmap(space, table..table + 1 + random.below(4)),
+                        1 => drop(space.advise(page_of(table), Advice::DontNeed)),
+                        _ => {
+                            let place = Place::Fixed(page_of(table));
+                            let backing = Backing::Anonymous;
+                            space.map(place, READ_WRITE, Sharing::Private, backing).unwrap();
+                            // Unless it is gone again.
+                            let _ = space.fault(page_of(table).start, Access::Write);
+                        }
+                    }
+                }
+            })
+        });
+        scope.spawn(|| {
+            let mut random = Random(3);
+            while !is_over.load(Relaxed) {
+                match random.below(16) {
+                    0 => world.design.let_go_of_space(LAZY[0]),
+                    1 => world.design.go_lazy(LAZY[0], world.space.root()),
+                    _ => world.speculate(),
+                }
+            }
+        });
+        let results = workers.map(thread::ScopedJoinHandle::join);
+        is_over.store(true, Relaxed);
+        results.into_iter().for_each(Result::unwrap);
+    });
+    world.held_of_space();
+    world.end([&world.space]);
+}
+
+/// Spaces come and go on two CPUs, while others are lazy on them, and bury them.
+#[test]
+fn threads_bury_each_space_once() {
+    const ROUNDS: u64 = if cfg!(miri) { 10 } else { 500 };
+    let world = World::with_held_tables_max(1, 40);
+    // Spaces that live, for others to be lazy on.
+    let living: [Mutex<Option<Root>>; 2] = Default::default();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let makers = [0, 1].map(|index| {
+            let (vm, slot) = (&world.vm, &living[index]);
+            scope.spawn(move || {
+                let mut random = Random(index as u64);
+                let mut spaces = Vec::new();
+                for _ in 0..ROUNDS {
+                    let space = OurSpace::new(vm).unwrap();
+                    *slot.lock() = Some(space.root());
+                    (0..4).for_each(|_| write(&space, random.below(TABLES)));
+                    unmap(&space, 0..TABLES / 2);
+                    *slot.lock() = None;
+                    space.exit();
+                    // A lazy CPU may have it loaded.
+                    spaces.push(space);
+                }
+            })
+        });
+        for (cpu, seed) in LAZY.into_iter().zip(10..) {
+            let (world, living, is_over) = (&world, &living, &is_over);
+            scope.spawn(move || {
+                let mut random = Random(seed);
+                while !is_over.load(Relaxed) {
+                    match random.below(4) {
+                        0 => world.design.let_go_of_space(cpu),
+                        1 => world.vm.free_dead_tables(),
+                        2 => world.speculate(),
+                        _ => {
+                            let slot = living[random.below(2) as usize].lock();
+                            if let Some(root) = *slot {
+                                world.design.go_lazy(cpu, root);
+                            }
+                        }
+                    }
+                }
+            });
+        }
+        let results = makers.map(thread::ScopedJoinHandle::join);
+        is_over.store(true, Relaxed);
+        results.into_iter().for_each(Result::unwrap);
+    });
+    world.end([&world.space]);
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) % limit
+    }
+}

@@ -1,0 +1,80 @@
+//! Real threads: some write and read, while one makes a large page and has it split again.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
+
+use shootdown_vm::{AddressSpace, Advice};
+
+use crate::large::world::*;
+use crate::platform::*;
+
+const ROUNDS: usize = if cfg!(miri) { 3 } else { 60 };
+
+#[test]
+fn no_write_is_lost_while_pages_become_one_and_many_again() {
+    let host = Host::with_addresses(8 * BLOCK as usize, 4, everything());
+    let vm = system(&host).with_reclaim();
+    let space: OurSpace<BATCHING> = AddressSpace::new(&vm).unwrap();
+    map(&space, block(1), READ_WRITE);
+    let page = BLOCK + 17;
+    write(&space, 2, page, 0);
+    let (last, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let until_over = |mut act: Box<dyn FnMut() + '_>| {
+        while !is_over.load(Acquire) {
+            act();
+            // The lock of a TLB is not fair: who flushes would hardly get it.
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut value = 0;
+            until_over(Box::new(|| {
+                value += 1;
+                write(&space, 0, page, value);
+                assert_eq!(read(&space, 0, page), value);
+                last.store(value, Release);
+            }));
+        });
+        scope.spawn(|| {
+            until_over(Box::new(|| {
+                let before = last.load(Acquire);
+                assert!(read(&space, 1, page) >= before);
+            }));
+        });
+        scope.spawn(|| {
+            until_over(Box::new(|| {
+                write(&space, 3, BLOCK + 5, 1);
+                (0..NODES).for_each(|node| assert!(vm.reclaim(node, 9).freed < 99));
+            }));
+        });
+        let _over = Over(&is_over);
+        for round in 0..ROUNDS {
+            assert_eq!(space.collapse(block(1)), Ok(1), "round {round}");
+            match round % 4 {
+                0 => {
+                    space.protect(at(BLOCK + 100, 10), READ).unwrap();
+                    space.protect(at(BLOCK + 100, 10), READ_WRITE).unwrap();
+                }
+                1 => space.advise(at(BLOCK, 10), Advice::DontNeed).unwrap(),
+                2 => space.advise(at(BLOCK, 10), Advice::Free).unwrap(),
+                _ => drop(space.migrate(at(page - 4, 8), round / 4 % NODES)),
+            }
+        }
+    });
+    host.check_caches();
+    assert_eq!(read(&space, 2, page), last.load(Acquire));
+    space.exit();
+    drop((space, vm));
+    assert_eq!(host.frames_in_use(), 1);
+}
+
+/// Has the others end, whether or not the rounds did.
+struct Over<'t>(&'t AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Release);
+    }
+}

@@ -1,0 +1,594 @@
+//! Random programs against a model: a map from pages to what they must hold and allow.
+//!
+//! Where there are to be large pages, each page of the model stands for several, of which
+//! only the first is touched: few steps concern whole tables then.
+
+mod scale;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::platform::*;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use scale::Scale;
+use shootdown_vm::{
+    Access, AddressSpace, Advice, Area, Backing, FaultError, File, FileId, MapError, PAGE_BYTES,
+    Place, Protection, RangeError, RemapError, Sharing, Vm,
+};
+
+const CPUS: usize = 3;
+
+/// What a file, or memory shared without one, holds.
+type Object = Rc<RefCell<HashMap<u64, u64>>>;
+
+#[derive(Clone)]
+struct Page {
+    protection: Protection,
+    sharing: Sharing,
+    /// What was written to it privately.
+    own: Option<u64>,
+    object: Option<(Object, u64)>,
+    /// What was written to it may be gone.
+    is_discardable: bool,
+}
+
+impl Page {
+    fn read(&self) -> u64 {
+        let shared = || {
+            self.object
+                .as_ref()
+                .map_or(0, |(object, page)| object.borrow().get(page).copied().unwrap_or(0))
+        };
+        self.own.unwrap_or_else(shared)
+    }
+
+    fn write(&mut self, value: u64) {
+        match (&self.object, self.sharing) {
+            (Some((object, page)), Sharing::Shared) => {
+                object.borrow_mut().insert(*page, value);
+            }
+            _ => self.own = Some(value),
+        }
+    }
+}
+
+type Model = BTreeMap<u64, Page>;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Private,
+    SharedAnonymous,
+    PrivateFile,
+    SharedFile,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Map { count: u64, protection: Protection, kind: Kind },
+    MapFixed { first: u64, count: u64, protection: Protection, kind: Kind },
+    Unmap { first: u64, count: u64 },
+    Protect { first: u64, count: u64, protection: Protection },
+    ProtectExisting { first: u64, count: u64, protection: Protection },
+    Move { first: u64, count: u64, to: u64, to_count: u64 },
+    Discard { first: u64, count: u64 },
+    Free { first: u64, count: u64 },
+    Touch { page: u64, count: u64, cpu: usize, access: Access },
+    Reclaim { node: usize, count: usize },
+    PageOut { first: u64, count: u64 },
+    Migrate { first: u64, count: u64, node: usize },
+    Collapse { first: u64, count: u64 },
+    Fork,
+    Exit,
+}
+
+fn protections() -> impl Strategy<Value = Protection> {
+    prop_oneof![
+        6 => Just(READ_WRITE),
+        2 => Just(READ),
+        1 => Just(READ_WRITE | Protection::EXECUTE),
+        1 => Just(Protection::WRITE),
+        1 => Just(Protection::empty()),
+    ]
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        4 => Just(Kind::Private),
+        1 => Just(Kind::SharedAnonymous),
+        1 => Just(Kind::PrivateFile),
+        1 => Just(Kind::SharedFile),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = (usize, Step)> {
+    let range = || (0..PAGES, 1..=24u64).prop_map(|(first, n)| (first, n.min(PAGES - first)));
+    let accesses = prop_oneof![Just(Access::Read), Just(Access::Write), Just(Access::Execute)];
+    let step = prop_oneof![
+        3 => (1..=20u64, protections(), kinds())
+            .prop_map(|(count, protection, kind)| Step::Map { count, protection, kind }),
+        2 => (range(), protections(), kinds()).prop_map(|((first, count), protection, kind)| {
+            Step::MapFixed { first, count, protection, kind }
+        }),
+        3 => range().prop_map(|(first, count)| Step::Unmap { first, count }),
+        3 => (range(), protections())
+            .prop_map(|((first, count), protection)| Step::Protect { first, count, protection }),
+        1 => (range(), protections()).prop_map(|((first, count), protection)| {
+            Step::ProtectExisting { first, count, protection }
+        }),
+        2 => moves(),
+        2 => range().prop_map(|(first, count)| Step::Discard { first, count }),
+        1 => range().prop_map(|(first, count)| Step::Free { first, count }),
+        12 => (range(), 0..CPUS, accesses).prop_map(|((page, count), cpu, access)| {
+            Step::Touch { page, count, cpu, access }
+        }),
+        2 => Just(Step::Fork),
+        1 => Just(Step::Exit),
+        2 => (0..NODES, 1..40usize).prop_map(|(node, count)| Step::Reclaim { node, count }),
+        2 => range().prop_map(|(first, count)| Step::PageOut { first, count }),
+        2 => (range(), 0..NODES)
+            .prop_map(|((first, count), node)| Step::Migrate { first, count, node }),
+        1 => range().prop_map(|(first, count)| Step::Collapse { first, count }),
+    ];
+    (0..4usize, step)
+}
+
+/// The same, and such as bring areas about that are large, and large pages.
+fn large_steps() -> impl Strategy<Value = (usize, Step)> {
+    let (first, count) = (0, PAGES);
+    let (protection, kind) = (READ_WRITE, Kind::Private);
+    let access = Access::Write;
+    let step = prop_oneof![
+        1 => Just(Step::MapFixed { first, count, protection, kind }),
+        1 => Just(Step::Protect { first, count, protection }),
+        3 => (0..PAGES, 0..CPUS).prop_map(move |(page, cpu)| {
+            Step::Touch { page, count: PAGES - page, cpu, access }
+        }),
+        3 => Just(Step::Collapse { first, count }),
+    ];
+    prop_oneof![2 => steps(), 1 => (0..4usize, step)]
+}
+
+/// Mostly of a few pages, for all of them must be mapped; one in three stays where it is, and one
+/// in three keeps its length.
+fn moves() -> impl Strategy<Value = Step> {
+    (0..PAGES, 1..=8u64, 0..PAGES, 1..=8u64, 0..3, 0..3).prop_map(
+        |(first, count, to, to_count, place, length)| {
+            let to = if place == 0 { first } else { to };
+            let to_count = if length == 0 { count } else { to_count };
+            let fit = |first, count: u64| count.min(PAGES - first);
+            Step::Move { first, count: fit(first, count), to, to_count: fit(to, to_count) }
+        },
+    )
+}
+
+struct World<const LOCK: u8, const WHEN: u8> {
+    host: Host,
+    file: (Arc<File<Host>>, Object),
+    spaces: Vec<(Space<LOCK, WHEN>, Model)>,
+    next_value: u64,
+    scale: Scale,
+    collapsed: usize,
+}
+
+impl<const LOCK: u8, const WHEN: u8> World<LOCK, WHEN> {
+    fn new(fault_around_bytes: u64) -> Self {
+        let host = Host::new(4096, CPUS);
+        let vm = system(&host).with_fault_around(fault_around_bytes);
+        let file = File::new(host.clone());
+        Self::with(host, &vm, file)
+    }
+
+    /// Memory is reclaimed, and the file is stored.
+    fn with_reclaim() -> Self {
+        let host = Host::new(4096, CPUS);
+        let vm = system(&host).with_fault_around(4 * PAGE_BYTES).with_reclaim();
+        let file = File::stored(host.clone(), FileId(1));
+        Self::with(host, &vm, file)
+    }
+
+    fn with(host: Host, vm: &OurVm<LOCK, WHEN>, file: File<Host>) -> Self {
+        let space = AddressSpace::new(vm).unwrap();
+        let file = (Arc::new(file), Object::default());
+        let spaces = vec![(space, Model::new())];
+        Self { file, spaces, host, next_value: 1, scale: Scale(1), collapsed: 0 }
+    }
+
+    /// There is room for large pages.
+    fn with_large_pages() -> Self {
+        Self::large(|vm| vm, File::new)
+    }
+
+    /// The same, and memory is reclaimed.
+    fn with_large_pages_and_reclaim() -> Self {
+        Self::large(Vm::with_reclaim, |host| File::stored(host, FileId(1)))
+    }
+
+    fn large(
+        system_of: impl FnOnce(OurVm<LOCK, WHEN>) -> OurVm<LOCK, WHEN>,
+        file_of: impl FnOnce(Host) -> File<Host>,
+    ) -> Self {
+        let scale = Scale::LARGE;
+        let host = Host::with_addresses(16384, CPUS, scale.pages(0, PAGES));
+        let world = Self::with(host.clone(), &system_of(system(&host)), file_of(host.clone()));
+        Self { scale, ..world }
+    }
+
+    fn step(&mut self, which: usize, step: &Step) {
+        let scale = self.scale;
+        let index = which % self.spaces.len();
+        match *step {
+            Step::Map { count, protection, kind } => self.map(index, count, protection, kind),
+            Step::MapFixed { first, count, protection, kind } => {
+                let place = Place::Fixed(scale.pages(first, count));
+                let (backing, sharing, object) = self.backing(kind);
+                let space = &self.spaces[index].0;
+                assert_eq!(
+                    space.map(place, protection, sharing, backing),
+                    Ok(scale.pages(first, 1).start)
+                );
+                self.model_map(index, first, count, protection, sharing, object);
+            }
+            Step::Unmap { first, count } => {
+                let (space, model) = &mut self.spaces[index];
+                space.unmap(scale.pages(first, count)).unwrap();
+                model.retain(|&page, _| !(first..first + count).contains(&page));
+            }
+            Step::Protect { first, count, protection } => {
+                let (space, model) = &mut self.spaces[index];
+                let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+                let result = space.protect(scale.pages(first, count), protection);
+                assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+                if is_covered {
+                    model_protect(model, first, count, protection);
+                }
+            }
+            Step::ProtectExisting { first, count, protection } => {
+                let (space, model) = &mut self.spaces[index];
+                space.protect_existing(scale.pages(first, count), protection).unwrap();
+                model_protect(model, first, count, protection);
+            }
+            Step::Move { first, count, to, to_count } => {
+                let (space, model) = &mut self.spaces[index];
+                let result = space.remap(scale.pages(first, count), scale.pages(to, to_count));
+                assert_eq!(result, model_move(model, first, count, to, to_count));
+            }
+            Step::Discard { first, count } => self.advise(index, first, count, Advice::DontNeed),
+            Step::Free { first, count } => self.advise(index, first, count, Advice::Free),
+            Step::PageOut { first, count } => self.advise(index, first, count, Advice::PageOut),
+            Step::Reclaim { node, count } => {
+                self.spaces[0].0.vm().reclaim(node, count);
+            }
+            Step::Collapse { first, count } => {
+                let range = scale.pages(first, count);
+                self.collapsed += self.spaces[index].0.collapse(range).unwrap();
+            }
+            Step::Migrate { first, count, node } => {
+                self.spaces[index].0.migrate(scale.pages(first, count), node).unwrap();
+            }
+            Step::Touch { page, count, cpu, access } => {
+                (page..page + count).for_each(|page| self.touch(index, page, cpu, access));
+            }
+            Step::Fork if self.spaces.len() < 4 => {
+                let child = self.spaces[index].0.fork().unwrap();
+                let model = self.spaces[index].1.clone();
+                self.spaces.push((child, model));
+            }
+            Step::Exit if self.spaces.len() > 1 => self.spaces.swap_remove(index).0.exit(),
+            Step::Fork | Step::Exit => {}
+        }
+        self.check();
+    }
+
+    fn advise(&mut self, index: usize, first: u64, count: u64, advice: Advice) {
+        let scale = self.scale;
+        let (space, model) = &mut self.spaces[index];
+        let is_covered = (first..first + count).all(|page| model.contains_key(&page));
+        let result = space.advise(scale.pages(first, count), advice);
+        assert_eq!(result, if is_covered { Ok(()) } else { Err(RangeError::NoArea) });
+        for (_, page) in model.range_mut(first..first + count) {
+            match advice {
+                Advice::DontNeed => page.own = None,
+                Advice::Free => page.is_discardable |= page.object.is_none() && page.own.is_some(),
+                Advice::PageOut => {}
+            }
+        }
+    }
+
+    fn map(&mut self, index: usize, count: u64, protection: Protection, kind: Kind) {
+        let scale = self.scale;
+        let place = Place::Anywhere { length: count * scale.bytes() };
+        let (backing, sharing, object) = self.backing(kind);
+        let (space, model) = &mut self.spaces[index];
+        let is_free = |first: u64| (first..first + count).all(|page| !model.contains_key(&page));
+        let has_room = (0..=PAGES - count).any(is_free);
+        match space.map(place, protection, sharing, backing) {
+            Ok(start) => {
+                let first = scale.page(start);
+                assert!(is_free(first), "mapped over something else");
+                self.model_map(index, first, count, protection, sharing, object);
+            }
+            Err(error) => assert!(error == MapError::NoRoom && !has_room),
+        }
+    }
+
+    fn model_map(
+        &mut self,
+        index: usize,
+        first: u64,
+        count: u64,
+        protection: Protection,
+        sharing: Sharing,
+        object: Option<Object>,
+    ) {
+        for n in 0..count {
+            let object = object.clone().map(|object| (object, n));
+            let protection = enforced(protection);
+            let page = Page { protection, sharing, own: None, object, is_discardable: false };
+            self.spaces[index].1.insert(first + n, page);
+        }
+    }
+
+    fn backing(&self, kind: Kind) -> (Backing<Host>, Sharing, Option<Object>) {
+        let file = Backing::File { file: Arc::clone(&self.file.0), first_page: 0 };
+        let object = Some(Rc::clone(&self.file.1));
+        match kind {
+            Kind::Private => (Backing::Anonymous, Sharing::Private, None),
+            Kind::SharedAnonymous => (Backing::Anonymous, Sharing::Shared, Some(Object::default())),
+            Kind::PrivateFile => (file, Sharing::Private, object),
+            Kind::SharedFile => (file, Sharing::Shared, object),
+        }
+    }
+
+    fn touch(&mut self, index: usize, page: u64, cpu: usize, how: Access) {
+        let scale = self.scale;
+        let value = self.next_value;
+        self.next_value += 1;
+        let (space, model) = &mut self.spaces[index];
+        let result = access(space, cpu, scale.pages(page, 1).start + 8, how, value);
+        let expected = match model.get_mut(&page) {
+            None => Err(FaultError::NoArea),
+            Some(page) if !page.protection.contains(how.needs()) => Err(FaultError::NotPermitted),
+            Some(page) => {
+                if page.is_discardable && result == Ok(0) {
+                    page.own = None;
+                }
+                if how == Access::Write {
+                    page.write(value);
+                    page.is_discardable = false;
+                }
+                Ok(page.read())
+            }
+        };
+        let allowed = space.translation(scale.pages(page, 1).start);
+        if result.is_ok() {
+            assert!(allowed.is_some_and(|allowed| allowed.contains(how.needs())));
+        }
+        assert_eq!(result, expected, "{how:?} of page {page} on CPU {cpu}");
+    }
+
+    /// What holds after every step.
+    fn check(&self) {
+        let scale = self.scale;
+        self.host.check_caches();
+        for (space, model) in &self.spaces {
+            let areas = space.areas();
+            let mapped: Vec<_> = areas.iter().flat_map(|area| scale.pages_of(area)).collect();
+            let expected: Vec<_> =
+                model.iter().map(|(&page, is)| (page, is.protection, is.sharing)).collect();
+            assert_eq!(mapped, expected);
+            for page in 0..PAGES {
+                let address = scale.pages(page, 1).start;
+                let is = model.get(&page);
+                assert_eq!(space.is_mapped(address), is.is_some());
+                let allowed = space.translation(address).unwrap_or(Protection::empty());
+                assert!(is.map_or(Protection::empty(), |is| is.protection).contains(allowed));
+            }
+            if LOCK == KEEPING {
+                continue;
+            }
+            for table in self.host.tables_of(space.root()) {
+                let needs = |area: &Area<Host>| {
+                    area.range.start < table.end && table.start < area.range.end
+                };
+                assert!(areas.iter().any(needs), "the table of {table:x?} is of no use");
+            }
+        }
+    }
+
+    fn end(mut self) {
+        let scale = self.scale;
+        let space = AddressSpace::new(self.spaces[0].0.vm()).unwrap();
+        for (space, _) in self.spaces.drain(..) {
+            space.exit();
+        }
+        // What was written to the file is there, in memory or on the disk.
+        let (file, object) = self.file;
+        let backing = Backing::File { file: Arc::clone(&file), first_page: 0 };
+        space.map(Place::Fixed(scale.pages(0, PAGES)), READ, Sharing::Shared, backing).unwrap();
+        for (&page, &word) in object.borrow().iter().filter(|&(&page, _)| page < PAGES) {
+            let address = scale.pages(page, 1).start;
+            assert_eq!(access(&space, 0, address, Access::Read, 0), Ok(word));
+        }
+        let vm = space.vm().clone();
+        space.exit();
+        vm.close(file);
+        drop(space);
+        assert_eq!(self.host.frames_in_use(), 1, "but for the page of zeros, all is free again");
+    }
+}
+
+fn model_protect(model: &mut Model, first: u64, count: u64, protection: Protection) {
+    for (_, page) in model.range_mut(first..first + count) {
+        page.protection = enforced(protection);
+    }
+}
+
+fn model_move(
+    model: &mut Model,
+    first: u64,
+    count: u64,
+    to: u64,
+    to_count: u64,
+) -> Result<(), RemapError> {
+    let (from, target) = (first..first + count, to..to + to_count);
+    if first != to && from.start < target.end && target.start < from.end {
+        return Err(RemapError::BadRange);
+    }
+    if !from.clone().all(|page| model.contains_key(&page)) {
+        return Err(RemapError::NoArea);
+    }
+    if first == to && target.clone().any(|page| page >= from.end && model.contains_key(&page)) {
+        return Err(RemapError::NoRoom);
+    }
+    let mut moving: Vec<_> = from.filter_map(|page| model.remove(&page)).collect();
+    while moving.len() < to_count as usize {
+        let mut next = moving[moving.len() - 1].clone();
+        next.own = None;
+        next.object = next.object.map(|(object, page)| (object, page + 1));
+        moving.push(next);
+    }
+    model.retain(|page, _| !target.contains(page));
+    model.extend(target.zip(moving));
+    Ok(())
+}
+
+fn enforced(protection: Protection) -> Protection {
+    if protection.is_empty() { protection } else { protection | READ }
+}
+
+fn run<const LOCK: u8, const WHEN: u8>(steps: &[(usize, Step)]) {
+    run_with_fault_around::<LOCK, WHEN>(0, steps);
+}
+
+fn run_with_fault_around<const LOCK: u8, const WHEN: u8>(bytes: u64, steps: &[(usize, Step)]) {
+    let mut world = World::<LOCK, WHEN>::new(bytes);
+    for (which, step) in steps {
+        world.step(*which, step);
+    }
+    world.end();
+}
+
+fn run_with_reclaim<const LOCK: u8>(steps: &[(usize, Step)]) {
+    let mut world = World::<LOCK, AT_WAIT>::with_reclaim();
+    for (which, step) in steps {
+        world.step(*which, step);
+    }
+    world.end();
+}
+
+/// Programs that make large pages, and take parts of them away again.
+fn run_with_large_pages<const LOCK: u8>(world: fn() -> World<LOCK, AT_WAIT>) {
+    let collapsed = Cell::new(0);
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
+    let program = |steps: Vec<(usize, Step)>| {
+        let mut world = world();
+        for (which, step) in &steps {
+            world.step(*which, step);
+        }
+        collapsed.update(|count| count + world.collapsed);
+        world.end();
+        Ok(())
+    };
+    let steps = prop::collection::vec(large_steps(), 1..60);
+    TestRunner::new(config).run(&steps, program).unwrap();
+    assert!(collapsed.get() > 50, "only {} were made", collapsed.get());
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_under_the_exclusive_lock() {
+    run_with_large_pages(World::<EXCLUSIVE, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_the_lock_released() {
+    run_with_large_pages(World::<RELEASED, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_tables_kept() {
+    run_with_large_pages(World::<KEEPING, AT_WAIT>::with_large_pages);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_reclaim() {
+    run_with_large_pages(World::<SHARED, AT_WAIT>::with_large_pages_and_reclaim);
+}
+
+#[test]
+fn programs_do_as_the_model_says_with_large_pages_and_batches() {
+    run_with_large_pages(World::<BATCHING, AT_WAIT>::with_large_pages_and_reclaim);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Reads find what the model says, forks are isolated, accesses are allowed exactly where they
+    /// should be, no CPU remembers what is no longer so, no table is left that no area needs, and
+    /// in the end every frame is free: with the lock held for writing.
+    #[test]
+    fn programs_do_as_the_model_says_under_the_exclusive_lock(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<EXCLUSIVE, AT_WAIT>(&steps);
+    }
+
+    /// The same, with the lock held for reading.
+    #[test]
+    fn programs_do_as_the_model_says_under_the_shared_lock(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<SHARED, AT_WAIT>(&steps);
+    }
+
+    /// The same, with the lock released.
+    #[test]
+    fn programs_do_as_the_model_says_with_the_lock_released(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<RELEASED, AT_WAIT>(&steps);
+    }
+
+    /// The same, with page tables that stay when they are empty.
+    #[test]
+    fn programs_do_as_the_model_says_with_tables_kept(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<KEEPING, AT_WAIT>(&steps);
+    }
+
+    /// The same, with pages of files that come with their neighbours.
+    #[test]
+    fn programs_do_as_the_model_says_with_fault_around(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_fault_around::<RELEASED, AT_WAIT>(8 * PAGE_BYTES, &steps);
+    }
+
+    /// The same, with pages that are reclaimed and migrated, each flushed at once.
+    #[test]
+    fn programs_do_as_the_model_says_with_reclaim(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<SHARED>(&steps);
+    }
+
+    /// The same, with many flushed together.
+    #[test]
+    fn programs_do_as_the_model_says_with_batches(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run_with_reclaim::<BATCHING>(&steps);
+    }
+
+    /// A coherence that is done at once must do as well: whoever flushes before it has changed the
+    /// page tables is found out.
+    #[test]
+    fn programs_do_as_the_model_says_if_flushes_are_done_at_once(
+        steps in prop::collection::vec(steps(), 1..60)
+    ) {
+        run::<RELEASED, AT_FLUSH>(&steps);
+    }
+}

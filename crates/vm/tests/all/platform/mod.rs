@@ -1,0 +1,470 @@
+//! A machine of host memory: frames that notice when they are used after they were freed, CPUs
+//! with TLBs that forget nothing unless told, and a coherence that tells them exactly what it was
+//! asked to and no more.
+//!
+//! The MMU reads page tables with a decoder of its own.
+
+#![allow(dead_code, unreachable_pub, reason = "a part of each test, which uses a part of it")]
+
+pub mod decode;
+pub mod lagging;
+pub mod lock;
+mod mmu;
+pub mod parking;
+mod notifying;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+
+use parking_lot::Mutex;
+use shootdown_vm::{
+    Access, AddressSpace, Change, Coherence, EntryAt, FaultError, FileId, Format, Frame, FrameUse,
+    OutOfMemory, PAGE_BYTES, Platform, Protection, Vm, Work, X86_64,
+};
+
+use decode::Mmu;
+pub use mmu::Refused;
+use mmu::Tlb;
+pub use notifying::Notifying;
+pub(crate) use notifying::{empty_tables, unmap_lock, unused};
+
+pub const READ: Protection = Protection::READ;
+pub const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
+
+/// The first user address: user memory crosses a boundary of 1 GiB in its middle.
+pub const BASE: u64 = (1 << 30) - PAGES / 2 * PAGE_BYTES;
+/// How many pages of user addresses there are.
+pub const PAGES: u64 = 96;
+
+/// The pages from the `first` on.
+pub fn pages(first: u64, count: u64) -> Range<u64> {
+    BASE + first * PAGE_BYTES..BASE + (first + count) * PAGE_BYTES
+}
+
+/// When the coherence tells the CPUs.
+pub const AT_FLUSH: u8 = 0;
+pub const AT_WAIT: u8 = 1;
+
+/// Which lock is held.
+pub const EXCLUSIVE: u8 = 0;
+pub const SHARED: u8 = 1;
+pub const RELEASED: u8 = 2;
+/// None either; and page tables that become empty are kept.
+pub const KEEPING: u8 = 3;
+/// The lock for writing, as in Linux when it ran on ARC; and what an unmapping flushes there.
+pub const PER_SPACE: u8 = 4;
+pub const PER_AREA: u8 = 5;
+/// As released; and pages that reclaim takes are flushed together.
+pub const BATCHING: u8 = 6;
+
+/// Frames are of two nodes, by turns.
+pub const NODES: usize = 2;
+/// Of how many spaces a batch can hold pages.
+const BATCH_SPACES: usize = 2;
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+pub struct Machine {
+    frames: Vec<FrameState>,
+    free: Mutex<VecDeque<u64>>,
+    /// How many more allocations succeed.
+    budget: AtomicU64,
+    user_addresses: Range<u64>,
+    mmu: Mmu,
+    tlbs: Vec<Mutex<Tlb>>,
+    flushes: Mutex<Vec<Change>>,
+    retired: AtomicUsize,
+    /// What is on the disk: the word of each page of each file.
+    stored: Mutex<HashMap<(FileId, u64), u64>>,
+    /// How many batches hold something back of each space.
+    held_back: Mutex<HashMap<u64, usize>>,
+    /// Called once, by the next wait, before any CPU is told.
+    hook: Mutex<Option<Hook>>,
+    /// Called once, when so many more calls of the platform have been made.
+    interruption: Mutex<Option<(u64, Hook)>>,
+    is_to_interrupt: AtomicBool,
+    /// Called once, after the next exchange of an entry that succeeds.
+    exchange_hook: Mutex<Option<Hook>>,
+    failed_exchanges: AtomicUsize,
+    drops_flushes: AtomicBool,
+}
+
+#[derive(Default)]
+struct FrameState {
+    kind: AtomicU8,
+    users: AtomicU64,
+    word: AtomicU64,
+    entries: OnceLock<Box<[AtomicU64; 512]>>,
+}
+
+impl FrameState {
+    fn become_page(&self) {
+        self.word.store(GARBAGE, Relaxed);
+        self.users.store(1, Relaxed);
+        self.kind.store(PAGE, Release);
+    }
+}
+
+const FREE: u8 = 0;
+const TABLE: u8 = 1;
+const PAGE: u8 = 2;
+const GARBAGE: u64 = 0xdead_beef_dead_beef;
+
+/// The platform: a handle to the machine.
+#[derive(Clone)]
+pub struct Host(pub Arc<Machine>);
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Host")
+    }
+}
+
+impl Host {
+    pub fn new(frame_count: usize, cpu_count: usize) -> Self {
+        Self::with_addresses(frame_count, cpu_count, pages(0, PAGES))
+    }
+
+    pub fn with_addresses(
+        frame_count: usize,
+        cpu_count: usize,
+        user_addresses: Range<u64>,
+    ) -> Self {
+        Self::with_mmu(frame_count, cpu_count, user_addresses, decode::X86_64)
+    }
+
+    pub fn with_mmu(
+        frame_count: usize,
+        cpu_count: usize,
+        user_addresses: Range<u64>,
+        mmu: Mmu,
+    ) -> Self {
+        let mut frames = Vec::new();
+        frames.resize_with(frame_count, FrameState::default);
+        Self(Arc::new(Machine {
+            frames,
+            // Frame 0 stays out, to be noticed.
+            free: Mutex::new((1..frame_count as u64).collect()),
+            budget: AtomicU64::new(u64::MAX),
+            user_addresses,
+            mmu,
+            tlbs: (0..cpu_count).map(|_| Mutex::default()).collect(),
+            flushes: Mutex::default(),
+            retired: AtomicUsize::new(0),
+            stored: Mutex::default(),
+            held_back: Mutex::default(),
+            hook: Mutex::default(),
+            interruption: Mutex::default(),
+            is_to_interrupt: AtomicBool::new(false),
+            exchange_hook: Mutex::default(),
+            failed_exchanges: AtomicUsize::new(0),
+            drops_flushes: AtomicBool::new(false),
+        }))
+    }
+
+    /// Has all allocations but the next `count` fail.
+    pub fn limit_allocations(&self, count: u64) {
+        self.0.budget.store(count, Relaxed);
+    }
+
+    /// Has the next wait for a flush call `hook` first, in which other CPUs do something.
+    pub fn when_waiting(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.hook.lock() = Some(Box::new(hook));
+    }
+
+    /// The beginning of every wait.
+    fn begin_wait(&self) {
+        self.moment();
+        let hook = self.0.hook.lock().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+
+    pub fn hook_is_set(&self) -> bool {
+        self.0.hook.lock().is_some()
+    }
+
+    /// Has `hook` be called after `count` more calls of the platform, before the next one.
+    pub fn interrupt_after(&self, count: u64, hook: impl FnOnce() + Send + 'static) {
+        *self.0.interruption.lock() = Some((count, Box::new(hook)));
+        self.0.is_to_interrupt.store(true, Relaxed);
+    }
+
+    /// Takes an interruption back. Returns whether it has not come.
+    pub fn cancel_interruption(&self) -> bool {
+        self.0.is_to_interrupt.store(false, Relaxed);
+        self.0.interruption.lock().take().is_some()
+    }
+
+    /// Calls `hook` when the next exchange of an entry has succeeded, before the exchange returns.
+    pub fn after_exchange(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.0.exchange_hook.lock() = Some(Box::new(hook));
+    }
+
+    pub fn exchange_hook_is_set(&self) -> bool {
+        self.0.exchange_hook.lock().is_some()
+    }
+
+    /// Number of exchanges that found another entry than they expected.
+    pub fn failed_exchanges(&self) -> usize {
+        self.0.failed_exchanges.load(Relaxed)
+    }
+
+    /// A moment in which other CPUs may do something.
+    fn moment(&self) {
+        if !self.0.is_to_interrupt.load(Relaxed) || lock::is_held() {
+            return;
+        }
+        let mut interruption = self.0.interruption.lock();
+        match &mut *interruption {
+            Some((count, _)) if *count > 0 => *count -= 1,
+            _ => {
+                self.0.is_to_interrupt.store(false, Relaxed);
+                let due = interruption.take();
+                drop(interruption);
+                if let Some((_, hook)) = due {
+                    hook();
+                }
+            }
+        }
+    }
+
+    /// Has flushes do nothing, to see that tests notice.
+    pub fn drop_flushes(&self) {
+        self.0.drops_flushes.store(true, Relaxed);
+    }
+
+    /// How many frames are not free.
+    pub fn frames_in_use(&self) -> usize {
+        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) != FREE).count()
+    }
+
+    pub fn tables_in_use(&self) -> usize {
+        self.0.frames.iter().filter(|frame| frame.kind.load(Relaxed) == TABLE).count()
+    }
+
+    /// The flushes since the last call.
+    pub fn take_flushes(&self) -> Vec<Change> {
+        std::mem::take(&mut self.0.flushes.lock())
+    }
+
+    /// The word of a page on the disk.
+    pub fn stored(&self, file: FileId, number: u64) -> u64 {
+        self.0.stored.lock().get(&(file, number)).copied().unwrap_or(0)
+    }
+
+    pub fn retired(&self) -> usize {
+        self.0.retired.load(Relaxed)
+    }
+
+    fn state(&self, frame: Frame, kind: u8) -> &FrameState {
+        let state = &self.0.frames[frame.0 as usize];
+        assert_eq!(state.kind.load(Acquire), kind, "{frame:?} is not what it is used as");
+        state
+    }
+
+    fn entry(&self, at: EntryAt) -> &AtomicU64 {
+        &self.state(at.table, TABLE).entries.get().expect("tables have entries")[at.index]
+    }
+
+    /// The first free frame that is `wanted`.
+    fn allocate_wanted(
+        &self,
+        purpose: FrameUse,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<Frame, OutOfMemory> {
+        self.moment();
+        self.take_from_budget()?;
+        let number = {
+            let mut free = self.0.free.lock();
+            let index = free.iter().position(|&number| wanted(number)).ok_or(OutOfMemory)?;
+            free.remove(index).expect("it is there")
+        };
+        let state = &self.0.frames[number as usize];
+        match purpose {
+            FrameUse::Table => {
+                let entries = state
+                    .entries
+                    .get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+                entries.iter().for_each(|entry| entry.store(0, Relaxed));
+                state.kind.store(TABLE, Release);
+            }
+            FrameUse::Page => state.become_page(),
+        }
+        Ok(Frame(number))
+    }
+
+    fn take_from_budget(&self) -> Result<(), OutOfMemory> {
+        let budget = self.0.budget.fetch_update(Relaxed, Relaxed, |budget| match budget {
+            u64::MAX => Some(u64::MAX),
+            budget => budget.checked_sub(1),
+        });
+        budget.map(drop).map_err(|_| OutOfMemory)
+    }
+
+    /// The word of a page.
+    fn word(&self, page: Frame) -> &AtomicU64 {
+        &self.state(page, PAGE).word
+    }
+
+    fn free(&self, frame: Frame, kind: u8) {
+        let state = &self.0.frames[frame.0 as usize];
+        let was = state.kind.swap(FREE, AcqRel);
+        assert_eq!(was, kind, "{frame:?} is freed as what it is not");
+        state.word.store(GARBAGE, Relaxed);
+        self.0.free.lock().push_back(frame.0);
+    }
+}
+
+impl Platform for Host {
+    type SleepingLock = parking_lot::RawRwLock;
+    type SpinLock = lock::Watched;
+
+    fn allocate(&self, purpose: FrameUse) -> Result<Frame, OutOfMemory> {
+        self.allocate_wanted(purpose, |_| true)
+    }
+
+    fn allocate_on(&self, node: usize) -> Result<Frame, OutOfMemory> {
+        self.allocate_wanted(FrameUse::Page, |number| self.node_of(Frame(number)) == node)
+    }
+
+    fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
+        self.moment();
+        self.take_from_budget()?;
+        let mut free = self.0.free.lock();
+        let mut is_free = vec![false; self.0.frames.len()];
+        free.iter().for_each(|&number| is_free[number as usize] = true);
+        let blocks = is_free.chunks_exact(512);
+        let block = blocks.into_iter().position(|block| block.iter().all(|&is_free| is_free));
+        let first = 512 * block.ok_or(OutOfMemory)? as u64;
+        free.retain(|number| !(first..first + 512).contains(number));
+        (first..first + 512).for_each(|number| self.0.frames[number as usize].become_page());
+        Ok(Frame(first))
+    }
+
+    fn node_count(&self) -> usize {
+        NODES
+    }
+
+    fn node_of(&self, page: Frame) -> usize {
+        page.0 as usize % NODES
+    }
+
+    fn read_in(&self, file: FileId, number: u64, page: Frame) {
+        self.moment();
+        let word = self.stored(file, number);
+        // It is on its way.
+        self.moment();
+        self.word(page).store(word, Relaxed);
+    }
+
+    fn write_out(&self, file: FileId, number: u64, page: Frame) {
+        self.moment();
+        let word = self.word(page).load(Relaxed);
+        self.0.stored.lock().insert((file, number), word);
+    }
+
+    fn share(&self, page: Frame) {
+        self.moment();
+        let before = self.state(page, PAGE).users.fetch_add(1, AcqRel);
+        assert_ne!(before, 0, "{page:?} is shared by nobody");
+    }
+
+    fn user_count(&self, page: Frame) -> u64 {
+        self.moment();
+        self.state(page, PAGE).users.load(Acquire)
+    }
+
+    fn release(&self, page: Frame) {
+        self.moment();
+        let before = self.state(page, PAGE).users.fetch_sub(1, AcqRel);
+        assert_ne!(before, 0, "{page:?} is released by nobody");
+        if before == 1 {
+            self.free(page, PAGE);
+        }
+    }
+
+    fn free_table(&self, table: Frame) {
+        self.moment();
+        self.free(table, TABLE);
+    }
+
+    fn load(&self, entry: EntryAt) -> u64 {
+        self.moment();
+        self.entry(entry).load(Acquire)
+    }
+
+    fn swap(&self, entry: EntryAt, value: u64) -> u64 {
+        self.moment();
+        self.entry(entry).swap(value, AcqRel)
+    }
+
+    fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
+        self.moment();
+        let result = self.entry(entry).compare_exchange(current, new, AcqRel, Acquire);
+        if result.is_err() {
+            self.0.failed_exchanges.fetch_add(1, Relaxed);
+        } else {
+            let hook = self.0.exchange_hook.lock().take();
+            if let Some(hook) = hook {
+                hook();
+            }
+        }
+        result
+    }
+
+    fn clear_page(&self, page: Frame) {
+        self.moment();
+        self.word(page).store(0, Relaxed);
+    }
+
+    fn copy_page(&self, from: Frame, to: Frame) {
+        self.moment();
+        self.word(to).store(self.word(from).load(Relaxed), Relaxed);
+    }
+
+    fn work(&self, work: Work, count: usize) {
+        assert_ne!(count, 0, "{work:?} that is none");
+    }
+
+    fn user_addresses(&self) -> Range<u64> {
+        self.0.user_addresses.clone()
+    }
+}
+
+pub type Design<const LOCK: u8, const WHEN: u8> = Notifying<LOCK, WHEN>;
+/// A system with the platform of the tests.
+pub type On<C, F = X86_64> = (Host, C, F);
+pub type OurVm<const LOCK: u8, const WHEN: u8> = Vm<On<Design<LOCK, WHEN>>>;
+pub type Space<const LOCK: u8, const WHEN: u8> = AddressSpace<On<Design<LOCK, WHEN>>>;
+
+/// A system on a machine.
+pub fn system<const LOCK: u8, const WHEN: u8>(host: &Host) -> OurVm<LOCK, WHEN> {
+    Vm::new(host.clone(), Notifying(host.clone())).expect("there is memory for a page of zeros")
+}
+
+/// What a thread does: the access, and faults until it is allowed. Returns the word that it reads
+/// or has written.
+pub fn access<C: Coherence + 'static, F: Format + 'static>(
+    space: &AddressSpace<On<C, F>>,
+    cpu: usize,
+    address: u64,
+    access: Access,
+    value: u64,
+) -> Result<u64, FaultError> {
+    let host = space.vm().platform();
+    for _ in 0..1_000_000 {
+        match host.touch(cpu, space.root(), address, access, value) {
+            Ok(word) => return Ok(word),
+            Err(Refused) => space.fault(address, access)?,
+        }
+        std::hint::spin_loop();
+    }
+    panic!("the access is refused for ever");
+}

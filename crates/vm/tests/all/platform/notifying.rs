@@ -1,0 +1,174 @@
+//! A coherence that tells the CPUs of a machine of host memory exactly what it is asked to.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
+use shootdown_vm::{
+    Batching, Change, EmptyTables, ExtraFlushes, Flush, Lifetimes, Policy, ReclaimFlush, Refault,
+    Retired, UnmapLock, ZeroPage,
+};
+
+use super::{
+    AT_FLUSH, AT_WAIT, BATCH_SPACES, BATCHING, EXCLUSIVE, Host, KEEPING, PER_AREA, PER_SPACE,
+    SHARED,
+};
+
+pub(crate) const fn unmap_lock(lock: u8) -> UnmapLock {
+    match lock {
+        EXCLUSIVE | PER_SPACE | PER_AREA => UnmapLock::Exclusive,
+        SHARED => UnmapLock::Shared,
+        _ => UnmapLock::Released,
+    }
+}
+
+pub(crate) const fn empty_tables(lock: u8) -> EmptyTables {
+    if lock == KEEPING { EmptyTables::Kept } else { EmptyTables::Freed }
+}
+
+fn policy(lock: u8) -> Policy {
+    let linux = ExtraFlushes::PERMISSION_GAINS
+        | ExtraFlushes::INACCESSIBLE_PAGES
+        | ExtraFlushes::SPACE_PER_FORK
+        | ExtraFlushes::TABLE_PER_MOVE;
+    let extra_flushes = match lock {
+        SHARED => linux,
+        PER_SPACE => linux | ExtraFlushes::SPACE_PER_UNMAP,
+        PER_AREA => linux | ExtraFlushes::AREA_PER_UNMAP,
+        _ => ExtraFlushes::empty(),
+    };
+    Policy {
+        empty_tables: empty_tables(lock),
+        zero_page: if lock == KEEPING { ZeroPage::Predicted } else { ZeroPage::Shared },
+        reclaim_flush: if lock == BATCHING { ReclaimFlush::Batched } else { ReclaimFlush::PerPage },
+        refault: if extra_flushes.is_empty() { Refault::Flushed } else { Refault::Unflushed },
+        extra_flushes,
+        ..Policy::new(unmap_lock(lock))
+    }
+}
+
+/// Implements parts of the seam for a coherence that does not use them.
+macro_rules! unused {
+    (Defer, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Defer for $coherence {
+            type Deferred = core::convert::Infallible;
+        }
+    };
+    (Batching, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Batching for $coherence {
+            type Batch = ();
+        }
+    };
+    (Scheduling, [$($generics:tt)*] $coherence:ty) => {
+        impl<$($generics)*> shootdown_vm::Scheduling for $coherence {
+            #[allow(unsafe_code, reason = "CPUs of this machine run all spaces at once")]
+            unsafe fn switch(&self, _: &shootdown::Root) {}
+            fn enter_lazy(&self) {}
+            fn leave_space(&self) {}
+            fn interrupt(&self) {}
+        }
+    };
+}
+pub(crate) use unused;
+
+/// What reclaim has taken, and no CPU has been told of.
+#[derive(Debug, Default)]
+pub struct Taken {
+    spaces: Vec<u64>,
+    changes: Vec<(Root, Change)>,
+}
+
+/// Tells all CPUs of a change, and no more than the change says.
+#[derive(Clone, Debug)]
+pub struct Notifying<const LOCK: u8, const WHEN: u8>(pub Host);
+
+impl<const LOCK: u8, const WHEN: u8> Notifying<LOCK, WHEN> {
+    fn tell(&self, root: Root, change: &Change) {
+        if !self.0.0.drops_flushes.load(Relaxed) {
+            self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget(root, change));
+        }
+    }
+}
+
+unused!(Defer, [const LOCK: u8, const WHEN: u8] Notifying<LOCK, WHEN>);
+unused!(Scheduling, [const LOCK: u8, const WHEN: u8] Notifying<LOCK, WHEN>);
+
+impl<const LOCK: u8, const WHEN: u8> Flush for Notifying<LOCK, WHEN> {
+    type Space = Root;
+    type Pending = (Root, Change);
+
+    fn policy(&self) -> Policy {
+        policy(LOCK)
+    }
+
+    fn space(&self, root: Root) -> Root {
+        root
+    }
+
+    fn flush(&self, &root: &Root, change: &Change) -> (Root, Change) {
+        self.0.0.flushes.lock().push(change.clone());
+        if WHEN == AT_FLUSH {
+            self.tell(root, change);
+        }
+        (root, change.clone())
+    }
+
+    fn wait(&self, (root, change): (Root, Change)) -> Horizon {
+        self.0.begin_wait();
+        if WHEN == AT_WAIT {
+            self.tell(root, &change);
+        }
+        Horizon::CLEAR
+    }
+}
+
+impl<const LOCK: u8, const WHEN: u8> Batching for Notifying<LOCK, WHEN> {
+    type Batch = Taken;
+
+    fn add_space(&self, batch: &mut Taken, root: &Root) -> Result<(), BatchIsFull> {
+        if !batch.spaces.contains(&root.0) {
+            if batch.spaces.len() == BATCH_SPACES {
+                return Err(BatchIsFull);
+            }
+            batch.spaces.push(root.0);
+            *self.0.0.held_back.lock().entry(root.0).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn unmapped(&self, batch: &mut Taken, root: &Root, address: u64, _: StaleWrites) {
+        let change = Change::reclaimed(address);
+        if LOCK != BATCHING {
+            self.wait(self.flush(root, &change));
+        } else {
+            assert!(batch.spaces.contains(&root.0), "taken before it was said");
+            batch.changes.push((*root, change));
+        }
+    }
+
+    fn flush_batch(&self, batch: Taken) {
+        if batch.spaces.is_empty() {
+            return;
+        }
+        self.0.begin_wait();
+        for (root, change) in &batch.changes {
+            self.0.0.flushes.lock().push(change.clone());
+            self.tell(*root, change);
+        }
+        let mut held_back = self.0.0.held_back.lock();
+        for space in batch.spaces {
+            *held_back.entry(space).or_default() -= 1;
+        }
+    }
+
+    fn is_batched(&self, root: &Root) -> bool {
+        self.0.0.held_back.lock().get(&root.0).is_some_and(|&batches| batches != 0)
+    }
+}
+
+impl<const LOCK: u8, const WHEN: u8> Lifetimes for Notifying<LOCK, WHEN> {
+    fn retire(&self, &root: &Root) -> Retired {
+        self.0.0.retired.fetch_add(1, Relaxed);
+        self.0.0.tlbs.iter().for_each(|tlb| tlb.lock().forget_space(root));
+        Retired::Free
+    }
+}
