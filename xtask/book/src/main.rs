@@ -4,6 +4,7 @@
 //! the repository is read, and to the API by its address on docs.rs. In the book that is built
 //! here, both are pages of the book itself: nothing in it needs a network.
 
+mod markdown;
 mod page;
 mod site;
 
@@ -17,6 +18,10 @@ use site::Site;
 const USAGE: &str = "usage: book REPOSITORY OUTPUT [API]
 
 Builds REPOSITORY/docs into OUTPUT. API is the output of `cargo doc`.";
+
+/// Files outside of the book that link to it and to sources.
+const OUTSIDE: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "traces/README.md"];
 
 fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -50,7 +55,10 @@ fn build(repository: &Path, output: &Path, api: Option<&Path>) -> Result<String,
 
     let mut site = Site::open(repository, output, api)?;
     site.move_links_inside()?;
-    let broken = site.broken_links()?;
+    let mut broken = site.broken_links()?;
+    for file in OUTSIDE {
+        broken.extend(markdown::broken_links(repository, output, file)?);
+    }
     if broken.is_empty() {
         let (pages, links) = site.size();
         return Ok(format!(
