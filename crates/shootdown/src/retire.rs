@@ -154,7 +154,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn release_hazard(&self, hazard: Hazard) {
         let Some(space) = hazard.pointer() else { return };
         if hazard.is_orphaned() || drop_ref(self.machine(), space) {
-            self.counters().spaces_reclaimed.add_alone(1);
+            self.counters().spaces_reclaimed.add_unshared(1);
             self.machine().reclaim(space);
         }
     }
