@@ -126,9 +126,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
                     self.leave_space_in_handler();
                 }
             }
-            Presence::Switching(_) => {
-                debug_assert!(false, "answered in the middle of a switch")
-            }
+            Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
             Presence::Active(_) | Presence::Out => {}
         }
     }
