@@ -14,7 +14,7 @@ use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extent_set::ExtentSet;
 use crate::flush_log::Cause;
-use crate::machine::{Machine, Tagging, publish};
+use crate::machine::{Machine, Tagging};
 use crate::memory::fence;
 use crate::notify::{Flush, WalkerPolicy};
 use crate::pending::Pending;
@@ -313,7 +313,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// anything is invalidated.
     #[inline]
     fn publish_tables(&self) {
-        publish(self.machine(), Rule::PublishTables);
+        if !self.machine().breaks(Rule::PublishTables) {
+            self.machine().publish();
+        }
     }
 
     /// Returns `true` if devices use the space's page tables.

@@ -14,7 +14,6 @@ use crate::cpu_state::CpuState;
 use crate::extent::Extent;
 use crate::ids::{CpuId, Root, Tag};
 use crate::memory::{Memory, TagWords};
-use crate::rules::Rule;
 use crate::space::Space;
 use crate::tag::slots::TagSlots;
 
@@ -77,13 +76,15 @@ pub enum Lifetime {
 ///   later speculative walk, uses what it drops. That includes the caches of upper page-table
 ///   levels for an extent that [frees tables](Extent::frees_tables), for a whole tag, and for
 ///   everything;
-/// - an `invalidate` method takes effect after each earlier load of this CPU of three kinds: a load
-///   that decided whether the engine calls the method (a control dependency); a load from which the
-///   method's operands were computed (an address dependency); and a load before the latest
-///   [`synchronize`](Machine::synchronize). The method may take effect before any other earlier
-///   load, even an acquiring one with a full barrier after it: Arm orders `TLBI` after a load only
-///   by a `DSB` or a dependency. The method may also take effect before an earlier page-table
-///   write, unless [`publish`](Machine::publish) or `synchronize` is between the two;
+/// - an `invalidate` method takes effect after three kinds of earlier loads of this CPU:
+///   - a load that decided whether the engine calls the method (a control dependency),
+///   - a load from which the method's operands were computed (an address dependency),
+///   - a load before the latest [`synchronize`](Machine::synchronize).
+///
+///   The method may take effect before any other earlier load, even an acquiring one with a full
+///   barrier after it: Arm orders `TLBI` after a load only by a `DSB` or a dependency. The method
+///   may also take effect before an earlier page-table write, unless
+///   [`publish`](Machine::publish) or `synchronize` is between the two;
 /// - a CPU in the set given to [`ring`](Machine::ring) enters the flush interrupt's handler after
 ///   finite time, unless it masks that interrupt for ever. The handler calls
 ///   [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi), and observes every store
@@ -269,7 +270,7 @@ pub unsafe trait Machine: Memory {
     /// them, and an entry that is not dirty is not writable.
     ///
     /// A [`Batch`](crate::Batch) may then defer the flush of such a page, and the kernel may
-    /// conclude from a clear dirty bit that the page stays clean. Linux requires the same of every
+    /// conclude that a page whose entry was not dirty stays clean. Linux requires the same of every
     /// architecture that batches unmaps. If this is `false`, as by default, such pages are flushed
     /// one by one.
     #[inline]
@@ -332,15 +333,6 @@ pub unsafe trait Machine: Memory {
     /// The wait cannot be abandoned, and this method must not unwind: the waiter may have published
     /// that it polls its bell.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>);
-}
-
-/// Publishes page-table writes, as `rule` demands.
-#[inline]
-#[track_caller]
-pub(crate) fn publish<M: Machine>(machine: &M, rule: Rule) {
-    if !machine.breaks(rule) {
-        machine.publish();
-    }
 }
 
 #[cfg(test)]

@@ -59,52 +59,38 @@ pub trait Word: Send + Sync {
 #[macro_export]
 macro_rules! word_by_atomic {
     ($word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr) => {
+        $crate::word_by_atomic! {
+            $word, |$value| $new, |$this| $inner,
+            load(order: ::core::sync::atomic::Ordering) -> u64;
+            store(value: u64, order: ::core::sync::atomic::Ordering) -> ();
+            swap(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_add(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_or(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_and(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            compare_exchange(
+                current: u64,
+                new: u64,
+                success: ::core::sync::atomic::Ordering,
+                failure: ::core::sync::atomic::Ordering
+            ) -> ::core::result::Result<u64, u64>;
+        }
+    };
+    (
+        $word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr,
+        $($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*
+    ) => {
         impl $crate::Word for $word {
             #[inline]
             fn new($value: u64) -> Self {
                 $new
             }
-            #[inline]
-            fn load(&self, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.load(order)
-            }
-            #[inline]
-            fn store(&self, value: u64, order: ::core::sync::atomic::Ordering) {
-                let $this = self;
-                $inner.store(value, order);
-            }
-            #[inline]
-            fn swap(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.swap(value, order)
-            }
-            #[inline]
-            fn fetch_add(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_add(value, order)
-            }
-            #[inline]
-            fn fetch_or(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_or(value, order)
-            }
-            #[inline]
-            fn fetch_and(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_and(value, order)
-            }
-            #[inline]
-            fn compare_exchange(
-                &self,
-                current: u64,
-                new: u64,
-                success: ::core::sync::atomic::Ordering,
-                failure: ::core::sync::atomic::Ordering,
-            ) -> ::core::result::Result<u64, u64> {
-                let $this = self;
-                $inner.compare_exchange(current, new, success, failure)
-            }
+            $(
+                #[inline]
+                fn $method(&self, $($argument: $type),*) -> $result {
+                    let $this = self;
+                    $inner.$method($($argument),*)
+                }
+            )*
         }
     };
 }

@@ -70,7 +70,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// without its answer would cause the corruption that this crate prevents.
     #[inline]
     pub fn wait(&mut self) {
-        self.finish();
+        if !self.waiting.is_empty() || self.issuer.is_some() {
+            self.wait_slow();
+        }
     }
 
     /// The horizon of this flush: which unhooked page tables of the space CPUs may still walk when
@@ -83,14 +85,6 @@ impl<'e, M: Machine> Pending<'e, M> {
     #[must_use]
     pub const fn horizon(&self) -> Horizon {
         self.horizon
-    }
-
-    /// Waits as [`wait`](Self::wait) does, if there is a CPU or a broadcast to wait for.
-    #[inline]
-    pub(crate) fn finish(&mut self) {
-        if !self.waiting.is_empty() || self.issuer.is_some() {
-            self.wait_slow();
-        }
     }
 
     /// Returns `true` if the flush is done, without waiting for other CPUs.
@@ -218,7 +212,7 @@ impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
 impl<M: Machine> Drop for Pending<'_, M> {
     #[inline]
     fn drop(&mut self) {
-        self.finish();
+        self.wait();
     }
 }
 

@@ -229,7 +229,7 @@ impl<M: Machine> Retiring<'_, M> {
 
 impl<M: Machine> Drop for Retiring<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.drop_initial_refs();
     }
 }
@@ -281,7 +281,7 @@ impl<M: Machine> Reaping<'_, M> {
 
 impl<M: Machine> Drop for Reaping<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.collect();
     }
 }

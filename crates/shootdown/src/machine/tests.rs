@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::broadcaster::NoBroadcaster;
+use crate::rules::Rule;
 use crate::tag::slots::TagSlot;
 use core::sync::atomic::{AtomicU64, Ordering};
 
