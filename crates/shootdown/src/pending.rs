@@ -50,14 +50,15 @@ impl<'e, M: Machine> Pending<'e, M> {
 
     /// Waits until every CPU that was rung has answered.
     ///
-    /// Call it on any CPU, with the flush interrupt masked or not:
+    /// You may wait on any CPU, with the flush interrupt masked or not:
     ///
-    /// - masked, the waiter polls and answers its own bell, so two CPUs can wait for each other.
-    ///   The waiter publishes that it polls, so no CPU sends it the interrupt. With many flushes at
-    ///   the same time this is the better choice, if other interrupts can be delayed;
-    /// - where the machine [broadcasts](Machine::broadcaster), wait masked, and on the CPU of the
-    ///   flush. Only that CPU can complete its broadcast. A wait on another CPU, or an unmasked one
-    ///   (its thread may be moved at any time), interrupts that CPU.
+    /// - With the interrupt masked, the waiter polls and answers its own bell, so two CPUs can wait
+    ///   for each other. The waiter publishes that it polls, so no CPU sends it the interrupt. This
+    ///   is the better choice for many flushes at the same time, if other interrupts can be
+    ///   delayed.
+    /// - Where the machine [broadcasts](Machine::broadcaster), wait masked and on the CPU of the
+    ///   flush, because only that CPU can complete its broadcast. A wait on another CPU, or with
+    ///   the interrupt unmasked (the thread may be moved at any time), must interrupt that CPU.
     ///
     /// The caller must hold no lock for which another CPU spins with the interrupt masked, unless
     /// that CPU calls [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi) in its
@@ -105,6 +106,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     }
 
     /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
+    ///
+    /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
+    /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
         if self.issuer.is_none() {
             self.issuer = other.issuer.take();

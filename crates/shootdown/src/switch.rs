@@ -26,11 +26,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// - This CPU must be [online](Self::online).
     /// - This engine must have made the space, and the space must not be
     ///   [retired](Self::retire).
-    /// - As long as a CPU has the space loaded, lazily included, the space must neither move nor be
-    ///   dropped, no `&mut` to it may be made, and its root must stay a valid page table.
-    ///
-    /// To find out when no CPU has the space loaded any more, [retire](Self::retire) it: all of
-    /// this must hold until [`Machine::reclaim`] returns it.
+    /// - From now on, and as long as a CPU has the space loaded, lazily included, the space must
+    ///   neither move nor be dropped, no `&mut` to it may be made, and its root must stay a valid
+    ///   page table. To end this obligation, [retire](Self::retire) the space: it lasts until
+    ///   [`Machine::reclaim`] returns the space.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
         if self.has_loaded(space) {
