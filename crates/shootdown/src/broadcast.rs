@@ -174,9 +174,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Records the time that a wait for the answers of `cpus` interrupted CPUs took.
-    pub(crate) fn learn_answers(&self, cpus: u64, took_ns: u64) {
+    pub(crate) fn record_answers(&self, cpus: u64, took_ns: u64) {
         if let Some(broadcaster) = self.machine().broadcaster().filter(|_| cpus != 0) {
-            self.local().policy.learn_answers(&broadcaster.costs(), cpus, took_ns);
+            self.local().policy.record_answers(&broadcaster.costs(), cpus, took_ns);
         }
     }
 
@@ -210,7 +210,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             && let Some(broadcaster) = self.machine().broadcaster()
         {
             let took_ns = broadcaster.complete();
-            policy.learn(&broadcaster.costs(), took_ns);
+            policy.record_completion(&broadcaster.costs(), took_ns);
         }
     }
 }

@@ -135,7 +135,7 @@ mod batches {
         for cpu in &cpus {
             cpu.pin().online();
             #[expect(unsafe_code, reason = "the space outlives its use")]
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives the CPUs' use of it, and does not move.
             unsafe {
                 cpu.pin().switch(&space);
             }

@@ -433,7 +433,7 @@ mod tests {
         let zero = engine.enter(CpuId(0));
         let pin = zero.pin();
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             pin.switch(&space);
         }

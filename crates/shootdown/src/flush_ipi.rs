@@ -170,7 +170,7 @@ mod tests {
         zero.pin().online();
         one.pin().online();
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             one.pin().switch(&space);
         }

@@ -1,4 +1,4 @@
-//! The *method* by which a flush notifies other CPUs: interrupts or a broadcast, whichever costs
+//! The *method* with which a flush notifies other CPUs: interrupts or a broadcast, whichever costs
 //! less.
 //!
 //! The machine states the cost of each method in the absence of delays. The delays are measured,
@@ -42,7 +42,7 @@ const MEASURED_SHIFT: u32 = 3;
 ///
 /// Without decay, a method that was slow once would never be tried again. A queue of 100 µs is
 /// practically forgotten after some 300 flushes.
-const FORGOTTEN_SHIFT: u32 = 6;
+const DECAY_SHIFT: u32 = 6;
 /// Weight of a newly measured share of rings that took an interrupt: a quarter.
 const SHARE_SHIFT: u32 = 2;
 /// Lower limit, of 128, of the share of rings that take an interrupt. Even if no ring takes one,
@@ -92,14 +92,14 @@ impl NotifyPolicy {
         let answering = u64::from(self.answering_ns.get());
         let chosen = self.cheaper(self.discounted(interrupt).saturating_add(answering), broadcast);
         self.last.set(Some(chosen));
-        let forget = |cost_ns: &Cell<u32>| {
+        let decay = |cost_ns: &Cell<u32>| {
             let known = cost_ns.get();
-            cost_ns.set(known - known.div_ceil(1 << FORGOTTEN_SHIFT));
+            cost_ns.set(known - known.div_ceil(1 << DECAY_SHIFT));
         };
         if chosen == NotifyMethod::Interrupt {
-            forget(&self.queueing_ns);
+            decay(&self.queueing_ns);
         } else {
-            forget(&self.answering_ns);
+            decay(&self.answering_ns);
             // A queue of one broadcast is normal, and not counted.
             let for_others = by_target.saturating_add(queueing.saturating_sub(costs.broadcast_ns));
             let price = interrupt.saturating_add(answering).saturating_sub(broadcast);
@@ -152,7 +152,7 @@ impl NotifyPolicy {
     }
 
     /// Records the number of rings that took an interrupt, and the number that did not.
-    pub(crate) fn learn_rings(&self, interrupts: u64, coalesced: u64) {
+    pub(crate) fn record_rings(&self, interrupts: u64, coalesced: u64) {
         let Some(share) = (interrupts << 7).checked_div(interrupts + coalesced) else { return };
         let known = self.interrupts_of_128.get();
         let average = known - (known >> SHARE_SHIFT) + (share as u8 >> SHARE_SHIFT);
@@ -160,23 +160,23 @@ impl NotifyPolicy {
     }
 
     /// Records the time that a wait for the answers of `cpus` CPUs took.
-    pub(crate) fn learn_answers(&self, costs: &NotifyCosts, cpus: u64, took_ns: u64) {
+    pub(crate) fn record_answers(&self, costs: &NotifyCosts, cpus: u64, took_ns: u64) {
         let expected_ns =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
-        learn_excess(&self.answering_ns, took_ns.saturating_sub(expected_ns));
+        average_in(&self.answering_ns, took_ns.saturating_sub(expected_ns));
     }
 
     /// Records that the outstanding broadcasts took `took_ns` to complete.
-    pub(crate) fn learn(&self, costs: &NotifyCosts, took_ns: u64) {
+    pub(crate) fn record_completion(&self, costs: &NotifyCosts, took_ns: u64) {
         let after_first = u64::from(self.outstanding.replace(0).saturating_sub(1));
         let unqueued_ns =
             costs.broadcast_ns.saturating_add(costs.operation_ns.saturating_mul(after_first));
-        learn_excess(&self.queueing_ns, took_ns.saturating_sub(unqueued_ns));
+        average_in(&self.queueing_ns, took_ns.saturating_sub(unqueued_ns));
     }
 }
 
 /// Moves the average `known_ns` towards a newly measured excess over the machine's figure.
-fn learn_excess(known_ns: &Cell<u32>, measured_ns: u64) {
+fn average_in(known_ns: &Cell<u32>, measured_ns: u64) {
     let measured = i64::try_from(measured_ns).unwrap_or(i64::MAX);
     let known = i64::from(known_ns.get());
     let average = known + ((measured - known) >> MEASURED_SHIFT);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(policy.choose(&dear, 4, 1), ByBroadcast);
         let dear = NotifyCosts { broadcast_ns: u64::MAX, operation_ns: 7, ..COSTS };
         assert_eq!(policy.choose(&dear, 4, 9), ByInterrupt);
-        policy.learn(&COSTS, u64::MAX);
+        policy.record_completion(&COSTS, u64::MAX);
         assert_eq!(policy.choose(&COSTS, 4, 1), ByInterrupt);
     }
 
@@ -236,7 +236,7 @@ mod tests {
         let policy = NotifyPolicy::new();
         let is_chosen = |chosen| policy.choose(&COSTS, 1, 1) == chosen;
         let broadcasts = (0..9).take_while(|_| is_chosen(ByBroadcast));
-        let broadcasts = broadcasts.inspect(|_| policy.learn(&COSTS, 100_000)).count();
+        let broadcasts = broadcasts.inspect(|_| policy.record_completion(&COSTS, 100_000)).count();
         assert!((1..=4).contains(&broadcasts), "{broadcasts}");
         let interrupts = 1 + (0..999).take_while(|_| is_chosen(ByInterrupt)).count();
         assert!((50..=400).contains(&interrupts), "{interrupts}");
@@ -249,11 +249,11 @@ mod tests {
         let policy = NotifyPolicy::new();
         let costs = NotifyCosts { broadcast_ns: 2000, ..COSTS };
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
-        policy.learn_rings(0, 0);
+        policy.record_rings(0, 0);
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
-        (0..8).for_each(|_| policy.learn_rings(1, 3));
+        (0..8).for_each(|_| policy.record_rings(1, 3));
         assert_eq!(policy.choose(&costs, 4, 1), ByInterrupt);
-        (0..16).for_each(|_| policy.learn_rings(4, 0));
+        (0..16).for_each(|_| policy.record_rings(4, 0));
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
         policy.interrupts_of_128.set(64);
         assert_eq!(policy.discounted(12_800), 6400);
@@ -282,11 +282,11 @@ mod tests {
     #[test]
     fn many_operations_are_not_a_queue() {
         let policy = NotifyPolicy::new();
-        (0..100).for_each(|_| policy.learn(&COSTS, COSTS.broadcast_ns + 8000));
+        (0..100).for_each(|_| policy.record_completion(&COSTS, COSTS.broadcast_ns + 8000));
         assert!((7990..=8000).contains(&policy.queueing_ns.get()), "a queue of 8 µs");
         for _ in 0..100 {
             policy.outstanding.set(50);
-            policy.learn(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
+            policy.record_completion(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
         }
         assert_eq!(policy.queueing_ns.get(), 0);
     }
@@ -297,12 +297,12 @@ mod tests {
         let policy = NotifyPolicy::new();
         let costs = NotifyCosts { broadcast_ns: 5000, ..COSTS };
         let is_chosen = |chosen| policy.choose(&costs, 1, 1) == chosen;
-        let slow = |_: &i32| policy.learn_answers(&costs, 1, 10_000_000);
+        let slow = |_: &i32| policy.record_answers(&costs, 1, 10_000_000);
         let interrupts = (0..9).take_while(|_| is_chosen(ByInterrupt)).inspect(slow).count();
         assert_eq!(interrupts, 1);
         let broadcasts = 1 + (0..999).take_while(|_| is_chosen(ByBroadcast)).count();
         assert!((100..=700).contains(&broadcasts), "{broadcasts}");
-        policy.learn_answers(&costs, 1, 0);
+        policy.record_answers(&costs, 1, 0);
         assert_eq!(
             policy.choose(&costs, 1, 1),
             ByInterrupt,
@@ -316,8 +316,8 @@ mod tests {
         let costs = NotifyCosts { broadcast_each_ns: 100, ..COSTS }.broadcasts_only();
         for _ in 0..1000 {
             assert_eq!(policy.choose(&costs, 64, 9), ByBroadcast);
-            policy.learn(&costs, 1_000_000);
-            policy.learn_rings(0, 1);
+            policy.record_completion(&costs, 1_000_000);
+            policy.record_rings(0, 1);
         }
     }
 

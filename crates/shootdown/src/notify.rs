@@ -224,7 +224,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
         let rings = self.ring_all(pending);
         if self.machine().broadcaster().is_some() {
-            self.local().policy.learn_rings(rings.interrupts, rings.coalesced);
+            self.local().policy.record_rings(rings.interrupts, rings.coalesced);
         }
         rings.disconnected
     }

@@ -183,7 +183,7 @@ impl<'e, M: Machine> Pending<'e, M> {
             pin.end_polling();
             if let Some(broadcaster) = broadcaster.filter(|_| began_ns != 0) {
                 let took_ns = broadcaster.clock_ns().saturating_sub(began_ns);
-                pin.learn_answers(interrupted, took_ns);
+                pin.record_answers(interrupted, took_ns);
             }
         }
     }
@@ -250,7 +250,7 @@ mod tests {
     fn run(engine: &Shootdown<Machine>, space: &Space<Machine>) {
         (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             engine.enter(CpuId(2)).pin().switch(space);
         }
@@ -326,7 +326,7 @@ mod tests {
         let flush = |cpu| {
             let cpu = engine.enter(CpuId(cpu));
             #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives the CPUs' use of it, and does not move.
             unsafe {
                 cpu.pin().switch(&space);
             }
@@ -352,7 +352,7 @@ mod tests {
         let spaces = [0, 1].map(|root| engine.space(Root(root)));
         run(&engine, &spaces[1]);
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             engine.enter(CpuId(1)).pin().switch(&spaces[0]);
         }
