@@ -61,11 +61,10 @@ impl<'e, M: Machine> Pending<'e, M> {
     ///   the interrupt unmasked (the thread may be moved at any time), must interrupt that CPU.
     ///
     /// The caller must hold no lock for which another CPU spins with the interrupt masked, unless
-    /// that CPU calls [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi) in its
-    /// loop.
+    /// that CPU calls [`PinnedCpu::handle_flush_ipi`] in its loop.
     ///
     /// Do not wait for or drop a `Pending` in a handler that may have interrupted a method of a
-    /// [`PinnedCpu`](crate::PinnedCpu): see [`Shootdown::pin`].
+    /// [`PinnedCpu`]: see [`Shootdown::pin`].
     ///
     /// There is no timeout. A hypervisor may stop a virtual CPU for seconds, and to continue
     /// without its answer would cause the corruption that this crate prevents.
@@ -79,10 +78,9 @@ impl<'e, M: Machine> Pending<'e, M> {
     /// The horizon of this flush: which unhooked page tables of the space CPUs may still walk when
     /// the flush is done.
     ///
-    /// It is known for the results of [`flush_gathered`](crate::PinnedCpu::flush_gathered) and
-    /// [`flush_walkers`](crate::PinnedCpu::flush_walkers), and of a
-    /// [`flush`](crate::PinnedCpu::flush) that frees tables. [Joining](Self::join) another flush
-    /// does not change it.
+    /// It is known for the results of [`flush_gathered`](PinnedCpu::flush_gathered) and
+    /// [`flush_walkers`](PinnedCpu::flush_walkers), and of a [`flush`](PinnedCpu::flush) that frees
+    /// tables. [Joining](Self::join) another flush does not change it.
     #[must_use]
     pub const fn horizon(&self) -> Horizon {
         self.horizon
