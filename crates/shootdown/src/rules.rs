@@ -7,19 +7,15 @@
 //! ever (`tests/rules`; a rule without an entry there does not compile). On real machines `breaks`
 //! is a constant `false`, and the compiler removes the test.
 //!
-//! loom runs the programs of all rules but four, for the reasons given there:
+//! loom runs the programs of all rules but four:
 //!
-//! - three are outside of what loom explores: [`StampClaim`], [`AsidRelease`] and
-//!   [`BroadcastAsidAcquire`]. For these, an axiomatic checker enumerates all executions that
-//!   C++20's memory model allows, of a part of the engine that was reduced by hand
-//!   (`crates/check/tests/axiomatic`);
-//! - one is about page tables, which C++'s memory model does not have: [`PublishTables`]. The
-//!   hostile machine shows the need for it (`crates/check/tests/engine.rs`).
-//!
-//! [`StampClaim`]: Rule::StampClaim
-//! [`AsidRelease`]: Rule::AsidRelease
-//! [`BroadcastAsidAcquire`]: Rule::BroadcastAsidAcquire
-//! [`PublishTables`]: Rule::PublishTables
+//! - three are outside of what loom explores: [`StampClaim`](Rule::StampClaim),
+//!   [`AsidRelease`](Rule::AsidRelease) and [`BroadcastAsidAcquire`](Rule::BroadcastAsidAcquire).
+//!   For these, an axiomatic checker enumerates all executions that C++20's memory model allows, of
+//!   a part of the engine that was reduced by hand (`crates/check/tests/axiomatic`);
+//! - one is about page tables, which C++'s memory model does not have:
+//!   [`PublishTables`](Rule::PublishTables). The hostile machine shows the need for it
+//!   (`crates/check/tests/engine.rs`).
 //!
 //! # The handshake
 //!
@@ -158,29 +154,25 @@
 //!   flush                                        switch in; the ASID is of an old epoch
 //!   ─────                                        ──────────────────────────────────────
 //!   write page table                             allocate an ASID, under the lock
-//!   generation += 1; full fence (FlushFence)     space's ASID := it, without an epoch
-//!   read the space's ASID                        full fence             (NewAsidFence)
+//!   generation += 1; full fence (FlushFence)     space's ASID := it, without epoch (AsidRelease)
+//!   read the space's ASID                        full fence                      (NewAsidFence)
 //!                      (BroadcastAsidAcquire)    space's ASID := it, with this epoch
-//!   broadcast it                                                        (AsidRelease)
-//!                                                load the root under it; walk page tables
+//!   broadcast it                                 load the root under it; walk page tables
 //! ```
 //!
 //! Either the flush names the new ASID, or the CPU walks page tables at least as new as the flush.
-//! The same holds for a third CPU that finds the ASID with its epoch ([`AsidAcquire`]).
+//! The same holds for a third CPU that finds the ASID with its epoch
+//! ([`AsidAcquire`](Rule::AsidAcquire)).
 //!
 //! No fence keeps two spaces from having one ASID. A CPU that returns to a space, and a rollover
-//! that takes the space's ASID away, meet in read-modify-writes of one word ([`ReserveTags`]). A
-//! CPU that finds the word empty empties its TLB before it continues ([`FlushOnRollover`]).
+//! that takes the space's ASID away, meet in read-modify-writes of one word
+//! ([`ReserveTags`](Rule::ReserveTags)). A CPU that finds the word empty empties its TLB before it
+//! continues ([`FlushOnRollover`](Rule::FlushOnRollover)).
 //!
-//! A broadcast is complete when its issuer has waited for it ([`CompleteBroadcasts`]). A CPU that
-//! waits for the broadcast of another CPU rings the issuer, which completes its broadcasts before
-//! it answers ([`CompleteForOthers`]).
-//!
-//! [`AsidAcquire`]: Rule::AsidAcquire
-//! [`ReserveTags`]: Rule::ReserveTags
-//! [`FlushOnRollover`]: Rule::FlushOnRollover
-//! [`CompleteBroadcasts`]: Rule::CompleteBroadcasts
-//! [`CompleteForOthers`]: Rule::CompleteForOthers
+//! A broadcast is complete when its issuer has waited for it
+//! ([`CompleteBroadcasts`](Rule::CompleteBroadcasts)). A CPU that waits for the broadcast of
+//! another CPU rings the issuer, which completes its broadcasts before it answers
+//! ([`CompleteForOthers`](Rule::CompleteForOthers)).
 //!
 //! # Pages of a batch
 //!
