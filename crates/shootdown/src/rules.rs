@@ -193,8 +193,8 @@
 //!
 //! A retired space is freed by the CPU that drops the last reference to it. The mark of the CPU
 //! that retires the space, and the drop by a CPU that still has it loaded, meet in that CPU's
-//! hazard pointer by read-modify-writes. Each marked CPU drops one reference, and one of these
-//! drops is the last.
+//! hazard pointer by read-modify-writes. Each marked CPU drops one reference, the CPU that
+//! retires the space drops the users' reference, and one of these drops is the last.
 //!
 //! ```text
 //!   retire                                       drop (switch, leave_space)
