@@ -231,7 +231,7 @@ pub unsafe trait Machine: Memory {
 
     /// Makes the kernel's own page table current, under [`Tag::KERNEL`].
     ///
-    /// Where [`tag_count`](Machine::tag_count) is 0, user translations are cached under the same
+    /// If [`tag_count`](Machine::tag_count) is 0, user translations are cached under the same
     /// tag. Discard them here, together with the caches of upper levels, because from now on no CPU
     /// notifies this one of freed tables. (x86 discards them by itself; RISC-V without ASIDs does
     /// not.)
@@ -239,9 +239,9 @@ pub unsafe trait Machine: Memory {
 
     /// Drops this CPU's translations of the pages of `extent` under `tag`, which is loaded now.
     ///
-    /// Where [`Extent::frees_tables`], also drops the cached entries of the upper levels above
-    /// those pages. `extent` is never [whole](Extent::is_whole). Translations of smaller pages
-    /// within the same addresses may stay.
+    /// If the extent [frees tables](Extent::frees_tables), also drops the cached entries of the
+    /// upper levels above those pages. `extent` is never [whole](Extent::is_whole). Translations of
+    /// smaller pages within the same addresses may stay.
     ///
     /// As each of the `invalidate` methods, it must act after this CPU's earlier stores that were
     /// [published](Machine::publish). The contract of this trait lists the earlier loads after
@@ -291,7 +291,7 @@ pub unsafe trait Machine: Memory {
     /// The hardware's method to invalidate on other CPUs; `None` if this machine has none, which
     /// x86 finds out at boot. Requires [global](Tagging::Global) tags.
     ///
-    /// Where this is `Some`, the engine compares the [costs](Broadcaster::costs) of broadcasts and
+    /// If this is `Some`, the engine compares the [costs](Broadcaster::costs) of broadcasts and
     /// interrupts, and uses the cheaper method.
     #[inline]
     fn broadcaster(&self) -> Option<&Self::Broadcaster> {
