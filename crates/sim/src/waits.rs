@@ -1,4 +1,4 @@
-//! How long flushes take, as a distribution: from the beginning of each to the end of waiting for
+//! The distribution of flush durations, from the beginning of each flush to the end of waiting for
 //! it.
 
 use core::fmt;
@@ -7,40 +7,40 @@ use hdrhistogram::Histogram;
 
 use crate::time::Time;
 
-/// The durations of flushes, to three digits.
+/// The durations of flushes, to three significant digits.
 #[derive(Clone)]
 pub struct FlushWaits(Histogram<u64>);
 
 impl FlushWaits {
-    /// None so far.
+    /// Creates an empty distribution.
     ///
     /// # Panics
     ///
-    /// Never: three digits are possible.
+    /// Never: three digits are a valid precision.
     #[must_use]
     pub fn new() -> Self {
-        let mut all = Histogram::new(3).expect("three digits are possible");
+        let mut all = Histogram::new(3).expect("three digits are a valid precision");
         all.auto(true);
         Self(all)
     }
 
     pub(crate) fn record(&mut self, wait: Time) {
-        self.0.record(wait.ns()).expect("it grows by itself");
+        self.0.record(wait.ns()).expect("the histogram resizes itself");
     }
 
-    /// Adds those of another run.
+    /// Adds the durations of another run.
     pub fn add(&mut self, other: &Self) {
         self.0 += &other.0;
     }
 
-    /// The duration that the given share of all flushes, from 0 to 1, does not exceed; zero if
-    /// there was none.
+    /// The duration that the given share of all flushes, from 0 to 1, does not exceed; zero without
+    /// flushes.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Time {
         Time::from_ns(self.0.value_at_quantile(share).min(self.0.max()))
     }
 
-    /// The longest.
+    /// The longest duration.
     #[must_use]
     pub fn max(&self) -> Time {
         Time::from_ns(self.0.max())
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_waits_are_as_long_as_they_were() {
+    fn quantiles_are_correct_to_three_digits() {
         let mut waits = FlushWaits::new();
         for us in 1..=1000 {
             waits.record(Time::from_ns(us * 1000));

@@ -14,8 +14,8 @@
 //! # What differs
 //!
 //! - Linux clears an entry and counts it in one hold of the page table's lock, which whoever looks
-//!   for the entry takes, too. PinnedCpu there is no such lock, and a space counts as held back for as
-//!   long as a batch has it. So the second of two who look during one batch flushes, too.
+//!   for the entry takes, too. PinnedCpu there is no such lock, and a space counts as held back for
+//!   as long as a batch has it. So the second of two who look during one batch flushes, too.
 //! - Linux looks once for each page table, flushes, and then flushes what the operation itself has
 //!   changed. Here the flush of all of the space stands for both. That favours these designs.
 //! - The two generations have 32 bits each, Linux's 15, which are set back in time.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::{Arc, LinuxRule};
-use shootdown_sim::{Sim, Time, Wrong};
+use shootdown_sim::{Sim, Time, ViolationKind};
 use shootdown_vm::ExtraFlushes;
 use shootdown_vm::Freed::{Pages, Tables};
 
@@ -117,6 +117,7 @@ fn a_counter_that_wraps_with_a_full_tlb_is_caught() {
         Arc::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, rule)
     };
     let rig = crowd(1, design);
-    let wrongs: Vec<Wrong> = rig.sim.first_violations().iter().map(|first| first.wrong).collect();
-    assert!(wrongs.contains(&Wrong::ForeignTranslation), "{wrongs:?}");
+    let wrongs: Vec<ViolationKind> =
+        rig.sim.first_violations().iter().map(|first| first.kind).collect();
+    assert!(wrongs.contains(&ViolationKind::ForeignTranslation), "{wrongs:?}");
 }

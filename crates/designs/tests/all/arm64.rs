@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::linux::arm64::Variant;
 use shootdown_designs::{Arm64, LinuxRule};
-use shootdown_sim::{Counts, Sim, Time, Wrong};
+use shootdown_sim::{Counts, Sim, Time, ViolationKind};
 use shootdown_vm::Freed::{Pages, Tables};
 
 const TAGS: usize = 255;
@@ -149,8 +149,8 @@ fn crowd(tags: usize, design: impl FnOnce(Rc<Sim>) -> Arm64) -> Rc<Rig<Arm64>> {
     rig
 }
 
-fn wrongs(rig: &Rig<Arm64>) -> Vec<Wrong> {
-    rig.sim.first_violations().iter().map(|violation| violation.wrong).collect()
+fn wrongs(rig: &Rig<Arm64>) -> Vec<ViolationKind> {
+    rig.sim.first_violations().iter().map(|violation| violation.kind).collect()
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn without_tags_or_broadcast_every_switch_drops_and_flushes_interrupt() {
 fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
     for variant in [Variant::Stock, Variant::Skip] {
         let rig = crowd(4, breaking(variant, Some(LinuxRule::EmptyAfterRollover)));
-        assert!(wrongs(&rig).contains(&Wrong::ForeignTranslation), "{:?}", wrongs(&rig));
+        assert!(wrongs(&rig).contains(&ViolationKind::ForeignTranslation), "{:?}", wrongs(&rig));
     }
 }
 
@@ -219,7 +219,7 @@ fn a_tag_that_is_taken_from_a_cpu_that_runs_with_it_is_caught() {
         });
         rig.run_whatever_happens();
         assert!(rig.sim.counts().rollovers > 0);
-        let expected = if caught { &[Wrong::FlushedTranslation; 4][..] } else { &[] };
+        let expected = if caught { &[ViolationKind::FlushedTranslation; 4][..] } else { &[] };
         assert_eq!(wrongs(&rig), expected);
     }
 }
@@ -267,7 +267,7 @@ fn who_comes_while_a_flush_is_decided_misses_nothing() {
 fn each_mark_of_seed_003_is_needed() {
     for rule in [LinuxRule::MarkStale, LinuxRule::HeedStale] {
         let rig = comings_and_goings(Variant::Skip, Some(rule));
-        assert!(wrongs(&rig).contains(&Wrong::FlushedTranslation), "{rule:?}");
+        assert!(wrongs(&rig).contains(&ViolationKind::FlushedTranslation), "{rule:?}");
         // They are the patch's own.
         assert_eq!(wrongs(&comings_and_goings(Variant::Stock, Some(rule))), [], "{rule:?}");
     }
@@ -275,7 +275,7 @@ fn each_mark_of_seed_003_is_needed() {
 
 /// CPU 0 flushes what CPU 1 has cached, which is idle, and comes back `comes_ns` after the flush
 /// began. CPU 0 takes an interrupt `interrupted_ns` after it began.
-fn coming_back(rule: Option<LinuxRule>, interrupted_ns: u64, comes_ns: u64) -> Vec<Wrong> {
+fn coming_back(rule: Option<LinuxRule>, interrupted_ns: u64, comes_ns: u64) -> Vec<ViolationKind> {
     const FLUSH_NS: u64 = 20_000;
     let until = |sim: &Sim, ns: u64| {
         let now = sim.now();
@@ -325,5 +325,5 @@ fn the_second_look_of_seed_003_is_needed() {
 #[test]
 fn a_broadcast_that_nobody_waits_for_is_caught() {
     let rig = comings_and_goings(Variant::Stock, Some(LinuxRule::Complete));
-    assert!(wrongs(&rig).contains(&Wrong::FlushedTranslation));
+    assert!(wrongs(&rig).contains(&ViolationKind::FlushedTranslation));
 }

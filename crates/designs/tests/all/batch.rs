@@ -10,7 +10,7 @@ use crate::rig::{Batch, Hardware, Rig};
 use shootdown_designs::Engine;
 use shootdown_designs::linux::arm64::Variant;
 use shootdown_designs::{Arm64, ExitFlush, Linux70, Linux412, LinuxRule, Riscv};
-use shootdown_sim::{Counts, Sim, Time, Wrong};
+use shootdown_sim::{Counts, Sim, Time, ViolationKind};
 use shootdown_vm::Coherence;
 use shootdown_vm::Freed::Pages;
 
@@ -34,7 +34,7 @@ struct Taken {
     afterwards: Vec<Counts>,
     /// Which pages were not there afterwards, by CPU and space.
     faults: Vec<(usize, u64, Vec<u64>)>,
-    wrongs: Vec<Wrong>,
+    wrongs: Vec<ViolationKind>,
 }
 
 impl Taken {
@@ -105,7 +105,7 @@ fn take<C: Coherence + 'static>(hardware: Hardware, design: impl FnOnce(Rc<Sim>)
         seen.borrow_mut().extend([since(&after, &before), after]);
     });
     rig.run_whatever_happens();
-    let wrongs = rig.sim.first_violations().iter().map(|first| first.wrong).collect();
+    let wrongs = rig.sim.first_violations().iter().map(|first| first.kind).collect();
     let mut counts = counts.take();
     let (after, until_flushed) = (counts.pop().unwrap(), counts.pop().unwrap());
     let afterwards = since(&all_counts(&rig.sim), &after);
@@ -451,7 +451,7 @@ fn what_is_forgotten_is_caught() {
         (take(Hardware::Plain, riscv), running + three),
     ];
     for (number, (taken, count)) in caught.into_iter().enumerate() {
-        assert_eq!(taken.wrongs, vec![Wrong::FlushedTranslation; count], "{number}");
+        assert_eq!(taken.wrongs, vec![ViolationKind::FlushedTranslation; count], "{number}");
     }
 }
 

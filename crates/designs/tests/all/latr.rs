@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::rig::{Rig, Unmapped};
 use shootdown_designs::linux::v4_12::latr::RING_STATES;
 use shootdown_designs::{Latr, LatrRule};
-use shootdown_sim::Wrong;
+use shootdown_sim::ViolationKind;
 
 /// CPU 0 unmaps, CPU 1 runs the same space or has, and CPU 2 ticks all the while, in another.
 struct Found {
@@ -16,7 +16,7 @@ struct Found {
     interrupts_sent: u64,
     interrupts_taken: u64,
     pages_invalidated: u64,
-    wrongs: Vec<Wrong>,
+    wrongs: Vec<ViolationKind>,
 }
 
 /// What CPU 1 does after it has used the pages, until 5 ms. Pages are unmapped at 1.1 ms.
@@ -54,7 +54,7 @@ fn unmap_while(meanwhile: Meanwhile, broken: Option<LatrRule>) -> Found {
         interrupts_sent: rig.sim.counts().interrupts_sent,
         interrupts_taken: there.interrupts_taken,
         pages_invalidated: there.pages_invalidated,
-        wrongs: rig.sim.first_violations().iter().map(|first| first.wrong).collect(),
+        wrongs: rig.sim.first_violations().iter().map(|first| first.kind).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::rig::Rig;
 use shootdown_designs::linux::lifetime::Lifetime;
 use shootdown_designs::linux::v7_0::Mm;
 use shootdown_designs::{ExitFlush, Linux70};
-use shootdown_sim::{Rng, Sim, Wrong};
+use shootdown_sim::{Rng, Sim, ViolationKind};
 use shootdown_vm::{Coherence, Retired};
 
 fn counted(sim: Rc<Sim>) -> Linux70 {
@@ -394,7 +394,7 @@ impl Lifetime for Careless {
 fn who_frees_without_a_look_at_who_is_lazy_is_caught() {
     let rig = storm(1, |sim| Linux70::with_lifetime(sim, Careless));
     let first = rig.sim.first_violations()[0];
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
     // Nothing has been seen to happen: it is the freeing itself that is wrong.
     assert_eq!(rig.sim.violations(), 0);
 }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::{LinuxRule, Riscv};
-use shootdown_sim::Wrong;
+use shootdown_sim::ViolationKind;
 use shootdown_vm::Freed::{self, Pages, Tables};
 
 /// What CPU 0 did to flush pages of a space that CPU 1 has run, too, if `shared`, and left for
@@ -87,7 +87,7 @@ fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
         }
         rig.run_whatever_happens();
         let first = rig.sim.first_violations();
-        let is_foreign = first.iter().any(|first| first.wrong == Wrong::ForeignTranslation);
+        let is_foreign = first.iter().any(|first| first.kind == ViolationKind::ForeignTranslation);
         assert_eq!(is_foreign, caught);
         assert!(rig.sim.counts().rollovers > 0);
     }

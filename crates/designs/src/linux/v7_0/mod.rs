@@ -331,7 +331,7 @@ impl Linux70 {
 
     /// Has all CPUs of the mask switch to `init_mm` if they are lazy on the space.
     pub(super) fn shoot_lazy_tlbs(&self, mm: &Mm) {
-        self.sim.expelling(Some(mm.root));
+        self.sim.walker_flush_began(Some(mm.root));
         let change = Change::whole(Freed::Tables);
         let info = Rc::new(FlushInfo::new(mm.ctx_id, &mm.cpumask, SHOOT, &change));
         self.calls.call(&self.sim, &mm.cpumask.others(self.cpu()), &info, || {});

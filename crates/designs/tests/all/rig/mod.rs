@@ -251,7 +251,7 @@ impl<C: Coherence> Kernel for Rig<C> {
     fn enter_lazy(&self) {
         self.design.enter_lazy();
     }
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.design.leave_space();
     }
     fn after_switch(&self, _: SwitchedTo) {
