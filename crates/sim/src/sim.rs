@@ -215,6 +215,15 @@ impl Sim {
         self.spend(Time::ZERO);
     }
 
+    /// Calls `f` with interrupts masked on this CPU.
+    #[inline]
+    pub fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.mask();
+        let result = f();
+        self.unmask();
+        result
+    }
+
     /// Returns `true` if interrupts are masked on this CPU.
     #[must_use]
     pub fn is_masked(&self) -> bool {

@@ -113,7 +113,7 @@ fn when_the_counter_wraps_the_tlb_is_emptied_once() {
 #[test]
 fn a_counter_that_wraps_with_a_full_tlb_is_caught() {
     let design = |sim| {
-        let rule = Some(LinuxRule::EmptyAtWrap);
+        let rule = Some(LinuxRule::FlushAtWrap);
         Arc::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, rule)
     };
     let rig = crowd(1, design);

@@ -193,7 +193,7 @@ fn without_tags_or_broadcast_every_switch_drops_and_flushes_interrupt() {
 #[test]
 fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
     for variant in [Variant::Stock, Variant::Skip] {
-        let rig = crowd(4, breaking(variant, Some(LinuxRule::EmptyAfterRollover)));
+        let rig = crowd(4, breaking(variant, Some(LinuxRule::FlushAfterRollover)));
         assert!(wrongs(&rig).contains(&ViolationKind::ForeignTranslation), "{:?}", wrongs(&rig));
     }
 }
@@ -265,7 +265,7 @@ fn who_comes_while_a_flush_is_decided_misses_nothing() {
 
 #[test]
 fn each_mark_of_seed_003_is_needed() {
-    for rule in [LinuxRule::MarkStale, LinuxRule::HeedStale] {
+    for rule in [LinuxRule::MarkStale, LinuxRule::FlushIfStale] {
         let rig = comings_and_goings(Variant::Skip, Some(rule));
         assert!(wrongs(&rig).contains(&ViolationKind::FlushedTranslation), "{rule:?}");
         // They are the patch's own.
@@ -316,7 +316,7 @@ fn the_second_look_of_seed_003_is_needed() {
     let mut caught = 0;
     for (interrupted_ns, comes_ns) in times {
         assert_eq!(coming_back(None, interrupted_ns, comes_ns), []);
-        let wrongs = coming_back(Some(LinuxRule::RecheckBell), interrupted_ns, comes_ns);
+        let wrongs = coming_back(Some(LinuxRule::RecheckActive), interrupted_ns, comes_ns);
         caught += usize::from(!wrongs.is_empty());
     }
     assert!(caught > 0);

@@ -432,7 +432,7 @@ fn on_arm64_who_moves_with_a_batch_leaves_no_broadcast_behind() {
 
 #[test]
 fn what_is_forgotten_is_caught() {
-    use LinuxRule::{Complete, CountTaken, FlushBatch};
+    use LinuxRule::{Complete, CountUnmapped, FlushBatch};
     let linux70 = |rule| move |sim| Linux70::new(sim).breaking(Some(rule));
     let invlpgb = |rule| move |sim| invlpgb(sim).breaking(Some(rule));
     let unmap_batched = |sim| Linux412::batched(sim).breaking(Some(FlushBatch));
@@ -444,7 +444,7 @@ fn what_is_forgotten_is_caught() {
     let caught = [
         (take(Hardware::Plain, unmap_batched), running + three),
         (take(Hardware::Plain, linux70(FlushBatch)), running),
-        (take(Hardware::Plain, linux70(CountTaken)), running + three + four_zero),
+        (take(Hardware::Plain, linux70(CountUnmapped)), running + three + four_zero),
         (take(Hardware::Broadcast, invlpgb(FlushBatch)), running),
         (take(Hardware::Broadcast, arm64), running + three + four_zero),
         (take(Hardware::Fence, riscv), running + three + four_zero),

@@ -103,7 +103,9 @@ fn in_a_storm_nobody_uses_what_was_taken() {
 
 #[test]
 fn in_a_storm_whatever_is_forgotten_is_caught() {
-    use LinuxRule::{Complete, CompleteAtSwitch, CountTaken, FlushBatch, HeedStale, MarkBatched};
+    use LinuxRule::{
+        Complete, CompleteAtSwitch, CountUnmapped, FlushBatch, FlushIfStale, MarkBatched,
+    };
     for rule in [Rule::MarkBatched, Rule::RingPresent, Rule::Wait] {
         let design = |sim| Engine::<1>::with_broken_rule(sim, Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
@@ -112,13 +114,15 @@ fn in_a_storm_whatever_is_forgotten_is_caught() {
         let design = |sim| Linux412::batched(sim).breaking(Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
     }
-    for rule in [FlushBatch, CountTaken] {
+    for rule in [FlushBatch, CountUnmapped] {
         let design = |sim| Linux70::new(sim).breaking(Some(rule));
         assert!(count_wrongs(Hardware::Plain, design) > 0, "{rule:?}");
     }
-    for (variant, rule) in
-        [(Variant::Stock, Complete), (Variant::Stock, CompleteAtSwitch), (Variant::Skip, HeedStale)]
-    {
+    for (variant, rule) in [
+        (Variant::Stock, Complete),
+        (Variant::Stock, CompleteAtSwitch),
+        (Variant::Skip, FlushIfStale),
+    ] {
         let design = |sim| Arm64::with_broken_rule(sim, variant, Some(rule));
         assert!(count_wrongs(Hardware::Broadcast, design) > 0, "{variant:?}, {rule:?}");
     }

@@ -139,13 +139,13 @@ fn without_waiting_for_others_they_use_what_was_freed() {
 
 #[test]
 fn who_drops_nothing_uses_what_was_freed() {
-    let found = unmap_while(goes_on_using, Some(LatrRule::DropWhatIsFound));
+    let found = unmap_while(goes_on_using, Some(LatrRule::InvalidateOnSweep));
     assert!(!found.wrongs.is_empty());
 }
 
 #[test]
 fn who_idles_and_is_left_alone_keeps_it_for_ever() {
-    let found = unmap_while(idles, Some(LatrRule::ChaseIdle));
+    let found = unmap_while(idles, Some(LatrRule::InterruptIdle));
     assert_eq!(found.over_after_us, None);
 }
 

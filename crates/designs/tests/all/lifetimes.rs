@@ -381,10 +381,6 @@ fn in_a_storm_of_exits_each_space_is_freed_once_and_never_under_a_cpu_that_has_i
 struct Careless;
 
 impl Lifetime for Careless {
-    fn exit_flush(&self) -> ExitFlush {
-        ExitFlush::Broadcast
-    }
-
     fn put(&self, _linux: &Linux70, _mm: &Rc<Mm>) -> Retired {
         Retired::Free
     }
@@ -392,7 +388,7 @@ impl Lifetime for Careless {
 
 #[test]
 fn who_frees_without_a_look_at_who_is_lazy_is_caught() {
-    let rig = storm(1, |sim| Linux70::with_lifetime(sim, Careless));
+    let rig = storm(1, |sim| Linux70::with_lifetime(sim, ExitFlush::Broadcast, Careless));
     let first = rig.sim.first_violations()[0];
     assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
     // Nothing has been seen to happen: it is the freeing itself that is wrong.

@@ -72,7 +72,7 @@ fn without_firmware_the_mask_is_interrupted_and_idle_cpus_with_it() {
 
 #[test]
 fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
-    for (rule, caught) in [(None, false), (Some(LinuxRule::EmptyAfterRollover), true)] {
+    for (rule, caught) in [(None, false), (Some(LinuxRule::FlushAfterRollover), true)] {
         let machine = Hardware::Fence.machine(5, 2);
         let rig = Rig::on(machine, 12, |sim| Riscv::with_broken_rule(sim, rule));
         for space in 0..12 {
