@@ -107,6 +107,17 @@ impl CpuClock {
     }
 }
 
+/// Result of a [`Clock::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The CPU reached its target.
+    Reached,
+    /// The CPU must take an interrupt now.
+    Interrupted,
+    /// Other CPUs act before this CPU reaches the given time.
+    Preceded(Time),
+}
+
 impl Clock {
     pub(crate) fn new(cpus: usize) -> Self {
         let cpu = |_| CpuClock {
@@ -133,22 +144,22 @@ impl Clock {
     }
 
     /// Moves a CPU's clock towards `target`, at most to the next interrupt that it can take.
-    /// Returns whether other CPUs act first, and the time that the CPU moves to.
     #[inline]
-    pub(crate) fn step(&mut self, number: usize, target: Time) -> (bool, Time) {
+    pub(crate) fn step(&mut self, number: usize, target: Time) -> Step {
         let cpu = &mut self.cpus[number];
-        let until = match cpu.arrivals.front() {
-            Some(arrival) if cpu.masks == 0 => target.min(arrival.at.max(cpu.now)),
-            _ => target,
+        let interrupt_at = match cpu.arrivals.front() {
+            Some(arrival) if cpu.masks == 0 => arrival.at.max(cpu.now),
+            _ => Time::NEVER,
         };
+        let until = target.min(interrupt_at);
         let key = Key::new(until, number);
         if key <= self.queue.runner_up() && until <= self.end {
             cpu.now = until;
-            return (false, until);
+            return if interrupt_at <= until { Step::Interrupted } else { Step::Reached };
         }
         cpu.key = key;
         self.queue.replace_top(key);
-        (true, until)
+        Step::Preceded(until)
     }
 
     /// Makes a CPU act at `at`, if its next event is later or it has none.

@@ -29,6 +29,7 @@ impl Sim {
     }
 
     /// Counts CPUs that were notified of a flush without an interrupt.
+    #[inline]
     pub fn count_coalesced(&self, cpus: usize) {
         self.count(|counts| counts.interrupts_coalesced += cpus as u64);
     }
@@ -99,6 +100,7 @@ impl Sim {
         }
     }
 
+    #[inline]
     pub(crate) fn interrupt_is_due(&self) -> bool {
         let clock = self.clock.borrow();
         let cpu = &clock.cpus[self.cpu()];

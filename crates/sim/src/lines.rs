@@ -45,6 +45,7 @@ pub(crate) enum Access {
 }
 
 impl Access {
+    #[inline]
     const fn only_reads(self) -> bool {
         matches!(self, Self::Load | Self::Prefetch)
     }
@@ -164,9 +165,9 @@ impl Lines {
     /// Makes `cpu` the owner of a line that it has just written completely. That cost was charged
     /// separately.
     pub(crate) fn own(&mut self, line: LineId, cpu: usize) {
-        self.forget(line);
-        let at = self.add(line) as usize;
-        self.lines[at].owner = Some(cpu as u16);
+        let at = self.index.get(&line).copied().unwrap_or_else(|| self.add(line)) as usize;
+        self.lines[at] = Line { owner: Some(cpu as u16), ..Line::UNCACHED };
+        self.sharers_mut(at).fill(0);
         self.add_sharer(at, cpu);
     }
 
@@ -219,18 +220,22 @@ impl Lines {
         self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1
     }
 
+    #[inline]
     fn add_sharer(&mut self, at: usize, cpu: usize) {
         self.sharers[at * self.words_per_line + cpu / 64] |= 1 << (cpu % 64);
     }
 
+    #[inline]
     fn is_uncached(&self, at: usize) -> bool {
         self.sharers(at).iter().all(|&word| word == 0)
     }
 
+    #[inline]
     fn sharers(&self, at: usize) -> &[u64] {
         &self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
     }
 
+    #[inline]
     fn sharers_mut(&mut self, at: usize) -> &mut [u64] {
         &mut self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
     }

@@ -131,10 +131,12 @@ impl Memory {
     }
 
     /// Adds a user.
+    #[inline]
     pub(crate) fn share(&mut self, page: FrameNumber) {
         self.used(page).users += 1;
     }
 
+    #[inline]
     pub(crate) fn users(&self, page: FrameNumber) -> u64 {
         u64::from(self.frames[page as usize].users)
     }
@@ -218,6 +220,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     pub(crate) fn read(&self, page: FrameNumber) -> u64 {
         match self.frames.get(page as usize).map(|frame| &frame.content) {
             Some(Content::Page(content)) => *content,
@@ -226,6 +229,7 @@ impl Memory {
     }
 
     /// Writes to a page. Other frames stay unchanged: the oracle has reported such a write.
+    #[inline]
     pub(crate) fn write(&mut self, page: FrameNumber, value: u64) {
         if let Some(Frame { content: Content::Page(content), .. }) =
             self.frames.get_mut(page as usize)
@@ -234,6 +238,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     fn used(&mut self, number: FrameNumber) -> &mut Frame {
         let frame = &mut self.frames[number as usize];
         assert!(frame.users > 0, "frame {number} is free: the memory manager is broken");

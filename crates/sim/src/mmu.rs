@@ -87,6 +87,7 @@ impl Sim {
         result
     }
 
+    #[inline]
     fn use_frame(&self, frame: FrameNumber, touch: Touch) -> u64 {
         let mut memory = self.memory.borrow_mut();
         match touch {
@@ -138,6 +139,7 @@ impl Sim {
 
     /// Counts the flushes in `f` as flushes at a switch: because the CPU loads a space or resumes
     /// one.
+    #[inline]
     pub fn count_at_switch<R>(&self, f: impl FnOnce() -> R) -> R {
         let cpu = self.cpu();
         let flushes =
@@ -223,6 +225,7 @@ impl Sim {
     }
 
     /// Reports that this CPU has sent all interrupts of the flush that it began.
+    #[inline]
     pub fn flush_sent(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].flushing = None;
     }
@@ -247,6 +250,7 @@ impl Sim {
     }
 
     /// The frame of a page, from a cached translation that allows the access.
+    #[inline]
     fn look_up(&self, address: u64, touch: Touch) -> Option<FrameNumber> {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
@@ -369,6 +373,7 @@ impl Sim {
     }
 
     /// One access of a walk. Returns `None` if entries were invalidated since the walk began.
+    #[inline]
     fn access_entry(
         &self,
         table: FrameNumber,
@@ -449,11 +454,13 @@ impl Sim {
     }
 
     /// Adds a user of a page.
+    #[inline]
     pub fn share(&self, page: FrameNumber) {
         self.memory.borrow_mut().share(page);
     }
 
     /// Number of users of a page.
+    #[inline]
     #[must_use]
     pub fn users(&self, page: FrameNumber) -> u64 {
         self.memory.borrow().users(page)
@@ -529,6 +536,7 @@ impl Sim {
     }
 
     /// The word that a device would read from a page, by DMA.
+    #[inline]
     #[must_use]
     pub fn page_content(&self, page: FrameNumber) -> u64 {
         self.memory.borrow().read(page)

@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::lines::{Access, LineId, Lines};
@@ -225,12 +225,14 @@ impl Sim {
     }
 
     /// Returns `true` if interrupts are masked on this CPU.
+    #[inline]
     #[must_use]
     pub fn is_masked(&self) -> bool {
         self.clock.borrow().cpus[self.cpu()].masks > 0
     }
 
     /// A full barrier: waits until all earlier stores have their lines.
+    #[inline]
     pub fn fence(&self) {
         let stored_at = {
             let clock = self.clock.borrow();
@@ -241,6 +243,7 @@ impl Sim {
     }
 
     /// One iteration of a loop that waits for another CPU.
+    #[inline]
     pub fn spin_hint(&self) {
         self.spend(self.machine.cache.pause);
     }
@@ -292,10 +295,12 @@ impl Sim {
         self.oracle.borrow().first.clone()
     }
 
+    #[inline]
     pub(crate) fn kernel(&self) -> Option<Rc<dyn Kernel>> {
         self.kernel.borrow().clone()
     }
 
+    #[inline]
     pub(crate) fn count(&self, f: impl FnOnce(&mut Counts)) {
         f(&mut self.clock.borrow_mut().cpus[self.cpu()].counts);
     }
@@ -324,12 +329,14 @@ impl Sim {
     }
 
     /// Starts an invalidation. Every entry that is cached now is older than the returned number.
+    #[inline]
     pub(crate) fn next_invalidation(&self) -> u64 {
         self.invalidations.set(self.invalidations.get() + 1);
         self.invalidations.get()
     }
 
     /// Sequence number for an entry that is cached now.
+    #[inline]
     pub(crate) fn last_invalidation(&self) -> u64 {
         self.invalidations.get()
     }
@@ -341,21 +348,26 @@ impl Sim {
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
     fn advance(&self, mut target: Time) {
         loop {
-            let (suspend, until) = self.clock.borrow_mut().step(self.cpu(), target);
-            if suspend {
-                self.suspend();
-                target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
+            let step = self.clock.borrow_mut().step(self.cpu(), target);
+            match step {
+                Step::Reached => return,
+                Step::Interrupted => {}
+                Step::Preceded(until) => {
+                    self.suspend();
+                    target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
+                    // A CPU that suspends may be woken early, for an interrupt sent after that.
+                    if !self.interrupt_is_due() {
+                        if self.now() >= target {
+                            return;
+                        }
+                        debug_assert!(self.now() <= until, "woken late");
+                        continue;
+                    }
+                }
             }
-            // A CPU that suspends may be woken early, for an interrupt that was sent after that.
-            if self.interrupt_is_due() {
-                let before = self.now();
-                self.take_interrupt();
-                target += self.now() - before;
-            } else if self.now() >= target {
-                return;
-            } else {
-                debug_assert!(self.now() <= until, "woken late");
-            }
+            let before = self.now();
+            self.take_interrupt();
+            target += self.now() - before;
         }
     }
 
@@ -431,6 +443,7 @@ impl Sim {
     }
 
     /// The thread that this CPU runs, if it runs one.
+    #[inline]
     #[must_use]
     pub fn current_thread(&self) -> Option<ThreadId> {
         self.scheduler.borrow().current(self.cpu())

@@ -19,14 +19,17 @@ impl SpaceKey {
     pub const KERNEL: Self = Self(0);
     const ROOT_BITS: u32 = 36;
 
+    #[inline]
     pub(crate) const fn new(root: FrameNumber, generation: u32) -> Self {
         Self((generation as u64) << Self::ROOT_BITS | root)
     }
 
+    #[inline]
     pub(crate) const fn root_generation(self) -> u32 {
         (self.0 >> Self::ROOT_BITS) as u32
     }
 
+    #[inline]
     pub(crate) const fn root(self) -> FrameNumber {
         self.0 & ((1 << Self::ROOT_BITS) - 1)
     }
@@ -291,10 +294,12 @@ impl Tlb {
             .map(|slot| &mut slot.entry)
     }
 
+    #[inline]
     fn floors(&self) -> Floors<'_> {
         Floors { of_tags: &self.floors, of_all: self.floor_of_all }
     }
 
+    #[inline]
     fn set(&self, page: u64) -> Range<usize> {
         let first = (page >> 12) % self.set_count * self.ways as u64;
         first as usize..first as usize + self.ways

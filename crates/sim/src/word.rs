@@ -31,20 +31,24 @@ impl SimWord {
 
     /// Fetches the line ahead of time: a load soon after waits only for the rest of the transfer.
     /// For loads in a row that a CPU would execute out of order.
+    #[inline]
     pub fn prefetch(&self) {
         self.access(Access::Prefetch);
     }
 
     /// Reads the word without cost.
+    #[inline]
     pub(crate) fn peek(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
     /// Writes the word without cost, as part of an access that was charged already.
+    #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
 
+    #[inline]
     fn line(&self) -> LineId {
         LineId::of_host(ptr::from_ref(self) as usize)
     }
