@@ -22,7 +22,7 @@ impl Design {
     pub const NAIVE: Self = Self::new("naive", Purpose::General, |sim| Naive::new(sim).into());
 }
 
-/// The design.
+/// The design `naive`.
 #[derive(Debug)]
 pub struct Naive {
     sim: Rc<Sim>,

@@ -41,14 +41,9 @@ impl Sim {
     /// entries.
     pub fn broadcast(&self, tag: u16, scope: BroadcastScope<'_>) {
         let Some(cost) = &self.machine.broadcast else { return };
-        let most = (cost.pages_per_operation as u64).saturating_mul(PAGE);
         match scope {
-            BroadcastScope::Pages(ranges) => {
-                self.issue_ranges(cost, tag, ranges, most, Levels::Last)
-            }
-            BroadcastScope::Tables(ranges) => {
-                self.issue_ranges(cost, tag, ranges, most, Levels::All)
-            }
+            BroadcastScope::Pages(ranges) => self.issue_ranges(cost, tag, ranges, Levels::Last),
+            BroadcastScope::Tables(ranges) => self.issue_ranges(cost, tag, ranges, Levels::All),
             BroadcastScope::Tag => self.issue(cost, tag, Drops::Tag),
             BroadcastScope::Everything => self.issue(cost, tag, Drops::Everything),
         }
@@ -118,14 +113,8 @@ impl Sim {
         self.count(|counts| counts.rollovers += 1);
     }
 
-    fn issue_ranges(
-        &self,
-        cost: &Broadcast,
-        tag: u16,
-        ranges: &[Range<u64>],
-        most: u64,
-        levels: Levels,
-    ) {
+    fn issue_ranges(&self, cost: &Broadcast, tag: u16, ranges: &[Range<u64>], levels: Levels) {
+        let most = (cost.pages_per_operation as u64).saturating_mul(PAGE);
         for range in ranges {
             let mut start = range.start;
             while start < range.end {

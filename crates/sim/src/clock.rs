@@ -21,7 +21,7 @@ pub(crate) struct Clock {
     pub(crate) interconnect_free_at: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CpuClock {
     pub(crate) now: Time,
     /// The only valid event of this CPU in the queue; its other events are outdated.
@@ -62,6 +62,7 @@ impl CpuClock {
 pub(crate) struct Flushing {
     /// The spaces that are flushed; empty for a flush that concerns every space.
     pub(crate) spaces: Rc<[SpaceKey]>,
+    /// Simulated time at which the flush began.
     pub(crate) since: Time,
 }
 
@@ -100,6 +101,7 @@ impl CpuClock {
         }
     }
 
+    /// Charges the time that was taken from this CPU, and returns it.
     pub(crate) fn lose_stolen(&mut self) -> Time {
         let stolen = core::mem::take(&mut self.stolen);
         self.counts.stolen += stolen;
@@ -114,27 +116,13 @@ pub(crate) enum Step {
     Reached,
     /// The CPU must take an interrupt now.
     Interrupted,
-    /// Other CPUs act before this CPU reaches the given time.
+    /// Other CPUs act, or the run ends, before this CPU reaches the given time.
     Preceded(Time),
 }
 
 impl Clock {
     pub(crate) fn new(cpus: usize) -> Self {
-        let cpu = |_| CpuClock {
-            now: Time::ZERO,
-            key: Key::NEVER,
-            masks: 0,
-            arrivals: VecDeque::new(),
-            stored_at: Time::ZERO,
-            is_waiting: false,
-            idle_since: None,
-            stalled: false,
-            stolen: Time::ZERO,
-            fenced_until: Time::ZERO,
-            broadcasts: PendingBroadcasts::default(),
-            flushing: None,
-            counts: Counts::default(),
-        };
+        let cpu = |_| CpuClock { key: Key::NEVER, ..CpuClock::default() };
         Self {
             queue: EventQueue::default(),
             end: Time::END,

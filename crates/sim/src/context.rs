@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "suspends coroutines by pointer, and drops those that never end")]
 
 use core::cell::{Cell, RefCell};
-use core::fmt;
 use core::ptr;
 use std::io;
 
@@ -99,11 +98,5 @@ impl Drop for Contexts {
                 unsafe { routine.force_reset() };
             }
         }
-    }
-}
-
-impl fmt::Debug for Contexts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Contexts").field("count", &self.routines.borrow().len()).finish()
     }
 }

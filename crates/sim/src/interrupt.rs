@@ -51,7 +51,8 @@ impl Sim {
     fn classify_target(&self, target: usize, flush: Option<&Flushing>) -> (bool, bool) {
         let scheduler = self.scheduler.borrow();
         let Some(Flushing { spaces, since }) = flush else { return (false, false) };
-        if scheduler.is_switching(target) || scheduler.switched_at(target) >= *since {
+        let queue = &scheduler.cpus[target];
+        if queue.switching || queue.switched_at >= *since {
             return (false, false);
         }
         if !spaces.is_empty() && !spaces.contains(&self.tlbs.borrow()[target].space) {

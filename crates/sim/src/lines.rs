@@ -107,21 +107,31 @@ impl Lines {
             Some(&at) => at as usize,
             None => self.add(line) as usize,
         };
-        let owned = self.lines[at].owner == Some(cpu as u16);
-        let atomic = if access == Access::Atomic { self.cost.atomic } else { Time::ZERO };
-        if owned || (access.only_reads() && self.has(at, cpu)) {
-            let mut busy = match access {
-                Access::Store => self.cost.store,
-                // Its cost is that of a design's private state, which is not charged.
-                _ if owned => Time::ZERO,
-                _ => self.cost.hit,
-            };
-            if self.lines[at].prefetched_by == Some(cpu as u16) {
-                self.lines[at].prefetched_by = None;
-                busy += self.lines[at].free_at.saturating_sub(now);
-            }
-            return Cost { busy: busy + atomic, stored_at: Time::ZERO };
+        let line = &mut self.lines[at];
+        let owned = line.owner == Some(cpu as u16);
+        let is_shared = self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1;
+        if !owned && !(is_shared && access.only_reads()) {
+            return self.miss(at, cpu, access, now);
         }
+        let mut busy = match access {
+            Access::Store => self.cost.store,
+            // Its cost is that of a design's private state, which is not charged.
+            _ if owned => Time::ZERO,
+            _ => self.cost.hit,
+        };
+        if line.prefetched_by == Some(cpu as u16) {
+            line.prefetched_by = None;
+            busy += line.free_at.saturating_sub(now);
+        }
+        if access == Access::Atomic {
+            busy += self.cost.atomic;
+        }
+        Cost { busy, stored_at: Time::ZERO }
+    }
+
+    /// The cost of an access to a line that `cpu` does not have in the required state.
+    #[inline(never)]
+    fn miss(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Cost {
         if access == Access::Prefetch {
             self.prefetch(at, cpu, now);
             return Cost { busy: self.cost.store, stored_at: Time::ZERO };
@@ -142,7 +152,7 @@ impl Lines {
         self.add_sharer(at, cpu);
         match access {
             Access::Store => Cost { busy: self.cost.store, stored_at: arrives },
-            _ => Cost { busy: arrives - now + atomic, stored_at: Time::ZERO },
+            _ => Cost { busy: arrives - now + self.cost.atomic, stored_at: Time::ZERO },
         }
     }
 
@@ -165,9 +175,14 @@ impl Lines {
     /// Makes `cpu` the owner of a line that it has just written completely. That cost was charged
     /// separately.
     pub(crate) fn own(&mut self, line: LineId, cpu: usize) {
-        let at = self.index.get(&line).copied().unwrap_or_else(|| self.add(line)) as usize;
+        let at = match self.index.get(&line) {
+            Some(&at) => {
+                self.sharers_mut(at as usize).fill(0);
+                at as usize
+            }
+            None => self.add(line) as usize,
+        };
         self.lines[at] = Line { owner: Some(cpu as u16), ..Line::UNCACHED };
-        self.sharers_mut(at).fill(0);
         self.add_sharer(at, cpu);
     }
 
@@ -195,29 +210,16 @@ impl Lines {
         ];
         for (distance, time) in steps {
             let within = self.topology.within(cpu, distance);
-            let found = if access == Access::Load {
-                self.any_sharer_within(at, within)
-            } else {
-                self.all_sharers_within(at, within)
+            let mut words = self.sharers(at).iter().enumerate();
+            let found = match access {
+                Access::Load => words.any(|(i, &word)| word & mask(i, &within) != 0),
+                _ => words.all(|(i, &word)| word & !mask(i, &within) == 0),
             };
             if found {
                 return time;
             }
         }
         cost.system
-    }
-
-    fn any_sharer_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
-        self.sharers(at).iter().enumerate().any(|(i, &word)| word & mask(i, &cpus) != 0)
-    }
-
-    fn all_sharers_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
-        self.sharers(at).iter().enumerate().all(|(i, &word)| word & !mask(i, &cpus) == 0)
-    }
-
-    #[inline]
-    fn has(&self, at: usize, cpu: usize) -> bool {
-        self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1
     }
 
     #[inline]

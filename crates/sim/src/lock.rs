@@ -24,17 +24,20 @@ const EXCLUSIVE: u64 = 1 << 63;
 const CONTENDED: u64 = 1 << 62;
 
 impl SleepingLock {
-    fn lock(&self, mode: LockMode) {
+    /// Takes the lock if no thread must wait for it. Otherwise returns the word.
+    fn try_lock(&self, mode: LockMode) -> Result<(), u64> {
         // One locked operation. Its effect depends on the word's value at this thread's turn.
         let before = self.0.fetch_or(0, Relaxed);
-        let free = match mode {
-            LockMode::Shared => before & (EXCLUSIVE | CONTENDED) == 0,
-            LockMode::Exclusive => before == 0,
-        };
-        if free {
-            self.0.set(if mode == LockMode::Shared { before + 1 } else { EXCLUSIVE });
-            return;
+        match mode {
+            LockMode::Shared if before & (EXCLUSIVE | CONTENDED) == 0 => self.0.set(before + 1),
+            LockMode::Exclusive if before == 0 => self.0.set(EXCLUSIVE),
+            _ => return Err(before),
         }
+        Ok(())
+    }
+
+    fn lock(&self, mode: LockMode) {
+        let Err(before) = self.try_lock(mode) else { return };
         let slept = with_running(|sim| {
             let Some(thread) = sim.current_thread() else { return false };
             self.0.set(before | CONTENDED);
@@ -110,12 +113,7 @@ unsafe impl RawRwLock for SleepingLock {
         self.lock(LockMode::Shared);
     }
     fn try_lock_shared(&self) -> bool {
-        let before = self.0.fetch_or(0, Relaxed);
-        let free = before & (EXCLUSIVE | CONTENDED) == 0;
-        if free {
-            self.0.set(before + 1);
-        }
-        free
+        self.try_lock(LockMode::Shared).is_ok()
     }
     unsafe fn unlock_shared(&self) {
         self.unlock(LockMode::Shared);
@@ -124,11 +122,7 @@ unsafe impl RawRwLock for SleepingLock {
         self.lock(LockMode::Exclusive);
     }
     fn try_lock_exclusive(&self) -> bool {
-        let free = self.0.fetch_or(0, Relaxed) == 0;
-        if free {
-            self.0.set(EXCLUSIVE);
-        }
-        free
+        self.try_lock(LockMode::Exclusive).is_ok()
     }
     unsafe fn unlock_exclusive(&self) {
         self.unlock(LockMode::Exclusive);

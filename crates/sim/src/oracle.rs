@@ -114,7 +114,7 @@ impl Default for Oracle {
 
 impl Oracle {
     /// The current time in the order of flushes. A translation that is read from the page tables
-    /// now is covered by no flush that began before.
+    /// now is not made stale by flushes that began before.
     #[inline]
     pub(crate) const fn now(&self) -> u64 {
         self.clock

@@ -9,7 +9,7 @@
 use crate::time::Time;
 
 /// Time at which a CPU acts next. Ordered by time, then by CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
 impl Key {

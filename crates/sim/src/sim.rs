@@ -45,9 +45,7 @@ pub trait Kernel {
     fn leave_space(&self);
     /// A switch is complete, or the CPU has unloaded its page tables, and interrupts are unmasked
     /// again. Work that is impossible in the middle of a switch can be done here.
-    fn after_switch(&self, to: SwitchedTo) {
-        let _ = to;
-    }
+    fn after_switch(&self, _to: SwitchedTo) {}
     /// Handles the flush interrupt.
     fn flush_interrupt(&self);
     /// The interval at which the kernel wants [`tick`](Self::tick) called on every CPU that is not
@@ -137,7 +135,7 @@ impl Sim {
             memory: RefCell::new(Memory::new(frames, nodes)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
             oracle: RefCell::new(Oracle::default()),
-            waits: RefCell::new(FlushWaits::new()),
+            waits: RefCell::new(FlushWaits::default()),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
             waiters: RefCell::new(HashMap::new()),
@@ -311,7 +309,7 @@ impl Sim {
         if !self.in_context.get() {
             return;
         }
-        let target = {
+        let (step, target) = {
             let mut clock = self.clock.borrow_mut();
             let number = self.cpu();
             let cpu = &mut clock.cpus[number];
@@ -323,9 +321,11 @@ impl Sim {
                 // A locked operation waits for earlier stores to drain.
                 Access::Atomic => target = target.max(cpu.stored_at),
             }
-            target
+            (clock.step(number, target), target)
         };
-        self.advance(target);
+        if step != Step::Reached {
+            self.finish_advance(step, target);
+        }
     }
 
     /// Starts an invalidation. Every entry that is cached now is older than the returned number.
@@ -346,28 +346,34 @@ impl Sim {
     }
 
     /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
-    fn advance(&self, mut target: Time) {
+    fn advance(&self, target: Time) {
+        let step = self.clock.borrow_mut().step(self.cpu(), target);
+        if step != Step::Reached {
+            self.finish_advance(step, target);
+        }
+    }
+
+    /// Continues to `target` after a step that did not reach it.
+    #[inline(never)]
+    fn finish_advance(&self, mut step: Step, mut target: Time) {
         loop {
-            let step = self.clock.borrow_mut().step(self.cpu(), target);
-            match step {
-                Step::Reached => return,
-                Step::Interrupted => {}
-                Step::Preceded(until) => {
-                    self.suspend();
-                    target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
-                    // A CPU that suspends may be woken early, for an interrupt sent after that.
-                    if !self.interrupt_is_due() {
-                        if self.now() >= target {
-                            return;
-                        }
-                        debug_assert!(self.now() <= until, "woken late");
-                        continue;
-                    }
-                }
+            if let Step::Preceded(until) = step {
+                self.suspend();
+                target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
+                debug_assert!(self.now() <= until || self.interrupt_is_due(), "woken late");
             }
-            let before = self.now();
-            self.take_interrupt();
-            target += self.now() - before;
+            // A CPU that suspends may be woken early, for an interrupt that was sent after that.
+            if self.interrupt_is_due() {
+                let before = self.now();
+                self.take_interrupt();
+                target += self.now() - before;
+            } else if self.now() >= target {
+                return;
+            }
+            step = self.clock.borrow_mut().step(self.cpu(), target);
+            if step == Step::Reached {
+                return;
+            }
         }
     }
 
@@ -423,7 +429,7 @@ impl Sim {
             self.in_context.set(false);
             self.finish_switch(cpu, before);
         }
-        match self.scheduler.borrow().unfinished() {
+        match self.scheduler.borrow().unfinished {
             0 => RunEnd::Done,
             waiting => RunEnd::Deadlock(waiting),
         }

@@ -79,7 +79,7 @@ pub(crate) enum NextState {
 }
 
 /// All threads, and the queue of each CPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) threads: Vec<Thread>,
     pub(crate) cpus: Vec<CpuQueue>,
@@ -88,7 +88,7 @@ pub(crate) struct Scheduler {
     pub(crate) movable: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CpuQueue {
     pub(crate) idle_context: Option<ContextId>,
     pub(crate) current: Option<ThreadId>,
@@ -101,15 +101,8 @@ pub(crate) struct CpuQueue {
 
 impl Scheduler {
     pub(crate) fn new(cpus: usize) -> Self {
-        let cpu = |_| CpuQueue {
-            idle_context: None,
-            current: None,
-            switching: false,
-            switched_at: Time::ZERO,
-            ready: VecDeque::new(),
-            slice_ends: Time::ZERO,
-        };
-        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0, movable: 0 }
+        let cpus = (0..cpus).map(|_| CpuQueue::default()).collect();
+        Self { cpus, ..Self::default() }
     }
 
     #[inline]
@@ -121,18 +114,6 @@ impl Scheduler {
     pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
         let idle = || self.cpus[cpu].idle_context.expect("created with the simulation");
         self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
-    }
-
-    pub(crate) const fn unfinished(&self) -> usize {
-        self.unfinished
-    }
-
-    pub(crate) fn is_switching(&self, cpu: usize) -> bool {
-        self.cpus[cpu].switching
-    }
-
-    pub(crate) fn switched_at(&self, cpu: usize) -> Time {
-        self.cpus[cpu].switched_at
     }
 
     #[inline]

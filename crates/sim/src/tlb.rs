@@ -11,7 +11,7 @@ use crate::memory::FrameNumber;
 
 /// Identity of an address space: the frame of its root, and the number of times that this frame had
 /// been freed before. So a space never has the key of an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceKey(u64);
 
 impl SpaceKey {
@@ -49,8 +49,8 @@ pub(crate) struct Translation {
     /// Number of times that the frame had been freed.
     pub(crate) frame_generation: u32,
     pub(crate) space: SpaceKey,
-    /// The oracle's time when the translation was read: no flush that began earlier covers it.
-    /// Later flushes that were in flight may have raised it.
+    /// The oracle's time when the translation was read: flushes that began earlier do not make it
+    /// stale. The oracle raises it when it drops the records of completed flushes.
     pub(crate) clean_since: u64,
 }
 
@@ -85,7 +85,7 @@ struct Slot<T> {
 }
 
 /// The caches of one CPU.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tlb {
     /// The space that is loaded.
     pub(crate) space: SpaceKey,
@@ -113,20 +113,12 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub(crate) fn new(size: &Size) -> Self {
         Self {
-            space: SpaceKey::KERNEL,
-            tag: 0,
-            invalidation_count: 0,
             ways: size.ways,
             set_count: (size.entries / size.ways) as u64,
             small: vec![None; size.entries],
-            large: Vec::new(),
             large_entries: size.large_entries,
-            upper: Vec::new(),
             upper_entries: size.upper_entries,
-            floors: Vec::new(),
-            floor_of_all: 0,
-            floor: 0,
-            accesses: 0,
+            ..Self::default()
         }
     }
 

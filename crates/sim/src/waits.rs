@@ -12,18 +12,6 @@ use crate::time::Time;
 pub struct FlushWaits(Histogram<u64>);
 
 impl FlushWaits {
-    /// Creates an empty distribution.
-    ///
-    /// # Panics
-    ///
-    /// Never: three digits are a valid precision.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut all = Histogram::new(3).expect("three digits are a valid precision");
-        all.auto(true);
-        Self(all)
-    }
-
     pub(crate) fn record(&mut self, wait: Time) {
         self.0.record(wait.ns()).expect("the histogram resizes itself");
     }
@@ -48,8 +36,11 @@ impl FlushWaits {
 }
 
 impl Default for FlushWaits {
+    /// Creates an empty distribution.
     fn default() -> Self {
-        Self::new()
+        let mut all = Histogram::new(3).expect("three digits are a valid precision");
+        all.auto(true);
+        Self(all)
     }
 }
 
@@ -65,7 +56,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_correct_to_three_digits() {
-        let mut waits = FlushWaits::new();
+        let mut waits = FlushWaits::default();
         for us in 1..=1000 {
             waits.record(Time::from_ns(us * 1000));
         }
@@ -76,6 +67,6 @@ mod tests {
         let mut both = waits.clone();
         both.add(&waits);
         assert_eq!(both.quantile(0.5), waits.quantile(0.5));
-        assert_eq!(FlushWaits::new().max(), Time::ZERO);
+        assert_eq!(FlushWaits::default().max(), Time::ZERO);
     }
 }

@@ -50,7 +50,8 @@ lifetimes! {
 }
 
 /// A machine for the engine, with room for `64 * WORDS` CPUs. All its operations apply to the
-/// simulation that runs on this thread of the host.
+/// simulation that runs on this thread of the host. Before a run, nothing is loaded, and they do
+/// nothing.
 pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     cpus: Vec<CpuState<Self>>,
     /// For each CPU, the roots of dead spaces that it was the last to leave.
@@ -58,10 +59,7 @@ pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     dead_count: AtomicUsize,
     lifetime: PhantomData<fn() -> L>,
     tagging: Tagging,
-    traps_stale_writes: bool,
-    tolerates_mixed_sizes: bool,
-    tags: usize,
-    flush_ceiling: usize,
+    machine: machine::Machine,
     broadcast: Option<Broadcast>,
     notify_costs: NotifyCosts,
     broken: Option<Rule>,
@@ -80,6 +78,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
         let cpus = sim.machine().cpu_count();
         assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
         let machine = sim.machine();
+        let tlb = &machine.tlb;
         let tagging = match machine.tagging {
             machine::Tagging::PerCpu => Tagging::PerCpu,
             machine::Tagging::Global => Tagging::Global,
@@ -91,14 +90,15 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             dead_count: AtomicUsize::new(0),
             lifetime: PhantomData,
             tagging,
-            traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
-            tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
-            tags: machine.tlb.tags,
-            flush_ceiling: machine.tlb.flush_ceiling,
+            machine: machine.clone(),
             broadcast: notify_by::broadcast(machine, notify_by),
             notify_costs: notify_by::costs(machine, notify_by),
             broken,
-            flush_costs: flush_costs(&machine.tlb),
+            flush_costs: FlushCosts {
+                invalidate_page_ns: tlb.invalidate_page.ns()
+                    / tlb.pages_per_invalidation.max(1) as u64,
+                full_flush_ns: tlb.load_root_and_discard.ns(),
+            },
         })
     }
 
@@ -116,14 +116,6 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
 
     fn dead_of_cpu(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
         self.dead[self.cpu().index()].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The costs of invalidation according to a machine file.
-fn flush_costs(tlb: &machine::Tlb) -> FlushCosts {
-    FlushCosts {
-        invalidate_page_ns: tlb.invalidate_page.ns() / tlb.pages_per_invalidation.max(1) as u64,
-        full_flush_ns: tlb.load_root_and_discard.ns(),
     }
 }
 
@@ -153,19 +145,13 @@ fn scope(extent: Extent, ranges: &[Range<u64>]) -> BroadcastScope<'_> {
     }
 }
 
-/// Calls `f` if a simulation is running. Before a run, nothing is loaded, so no operation is
-/// needed.
-fn on_machine(f: impl FnOnce(&Sim)) {
-    with_running(f);
-}
-
 // SAFETY: all accesses are sequentially consistent, and `fence` only charges the cost of a fence.
 // `breaks` is true only in tests that expect the oracle to detect it.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L> {
     type Word = SimWord;
 
     fn fence(&self) {
-        on_machine(Sim::fence);
+        with_running(Sim::fence);
     }
     // As on x86, a locked operation is a full barrier.
     fn store_then_fence(&self, word: &SimWord, value: u64, order: Ordering) {
@@ -207,22 +193,22 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     }
     fn publish(&self) {}
     fn traps_stale_writes(&self) -> bool {
-        self.traps_stale_writes
+        self.machine.stale_writes == machine::StaleWrites::Trapped
     }
     fn tolerates_mixed_sizes(&self) -> bool {
-        self.tolerates_mixed_sizes
+        self.machine.mixed_sizes == machine::MixedSizes::Tolerated
     }
     fn tagging(&self) -> Tagging {
         self.tagging
     }
     fn tag_count(&self) -> usize {
-        self.tags
+        self.machine.tlb.tags
     }
     fn cpu_limit(&self) -> usize {
         self.cpus.len()
     }
     fn flush_ceiling(&self) -> usize {
-        self.flush_ceiling
+        self.machine.tlb.flush_ceiling
     }
     fn flush_costs(&self) -> FlushCosts {
         self.flush_costs
@@ -232,25 +218,25 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
             Entries::Keep => TagEntries::Kept,
             Entries::Discard => TagEntries::Discarded,
         };
-        on_machine(|sim| sim.load_root(root.0 >> 12, tag.0, entries));
+        with_running(|sim| sim.load_root(root.0 >> 12, tag.0, entries));
     }
     fn load_kernel(&self) {
-        on_machine(Sim::load_kernel_root);
+        with_running(Sim::load_kernel_root);
     }
     fn invalidate(&self, _tag: Tag, extent: Extent) {
-        on_machine(|sim| sim.invalidate(extent.addresses()));
+        with_running(|sim| sim.invalidate(extent.addresses()));
     }
     fn invalidate_tag(&self, _tag: Tag) {
-        on_machine(Sim::invalidate_tag);
+        with_running(Sim::invalidate_tag);
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        on_machine(|sim| sim.invalidate(extent.addresses()));
+        with_running(|sim| sim.invalidate(extent.addresses()));
     }
     fn invalidate_all(&self) {
-        on_machine(Sim::invalidate_all);
+        with_running(Sim::invalidate_all);
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
-        on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
+        with_running(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.broadcast.map(|_| self)
@@ -262,14 +248,14 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
         self.dead_count.fetch_add(1, Relaxed);
     }
     fn spin_hint(&self) {
-        on_machine(|sim| {
+        with_running(|sim| {
             sim.mask();
             sim.spin_hint();
             sim.unmask();
         });
     }
     fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
-        on_machine(Sim::spin_hint);
+        with_running(Sim::spin_hint);
     }
 }
 
@@ -284,7 +270,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
     }
     fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
         let ranges = ranges(extent);
-        on_machine(|sim| match self.capabilities().reach {
+        with_running(|sim| match self.capabilities().reach {
             Reach::Everyone => sim.broadcast(tag.0, scope(extent, &ranges)),
             Reach::Targets => {
                 // An SBI fence of addresses keeps upper-level entries.
@@ -299,7 +285,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
         let ranges = ranges(extent);
         let whole = extent.is_whole();
         let scope = if whole { BroadcastScope::Everything } else { BroadcastScope::Pages(&ranges) };
-        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, scope));
+        with_running(|sim| sim.broadcast(Tag::KERNEL.0, scope));
     }
     fn complete(&self) -> u64 {
         let waited = with_running(|sim| {

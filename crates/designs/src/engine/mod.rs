@@ -28,7 +28,7 @@ use crate::linux;
 pub use notify_by::NotifyBy;
 
 impl Design {
-    /// The engine of this repository.
+    /// The engine with its own policy.
     pub const SHOOTDOWN: Self =
         Self::new("shootdown", Purpose::General, |sim| sized(sim, NotifyBy::Chosen, POLICY));
     /// The engine, with the policy of Linux 7.0.
@@ -50,13 +50,13 @@ impl Design {
 /// The engine, compiled for the machine's number of CPUs.
 fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
     match sim.machine().cpu_count() {
-        ..=64 => Engine::<1>::notifying(sim, notify_by).with_policy(policy).into(),
-        65..=256 => Engine::<4>::notifying(sim, notify_by).with_policy(policy).into(),
-        _ => Engine::<64>::notifying(sim, notify_by).with_policy(policy).into(),
+        ..=64 => Engine::<1>::on(sim, notify_by, None).with_policy(policy).into(),
+        65..=256 => Engine::<4>::on(sim, notify_by, None).with_policy(policy).into(),
+        _ => Engine::<64>::on(sim, notify_by, None).with_policy(policy).into(),
     }
 }
 
-/// The design, with room for `64 * WORDS` CPUs and the lifetime `L` of spaces.
+/// The designs `shootdown…`, with room for `64 * WORDS` CPUs and the lifetime `L` of spaces.
 #[derive(Debug)]
 pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     sim: Rc<Sim>,
@@ -84,12 +84,6 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::on(sim, NotifyBy::Chosen, None)
-    }
-
-    /// Creates an engine that uses the given methods to notify other CPUs.
-    #[must_use]
-    pub fn notifying(sim: Rc<Sim>, notify_by: NotifyBy) -> Self {
-        Self::on(sim, notify_by, None)
     }
 
     /// Creates an engine that breaks a rule, for tests that expect the oracle to detect it.

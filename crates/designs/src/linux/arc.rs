@@ -55,7 +55,7 @@ impl Design {
         Self::new("arc-ranged", Purpose::OtherHardware, |sim| Arc::by_area(sim).into());
 }
 
-/// The design, with or without ranged flushes.
+/// The designs `arc-3.9` and `arc-ranged`.
 #[derive(Debug)]
 pub struct Arc {
     sim: Rc<Sim>,

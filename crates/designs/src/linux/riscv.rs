@@ -46,7 +46,7 @@ impl Design {
         Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
 }
 
-/// The design.
+/// The design `riscv`.
 #[derive(Debug)]
 pub struct Riscv {
     sim: Rc<Sim>,

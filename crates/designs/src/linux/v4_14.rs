@@ -27,7 +27,7 @@ impl Design {
         Self::new("linux-4.14", Purpose::General, |sim| Linux414::new(sim).into());
 }
 
-/// The design.
+/// The design `linux-4.14`.
 #[derive(Debug)]
 pub struct Linux414 {
     sim: Rc<Sim>,

@@ -64,7 +64,7 @@ impl Design {
         Self::new("arm64-skip", Purpose::OtherHardware, |sim| Arm64::skip(sim).into());
 }
 
-/// The design.
+/// The designs `arm64` and `arm64-skip`.
 #[derive(Debug)]
 pub struct Arm64 {
     sim: Rc<Sim>,
@@ -81,7 +81,7 @@ pub struct Arm64 {
     broken: Option<LinuxRule>,
 }
 
-/// Whether broadcasts are skipped.
+/// Variant of the design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// Every flush is broadcast: `arm64`.
@@ -114,15 +114,18 @@ struct MmContext {
 /// The CPUs on which a flush must take effect immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
+    /// No CPU: the tag is marked as stale on all CPUs.
     None,
+    /// This CPU: the tag is marked as stale on all others.
     Local,
+    /// All CPUs.
     All,
 }
 
-/// Number of pages above which the tag is broadcast instead of single pages (`MAX_DVM_OPS`: the
+/// Number of pages from which the tag is broadcast instead of single pages (`MAX_DVM_OPS`: the
 /// number of entries of a page table).
 const MAX_DVM_OPS: u64 = 512;
-/// Number of pages above which the tag is broadcast instead of ranges (`MAX_TLBI_RANGE_PAGES`).
+/// Number of pages from which the tag is broadcast instead of ranges (`MAX_TLBI_RANGE_PAGES`).
 const MAX_TLBI_RANGE_PAGES: u64 = 32 << 16;
 
 impl CountedMm for Mm {

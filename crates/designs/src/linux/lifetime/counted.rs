@@ -16,7 +16,7 @@ use super::{ExitFlush, Lifetime};
 use crate::linux::mm_count::retired;
 use crate::linux::v7_0::{Linux70, Mm};
 
-/// The lifetime.
+/// The lifetime with a count of lazy CPUs.
 #[derive(Debug)]
 pub struct Counted(Vec<Rq>);
 

@@ -25,7 +25,7 @@ use crate::linux::CachePadded;
 use crate::linux::mm_count::retired;
 use crate::linux::v7_0::{Linux70, Mm};
 
-/// The lifetime.
+/// The lifetime with hazard pointers.
 #[derive(Debug)]
 pub struct Hazard {
     rqs: Vec<Rq>,
@@ -87,27 +87,28 @@ impl Hazard {
 
     /// Gives a reference, which the caller has, to a CPU that was lazy on the space, so that the
     /// CPU drops it after leaving the space (`__try_mm_drop_rq_ref`).
-    fn try_hand_over(&self, linux: &Linux70, cpu: usize, mm: &Mm) -> Result<(), LostRace> {
+    fn give_reference(&self, linux: &Linux70, cpu: usize, mm: &Mm) {
         let words = self.words(cpu);
-        let old = words.drop_mm.load(Acquire);
-        if old == NONE {
-            let result = words.drop_mm.compare_exchange(NONE, mm.ctx_id, AcqRel, Relaxed);
-            return result.map(|_| ()).map_err(|_| LostRace);
+        loop {
+            let old = words.drop_mm.load(Acquire);
+            // If the CPU has not yet dropped an earlier reference, `lazy_mm` shows whether it still
+            // uses the dead space, which it cannot load again. This load must follow that of
+            // `drop_mm`.
+            if old != NONE && words.lazy_mm.load(Acquire) != mm.ctx_id {
+                mm.mm_count.drop(1);
+                return;
+            }
+            if words.drop_mm.compare_exchange(old, mm.ctx_id, AcqRel, Relaxed).is_ok() {
+                if old != NONE {
+                    self.drop(linux, old);
+                }
+                return;
+            }
         }
-        // The CPU has not yet dropped an earlier reference. `lazy_mm` must be loaded after
-        // `drop_mm`: it then shows whether the CPU still uses the dead space, which it cannot load
-        // again.
-        if words.lazy_mm.load(Acquire) != mm.ctx_id {
-            mm.mm_count.drop(1);
-            return Ok(());
-        }
-        words.drop_mm.compare_exchange(old, mm.ctx_id, AcqRel, Relaxed).map_err(|_| LostRace)?;
-        self.drop(linux, old);
-        Ok(())
     }
 
     /// Turns the hazard pointers of lazy CPUs to the space into references (`mm_unlazy_mm_count`).
-    fn hand_over(&self, linux: &Linux70, mm: &Mm) {
+    fn give_references(&self, linux: &Linux70, mm: &Mm) {
         let cpus = mm.cpumask.members();
         for &cpu in &cpus {
             // The loads are independent: see `Linux70::prefetch_states`.
@@ -124,15 +125,11 @@ impl Hazard {
                 mm.mm_count.grab(spare);
             }
             spare -= 1;
-            while self.try_hand_over(linux, cpu, mm).is_err() {}
+            self.give_reference(linux, cpu, mm);
         }
         mm.mm_count.drop(spare);
     }
 }
-
-/// Another CPU changed the word first.
-#[derive(Debug)]
-struct LostRace;
 
 impl Lifetime for Hazard {
     fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
@@ -167,7 +164,7 @@ impl Lifetime for Hazard {
 
     fn put(&self, linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         self.dead.borrow_mut().insert(mm.ctx_id, Rc::clone(mm));
-        self.hand_over(linux, mm);
+        self.give_references(linux, mm);
         let root = mm.mm_count.drop(1);
         if root.is_some() {
             self.dead.borrow_mut().remove(&mm.ctx_id);

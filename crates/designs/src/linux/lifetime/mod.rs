@@ -72,25 +72,18 @@ pub enum ExitFlush {
 pub trait Lifetime: fmt::Debug {
     /// A kernel thread or the idle loop borrows the space of the thread that ran before
     /// (`mmgrab_lazy_tlb`). A switch between kernel threads passes the space on without a call.
-    fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
-        let _ = (linux, mm);
-    }
+    fn enter_lazy(&self, _linux: &Linux70, _mm: &Rc<Mm>) {}
 
     /// The CPU loaded a space to run a thread of it, whether or not it was lazy before.
-    fn enter_user(&self, linux: &Linux70) {
-        let _ = linux;
-    }
+    fn enter_user(&self, _linux: &Linux70) {}
 
     /// A kernel thread continues with `init_mm` loaded, instead of the space that it had borrowed.
-    fn unlazied(&self, linux: &Linux70) {
-        let _ = linux;
-    }
+    fn unlazied(&self, _linux: &Linux70) {}
 
     /// Called after a switch, with interrupts unmasked: drops the reference to a space that is not
     /// borrowed any more. Returns the root of a space that no CPU can walk any more, if there is
     /// one (`finish_task_switch`).
-    fn finish_switch(&self, linux: &Linux70) -> Option<Root> {
-        let _ = linux;
+    fn finish_switch(&self, _linux: &Linux70) -> Option<Root> {
         None
     }
 

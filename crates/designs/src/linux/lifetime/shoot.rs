@@ -15,7 +15,7 @@ use shootdown_vm::Retired;
 use super::{ExitFlush, Lifetime};
 use crate::linux::v7_0::{Linux70, Mm};
 
-/// The lifetime.
+/// The lifetime that interrupts lazy CPUs at exit.
 #[derive(Debug)]
 pub struct Shoot {
     /// For each CPU, set while it runs a kernel thread that has borrowed a space.

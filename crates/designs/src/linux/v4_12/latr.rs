@@ -62,7 +62,7 @@ pub enum LatrRule {
     WaitForAdvice,
     /// A CPU that sweeps drops the ranges that it finds.
     InvalidateOnSweep,
-    /// Every CPU that had the space loaded sweeps, even if it idles now.
+    /// Idle CPUs are interrupted after two ticks, so that they also sweep.
     InterruptIdle,
 }
 
@@ -71,7 +71,7 @@ impl Design {
     pub const LATR: Self = Self::new("latr", Purpose::Research, |sim| Latr::new(sim).into());
 }
 
-/// The design: `latr`.
+/// The design `latr`.
 #[derive(Debug)]
 pub struct Latr {
     linux: Linux412,

@@ -38,7 +38,7 @@ impl Design {
         Self::new("unmap-4.2", Purpose::Reclaim, |sim| Linux412::new(sim).into());
 }
 
-/// The design.
+/// The designs `linux-4.12`, `unmap-4.2` and `unmap-batched`.
 #[derive(Debug)]
 pub struct Linux412 {
     sim: Rc<Sim>,

@@ -40,7 +40,7 @@ impl Design {
         Self::new("linux-7.0", Purpose::General, |sim| Linux70::new(sim).into());
 }
 
-/// The design.
+/// The design `linux-7.0`, and those with other lifetimes or with INVLPGB.
 #[derive(Debug)]
 pub struct Linux70 {
     sim: Rc<Sim>,
