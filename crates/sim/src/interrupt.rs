@@ -16,7 +16,7 @@ impl Sim {
         for target in targets {
             let group_of_target = target / self.machine.interrupt.targets_per_send.max(1);
             if group.replace(group_of_target) != Some(group_of_target) {
-                self.spend_on_sending();
+                self.spend(self.machine.interrupt.send);
             }
             let (to_lazy, to_absent) = self.classify_target(target, flush.as_ref());
             self.count(|counts| {
@@ -35,14 +35,8 @@ impl Sim {
     }
 
     pub(crate) fn send_reschedule(&self, target: usize) {
-        self.spend_on_sending();
+        self.spend(self.machine.interrupt.send);
         self.deliver(target, Vector::Reschedule);
-    }
-
-    fn spend_on_sending(&self) {
-        let virtualization = self.machine.virtualization.as_ref();
-        let exit = virtualization.map_or(Time::ZERO, |cost| cost.send_exit);
-        self.spend(self.machine.interrupt.send + exit);
     }
 
     /// Classifies the target of a flush as lazy (the space is loaded and not in use) or absent (the
@@ -68,9 +62,7 @@ impl Sim {
         let same_socket =
             self.machine.topology.distance(from, target) < crate::machine::Distance::System;
         let wire = if same_socket { cost.deliver_socket } else { cost.deliver_system };
-        let virtualization = self.machine.virtualization.as_ref();
-        let inject = virtualization.map_or(Time::ZERO, |cost| cost.inject);
-        let at = self.clock.borrow().cpus[from].now + wire + inject + Time::TICK;
+        let at = self.clock.borrow().cpus[from].now + wire + Time::TICK;
         self.deliver_at(target, vector, at);
     }
 
@@ -121,9 +113,7 @@ impl Sim {
             return self.take_tick();
         }
         let cost = &self.machine.interrupt;
-        let virtualization = self.machine.virtualization.as_ref();
-        let exit = virtualization.map_or(Time::ZERO, |cost| cost.acknowledge_exit);
-        self.spend(cost.entry + cost.acknowledge + exit);
+        self.spend(cost.entry + cost.acknowledge);
         match arrival.vector {
             Vector::Flush => {
                 if let Some(kernel) = self.kernel() {

@@ -232,10 +232,8 @@ impl Sim {
 
     /// Reports to the oracle that a flush is complete, according to the design.
     pub fn flush_ended(&self, flush: FlushRecord) {
-        let waited = self.now() - flush.began_at;
-        self.count(|counts| counts.flush_wait += waited);
-        self.waits.borrow_mut().record(waited);
-        self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
+        let began_at = flush.began_at;
+        self.batch_ended([flush], began_at);
     }
 
     /// Reports to the oracle that several flushes are complete. Waiting for all of them began at

@@ -3,7 +3,7 @@
 
 use shootdown::{Broadcast, NotifyCosts, Reach};
 
-use shootdown_sim::{Machine, Time, machine};
+use shootdown_sim::Machine;
 
 /// The methods of notifying other CPUs that the engine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,18 +72,13 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
 /// The costs of interrupts.
 fn interrupt_costs(machine: &Machine) -> NotifyCosts {
     let cost = &machine.interrupt;
-    let virtualization = machine.virtualization.as_ref();
-    let extra = |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
-    let send = cost.send + extra(|cost| cost.send_exit);
-    let deliver = cost.deliver_socket + extra(|cost| cost.inject);
-    let taken = cost.entry + cost.acknowledge + extra(|cost| cost.acknowledge_exit);
     // The target's presence and doorbell are transferred before the interrupt, and its reply after.
     let lines = machine.cache.socket * 3;
-    let handled = taken + machine.tlb.invalidate_page;
-    let sends_each = send.ns() / cost.targets_per_send.max(1) as u64;
+    let handled = cost.entry + cost.acknowledge + machine.tlb.invalidate_page;
+    let sends_each = cost.send.ns() / cost.targets_per_send.max(1) as u64;
     NotifyCosts {
-        interrupt_ns: (send + deliver + handled + lines).ns(),
-        interrupt_each_ns: sends_each + (machine.cache.socket * 3 + handled + cost.exit).ns(),
+        interrupt_ns: (cost.send + cost.deliver_socket + handled + lines).ns(),
+        interrupt_each_ns: sends_each + (lines + handled + cost.exit).ns(),
         ..NotifyCosts::default()
     }
 }

@@ -92,12 +92,12 @@ impl FromValue for usize {
 /// Defines a section: the type of its keys in the file (`$file`), and of their values (`$section`).
 macro_rules! section {
     (
-        $(#[$doc:meta])* $section:ident, $file:ident, $name:literal:
+        $(#[$doc:meta])* $vis:vis $section:ident, $file:ident, $name:literal:
         $($(#[$field_doc:meta])* $field:ident: $kind:ty = $key:ident,)*
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $section { $($(#[$field_doc])* pub $field: $kind,)* }
+        $vis struct $section { $($(#[$field_doc])* $vis $field: $kind,)* }
 
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -118,9 +118,18 @@ macro_rules! section {
 }
 
 section! {
+    /// Numbers of CPUs in each part of the machine: see [`Topology`].
+    pub(super) TopologySizes, TopologyFile, "topology":
+    sockets: usize = sockets,
+    clusters_per_socket: usize = clusters_per_socket,
+    cores_per_cluster: usize = cores_per_cluster,
+    threads_per_core: usize = threads_per_core,
+}
+
+section! {
     /// Cost of an access to memory, depending on where the line is. Lines stay cached until another
     /// CPU takes them: capacity is not modelled.
-    Cache, CacheFile, "cache":
+    pub Cache, CacheFile, "cache":
     /// The line is in this CPU's own cache.
     hit: Time = hit_ns,
     /// The line comes from a thread of the same core.
@@ -145,7 +154,7 @@ section! {
 
 section! {
     /// Sizes of a CPU's TLB, and costs of misses and invalidations.
-    Tlb, TlbFile, "tlb":
+    pub Tlb, TlbFile, "tlb":
     /// Number of tags, so number of spaces whose translations can be cached together; 0 if the TLB
     /// has no tags.
     tags: usize = tags,
@@ -174,8 +183,8 @@ section! {
 }
 
 section! {
-    /// Cost of an interrupt.
-    Interrupt, InterruptFile, "interrupt":
+    /// Cost of an interrupt, including the part of the hypervisor where CPUs are virtual.
+    pub Interrupt, InterruptFile, "interrupt":
     /// Writing the command to the interrupt controller, for each group of targets.
     send: Time = send_ns,
     /// Size of a group. One command can reach all targets in the same group.
@@ -194,7 +203,7 @@ section! {
 
 section! {
     /// Additional cost of an interrupt where CPUs are virtual.
-    Virtualization, VirtualizationFile, "virtualization":
+    pub(super) Virtualization, VirtualizationFile, "virtualization":
     /// The sender's exit to the hypervisor, for each command to the controller.
     send_exit: Time = send_exit_ns,
     /// From the hypervisor's own interrupt to the target's: VM exit, injection and VM entry.
@@ -205,7 +214,7 @@ section! {
 
 section! {
     /// Cost of the kernel's own work, in addition to its accesses to shared memory.
-    Kernel, KernelFile, "kernel":
+    pub Kernel, KernelFile, "kernel":
     /// A system call: entry, dispatch, exit.
     syscall: Time = syscall_ns,
     /// A page fault: exception, search for the cause, return.
@@ -236,7 +245,7 @@ section! {
 
 section! {
     /// Hardware that broadcasts invalidations to every CPU's TLB (TLBI Inner Shareable, INVLPGB).
-    Broadcast, BroadcastFile, "broadcast":
+    pub Broadcast, BroadcastFile, "broadcast":
     /// One operation, on the CPU that issues it.
     issue: Time = issue_ns,
     /// From the issue until the operation is complete on every CPU, if no other CPU issues any.
@@ -253,7 +262,7 @@ section! {
 
 section! {
     /// Firmware that makes a set of CPUs invalidate (SBI remote fence).
-    RemoteFence, RemoteFenceFile, "remote_fence":
+    pub RemoteFence, RemoteFenceFile, "remote_fence":
     /// The call, without the cost of each target.
     call: Time = call_ns,
     /// The caller's cost for each target.
@@ -268,7 +277,7 @@ section! {
 
 section! {
     /// Access to files.
-    Storage, StorageFile, "storage":
+    pub Storage, StorageFile, "storage":
     /// The kernel's work for a page that is read or written, on the CPU that requests it: finding
     /// its block, and all other work of the page cache and the file system.
     page: Time = page_ns,
@@ -378,8 +387,8 @@ pub(super) struct MachineFile {
     topology: TopologyFile,
     pub(super) cache: CacheFile,
     pub(super) tlb: TlbFile,
-    pub(super) interrupt: InterruptFile,
-    pub(super) virtualization: Option<VirtualizationFile>,
+    interrupt: InterruptFile,
+    virtualization: Option<VirtualizationFile>,
     pub(super) broadcast: Option<BroadcastFile>,
     pub(super) remote_fence: Option<RemoteFenceFile>,
     /// Missing if storage takes no time.
@@ -398,15 +407,6 @@ struct ScaleFile {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TopologyFile {
-    sockets: Sourced,
-    clusters_per_socket: Sourced,
-    cores_per_cluster: Sourced,
-    threads_per_core: Sourced,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct IdleStateFile {
     name: String,
     tlb: TlbInIdle,
@@ -415,19 +415,31 @@ struct IdleStateFile {
 }
 
 impl MachineFile {
+    /// The costs of interrupts, including those of a hypervisor.
+    pub(super) fn interrupt(&self) -> Interrupt {
+        let scale = self.scale();
+        let mut interrupt = self.interrupt.resolve(scale);
+        if let Some(exits) = self.virtualization.as_ref().map(|file| file.resolve(scale)) {
+            interrupt.send += exits.send_exit;
+            interrupt.deliver_socket += exits.inject;
+            interrupt.deliver_system += exits.inject;
+            interrupt.acknowledge += exits.acknowledge_exit;
+        }
+        interrupt
+    }
+
     /// The factor for the times of software.
     pub(super) fn scale(&self) -> f64 {
         self.scale.as_ref().map_or(1.0, |scale| scale.software_times.value)
     }
 
     pub(super) fn topology(&self) -> Topology {
-        let of = |number: &Sourced| number.value as usize;
-        let file = &self.topology;
+        let sizes = self.topology.resolve(1.0);
         Topology::new(
-            of(&file.sockets),
-            of(&file.clusters_per_socket),
-            of(&file.cores_per_cluster),
-            of(&file.threads_per_core),
+            sizes.sockets,
+            sizes.clusters_per_socket,
+            sizes.cores_per_cluster,
+            sizes.threads_per_core,
         )
     }
 
@@ -450,12 +462,8 @@ impl MachineFile {
     }
 
     pub(super) fn numbers(&self) -> Vec<Number> {
-        let mut numbers = vec![
-            self.topology.sockets.number("topology", "sockets"),
-            self.topology.clusters_per_socket.number("topology", "clusters_per_socket"),
-            self.topology.cores_per_cluster.number("topology", "cores_per_cluster"),
-            self.topology.threads_per_core.number("topology", "threads_per_core"),
-        ];
+        let mut numbers = Vec::new();
+        self.topology.add_numbers(&mut numbers);
         if let Some(scale) = &self.scale {
             numbers.push(scale.software_times.number("scale", "software_times"));
         }

@@ -15,7 +15,7 @@ use crate::time::Time;
 
 pub use file::{
     Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill, RemoteFence,
-    StaleWrites, Storage, Tagging, Tlb, TlbInIdle, Virtualization,
+    StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
 };
 pub use topology::{Distance, Topology};
 
@@ -40,10 +40,8 @@ pub struct Machine {
     pub cache: Cache,
     /// Sizes of the TLB, and costs of invalidations.
     pub tlb: Tlb,
-    /// Costs of interrupts.
+    /// Costs of interrupts, including those of the hypervisor where CPUs are virtual.
     pub interrupt: Interrupt,
-    /// Additional costs of interrupts where CPUs are virtual; `None` on bare metal.
-    pub virtualization: Option<Virtualization>,
     /// Hardware that broadcasts invalidations to every CPU's TLB; `None` if there is none.
     pub broadcast: Option<Broadcast>,
     /// Firmware that makes other CPUs invalidate; `None` if there is none.
@@ -79,8 +77,7 @@ impl Machine {
             mixed_sizes: file.mixed_sizes,
             cache: file.cache.resolve(1.0),
             tlb: file.tlb.resolve(1.0),
-            interrupt: file.interrupt.resolve(scale),
-            virtualization: file.virtualization.as_ref().map(|file| file.resolve(scale)),
+            interrupt: file.interrupt(),
             broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
             remote_fence: file.remote_fence.as_ref().map(|file| file.resolve(scale)),
             storage: file.storage.as_ref().map(|file| file.resolve(scale)),
