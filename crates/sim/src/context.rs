@@ -77,7 +77,6 @@ impl Contexts {
     }
 
     /// Suspends the context that executes. Returns when it is resumed.
-    #[inline]
     pub(crate) fn suspend(&self) {
         let yielder = self.yielder.get();
         // SAFETY: the context that executes set this pointer when it began or was last resumed, and

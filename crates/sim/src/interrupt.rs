@@ -34,11 +34,6 @@ impl Sim {
         self.count(|counts| counts.interrupts_coalesced += cpus as u64);
     }
 
-    pub(crate) fn send_reschedule(&self, target: usize) {
-        self.spend(self.machine.interrupt.send);
-        self.deliver(target, Vector::Reschedule);
-    }
-
     /// Classifies the target of a flush as lazy (the space is loaded and not in use) or absent (the
     /// space is not loaded). A target that switched after the flush began is neither, because the
     /// interrupt was justified when the flush began.
@@ -93,7 +88,6 @@ impl Sim {
         }
     }
 
-    #[inline]
     pub(crate) fn interrupt_is_due(&self) -> bool {
         let clock = self.clock.borrow();
         let cpu = &clock.cpus[self.cpu()];

@@ -110,7 +110,7 @@ impl Lines {
         let line = &mut self.lines[at];
         let owned = line.owner == Some(cpu as u16);
         let is_shared = self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1;
-        if !owned && !(is_shared && access.only_reads()) {
+        if !(owned || is_shared && access.only_reads()) {
             return self.miss(at, cpu, access, now);
         }
         let mut busy = match access {
@@ -222,22 +222,18 @@ impl Lines {
         cost.system
     }
 
-    #[inline]
     fn add_sharer(&mut self, at: usize, cpu: usize) {
         self.sharers[at * self.words_per_line + cpu / 64] |= 1 << (cpu % 64);
     }
 
-    #[inline]
     fn is_uncached(&self, at: usize) -> bool {
         self.sharers(at).iter().all(|&word| word == 0)
     }
 
-    #[inline]
     fn sharers(&self, at: usize) -> &[u64] {
         &self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
     }
 
-    #[inline]
     fn sharers_mut(&mut self, at: usize) -> &mut [u64] {
         &mut self.sharers[at * self.words_per_line..(at + 1) * self.words_per_line]
     }

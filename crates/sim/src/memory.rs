@@ -131,12 +131,10 @@ impl Memory {
     }
 
     /// Adds a user.
-    #[inline]
     pub(crate) fn share(&mut self, page: FrameNumber) {
         self.used(page).users += 1;
     }
 
-    #[inline]
     pub(crate) fn users(&self, page: FrameNumber) -> u64 {
         u64::from(self.frames[page as usize].users)
     }
@@ -238,7 +236,6 @@ impl Memory {
         }
     }
 
-    #[inline]
     fn used(&mut self, number: FrameNumber) -> &mut Frame {
         let frame = &mut self.frames[number as usize];
         assert!(frame.users > 0, "frame {number} is free: the memory manager is broken");

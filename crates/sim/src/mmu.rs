@@ -189,11 +189,6 @@ impl Sim {
         self.count(|counts| counts.flushes_full += 1);
     }
 
-    /// Drops all translations in no time, because a deep idle state loses them.
-    pub(crate) fn lose_tlb(&self) {
-        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
-    }
-
     /// Reports the beginning of a flush to the oracle. The page tables are changed already, and the
     /// old translations must not be used after the flush has [ended](Self::flush_ended). A `range`
     /// of `None` is the whole space.
@@ -206,7 +201,7 @@ impl Sim {
 
     /// Reports that this CPU is about to send the interrupts of several flushes that have begun.
     pub fn batch_began<'f>(&self, flushes: impl IntoIterator<Item = &'f FlushRecord>) {
-        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(FlushRecord::space).collect();
+        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(|flush| flush.space).collect();
         self.sending_for(spaces);
     }
 
@@ -371,7 +366,6 @@ impl Sim {
     }
 
     /// One access of a walk. Returns `None` if entries were invalidated since the walk began.
-    #[inline]
     fn access_entry(
         &self,
         table: FrameNumber,
@@ -448,7 +442,7 @@ impl Sim {
     #[must_use]
     pub fn node(&self) -> usize {
         let socket = self.machine.topology.socket_of(self.cpu());
-        socket * self.node_count() / self.machine.topology.socket_count()
+        socket * self.node_count() / self.machine.topology.sockets
     }
 
     /// Adds a user of a page.

@@ -53,21 +53,15 @@ pub struct Violation {
 #[derive(Clone, Debug)]
 #[must_use = "the oracle checks nothing for a flush that never ends"]
 pub struct FlushRecord {
-    space: SpaceKey,
+    pub(crate) space: SpaceKey,
     range: Option<Range<u64>>,
     began: u64,
     /// Simulated time of the begin.
     pub(crate) began_at: Time,
 }
 
-impl FlushRecord {
-    pub(crate) const fn space(&self) -> SpaceKey {
-        self.space
-    }
-}
-
 /// The oracle's records.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Oracle {
     /// Number of flushes that began, plus 1.
     clock: u64,
@@ -99,20 +93,11 @@ const PARTS_MAX: usize = 1 << 16;
 /// Number of violations that are recorded for display.
 const RECORDED_MAX: usize = 64;
 
-impl Default for Oracle {
-    fn default() -> Self {
-        Self {
-            clock: 1,
-            spaces: HashMap::new(),
-            in_flight: BTreeSet::new(),
-            violations: 0,
-            hazards: 0,
-            first: Vec::new(),
-        }
-    }
-}
-
 impl Oracle {
+    pub(crate) fn new() -> Self {
+        Self { clock: 1, ..Self::default() }
+    }
+
     /// The current time in the order of flushes. A translation that is read from the page tables
     /// now is not made stale by flushes that began before.
     #[inline]
@@ -262,7 +247,7 @@ mod tests {
 
     #[test]
     fn completed_flush_kills_exactly_covered_translations() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let mut covered = translation(0x20_3000, 5);
         let mut beside = translation(0x20_4000, 5);
         let pending = oracle.begin(SPACE, Some(0x20_3000..0x20_4000), Time::ZERO);
@@ -279,7 +264,7 @@ mod tests {
 
     #[test]
     fn reused_frames_and_roots_are_distinguished() {
-        let oracle = Oracle::default();
+        let oracle = Oracle::new();
         let mut used = translation(0, oracle.now());
         assert_eq!(oracle.check(&mut used, SPACE, 4), Some(ViolationKind::FreedPage));
         let other = SpaceKey::new(7, 1);
@@ -288,7 +273,7 @@ mod tests {
 
     #[test]
     fn large_ranges_use_large_parts() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let (start, end) = ((1 << 30) - 0x3000, (5 << 30) + (3 << 21) + 0x2000);
         let probes = [start - 0x1000, start, 1 << 30, (5 << 30) + (2 << 21), end - 0x1000, end];
         let mut probes = probes.map(|page| translation(page, 5));
@@ -300,7 +285,7 @@ mod tests {
 
     #[test]
     fn translations_stay_dead_when_records_are_dropped() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let size = crate::machine::Tlb {
             tags: 0,
             entries: 4,

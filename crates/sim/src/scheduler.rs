@@ -24,7 +24,7 @@ impl Sim {
             // The code that switched to this thread had masked interrupts.
             with_running(Self::end_switch);
             body();
-            with_running(Self::exit);
+            with_running(|sim| sim.leave_cpu(NextState::Done));
         })?;
         let id = {
             let mut scheduler = self.scheduler.borrow_mut();
@@ -199,10 +199,6 @@ impl Sim {
         self.end_switch();
     }
 
-    fn exit(&self) {
-        self.leave_cpu(NextState::Done);
-    }
-
     /// Gives this CPU to the next thread, or to none.
     fn leave_cpu(&self, next_state: NextState) {
         let cpu = self.cpu();
@@ -308,7 +304,8 @@ impl Sim {
     fn kick(&self, target: usize) {
         let is_waiting = self.clock.borrow().cpus[target].is_waiting;
         if is_waiting && matches!(self.machine.idle, Idle::States(_)) {
-            self.send_reschedule(target);
+            self.spend(self.machine.interrupt.send);
+            self.deliver(target, Vector::Reschedule);
         } else {
             self.kick_uncharged(target);
         }
@@ -378,7 +375,7 @@ impl Sim {
                     if let Some(kernel) = self.kernel() {
                         kernel.leave_space();
                     }
-                    self.lose_tlb();
+                    self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
                     self.end_switch();
                     // That took time, in which no CPU kicked this one, because it was not waiting.
                     if self.has_work() {

@@ -134,7 +134,7 @@ impl Sim {
             lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
             memory: RefCell::new(Memory::new(frames, nodes)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
-            oracle: RefCell::new(Oracle::default()),
+            oracle: RefCell::new(Oracle::new()),
             waits: RefCell::new(FlushWaits::default()),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
@@ -293,7 +293,6 @@ impl Sim {
         self.oracle.borrow().first.clone()
     }
 
-    #[inline]
     pub(crate) fn kernel(&self) -> Option<Rc<dyn Kernel>> {
         self.kernel.borrow().clone()
     }
@@ -329,14 +328,12 @@ impl Sim {
     }
 
     /// Starts an invalidation. Every entry that is cached now is older than the returned number.
-    #[inline]
     pub(crate) fn next_invalidation(&self) -> u64 {
         self.invalidations.set(self.invalidations.get() + 1);
         self.invalidations.get()
     }
 
     /// Sequence number for an entry that is cached now.
-    #[inline]
     pub(crate) fn last_invalidation(&self) -> u64 {
         self.invalidations.get()
     }

@@ -105,28 +105,23 @@ impl Scheduler {
         Self { cpus, ..Self::default() }
     }
 
-    #[inline]
     pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
         self.cpus[cpu].current
     }
 
-    #[inline]
     pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
         let idle = || self.cpus[cpu].idle_context.expect("created with the simulation");
         self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
     }
 
-    #[inline]
     pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
         self.current(cpu).is_some_and(|thread| self.thread(thread).space.is_some())
     }
 
-    #[inline]
     pub(crate) fn thread(&self, id: ThreadId) -> &Thread {
         &self.threads[id.0 as usize]
     }
 
-    #[inline]
     pub(crate) fn thread_mut(&mut self, id: ThreadId) -> &mut Thread {
         &mut self.threads[id.0 as usize]
     }

@@ -286,7 +286,6 @@ impl Tlb {
             .map(|slot| &mut slot.entry)
     }
 
-    #[inline]
     fn floors(&self) -> Floors<'_> {
         Floors { of_tags: &self.floors, of_all: self.floor_of_all }
     }

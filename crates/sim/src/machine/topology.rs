@@ -52,12 +52,6 @@ impl Topology {
         self.cpus
     }
 
-    /// Number of sockets.
-    #[must_use]
-    pub const fn socket_count(&self) -> usize {
-        self.sockets
-    }
-
     /// The socket that contains a CPU.
     #[must_use]
     pub const fn socket_of(&self, cpu: usize) -> usize {
