@@ -30,7 +30,7 @@ pub struct Naive {
     loaded: Vec<RefCell<Option<Rc<Space>>>>,
     /// Held during a flush, because `request` has room for only one.
     lock: SpinLock,
-    request: RefCell<Option<Request>>,
+    request: RefCell<Option<FlushRequest>>,
     request_line: CachePadded<SimWord>,
     /// Number of CPUs that have not yet handled the request.
     unanswered: CachePadded<SimWord>,
@@ -44,7 +44,7 @@ pub struct Space {
 }
 
 #[derive(Clone, Debug)]
-struct Request {
+struct FlushRequest {
     root: u64,
     extents: ExtentSet,
 }
@@ -67,7 +67,7 @@ impl Naive {
         &self.loaded[self.sim.cpu()]
     }
 
-    fn flush_local(&self, request: &Request) {
+    fn flush_local(&self, request: &FlushRequest) {
         let Some(space) = self.me().borrow().clone() else { return };
         if space.root != request.root {
             return;
@@ -97,7 +97,7 @@ impl Flush for Naive {
 
     fn flush(&self, space: &Rc<Space>, change: &Change) {
         let sim = &self.sim;
-        let request = Request { root: space.root, extents: change.extents };
+        let request = FlushRequest { root: space.root, extents: change.extents };
         lock_api::RawMutex::lock(&self.lock);
         self.request.replace(Some(request.clone()));
         self.request_line.0.store(space.root, Relaxed);

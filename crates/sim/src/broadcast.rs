@@ -14,7 +14,7 @@
 
 use core::ops::Range;
 
-use crate::invalidation::{Drops, Operation};
+use crate::invalidation::{Drops, Invalidation};
 use crate::machine::{Broadcast, RemoteFence};
 use crate::sim::Sim;
 use crate::time::Time;
@@ -127,7 +127,7 @@ impl Sim {
 
     fn issue(&self, cost: &Broadcast, tag: u16, drops: Drops) {
         self.spend(cost.issue);
-        let operation = Operation { tag, drops, issued: self.next_invalidation() };
+        let operation = Invalidation { tag, drops, issued: self.next_invalidation() };
         let mut clock = self.clock.borrow_mut();
         let number = self.cpu();
         let starts_at = clock.cpus[number].now.max(clock.interconnect_free_at);
@@ -177,9 +177,9 @@ impl Sim {
         self.count(|counts| counts.broadcast_wait += waited);
     }
 
-    fn time_of(&self, operations: &[Operation]) -> Time {
+    fn time_of(&self, operations: &[Invalidation]) -> Time {
         let tlb = &self.machine.tlb;
-        let time = |operation: &Operation| match &operation.drops {
+        let time = |operation: &Invalidation| match &operation.drops {
             Drops::Pages(range, _) => {
                 tlb.invalidate_page * pages(range).div_ceil(tlb.pages_per_invalidation as u64)
             }
@@ -191,8 +191,13 @@ impl Sim {
 }
 
 /// The operations that the firmware executes on each target.
-fn fences(cost: &RemoteFence, tag: u16, scope: BroadcastScope<'_>, issued: u64) -> Vec<Operation> {
-    let operation = |drops| Operation { tag, drops, issued };
+fn fences(
+    cost: &RemoteFence,
+    tag: u16,
+    scope: BroadcastScope<'_>,
+    issued: u64,
+) -> Vec<Invalidation> {
+    let operation = |drops| Invalidation { tag, drops, issued };
     match scope {
         BroadcastScope::Pages(ranges) | BroadcastScope::Tables(ranges) => {
             if ranges.iter().map(pages).sum::<u64>() > cost.page_ceiling as u64 {

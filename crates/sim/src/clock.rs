@@ -102,7 +102,7 @@ impl CpuClock {
     }
 
     /// Charges the time that was taken from this CPU, and returns it.
-    pub(crate) fn lose_stolen(&mut self) -> Time {
+    pub(crate) fn charge_stolen(&mut self) -> Time {
         let stolen = core::mem::take(&mut self.stolen);
         self.counts.stolen += stolen;
         stolen

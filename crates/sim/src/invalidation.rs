@@ -7,7 +7,7 @@ use crate::tlb::{Levels, Tlb};
 
 /// An invalidation that was issued and is not complete.
 #[derive(Clone, Debug)]
-pub(crate) struct Operation {
+pub(crate) struct Invalidation {
     pub(crate) tag: u16,
     pub(crate) drops: Drops,
     /// Sequence number of the invalidation: entries that are cached later are not affected.
@@ -25,11 +25,11 @@ pub(crate) enum Drops {
 /// The broadcasts that a CPU has issued and not yet waited for.
 #[derive(Debug, Default)]
 pub(crate) struct PendingBroadcasts {
-    pub(crate) operations: Vec<Operation>,
+    pub(crate) operations: Vec<Invalidation>,
     pub(crate) done_at: Time,
 }
 
-impl Operation {
+impl Invalidation {
     pub(crate) fn apply(&self, tlb: &mut Tlb) {
         match &self.drops {
             Drops::Pages(range, levels) => {

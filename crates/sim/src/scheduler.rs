@@ -10,7 +10,7 @@ use std::io;
 use crate::clock::Vector;
 use crate::machine::{Distance, Idle, TlbInIdle};
 use crate::sim::{Sim, SwitchedTo, with_running};
-use crate::threads::{Affinity, NextState, State, Thread, ThreadId, ThreadSpec, WaitMode, Waits};
+use crate::threads::{Affinity, NextState, State, Thread, ThreadId, ThreadSpec, WaitMode};
 use crate::time::Time;
 
 impl Sim {
@@ -39,7 +39,7 @@ impl Sim {
                 context,
                 cpu,
                 state: State::Blocked,
-                waits: Waits::OffCpu,
+                keeps_cpu: false,
             });
             scheduler.unfinished += 1;
             id
@@ -71,7 +71,7 @@ impl Sim {
     /// Blocks the calling thread until it is [woken](Self::wake). The thread that wakes it must be
     /// able to find it before it blocks.
     pub fn block(&self) {
-        let keeps_cpu = |id| self.scheduler.borrow().thread(id).waits == Waits::OnCpu;
+        let keeps_cpu = |id| self.scheduler.borrow().thread(id).keeps_cpu;
         if self.current_thread().is_some_and(keeps_cpu) {
             self.wait_on_cpu(WaitMode::Busy, None);
         } else {
@@ -84,7 +84,7 @@ impl Sim {
     /// according to a given schedule.
     pub fn keep_cpu(&self) {
         if let Some(id) = self.current_thread() {
-            self.scheduler.borrow_mut().thread_mut(id).waits = Waits::OnCpu;
+            self.scheduler.borrow_mut().thread_mut(id).keeps_cpu = true;
         }
     }
 

@@ -356,7 +356,7 @@ impl Sim {
         loop {
             if let Step::Preceded(until) = step {
                 self.suspend();
-                target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
+                target += self.clock.borrow_mut().cpus[self.cpu()].charge_stolen();
                 debug_assert!(self.now() <= until || self.interrupt_is_due(), "woken late");
             }
             // A CPU that suspends may be woken early, for an interrupt that was sent after that.

@@ -38,16 +38,8 @@ pub(crate) struct Thread {
     /// The CPU on which it runs, or ran last.
     pub(crate) cpu: usize,
     pub(crate) state: State,
-    pub(crate) waits: Waits,
-}
-
-/// Place where a thread waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Off its CPU, which other threads may use.
-    OffCpu,
-    /// On its CPU: see [`Sim::keep_cpu`](crate::Sim::keep_cpu).
-    OnCpu,
+    /// The thread stays on its CPU while it waits: see [`Sim::keep_cpu`](crate::Sim::keep_cpu).
+    pub(crate) keeps_cpu: bool,
 }
 
 /// Activity of a CPU while its thread [waits](crate::Sim::wait_on_cpu).

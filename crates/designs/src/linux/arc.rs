@@ -63,7 +63,7 @@ pub struct Arc {
     assigned: Vec<Cell<u64>>,
     tags: u64,
     mms: ActiveMms<Mm>,
-    calls: Calls<Request>,
+    calls: Calls<FlushRequest>,
     broken: Option<LinuxRule>,
     /// The range that `munmap` and `madvise` flush.
     unmap: ExtraFlushes,
@@ -83,7 +83,7 @@ pub struct Mm {
 
 /// A flush that other CPUs are called for.
 #[derive(Debug)]
-struct Request {
+struct FlushRequest {
     mm: Rc<Mm>,
     /// The pages; `None` for the whole space.
     few: Option<ExtentSet>,
@@ -195,7 +195,7 @@ impl Flush for Arc {
         let is_large = extents.is_whole()
             || extents.as_slice().iter().any(|extent| extent.page_count() >= RENAMED_FROM_PAGES);
         let few = (!is_large).then_some(extents);
-        let request = Rc::new(Request { mm: Rc::clone(space), few });
+        let request = Rc::new(FlushRequest { mm: Rc::clone(space), few });
         let flush_local = || self.sim.masked(|| self.flush_local(space, request.few.as_ref()));
         let others = space.cpumask.others(self.sim.cpu());
         if others.is_empty() {
