@@ -121,62 +121,62 @@ fn invlpgb(sim: Rc<Sim>) -> Linux70 {
 
 #[test]
 fn linux_4_2_interrupts_the_mask_per_page() {
-    let taken = reclaim(Hardware::Plain, Linux412::new);
-    taken.assert_gone();
+    let outcome = reclaim(Hardware::Plain, Linux412::new);
+    outcome.assert_gone();
     // Space 0: CPUs 1 and 3, and then only CPU 1, twice. Space 1: CPUs 2 and 4, twice.
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 4 + 4);
-    assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 1);
-    assert_eq!(taken.each(|counts| counts.interrupts_taken), [3, 2, 1, 2]);
-    assert_eq!(taken.each(|counts| counts.pages_invalidated), [3, 2, 0, 2]);
-    assert_eq!(taken.sum(|counts| counts.flushes_full), 0);
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 4 + 4);
+    assert_eq!(outcome.sum(|counts| counts.interrupts_to_lazy), 1);
+    assert_eq!(outcome.each(|counts| counts.interrupts_taken), [3, 2, 1, 2]);
+    assert_eq!(outcome.each(|counts| counts.pages_invalidated), [3, 2, 0, 2]);
+    assert_eq!(outcome.sum(|counts| counts.flushes_full), 0);
 }
 
 #[test]
 fn batched_linux_interrupts_the_mask_once() {
-    let taken = reclaim(Hardware::Plain, Linux412::batched);
-    taken.assert_gone();
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 4);
-    assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 1);
-    assert_eq!(taken.each(|counts| counts.interrupts_taken), [1; 4]);
-    assert_eq!(taken.each(|counts| counts.flushes_full), [1; 4]);
-    assert_eq!(taken.sum(|counts| counts.pages_invalidated), 0);
+    let outcome = reclaim(Hardware::Plain, Linux412::batched);
+    outcome.assert_gone();
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 4);
+    assert_eq!(outcome.sum(|counts| counts.interrupts_to_lazy), 1);
+    assert_eq!(outcome.each(|counts| counts.interrupts_taken), [1; 4]);
+    assert_eq!(outcome.each(|counts| counts.flushes_full), [1; 4]);
+    assert_eq!(outcome.sum(|counts| counts.pages_invalidated), 0);
 }
 
 /// Shootdown sends as few interrupts as Linux. Every CPU drops only the reclaimed pages of the
 /// space that it runs, and a CPU that resumes a space drops only that space's pages.
 #[test]
 fn shootdown_interrupts_present_cpus_once() {
-    let taken = reclaim(Hardware::Plain, Engine::<1>::new);
-    taken.assert_gone();
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 3);
-    assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 0);
-    assert_eq!(taken.each(|counts| counts.interrupts_taken), [1, 1, 0, 1]);
-    assert_eq!(taken.each(|counts| counts.pages_invalidated), [3, 2, 0, 2]);
-    assert_eq!(taken.each_afterwards(|counts| counts.pages_invalidated), [0, 0, 3, 3]);
+    let outcome = reclaim(Hardware::Plain, Engine::<1>::new);
+    outcome.assert_gone();
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 3);
+    assert_eq!(outcome.sum(|counts| counts.interrupts_to_lazy), 0);
+    assert_eq!(outcome.each(|counts| counts.interrupts_taken), [1, 1, 0, 1]);
+    assert_eq!(outcome.each(|counts| counts.pages_invalidated), [3, 2, 0, 2]);
+    assert_eq!(outcome.each_afterwards(|counts| counts.pages_invalidated), [0, 0, 3, 3]);
     let no_full_flush = |counts: &[Counts]| counts.iter().all(|counts| counts.flushes_full == 0);
-    assert!(no_full_flush(&taken.until_flushed) && no_full_flush(&taken.afterwards));
+    assert!(no_full_flush(&outcome.until_flushed) && no_full_flush(&outcome.afterwards));
 }
 
 #[test]
 fn linux_7_0_skips_lazy_cpus_for_batches() {
-    let taken = reclaim(Hardware::Plain, Linux70::new);
-    taken.assert_gone();
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 3);
-    assert_eq!(taken.sum(|counts| counts.interrupts_to_lazy), 0);
-    assert_eq!(taken.each(|counts| counts.interrupts_taken), [1, 1, 0, 1]);
-    assert_eq!(taken.each(|counts| counts.flushes_full), [1, 1, 0, 1]);
+    let outcome = reclaim(Hardware::Plain, Linux70::new);
+    outcome.assert_gone();
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 3);
+    assert_eq!(outcome.sum(|counts| counts.interrupts_to_lazy), 0);
+    assert_eq!(outcome.each(|counts| counts.interrupts_taken), [1, 1, 0, 1]);
+    assert_eq!(outcome.each(|counts| counts.flushes_full), [1, 1, 0, 1]);
     // CPU 3 was lazy, and CPU 4 has a stale tag for space 0.
-    assert_eq!(taken.each_afterwards(|counts| counts.flushes_full), [0, 0, 1, 1]);
+    assert_eq!(outcome.each_afterwards(|counts| counts.flushes_full), [0, 0, 1, 1]);
 }
 
 #[test]
 fn invlpgb_flushes_all_tlbs_by_one_broadcast() {
-    let taken = reclaim(Hardware::Broadcast, invlpgb);
-    taken.assert_gone();
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 0);
-    assert_eq!(taken.sum(|counts| counts.broadcasts), 1);
+    let outcome = reclaim(Hardware::Broadcast, invlpgb);
+    outcome.assert_gone();
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 0);
+    assert_eq!(outcome.sum(|counts| counts.broadcasts), 1);
     // The broadcast flushed these TLBs also, but did not update their generations.
-    assert_eq!(taken.each_afterwards(|counts| counts.flushes_full), [0, 0, 1, 1]);
+    assert_eq!(outcome.each_afterwards(|counts| counts.flushes_full), [0, 0, 1, 1]);
     // Without broadcasts, the results are those of `Linux70`.
     let without = reclaim(Hardware::Plain, invlpgb);
     without.assert_gone();
@@ -186,13 +186,13 @@ fn invlpgb_flushes_all_tlbs_by_one_broadcast() {
 #[test]
 fn arm64_broadcasts_each_page_and_waits_once() {
     for design in [Arm64::stock as fn(_) -> _, Arm64::skip] {
-        let taken = reclaim(Hardware::Broadcast, design);
-        taken.assert_gone();
-        assert_eq!(taken.sum(|counts| counts.interrupts_sent), 0);
-        assert_eq!(taken.sum(|counts| counts.broadcasts), 5);
-        assert_eq!(taken.each(|counts| counts.flushes_full), [0; 4]);
+        let outcome = reclaim(Hardware::Broadcast, design);
+        outcome.assert_gone();
+        assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 0);
+        assert_eq!(outcome.sum(|counts| counts.broadcasts), 5);
+        assert_eq!(outcome.each(|counts| counts.flushes_full), [0; 4]);
         // The last broadcast takes 300 ns. The other four occupy the interconnect for 100 ns each.
-        let waited = taken.until_flushed[0].broadcast_wait;
+        let waited = outcome.until_flushed[0].broadcast_wait;
         assert!(waited <= Time::from_ns(300 + 4 * 100), "{waited}");
         let without = reclaim(Hardware::Plain, design);
         without.assert_gone();
@@ -203,10 +203,10 @@ fn arm64_broadcasts_each_page_and_waits_once() {
 
 #[test]
 fn riscv_fences_the_mask_by_one_call() {
-    let taken = reclaim(Hardware::Fence, Riscv::new);
-    taken.assert_gone();
-    assert_eq!(taken.sum(|counts| counts.interrupts_sent), 0);
-    assert_eq!(taken.sum(|counts| counts.remote_fences), 4);
+    let outcome = reclaim(Hardware::Fence, Riscv::new);
+    outcome.assert_gone();
+    assert_eq!(outcome.sum(|counts| counts.interrupts_sent), 0);
+    assert_eq!(outcome.sum(|counts| counts.remote_fences), 4);
     let without = reclaim(Hardware::Plain, Riscv::new);
     without.assert_gone();
     assert_eq!(without.each(|counts| counts.interrupts_taken), [1; 4]);
@@ -454,8 +454,8 @@ fn oracle_detects_each_broken_batch_rule() {
         (reclaim(Hardware::Fence, riscv), running + three + four_zero),
         (reclaim(Hardware::Plain, riscv), running + three),
     ];
-    for (number, (taken, count)) in caught.into_iter().enumerate() {
-        assert_eq!(taken.violations, vec![ViolationKind::FlushedTranslation; count], "{number}");
+    for (number, (outcome, count)) in caught.into_iter().enumerate() {
+        assert_eq!(outcome.violations, vec![ViolationKind::FlushedTranslation; count], "{number}");
     }
 }
 
