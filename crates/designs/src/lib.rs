@@ -5,14 +5,14 @@
 //! | design | description |
 //! |---|---|
 //! | [`naive`] | interrupt all CPUs and wait |
-//! | [`linux::v4_12`] | Linux without TLB generations, and without batched reclaim |
+//! | [`linux::v4_12`] | Linux without TLB generations and without batched reclaim |
 //! | [`linux::v4_12::batched`] | Linux 4.12 with batched reclaim |
 //! | [`linux::v4_12::latr`] | Linux 4.12 whose `munmap` interrupts no CPU: LATR, in its safe form |
 //! | [`linux::v4_14`] | Linux with TLB generations, as first merged |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
 //! | [`linux::v7_0::invlpgb`] | Linux today, on x86 with INVLPGB |
-//! | [`linux::lifetime`] | Linux today with lazy CPUs counted, shot at exit, or with hazard pointers |
-//! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts; and a variant that skips broadcasts |
+//! | [`linux::lifetime`] | Linux today with counted or shot lazy CPUs, or with hazard pointers |
+//! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts, and a variant that skips some |
 //! | [`linux::riscv`] | Linux on RISC-V, whose firmware fences other CPUs |
 //! | [`linux::arc`] | Linux on ARC, which flushes by renaming; with and without ranged flushes |
 //! | [`engine`] | Shootdown |
