@@ -11,7 +11,7 @@ use shootdown_program::operation::{
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
 use shootdown_run::{Limits, Outcome};
-use shootdown_sim::{Machine, Time, Violation, Wrong};
+use shootdown_sim::{Machine, Time, Violation, ViolationKind};
 use shootdown_vm::Policy;
 
 fn machine(name: &str, cpus: usize) -> Machine {
@@ -348,23 +348,26 @@ impl Workload for SharedPage {
 #[test]
 fn a_skipped_ring_is_caught() {
     assert_eq!(
-        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
-        Wrong::FlushedTranslation
+        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).kind,
+        ViolationKind::FlushedTranslation
     );
 }
 
 #[test]
 fn a_page_that_is_freed_before_the_wait_is_caught() {
-    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
-    assert!(matches!(wrong, Wrong::FlushedTranslation | Wrong::FreedPage), "{wrong:?}");
+    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).kind;
+    assert!(
+        matches!(wrong, ViolationKind::FlushedTranslation | ViolationKind::FreedPage),
+        "{wrong:?}"
+    );
 }
 
 #[test]
 fn a_tag_that_is_reused_unflushed_is_caught() {
     // Whichever comes first: another's page is used, another's table is walked, or freed while it
     // could be.
-    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
-    assert_ne!(wrong, Wrong::FlushedTranslation);
+    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).kind;
+    assert_ne!(wrong, ViolationKind::FlushedTranslation);
 }
 
 #[test]
@@ -373,14 +376,14 @@ fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
     let tasks =
         Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
     let first = caught(Rule::MarkHazards, Rc::new(tasks));
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
 }
 
 #[test]
 fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
     // Freed as soon as it is unhooked, as Linux does, and not held back.
     let first = caught_under(linux::POLICY, Rule::QuarantineTables, Rc::new(UnmapUnderLazy));
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
 }
 
 /// The engine's other two ways to end a space are sound, too; and only one of them interrupts.
