@@ -159,7 +159,7 @@ fn horizon_of_another_space_is_refused() {
         engine.enter(CpuId(0)).pin().flush_gathered(space, &extents).horizon()
     };
     let mut quarantine: Quarantine<Vec<u8>> = Quarantine::new(9);
-    quarantine.hold(horizon(&a), 1, vec![1]).unwrap();
+    quarantine.defer(horizon(&a), 1, vec![1]).unwrap();
     assert!(panics(|| _ = quarantine.take_cleared(horizon(&b))));
     assert_eq!(quarantine.take_cleared(horizon(&a)), Some((1, vec![1])));
 }

@@ -363,7 +363,7 @@ fn everything_shows_what_it_is() {
     assert_eq!(flushed, "Flushed { horizon: Horizon { space: 1, flush: 1, cleared: 1 }, .. }");
 
     let mut quarantine: Quarantine<Vec<u64>> = Quarantine::new(9);
-    quarantine.hold(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
+    quarantine.defer(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
     assert_eq!(format!("{quarantine:?}"), "{0: 3}");
 
     let mut batch: Batch<_, Vec<u64>> = Batch::new();

@@ -204,7 +204,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             {
                 let extent = Extent::page((page as u64) << 12);
                 let unmapped = in_batch.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
-                batch.free_later((index, page));
+                batch.defer_free((index, page));
                 taken_by[page].store(number, Relaxed);
                 finish(cpu, unmapped, random);
             }

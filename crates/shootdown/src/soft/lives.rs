@@ -288,7 +288,7 @@ fn replace_tables<P: Platform, const WORDS: usize>(
         }
         if !horizon.is_clear() {
             report.deferred += 1;
-            if life.quarantine.hold(horizon, 1, std::vec![()]).is_ok() {
+            if life.quarantine.defer(horizon, 1, std::vec![()]).is_ok() {
                 return;
             }
             let pending = cpu.pin().flush_walkers(space);

@@ -22,7 +22,7 @@ fn reclaim<'s, const W: usize>(
         let in_batch = batch.space(system.machine(), space).unwrap();
         assert!(system.machine().take(space, 0));
         finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
-        batch.free_later(0);
+        batch.defer_free(0);
     }
     batch.send(&cpu.pin())
 }
