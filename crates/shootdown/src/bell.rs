@@ -52,7 +52,7 @@ pub(crate) enum Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round(u64);
 
-/// What the owner does if a CPU has rung by the time that the owner leaves its bell.
+/// The owner's reaction if a CPU has rung by the time that the owner leaves its bell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenRung {
     /// The owner begins another round.
@@ -130,8 +130,8 @@ impl<M: Memory> Bell<M> {
     /// Stops attending to the bell, unless a CPU has rung since the last round began. Then this
     /// begins and returns a new round.
     ///
-    /// That CPU sent no interrupt, because the bell was attended, so the owner must do the new
-    /// round. Without it, the CPU waits forever. See [`Rule::RecheckBell`].
+    /// The ringing CPU sent no interrupt, because the bell was attended. So the owner must do the
+    /// new round. Without it, the CPU waits forever. See [`Rule::RecheckBell`].
     #[inline]
     pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
         match self.leave_or(machine, WhenRung::Begin) {

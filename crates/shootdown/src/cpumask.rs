@@ -121,7 +121,7 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         members
     }
 
-    /// Returns `true` if a mask of `member_count` CPUs is to be trimmed after this many wasted
+    /// Returns `true` if a mask of `member_count` CPUs should be trimmed after this many wasted
     /// probes.
     pub(crate) fn is_stale(wasted_probes: u64, member_count: u64) -> bool {
         wasted_probes >= WASTED_PROBES_PER_CPU * member_count
@@ -205,7 +205,7 @@ mod tests {
 
     fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
         #[expect(unsafe_code, reason = "the spaces outlive their CPUs")]
-        // SAFETY: see the reason.
+        // SAFETY: the spaces outlive their CPUs.
         unsafe {
             engine.enter(CpuId(cpu)).pin().switch(space);
         }

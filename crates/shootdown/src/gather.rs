@@ -229,7 +229,7 @@ mod tests {
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
         let go_lazy = || {
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives its CPUs.
             unsafe { one.pin().switch(&space) };
             one.pin().enter_lazy();
         };
@@ -283,7 +283,7 @@ mod tests {
         one.pin().online();
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives its CPUs.
         unsafe {
             one.pin().switch(&space);
         }

@@ -161,7 +161,7 @@ impl<S, B: Default, const SPACES: usize> Batch<S, B, SPACES> {
 
     /// Notifies once every CPU that could be using one of the pages, and flushes this CPU's TLB.
     ///
-    /// When the returned [`SentBatch`] is done, the batch is empty, and can be filled again. The
+    /// The batch is empty and can be filled again when the returned [`SentBatch`] is done. The
     /// `SentBatch` borrows the batch and does not move it, because a batch of 32 spaces is 1.5 KiB.
     pub fn send<'e, M: Machine>(
         &mut self,

@@ -88,8 +88,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Call this in a kernel that is short of memory, or whose CPUs idle for long times with their
     /// translations kept.
     ///
-    /// When the returned [`Reaping`] is done, all spaces that were retired before the call are
-    /// reclaimed, with two exceptions: a space that a CPU has [resumed](Self::resume), and a space
+    /// All spaces that were retired before the call are reclaimed when the returned [`Reaping`] is
+    /// done, with two exceptions: a space that a CPU has [resumed](Self::resume), and a space
     /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
     /// marks, so this interrupts no CPU.
     pub fn reap(&self) -> Reaping<'e, M> {

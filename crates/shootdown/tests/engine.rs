@@ -391,11 +391,11 @@ fn everything_shows_what_it_is() {
 /// these and interrupts cost what has the engine choose either, or now the one and now the other.
 fn tags() -> impl Strategy<Value = Config> {
     let reach = prop_oneof![Just(None), Just(Some(Reach::Everyone)), Just(Some(Reach::Targets))];
-    let costs_turn_after = prop_oneof![Just(0), Just(3), Just(8)];
+    let costs_swap_after = prop_oneof![Just(0), Just(3), Just(8)];
     let interrupt_ns = prop_oneof![Just(0), Just(1)];
     let global =
-        (prop::sample::select(vec![0, 3, 4, 6, 15, 60]), reach, costs_turn_after, interrupt_ns)
-            .prop_map(|(tags, broadcast, costs_turn_after, interrupt_ns)| {
+        (prop::sample::select(vec![0, 3, 4, 6, 15, 60]), reach, costs_swap_after, interrupt_ns)
+            .prop_map(|(tags, broadcast, costs_swap_after, interrupt_ns)| {
                 let mut costs = CONFIG.costs;
                 (costs.interrupt_ns, costs.broadcast_ns) = (interrupt_ns, 1 - interrupt_ns);
                 Config {
@@ -403,7 +403,7 @@ fn tags() -> impl Strategy<Value = Config> {
                     tagging: Tagging::Global,
                     broadcast,
                     costs,
-                    costs_turn_after,
+                    costs_swap_after,
                     ..CONFIG
                 }
             });

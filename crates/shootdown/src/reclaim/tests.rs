@@ -51,7 +51,7 @@ impl System {
         page: usize,
     ) -> Result<Pending<'s, Soft<Host>>, BatchIsFull> {
         let entry = batch.space(self.engine.machine(), &&self.spaces[space])?;
-        assert!(self.engine.machine().take(&self.spaces[space], page));
+        assert!(self.engine.machine().try_unmap(&self.spaces[space], page));
         let extent = Extent::page((page as u64) << 12);
         let pending = entry.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
         batch.defer_free(page);
@@ -222,7 +222,7 @@ fn returning_cpu_has_higher_ceiling_for_reclaim() {
         }
         assert_eq!(batch.send(&zero.pin()).wait().len(), reclaimed);
         for page in reclaimed..reclaimed + explicit {
-            assert!(system.engine.machine().take(&system.spaces[0], page));
+            assert!(system.engine.machine().try_unmap(&system.spaces[0], page));
             zero.pin().flush(&system.spaces[0], Extent::page((page as u64) << 12)).wait();
         }
         assert!(one.pin().resume(system.spaces[0].id()));

@@ -1,5 +1,6 @@
-//! A workload that does everything at once, for stress tests.
+//! A stress workload: CPUs map, unmap, switch, flush and reclaim at random.
 
+use core::ops::AddAssign;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::vec::Vec;
 
@@ -12,40 +13,64 @@ use crate::pending::Pending;
 use crate::reclaim::{Batch, StaleWrites};
 use crate::space::Space;
 
-/// Spaces that all CPUs map, unmap, switch to and flush as chance has it.
+/// Spaces that all CPUs map, unmap, switch to and flush at random.
 ///
-/// Each page and each set of page tables has a lock, as in a kernel. Pages are given away as soon
-/// as their flush is done, and every use checks that its page was not.
+/// Each page and each set of page tables has a lock, as in a kernel. Pages are freed as soon as
+/// their flush is done, and every use checks that its page was not freed.
 pub struct Churn<P: Platform, const WORDS: usize = 1> {
-    spaces: Vec<Locked<P, WORDS>>,
+    spaces: Vec<LockedSpace<P, WORDS>>,
     pages: usize,
 }
 
-struct Locked<P: Platform, const WORDS: usize> {
+struct LockedSpace<P: Platform, const WORDS: usize> {
     space: Space<Soft<P, WORDS>>,
     /// One lock per page.
     pages: Vec<P::Word>,
-    /// Which batch has taken each page, under its lock; 0 for none.
-    taken_by: Vec<P::Word>,
+    /// For each page, the number of the batch that has unmapped it; 0 for none. Guarded by the
+    /// page's lock.
+    batches: Vec<P::Word>,
+    /// The lock of the page tables.
     tables: P::Word,
 }
 
-/// What one CPU saw.
+/// Results of a stress workload on one CPU, or their sum over several CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChurnReport {
-    /// Uses of mapped pages.
+pub struct StressReport {
+    /// Number of uses of mapped pages.
     pub touches: u64,
-    /// Uses of pages that had been given away.
+    /// Number of uses of pages that had been freed.
     pub stale: u64,
-    /// Flushes waited for.
+    /// Number of flushes that [`Churn`] waited for.
     pub flushes: u64,
+    /// Number of spaces that [`Lifecycles`](super::Lifecycles) created.
+    pub created: u64,
+    /// Number of spaces that [`Lifecycles`](super::Lifecycles) freed.
+    pub freed: u64,
+    /// Number of times that [`Lifecycles`](super::Lifecycles) deferred the freeing of tables.
+    pub deferred: u64,
+    /// Number of times that a later flush cleared such tables without an interrupt.
+    pub cleared: u64,
 }
 
-impl core::ops::AddAssign for ChurnReport {
+impl StressReport {
+    pub(super) fn count(&mut self, touch: Touch) {
+        match touch {
+            Touch::Ok => self.touches += 1,
+            Touch::Stale => self.stale += 1,
+            Touch::Fault => {}
+        }
+    }
+}
+
+impl AddAssign for StressReport {
     fn add_assign(&mut self, other: Self) {
         self.touches += other.touches;
         self.stale += other.stale;
         self.flushes += other.flushes;
+        self.created += other.created;
+        self.freed += other.freed;
+        self.deferred += other.deferred;
+        self.cleared += other.cleared;
     }
 }
 
@@ -58,38 +83,38 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             let space = engine.space(Root(table as u64));
             (0..config.pages).for_each(|page| engine.machine().map(&space, page));
             let words = || (0..config.pages).map(|_| lock()).collect();
-            Locked { space, pages: words(), taken_by: words(), tables: lock() }
+            LockedSpace { space, pages: words(), batches: words(), tables: lock() }
         });
         Self { spaces: spaces.collect(), pages: config.pages }
     }
 
-    /// Is CPU `cpu` for `steps` steps, then goes offline.
+    /// Runs CPU `cpu` for `steps` random steps on this thread, then takes it offline.
     pub fn run(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
         cpu: CpuId,
         seed: u64,
         mut steps: usize,
-    ) -> ChurnReport {
-        self.run_watched(engine, cpu, seed, |_| {
+    ) -> StressReport {
+        self.run_while(engine, cpu, seed, |_| {
             steps = steps.wrapping_sub(1);
             steps != usize::MAX
         })
     }
 
-    /// Is CPU `cpu` for as long as `go_on` says, which is shown the report so far; then goes
-    /// offline.
-    pub fn run_watched(
+    /// Runs CPU `cpu` on this thread while `go_on` returns `true`, then takes it offline. `go_on`
+    /// gets the report so far.
+    pub fn run_while(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
         cpu: CpuId,
         seed: u64,
-        mut go_on: impl FnMut(&ChurnReport) -> bool,
-    ) -> ChurnReport {
+        mut go_on: impl FnMut(&StressReport) -> bool,
+    ) -> StressReport {
         let mut random = Random::new(seed, cpu);
         let cpu = engine.enter(cpu);
         cpu.pin().online();
-        let mut report = ChurnReport::default();
+        let mut report = StressReport::default();
         let mut current = None;
         let mut batches = 0;
         while go_on(&report) {
@@ -132,15 +157,11 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 }
                 16..=17 => cpu.speculate(),
                 _ => {
-                    // A lazy CPU uses nothing; one that uses something is not lazy.
+                    // A lazy CPU must not touch pages, so it comes back to its space first.
                     if let Some(space) = current {
                         self.switch(&cpu, space);
                     }
-                    match cpu.touch(random.index(self.pages)) {
-                        Touch::Ok => report.touches += 1,
-                        Touch::Stale => report.stale += 1,
-                        Touch::Fault => {}
-                    }
+                    report.count(cpu.touch(random.index(self.pages)));
                 }
             }
         }
@@ -149,13 +170,13 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
     }
 
     fn switch(&self, cpu: &OnCpu<'_, P, WORDS>, space: usize) -> usize {
-        // SAFETY: the spaces stay in place as long as `self`, which outlives `run`, at the end of
-        // which the CPU has left them.
+        // SAFETY: the spaces stay in place as long as `self` exists, which outlives the call of
+        // `run_while`. At the end of this call, the CPU has left them.
         unsafe { cpu.pin().switch(&self.spaces[space].space) };
         space
     }
 
-    /// Unmaps a page, gives its frame away when that is safe, and maps another.
+    /// Unmaps a page, frees its frame when the flush is done, and maps the page again.
     fn replace_page(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
@@ -164,19 +185,19 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         page: usize,
         random: &mut Random,
     ) {
-        let Locked { space, pages, taken_by, .. } = &self.spaces[space];
+        let LockedSpace { space, pages, batches, .. } = &self.spaces[space];
         lock(cpu, &pages[page]);
-        taken_by[page].store(0, Relaxed);
+        batches[page].store(0, Relaxed);
         let address = (page as u64) << 12;
         let extent = match random.below(8) {
             0 => Extent::whole(),
             1 => Extent::pages(address, 1 + random.index(40), PageSize::SIZE_4K),
             _ => Extent::page(address),
         };
-        let pending = if engine.machine().take(space, page) {
+        let pending = if engine.machine().try_unmap(space, page) {
             cpu.pin().flush(space, extent)
         } else {
-            // It is in a batch, which will find that it has been replaced.
+            // The page is in a batch, which will find that it has been replaced.
             cpu.pin().flush_if_batched(space, extent)
         };
         finish(cpu, pending, random);
@@ -185,8 +206,8 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         unlock(&pages[page]);
     }
 
-    /// Unmaps pages of several spaces, each under its lock, and flushes them together without one.
-    /// Gives their frames away when that is safe, unless that was done meanwhile.
+    /// Unmaps pages of several spaces, each under its lock, and flushes them together without a
+    /// lock. Then frees the frames of those pages that have not been replaced since.
     fn reclaim_pages(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
@@ -197,15 +218,15 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         let mut batch: Batch<&Space<_>, Vec<(usize, usize)>, 2> = Batch::new();
         for _ in 0..=random.below(6) {
             let (index, page) = (random.index(self.spaces.len()), random.index(self.pages));
-            let Locked { space, pages, taken_by, .. } = &self.spaces[index];
+            let LockedSpace { space, pages, batches, .. } = &self.spaces[index];
             lock(cpu, &pages[page]);
-            if let Ok(in_batch) = batch.space(engine.machine(), &space)
-                && engine.machine().take(space, page)
+            if let Ok(entry) = batch.space(engine.machine(), &space)
+                && engine.machine().try_unmap(space, page)
             {
                 let extent = Extent::page((page as u64) << 12);
-                let unmapped = in_batch.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
+                let unmapped = entry.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
                 batch.defer_free((index, page));
-                taken_by[page].store(number, Relaxed);
+                batches[page].store(number, Relaxed);
                 finish(cpu, unmapped, random);
             }
             unlock(&pages[page]);
@@ -216,10 +237,10 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
             P::spin_hint();
         }
         for (index, page) in sent.wait() {
-            let Locked { space, pages, taken_by, .. } = &self.spaces[index];
+            let LockedSpace { space, pages, batches, .. } = &self.spaces[index];
             lock(cpu, &pages[page]);
-            if taken_by[page].load(Relaxed) == number {
-                taken_by[page].store(0, Relaxed);
+            if batches[page].load(Relaxed) == number {
+                batches[page].store(0, Relaxed);
                 engine.machine().free(space, page);
                 engine.machine().map(space, page);
             }
@@ -227,7 +248,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         }
     }
 
-    /// Replaces the page tables, and gives the old ones away when that is safe.
+    /// Replaces the page tables of a space, and frees the old ones when the flush is done.
     fn replace_tables(
         &self,
         engine: &Shootdown<Soft<P, WORDS>>,
@@ -235,7 +256,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         space: usize,
         random: &mut Random,
     ) {
-        let Locked { space, tables, .. } = &self.spaces[space];
+        let LockedSpace { space, tables, .. } = &self.spaces[space];
         lock(cpu, tables);
         engine.machine().unhook_tables(space);
         finish(cpu, cpu.pin().flush(space, Extent::page(0).freeing_tables()), random);
@@ -244,7 +265,7 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
     }
 }
 
-/// Waits with interrupts masked, or taking them, as chance has it.
+/// Waits for a flush, at random with the interrupt masked or while taking it.
 pub(super) fn finish<P: Platform, const WORDS: usize>(
     cpu: &OnCpu<'_, P, WORDS>,
     mut pending: Pending<'_, Soft<P, WORDS>>,
@@ -270,11 +291,11 @@ pub(super) fn unlock<W: Word>(lock: &W) {
     lock.store(0, Release);
 }
 
-/// xorshift64*: the same numbers everywhere for the same seed.
+/// A xorshift64* generator: the same seed gives the same numbers on every host.
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Another one for each CPU and seed.
+    /// A generator that differs for each CPU and seed.
     pub(super) fn new(seed: u64, cpu: CpuId) -> Self {
         Self(seed ^ (u64::from(cpu.0) << 32) ^ 0x9e37_79b9_7f4a_7c15)
     }

@@ -141,7 +141,7 @@ impl Role {
             Self::Batch => {
                 let batch = Box::leak(Box::new(Batch::new()));
                 let entry = batch.space(machine, &&system.a).unwrap();
-                assert!(machine.take(&system.a, 0));
+                assert!(machine.try_unmap(&system.a, 0));
                 let _ = entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Impossible).poll();
                 Act { sent: Sent::Batch(batch.send(&cpu.pin())), frees: &[Freed::Page] }
             }

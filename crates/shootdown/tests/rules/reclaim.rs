@@ -20,7 +20,7 @@ fn reclaim<'s, const W: usize>(
     let batch = Box::leak(Box::new(Batch::new()));
     for space in spaces {
         let in_batch = batch.space(system.machine(), space).unwrap();
-        assert!(system.machine().take(space, 0));
+        assert!(system.machine().try_unmap(space, 0));
         finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
         batch.defer_free(0);
     }
@@ -56,7 +56,7 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     let other = Arc::clone(&system);
     let unmapping = thread::spawn(move || {
         let (system, cpu) = (&other, other.cpu(2));
-        if system.machine().take(&system.a, 0) {
+        if system.machine().try_unmap(&system.a, 0) {
             return std::mem::forget(cpu.pin().flush(&system.a, page_at(0)));
         }
         let mut pending = cpu.pin().flush_if_batched(&system.a, page_at(0));
@@ -69,7 +69,7 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     let cpu = system.cpu(0);
     let mut batch: Batch<Spaces<'_, W>, Vec<usize>, 2> = Batch::new();
     let in_batch = batch.space(system.machine(), &&system.a).unwrap();
-    if system.machine().take(&system.a, 0) {
+    if system.machine().try_unmap(&system.a, 0) {
         finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
     }
     let mut sent = batch.send(&cpu.pin());
