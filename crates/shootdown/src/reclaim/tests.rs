@@ -1,3 +1,5 @@
+#![cfg(test)]
+
 use super::*;
 use crate::engine::Shootdown;
 use crate::ids::{CpuId, Root};
