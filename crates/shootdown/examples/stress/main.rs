@@ -120,8 +120,10 @@ fn show_progress(start: Instant, time: Duration) {
     eprint!("\r{:20}\r", "");
 }
 
+type Count = fn(&Outcome) -> u64;
+
 fn print_table(intact: &Outcome, broken: &Outcome) {
-    let rows: [(&str, fn(&Outcome) -> u64); 11] = [
+    let rows: [(&str, Count); 11] = [
         ("uses of a mapped page", |o| o.report.touches),
         ("uses of a stale translation", |o| o.report.stale),
         ("walks of freed page tables", |o| o.freed_table_walks),
