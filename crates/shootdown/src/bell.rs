@@ -131,7 +131,7 @@ impl<M: Memory> Bell<M> {
     /// begins and returns a new round.
     ///
     /// The ringing CPU sent no interrupt, because the bell was attended. So the owner must do the
-    /// new round. Without it, the CPU waits forever. See [`Rule::RecheckBell`].
+    /// new round. Without it, the ringing CPU waits forever. See [`Rule::RecheckBell`].
     #[inline]
     pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
         match self.leave_or(machine, WhenRung::Begin) {

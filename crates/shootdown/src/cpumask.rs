@@ -49,12 +49,12 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         if self.set(phase.registered_epoch()).contains(cpu) {
             phase
         } else {
-            self.register_anew(machine, cpu, phase)
+            self.register_slow(machine, cpu, phase)
         }
     }
 
     #[cold]
-    fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) -> Phase {
+    fn register_slow(&self, machine: &M, cpu: CpuId, mut phase: Phase) -> Phase {
         loop {
             let epoch = phase.registered_epoch();
             // Pairs with FlushFence: either the flush observes the bit, or the caller observes the
@@ -149,8 +149,8 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         let epoch = stable.0 >> 2;
         self.set(epoch + 1).clear(machine);
 
-        let moving = stable.with(Phase::TRIMMING);
-        self.phase.store(moving.0, order(machine, Rule::TrimmingRelease));
+        let trimming = stable.with(Phase::TRIMMING);
+        self.phase.store(trimming.0, order(machine, Rule::TrimmingRelease));
         // Pairs with SwitchFence and RegisterFence. A CPU that registers concurrently either has
         // set its bit in the old set, and `keeps` observes its presence; or it observes the phase
         // TRIMMING, and registers in the new set. Without the fence, both CPUs may read old values,

@@ -68,10 +68,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
             // SAFETY: the space exists until the reference of its users is dropped, which only this
             // call's `Retiring` does, and the Rust reference ends before that.
-            let holders = self.mark_holders(unsafe { space.as_ref() }, hazard);
-            marked = holders.len() as u64;
+            let cpus = self.mark_hazards(unsafe { space.as_ref() }, hazard);
+            marked = cpus.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
-                pending.waiting = holders;
+                pending.waiting = cpus;
                 self.ring_all(&mut pending);
             }
         }
@@ -127,13 +127,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// No such CPU is missed. It has registered in the cpumask before it published its hazard
     /// pointer. It published its hazard pointer before it stopped using the space, and so before
     /// this call. And after it has dropped the space, it does not come back to it.
-    fn mark_holders(&self, space: &Space<M>, hazard: Hazard) -> CpuSet<M::CpuBits> {
+    fn mark_hazards(&self, space: &Space<M>, hazard: Hazard) -> CpuSet<M::CpuBits> {
         let machine = self.machine();
         let members = space.cpumask.members(machine);
         if M::PREFETCHES {
             members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
-        let mut holders = CpuSet::new();
+        let mut marked = CpuSet::new();
         for cpu in members.iter() {
             let state = machine.state(cpu);
             // The load comes before the compare-and-swap, so that the line of a CPU that is
@@ -141,10 +141,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if state.hazard(machine).is(space)
                 && state.change_hazard(machine, hazard, hazard.marked())
             {
-                holders.insert(cpu);
+                marked.insert(cpu);
             }
         }
-        holders
+        marked
     }
 
     /// Publishes the next hazard pointer, after the new root was loaded. Returns the previous one;

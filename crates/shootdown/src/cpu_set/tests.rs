@@ -61,6 +61,7 @@ fn compare_with_model<const WORDS: usize>(steps: &[(CpuId, bool)], others: &[Cpu
             expected.insert(cpu);
         } else {
             set.remove(cpu);
+            // Relaxed: there is one thread.
             shared.remove(cpu, Relaxed);
             expected.remove(&cpu);
         }
@@ -136,6 +137,7 @@ fn top_bit_is_cleared_with_its_last_word() {
 #[test]
 fn cpu_without_top_bit_is_not_a_member() {
     let shared = SharedCpuSet::<Soft<Host>, [u64; FEW]>::new();
+    // Relaxed: there is one thread.
     shared.words()[1].store(1, Relaxed);
     assert!(!shared.contains(CpuId(64)));
     shared.insert(CpuId(65));

@@ -1,15 +1,14 @@
 //! A stress workload: CPUs map, unmap, switch, flush and reclaim at random.
 
-use core::ops::AddAssign;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
 
-use super::{OnCpu, Platform, Soft, Touch};
+use super::worker::{Random, StressReport, Worker, unlock};
+use super::{OnCpu, Platform, Soft};
 use crate::engine::Shootdown;
 use crate::extent::{Extent, PageSize};
 use crate::ids::{CpuId, Root};
 use crate::memory::Word;
-use crate::pending::Pending;
 use crate::reclaim::{Batch, StaleWrites};
 use crate::space::Space;
 
@@ -31,47 +30,6 @@ struct LockedSpace<P: Platform, const WORDS: usize> {
     batches: Vec<P::Word>,
     /// The lock of the page tables.
     tables: P::Word,
-}
-
-/// Results of a stress workload on one CPU, or their sum over several CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StressReport {
-    /// Number of uses of mapped pages.
-    pub touches: u64,
-    /// Number of uses of pages that had been freed.
-    pub stale: u64,
-    /// Number of flushes that [`Churn`] waited for.
-    pub flushes: u64,
-    /// Number of spaces that [`Lifecycles`](super::Lifecycles) created.
-    pub created: u64,
-    /// Number of spaces that [`Lifecycles`](super::Lifecycles) freed.
-    pub freed: u64,
-    /// Number of times that [`Lifecycles`](super::Lifecycles) deferred the freeing of tables.
-    pub deferred: u64,
-    /// Number of times that a later flush cleared such tables without an interrupt.
-    pub cleared: u64,
-}
-
-impl StressReport {
-    pub(super) fn count(&mut self, touch: Touch) {
-        match touch {
-            Touch::Ok => self.touches += 1,
-            Touch::Stale => self.stale += 1,
-            Touch::Fault => {}
-        }
-    }
-}
-
-impl AddAssign for StressReport {
-    fn add_assign(&mut self, other: Self) {
-        self.touches += other.touches;
-        self.stale += other.stale;
-        self.flushes += other.flushes;
-        self.created += other.created;
-        self.freed += other.freed;
-        self.deferred += other.deferred;
-        self.cleared += other.cleared;
-    }
 }
 
 impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
@@ -111,44 +69,32 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
         seed: u64,
         mut go_on: impl FnMut(&StressReport) -> bool,
     ) -> StressReport {
-        let mut random = Random::new(seed, cpu);
-        let cpu = engine.enter(cpu);
-        cpu.pin().online();
-        let mut report = StressReport::default();
+        let mut worker = Worker::new(engine, cpu, seed);
         let mut current = None;
         let mut batches = 0;
-        while go_on(&report) {
+        while go_on(&worker.report) {
+            let Worker { cpu, random, .. } = &mut worker;
             cpu.interrupt_point();
             match random.below(32) {
-                0..=2 => current = Some(self.switch(&cpu, random.index(self.spaces.len()))),
-                3..=5 => cpu.pin().enter_lazy(),
-                6..=8 => {
-                    if let Some(space) = current {
-                        self.switch(&cpu, space);
-                    }
+                0..=2 => {
+                    current = Some(self.space(random));
+                    switch(&worker.cpu, current);
                 }
+                3..=5 => cpu.pin().enter_lazy(),
+                6..=8 => switch(&worker.cpu, current),
                 9 => {
                     cpu.pin().leave_space();
                     current = None;
                 }
-                10..=11 => {
-                    let (space, page) = (random.index(self.spaces.len()), random.index(self.pages));
-                    self.replace_page(engine, &cpu, space, page, &mut random);
-                    report.flushes += 1;
-                }
+                10..=11 => self.replace_page(&mut worker),
                 12 => {
                     batches += 1;
-                    let batch = batches << 32 | u64::from(cpu.cpu.0);
-                    self.reclaim_pages(engine, &cpu, batch, &mut random);
-                    report.flushes += 1;
+                    let number = batches << 32 | u64::from(cpu.cpu.0);
+                    self.reclaim_pages(&mut worker, number);
                 }
-                13 => {
-                    let space = random.index(self.spaces.len());
-                    self.replace_tables(engine, &cpu, space, &mut random);
-                    report.flushes += 1;
-                }
+                13 => self.replace_tables(&mut worker),
                 14 => {
-                    cpu.pin().trim_cpumask(&self.spaces[random.index(self.spaces.len())].space);
+                    cpu.pin().trim_cpumask(&self.space(random).space);
                 }
                 15 if random.below(8) == 0 => {
                     cpu.pin().offline();
@@ -158,158 +104,104 @@ impl<P: Platform, const WORDS: usize> Churn<P, WORDS> {
                 16..=17 => cpu.speculate(),
                 _ => {
                     // A lazy CPU must not touch pages, so it comes back to its space first.
-                    if let Some(space) = current {
-                        self.switch(&cpu, space);
-                    }
-                    report.count(cpu.touch(random.index(self.pages)));
+                    switch(&worker.cpu, current);
+                    let page = worker.random.index(self.pages);
+                    worker.report.count(worker.cpu.touch(page));
                 }
             }
         }
-        cpu.pin().offline();
-        report
+        worker.cpu.pin().offline();
+        worker.report
     }
 
-    fn switch(&self, cpu: &OnCpu<'_, P, WORDS>, space: usize) -> usize {
-        // SAFETY: the spaces stay in place as long as `self` exists, which outlives the call of
-        // `run_while`. At the end of this call, the CPU has left them.
-        unsafe { cpu.pin().switch(&self.spaces[space].space) };
-        space
+    /// A random space.
+    fn space(&self, random: &mut Random) -> &LockedSpace<P, WORDS> {
+        &self.spaces[random.index(self.spaces.len())]
     }
 
     /// Unmaps a page, frees its frame when the flush is done, and maps the page again.
-    fn replace_page(
-        &self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: &OnCpu<'_, P, WORDS>,
-        space: usize,
-        page: usize,
-        random: &mut Random,
-    ) {
-        let LockedSpace { space, pages, batches, .. } = &self.spaces[space];
-        lock(cpu, &pages[page]);
+    fn replace_page(&self, worker: &mut Worker<'_, P, WORDS>) {
+        let LockedSpace { space, pages, batches, .. } = self.space(&mut worker.random);
+        let page = worker.random.index(self.pages);
+        let machine = worker.machine();
+        worker.lock(&pages[page]);
         batches[page].store(0, Relaxed);
         let address = (page as u64) << 12;
-        let extent = match random.below(8) {
+        let extent = match worker.random.below(8) {
             0 => Extent::whole(),
-            1 => Extent::pages(address, 1 + random.index(40), PageSize::SIZE_4K),
+            1 => Extent::pages(address, 1 + worker.random.index(40), PageSize::SIZE_4K),
             _ => Extent::page(address),
         };
-        let pending = if engine.machine().try_unmap(space, page) {
-            cpu.pin().flush(space, extent)
+        let pending = if machine.try_unmap(space, page) {
+            worker.cpu.pin().flush(space, extent)
         } else {
             // The page is in a batch, which will find that it has been replaced.
-            cpu.pin().flush_if_batched(space, extent)
+            worker.cpu.pin().flush_if_batched(space, extent)
         };
-        finish(cpu, pending, random);
-        engine.machine().free(space, page);
-        engine.machine().map(space, page);
+        worker.wait(pending);
+        machine.free(space, page);
+        machine.map(space, page);
         unlock(&pages[page]);
+        worker.report.flushes += 1;
     }
 
     /// Unmaps pages of several spaces, each under its lock, and flushes them together without a
     /// lock. Then frees the frames of those pages that have not been replaced since.
-    fn reclaim_pages(
-        &self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: &OnCpu<'_, P, WORDS>,
-        number: u64,
-        random: &mut Random,
-    ) {
-        let mut batch: Batch<&Space<_>, Vec<(usize, usize)>, 2> = Batch::new();
-        for _ in 0..=random.below(6) {
-            let (index, page) = (random.index(self.spaces.len()), random.index(self.pages));
-            let LockedSpace { space, pages, batches, .. } = &self.spaces[index];
-            lock(cpu, &pages[page]);
-            if let Ok(entry) = batch.space(engine.machine(), &space)
-                && engine.machine().try_unmap(space, page)
+    fn reclaim_pages(&self, worker: &mut Worker<'_, P, WORDS>, number: u64) {
+        let machine = worker.machine();
+        let mut batch: Batch<&Space<_>, Vec<(&LockedSpace<P, WORDS>, usize)>, 2> = Batch::new();
+        for _ in 0..=worker.random.below(6) {
+            let locked = self.space(&mut worker.random);
+            let page = worker.random.index(self.pages);
+            let LockedSpace { space, pages, batches, .. } = locked;
+            worker.lock(&pages[page]);
+            if let Ok(entry) = batch.space(machine, &space)
+                && machine.try_unmap(space, page)
             {
                 let extent = Extent::page((page as u64) << 12);
-                let unmapped = entry.unmapped(&cpu.pin(), extent, StaleWrites::Possible);
-                batch.defer_free((index, page));
+                let unmapped = entry.unmapped(&worker.cpu.pin(), extent, StaleWrites::Possible);
+                batch.defer_free((locked, page));
                 batches[page].store(number, Relaxed);
-                finish(cpu, unmapped, random);
+                worker.wait(unmapped);
             }
             unlock(&pages[page]);
         }
-        let mut sent = batch.send(&cpu.pin());
-        while random.below(2) == 0 && !sent.poll() {
-            cpu.interrupt_point();
-            P::spin_hint();
-        }
-        for (index, page) in sent.wait() {
-            let LockedSpace { space, pages, batches, .. } = &self.spaces[index];
-            lock(cpu, &pages[page]);
+        let mut sent = batch.send(&worker.cpu.pin());
+        let random = &mut worker.random;
+        worker.cpu.spin_until(|| random.below(2) != 0 || sent.poll());
+        for (LockedSpace { space, pages, batches, .. }, page) in sent.wait() {
+            worker.lock(&pages[page]);
             if batches[page].load(Relaxed) == number {
                 batches[page].store(0, Relaxed);
-                engine.machine().free(space, page);
-                engine.machine().map(space, page);
+                machine.free(space, page);
+                machine.map(space, page);
             }
             unlock(&pages[page]);
         }
+        worker.report.flushes += 1;
     }
 
     /// Replaces the page tables of a space, and frees the old ones when the flush is done.
-    fn replace_tables(
-        &self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: &OnCpu<'_, P, WORDS>,
-        space: usize,
-        random: &mut Random,
-    ) {
-        let LockedSpace { space, tables, .. } = &self.spaces[space];
-        lock(cpu, tables);
-        engine.machine().unhook_tables(space);
-        finish(cpu, cpu.pin().flush(space, Extent::page(0).freeing_tables()), random);
-        engine.machine().free_tables(space);
+    fn replace_tables(&self, worker: &mut Worker<'_, P, WORDS>) {
+        let LockedSpace { space, tables, .. } = self.space(&mut worker.random);
+        worker.lock(tables);
+        worker.machine().unhook_tables(space);
+        worker.wait(worker.cpu.pin().flush(space, Extent::page(0).freeing_tables()));
+        worker.machine().free_tables(space);
         unlock(tables);
+        worker.report.flushes += 1;
     }
 }
 
-/// Waits for a flush, at random with the interrupt masked or while taking it.
-pub(super) fn finish<P: Platform, const WORDS: usize>(
+/// Switches to a space, if there is one.
+fn switch<P: Platform, const WORDS: usize>(
     cpu: &OnCpu<'_, P, WORDS>,
-    mut pending: Pending<'_, Soft<P, WORDS>>,
-    random: &mut Random,
+    space: Option<&LockedSpace<P, WORDS>>,
 ) {
-    if random.below(2) == 0 {
-        return pending.wait();
-    }
-    while !pending.poll() {
-        cpu.interrupt_point();
-        P::spin_hint();
-    }
-}
-
-pub(super) fn lock<P: Platform, const WORDS: usize>(cpu: &OnCpu<'_, P, WORDS>, lock: &P::Word) {
-    while lock.swap(1, Acquire) != 0 {
-        cpu.interrupt_point();
-        P::spin_hint();
-    }
-}
-
-pub(super) fn unlock<W: Word>(lock: &W) {
-    lock.store(0, Release);
-}
-
-/// A xorshift64* generator: the same seed gives the same numbers on every host.
-pub(super) struct Random(u64);
-
-impl Random {
-    /// A generator that differs for each CPU and seed.
-    pub(super) fn new(seed: u64, cpu: CpuId) -> Self {
-        Self(seed ^ (u64::from(cpu.0) << 32) ^ 0x9e37_79b9_7f4a_7c15)
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) * bound) >> 32
-    }
-
-    pub(super) fn index(&mut self, bound: usize) -> usize {
-        self.below(bound as u64) as usize
-    }
+    let Some(LockedSpace { space, .. }) = space else { return };
+    // SAFETY: the spaces of a `Churn` stay in place as long as it exists, which outlives the call
+    // of `run_while`. At the end of this call, the CPU has left them.
+    unsafe { cpu.pin().switch(space) };
 }
 
 impl<P: Platform, const WORDS: usize> core::fmt::Debug for Churn<P, WORDS> {

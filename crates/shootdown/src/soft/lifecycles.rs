@@ -7,8 +7,8 @@ use std::boxed::Box;
 use std::sync::Mutex;
 use std::vec::Vec;
 
-use super::churn::{Random, StressReport, finish, lock, unlock};
-use super::{OnCpu, Platform, Soft, guard};
+use super::worker::{StressReport, Worker, unlock};
+use super::{Platform, Soft, guard};
 use crate::engine::Shootdown;
 use crate::extent::Extent;
 use crate::extent_set::ExtentSet;
@@ -72,33 +72,29 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
         seed: u64,
         steps: usize,
     ) -> StressReport {
-        let mut random = Random::new(seed, cpu);
-        let cpu = engine.enter(cpu);
-        cpu.pin().online();
-        let mut report = StressReport::default();
+        let mut worker = Worker::new(engine, cpu, seed);
         let mut current = None;
         for _ in 0..steps {
+            let Worker { cpu, random, report } = &mut worker;
             cpu.interrupt_point();
             let slot = &self.slots[random.index(self.slots.len())];
             match (random.below(16), current) {
                 (0..=3, used) => {
-                    stop_using(&cpu, used);
-                    current = self.start_using(engine, &cpu, slot, &mut report);
+                    stop_using(&mut worker, used);
+                    current = self.start_using(&mut worker, slot);
                 }
                 (4..=6, used) => {
-                    stop_using(&cpu, used);
+                    stop_using(&mut worker, used);
                     current = None;
                 }
                 (7, None) => cpu.pin().leave_space(),
-                (8..=9, _) => self.retire_unused(engine, &cpu, slot),
+                (8..=9, _) => self.retire_unused(&mut worker, slot),
                 (10, None) => {
                     cpu.pin().offline();
                     cpu.pin().online();
                 }
                 (11, _) => cpu.pin().reap().wait(),
-                (12..=13, Some(used)) => {
-                    replace_tables(engine, &cpu, used, &mut random, &mut report);
-                }
+                (12..=13, Some(used)) => replace_tables(&mut worker, used),
                 (_, Some(_)) => report.count(cpu.touch(0)),
                 (_, None) => {
                     cpu.speculate();
@@ -106,79 +102,72 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
                     P::spin_hint();
                 }
             }
-            self.free_reclaimed(engine, &mut report);
+            self.free_reclaimed(&mut worker);
         }
-        stop_using(&cpu, current);
-        cpu.pin().offline();
-        self.free_reclaimed(engine, &mut report);
-        report
+        stop_using(&mut worker, current);
+        self.end_worker(worker)
     }
 
     /// Retires the live spaces, as CPU `cpu`. Call this when all CPUs are done: then every space
     /// that was created has been freed.
     pub fn end(&self, engine: &Shootdown<Soft<P, WORDS>>, cpu: CpuId) -> StressReport {
-        let mut report = StressReport::default();
-        let cpu = engine.enter(cpu);
-        cpu.pin().online();
-        self.slots.iter().for_each(|slot| self.retire_unused(engine, &cpu, slot));
-        cpu.pin().offline();
-        self.free_reclaimed(engine, &mut report);
-        report
+        let mut worker = Worker::new(engine, cpu, 0);
+        self.slots.iter().for_each(|slot| self.retire_unused(&mut worker, slot));
+        self.end_worker(worker)
+    }
+
+    fn end_worker(&self, mut worker: Worker<'_, P, WORDS>) -> StressReport {
+        worker.cpu.pin().offline();
+        self.free_reclaimed(&mut worker);
+        worker.report
     }
 
     /// Begins to use the space of a slot. Creates the space if the slot is empty and a page table
     /// is left. Returns the slot, or `None` if there is no space to use.
     fn start_using<'s>(
         &'s self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: &OnCpu<'_, P, WORDS>,
+        worker: &mut Worker<'_, P, WORDS>,
         slot: &'s Slot<P, WORDS>,
-        report: &mut StressReport,
     ) -> Option<&'s Slot<P, WORDS>> {
-        let space = slot.locked(cpu, |live| {
+        let space = slot.locked(worker, |worker, live| {
             if live.is_none() {
                 let root = guard(&self.roots).pop()?;
-                let space = Box::new(engine.space(root));
-                engine.machine().map(&space, 0);
+                let space = Box::new(worker.cpu.engine.space(root));
+                worker.machine().map(&space, 0);
                 let space = NonNull::from(Box::leak(space));
                 *live = Some(LiveSpace { space, users: 0, quarantine: Quarantine::new(3) });
-                report.created += 1;
+                worker.report.created += 1;
             }
             let live = live.as_mut()?;
             live.users += 1;
             Some(live.space)
         })?;
         // SAFETY: no CPU retires the space before this CPU has decremented `users` in `stop_using`.
-        unsafe { cpu.pin().switch(space.as_ref()) };
+        unsafe { worker.cpu.pin().switch(space.as_ref()) };
         Some(slot)
     }
 
     /// Retires the space of a slot, unless a CPU uses it.
-    fn retire_unused(
-        &self,
-        engine: &Shootdown<Soft<P, WORDS>>,
-        cpu: &OnCpu<'_, P, WORDS>,
-        slot: &Slot<P, WORDS>,
-    ) {
-        let dead = slot.locked(cpu, |live| live.take_if(|live| live.users == 0));
+    fn retire_unused(&self, worker: &mut Worker<'_, P, WORDS>, slot: &Slot<P, WORDS>) {
+        let dead = slot.locked(worker, |_, live| live.take_if(|live| live.users == 0));
         let Some(LiveSpace { space, quarantine, .. }) = dead else { return };
         {
             // SAFETY: the space exists until it is retired, below.
             let space = unsafe { space.as_ref() };
-            engine.machine().unmap(space, 0);
-            engine.machine().free(space, 0);
+            worker.machine().unmap(space, 0);
+            worker.machine().free(space, 0);
             let deferred = quarantine.table_count() as u64;
             self.deferred[space.root().0 as usize].store(deferred, Relaxed);
         }
         // SAFETY: no CPU uses the space or finds it in the slot any more, so none switches to it.
         // Each CPU that used it has entered lazy and waited for its flushes before it decremented
         // `users`. The space stays on the heap until `free_reclaimed`.
-        unsafe { cpu.pin().retire(space) }.wait();
+        unsafe { worker.cpu.pin().retire(space) }.wait();
     }
 
     /// Frees the spaces that the engine has reclaimed.
-    fn free_reclaimed(&self, engine: &Shootdown<Soft<P, WORDS>>, report: &mut StressReport) {
-        let machine = engine.machine();
+    fn free_reclaimed(&self, worker: &mut Worker<'_, P, WORDS>) {
+        let machine = worker.machine();
         for space in machine.take_reclaimed() {
             // SAFETY: `start_using` has leaked the box, and the engine has reclaimed the space, so
             // nothing else points to it.
@@ -192,7 +181,7 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
                 // memory is not reused.
                 Box::leak(space);
             }
-            report.freed += 1;
+            worker.report.freed += 1;
             guard(&self.roots).push(root);
         }
     }
@@ -201,11 +190,11 @@ impl<P: Platform, const WORDS: usize> Lifecycles<P, WORDS> {
 impl<P: Platform, const WORDS: usize> Slot<P, WORDS> {
     fn locked<R>(
         &self,
-        cpu: &OnCpu<'_, P, WORDS>,
-        f: impl FnOnce(&mut Option<LiveSpace<P, WORDS>>) -> R,
+        worker: &mut Worker<'_, P, WORDS>,
+        f: impl FnOnce(&mut Worker<'_, P, WORDS>, &mut Option<LiveSpace<P, WORDS>>) -> R,
     ) -> R {
-        lock(cpu, &self.lock);
-        let result = f(&mut guard(&self.live));
+        worker.lock(&self.lock);
+        let result = f(worker, &mut guard(&self.live));
         unlock(&self.lock);
         result
     }
@@ -213,12 +202,12 @@ impl<P: Platform, const WORDS: usize> Slot<P, WORDS> {
 
 /// Enters lazy, and stops using the space of a slot.
 fn stop_using<P: Platform, const WORDS: usize>(
-    cpu: &OnCpu<'_, P, WORDS>,
+    worker: &mut Worker<'_, P, WORDS>,
     used: Option<&Slot<P, WORDS>>,
 ) {
     let Some(slot) = used else { return };
-    cpu.pin().enter_lazy();
-    slot.locked(cpu, |live| {
+    worker.cpu.pin().enter_lazy();
+    slot.locked(worker, |_, live| {
         if let Some(live) = live {
             live.users -= 1;
         }
@@ -228,44 +217,41 @@ fn stop_using<P: Platform, const WORDS: usize>(
 /// Replaces the page tables of a space that is in use, and frees the old ones when no CPU can walk
 /// them: after this flush, after a later one, or after an interrupt.
 fn replace_tables<P: Platform, const WORDS: usize>(
-    engine: &Shootdown<Soft<P, WORDS>>,
-    cpu: &OnCpu<'_, P, WORDS>,
+    worker: &mut Worker<'_, P, WORDS>,
     slot: &Slot<P, WORDS>,
-    random: &mut Random,
-    report: &mut StressReport,
 ) {
-    slot.locked(cpu, |live| {
+    slot.locked(worker, |worker, live| {
         let Some(live) = live else { return };
         // SAFETY: this CPU is a user of the space, so no CPU retires it.
         let space = unsafe { live.space.as_ref() };
-        let machine = engine.machine();
+        let machine = worker.machine();
         let mut extents = ExtentSet::new();
         // Some flushes unhook no tables, and may still clear earlier ones.
-        let unhooks = random.below(4) != 0;
+        let unhooks = worker.random.below(4) != 0;
         if unhooks {
             machine.unhook_tables(space);
             extents.add(Extent::page(0).freeing_tables());
         } else {
             extents.add(Extent::page(0));
         }
-        let pending = cpu.pin().flush_gathered(space, &extents);
+        let pending = worker.cpu.pin().flush_gathered(space, &extents);
         let horizon = pending.horizon();
-        finish(cpu, pending, random);
+        worker.wait(pending);
         while let Some((count, _)) = live.quarantine.take_cleared(horizon) {
-            report.cleared += 1;
+            worker.report.cleared += 1;
             (0..count).for_each(|_| machine.free_tables(space));
         }
         if !unhooks {
             return;
         }
         if !horizon.is_clear() {
-            report.deferred += 1;
+            worker.report.deferred += 1;
             if live.quarantine.defer(horizon, 1, std::vec![()]).is_ok() {
                 return;
             }
-            let pending = cpu.pin().flush_walkers(space);
+            let pending = worker.cpu.pin().flush_walkers(space);
             let horizon = pending.horizon();
-            finish(cpu, pending, random);
+            worker.wait(pending);
             while let Some((count, _)) = live.quarantine.take_cleared(horizon) {
                 (0..count).for_each(|_| machine.free_tables(space));
             }

@@ -22,6 +22,7 @@ mod churn;
 mod config;
 mod lifecycles;
 mod tlb;
+mod worker;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -49,10 +50,11 @@ use crate::tag::slots::TagSlot;
 use broadcasts::{Broadcasts, Invalidation};
 use tlb::{Table, Tlb};
 
-pub use churn::{Churn, StressReport};
+pub use churn::Churn;
 pub use config::{Config, Site};
 pub use lifecycles::Lifecycles;
 pub use tlb::Touch;
+pub use worker::StressReport;
 
 /// The threads and words that the machine is made of.
 pub trait Platform: Send + Sync + Sized + 'static {

@@ -51,7 +51,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         } else if emptied {
             Some(generation)
         } else {
-            // Broadcasts have reached this CPU. It has missed all other flushes that it has not
+            // Every broadcast has reached this CPU. It has missed every other flush that it has not
             // observed.
             let clean = space.clean_everywhere();
             Some(known.map_or(clean, |seen| seen.max(clean)))
