@@ -1,18 +1,20 @@
 //! *Retire*: the end of a space, while CPUs that are lazy on it still have it loaded.
 //!
 //! A kernel thread, or the idle loop, borrows the user space that was loaded before. A kernel must
-//! not free the space before the last borrower is gone. Most kernels count the borrowers, in one
-//! word per space: two locked operations on one cache line for each trip through idle, which limits
-//! a machine of 192 CPUs to a million context switches per second. There are two alternatives
-//! ([`Lifetime`]): to interrupt the borrowers when the space dies; or to let the last of them free
-//! it. The second was proposed for Linux in the same discussion and not built. It costs nothing
-//! until a space dies, and then neither an interrupt nor a wait:
+//! not free the space before the last borrower is gone. Most kernels count the borrowers in one
+//! word per space. That takes two locked operations on one cache line for each trip through idle,
+//! and limits a machine of 192 CPUs to a million context switches per second.
 //!
-//! Each CPU publishes the space whose tables it can walk, in a word of its own, its hazard pointer.
+//! There are two alternatives ([`Lifetime`]). One interrupts the borrowers when the space dies. The
+//! other one lets the last borrower free the space. The second was proposed for Linux in the same
+//! discussion as the first, and not built. It costs nothing until a space dies, and then neither an
+//! interrupt nor a wait. It works as follows:
+//!
+//! Each CPU publishes the space whose tables it can walk in its hazard pointer, which is one word.
 //! The CPU that retires a space reads these words, and marks those that name the space, one by one,
 //! by compare-and-swap. A CPU drops a space by swapping its hazard pointer, as it does at each
 //! switch. If it finds the mark, it drops a reference to the space. The CPU that drops the last
-//! reference frees the space. How the two fit together is in [`rules`](crate::rules).
+//! reference frees the space. How marks and drops fit together is in [`rules`](crate::rules).
 
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
@@ -89,7 +91,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// translations kept.
     ///
     /// All spaces that were retired before the call are reclaimed when the returned [`Reaping`] is
-    /// done, with two exceptions: a space that a CPU has [resumed](Self::resume), and a space
+    /// done. There are two exceptions: a space that a CPU has [resumed](Self::resume), and a space
     /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
     /// marks, so this interrupts no CPU.
     pub fn reap(&self) -> Reaping<'e, M> {

@@ -16,7 +16,7 @@ pub struct Config {
     pub tables: usize,
     /// Number of pages of 4 KiB that each table maps, from address 0 on.
     pub pages: usize,
-    /// Number of tags: at most 6 per CPU, or below 64 if tags are global or renamed; 0 for none.
+    /// Number of tags: at most 6 if they are per CPU, and below 64 if they are global or renamed.
     pub tags: usize,
     /// The way in which spaces get tags.
     pub tagging: Tagging,

@@ -249,9 +249,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// Unpin the space before you [retire](Self::retire) it, because its tables may be freed then.
     ///
-    /// Returns `None` if the machine's tags are not [global](crate::Tagging::Global), if it cannot
-    /// [broadcast](Machine::broadcaster) to all CPUs, if at most as many ASIDs as CPUs would be
-    /// left, or if this space is pinned 255 times already.
+    /// Returns `None` in these cases:
+    ///
+    /// - the machine's tags are not [global](crate::Tagging::Global);
+    /// - the machine cannot [broadcast](Machine::broadcaster) to all CPUs;
+    /// - at most as many ASIDs as CPUs would be left;
+    /// - this space is pinned 255 times already.
     pub fn pin_tag(&self, space: &Space<M>) -> Option<Tag> {
         let (machine, tags) = (self.machine(), self.engine.tags());
         self.engine.broadcaster_to_all()?;
@@ -276,8 +279,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             space.tag.store(word.0 + AsidWord::PIN, order(machine, Rule::AsidRelease));
             Some(word.tag())
         });
-        // Pairs with FlushFence: either a flush observes that the space is pinned, and broadcasts;
-        // or the device walks page tables at least as new as the flush.
+        // Pairs with FlushFence. Either a flush observes that the space is pinned, and broadcasts,
+        // or the device walks page tables at least as new as the flush. Without the fence, the
+        // flush may skip the broadcast while the device caches the old entry.
         fence(machine, Rule::NewAsidFence);
         pinned
     }

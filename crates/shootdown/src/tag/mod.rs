@@ -1,9 +1,11 @@
 //! Tags, by which the TLB distinguishes the translations of different spaces.
 //!
-//! There are three kinds of tagging ([`Tagging`]). For each kind, the engine decides under which
-//! tag to load a space ([`PinnedCpu::choose_tag`]), how to drop all translations of a space (where
-//! no instruction invalidates a tag, by [`PinnedCpu::rename_loaded`]), and what to do when tags run
-//! out.
+//! There are three kinds of tagging ([`Tagging`]). For each kind, this module decides:
+//!
+//! - under which tag to load a space ([`PinnedCpu::choose_tag`]);
+//! - how to drop all translations of a space, if no instruction invalidates a tag
+//!   ([`PinnedCpu::rename_loaded`]);
+//! - what to do when tags run out.
 
 pub(crate) mod asids;
 pub(crate) mod global;

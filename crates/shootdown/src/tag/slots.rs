@@ -1,10 +1,11 @@
 //! The slots of a CPU for the spaces that it ran last, with their tags and generations.
 //!
 //! A slot records under which tag the TLB may hold translations of a space, and up to which
-//! generation these are clean. Where tags are per CPU, as on x86, a slot *is* a tag: the kernel's
-//! root has tag 0, slot *i* is tag *i* + 1, and a space that takes over the slot takes over the
-//! tag. Where all CPUs share tags, the tag determines the slot. Slots are not shared: only the CPU
-//! itself reads and writes its slots.
+//! generation these are clean. Only the CPU itself reads and writes its slots.
+//!
+//! Where tags are per CPU, as on x86, a slot *is* a tag. The kernel's root has tag 0, slot *i* is
+//! tag *i* + 1, and a space that takes over the slot takes over the tag. Where all CPUs share tags,
+//! the tag determines the slot.
 
 use core::cell::Cell;
 

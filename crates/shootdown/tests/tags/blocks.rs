@@ -59,8 +59,8 @@ fn no_cpu_caches_both_sizes() {
     }
 }
 
-/// The test above can fail: if the extent does not free tables, if lazy CPUs are not notified, or
-/// if a CPU that comes back drops the tag only after it has loaded the root.
+/// The test above can fail. It fails if the extent does not free tables, or if lazy CPUs are not
+/// notified. It also fails if a CPU that comes back drops the tag after it has loaded the root.
 #[test]
 fn conflicts_are_detected_without_the_rules() {
     let extent = Extent::pages(0, 1, PageSize::SIZE_2M);
