@@ -58,9 +58,10 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         loop {
             let epoch = phase.registered_epoch();
             // Pairs with FlushFence: either the flush observes the bit, or the caller observes the
-            // flush's generation. Pairs with TrimFence: either the CPU that trims the cpumask
-            // observes the bit in the old set, or this CPU observes the phase that the other one
-            // has stored.
+            // flush's generation. Without the fence, the flush may skip this CPU, which then uses a
+            // translation that the flush covered. Pairs with TrimFence: either the CPU that trims
+            // the cpumask observes the bit in the old set, or this CPU observes the phase that the
+            // other one has stored. Without the fence, this CPU may be in neither set.
             self.set(epoch).insert_then_fence(machine, cpu, Rule::RegisterFence);
             phase = self.phase(machine);
             if phase.registered_epoch() == epoch || machine.breaks(Rule::RecheckPhase) {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_or_distant_pages_are_the_whole_space() {
+    fn too_many_or_distant_pages_are_whole() {
         let mut far = ExtentSet::new();
         for number in [0, 5000, 10_000, 15_000, 20_000] {
             far.add(page(number));

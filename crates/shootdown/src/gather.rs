@@ -101,7 +101,7 @@ impl<B: Default> Gather<B> {
     /// Sends one flush of all extents, or none if there is no extent.
     ///
     /// Call this before dropping the locks that keep other CPUs from mapping pages in these
-    /// extents, because they assume that the extents are flushed.
+    /// extents. A CPU that maps a page there assumes that the extents are flushed.
     pub fn send<'e, M: Machine>(self, pin: &PinnedCpu<'e, M>, space: &Space<M>) -> Sent<'e, M, B> {
         let Self { extents, pages, tables, table_count } = self;
         let pending = pin.flush_gathered(space, &extents);

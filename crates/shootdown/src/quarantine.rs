@@ -3,18 +3,19 @@
 //! A lazy CPU touches no user page. But it may speculatively walk the tables of the space that it
 //! has loaded, through the upper levels that it caches. So an unhooked table must not be freed
 //! before such a CPU has dropped the cached path to it. Linux interrupts lazy CPUs whenever tables
-//! are freed. Here, the tables wait in quarantine instead. The CPU drops the path when it comes
-//! back to the space, or when it loads another root; neither needs an interrupt. It publishes the
-//! generation that it has caught up with when it next goes lazy. The flushes of the space probe the
-//! CPU anyway, and load that generation then.
+//! are freed. Here, the tables wait in quarantine instead, and no interrupt is needed. The CPU
+//! drops the path when it comes back to the space, and cannot use it after it has loaded another
+//! root. When the CPU next goes lazy, it publishes the generation that it has caught up with. The
+//! flushes of the space probe the CPU anyway, and load that generation then.
 
 use core::fmt;
 
 use crate::ids::SpaceId;
 
-/// The flush up to which no CPU can walk a space's unhooked page tables, as found by a later flush.
+/// Result of a flush about unhooked page tables: the last flush of the space whose tables no CPU
+/// can walk any more.
 ///
-/// The horizon is valid once that later flush is done.
+/// A horizon is valid once its flush is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Horizon {
     /// Id of the flushed space; 0 if the engine has not made this horizon.

@@ -98,7 +98,7 @@ fn priority_schedules_use_no_freed_memory() {
 }
 
 #[test]
-fn random_schedules_are_right_with_any_tagging() {
+fn random_schedules_pass_with_any_tagging() {
     for config in OTHER_TAGS {
         let scheduler = RandomScheduler::new_from_seed(1, 100);
         shuttle::Runner::new(scheduler, shuttle_config()).run(move || churn(config));

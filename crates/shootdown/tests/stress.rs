@@ -75,7 +75,7 @@ fn no_cpu_uses_a_freed_page() {
 }
 
 #[test]
-fn no_cpu_uses_a_freed_page_with_any_tagging() {
+fn no_freed_page_is_used_with_any_tagging() {
     let mut total = StressReport::default();
     for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
         let (report, walks) = churn(config, STEPS.div_ceil(8), number as u64);

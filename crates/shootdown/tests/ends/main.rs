@@ -288,7 +288,7 @@ fn tables_wait_for_lazy_cpus_without_interrupts() {
 
 /// Linux once freed tables under a CPU that was going offline, and still lazy.
 #[test]
-fn tables_do_not_wait_for_left_or_offline_cpus() {
+fn tables_do_not_wait_for_departed_cpus() {
     type Leave = fn(&System<Handoff>);
     let ways: [Leave; 2] =
         [|system| system.cpu(1).pin().leave_space(), |system| system.cpu(1).pin().offline()];
