@@ -451,7 +451,7 @@ fn pinning_needs_its_rules() {
 }
 
 #[test]
-fn each_broken_rule_fails_its_program() {
+fn each_rule_broken_fails_its_program() {
     let survivors = Mutex::new(Vec::new());
     in_parallel(Rule::ALL.to_vec(), |rule| {
         // `cargo xtask mutants` counts the lines that begin with "survived" and "killed".

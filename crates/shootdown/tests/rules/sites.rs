@@ -136,8 +136,8 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
 const ARGUED: [Rule; 1] = [Rule::AsidRelease];
 
 #[test]
-fn each_broken_site_fails_a_program() {
-    // The test `each_broken_rule_fails_its_program` covers rules with one site.
+fn each_site_broken_fails_a_program() {
+    // The test `each_rule_broken_fails_its_program` covers rules with one site.
     let has_several = |site: &&Site| reached().iter().filter(|s| s.rule == site.rule).count() > 1;
     let sites: Vec<Site> = reached().iter().filter(has_several).copied().collect();
     let survivors = Mutex::new(Vec::new());
