@@ -243,7 +243,7 @@ where
     }
 
     fn finish(&mut self) -> B {
-        self.pending.finish();
+        self.pending.wait();
         let machine = &self.pending.engine.machine;
         let Batch { spaces, count, pages } = &mut *self.batch;
         for batched in spaces[..mem::take(count)].iter_mut().filter_map(Option::take) {

@@ -169,7 +169,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     pub(crate) fn release_hazard(&self, hazard: Hazard) {
         let Some(space) = hazard.pointer() else { return };
         if hazard.is_orphaned() || drop_ref(self.machine(), space) {
-            self.counters().spaces_reclaimed.add_alone(1);
+            self.counters().spaces_reclaimed.add_unshared(1);
             self.machine().reclaim(space);
         }
     }
@@ -250,7 +250,7 @@ impl<M: Machine> Retiring<'_, M> {
 
 impl<M: Machine> Drop for Retiring<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.drop_initial_refs();
     }
 }
@@ -304,7 +304,7 @@ impl<M: Machine> Reaping<'_, M> {
 
 impl<M: Machine> Drop for Reaping<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.collect();
     }
 }

@@ -100,7 +100,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 if !machine.breaks(Rule::FlushOnRollover) {
                     machine.invalidate_all();
                 }
-                self.counters().flushes_full.add_alone(1);
+                self.counters().flushes_full.add_unshared(1);
                 vacate(self.tags());
             }
             self.cpu.active_tag.store(chosen.unpinned().0, Relaxed);
@@ -149,7 +149,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if asid != 0 && (self.renew_reserved(old) || old.is_pinned() || tags.allocate(asid)) {
             return Some(asid);
         }
-        self.counters().tags_taken.add_alone(1);
+        self.counters().tags_taken.add_unshared(1);
         if let Some(asid) = tags.allocate_next(machine) {
             return Some(asid);
         }
@@ -190,7 +190,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// Relaxed: called under the lock (`TagLockAcquire`).
     fn roll_over(&self) {
         let (machine, tags) = (self.machine(), self.engine.tags());
-        self.counters().rollovers.add_alone(1);
+        self.counters().rollovers.add_unshared(1);
         let epoch = tags.epoch.load(Relaxed) + 1;
         tags.epoch.store(epoch, Relaxed);
         for (allocated, pinned) in tags.allocated().iter().zip(tags.pins()) {

@@ -53,7 +53,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if let Some(slot) = find(self.tags(), space.id()) {
             return Choice { slot, generation: Some(slot.generation()) };
         }
-        self.counters().tags_taken.add_alone(1);
+        self.counters().tags_taken.add_unshared(1);
         Choice { slot: self.take_over_slot(space), generation: None }
     }
 

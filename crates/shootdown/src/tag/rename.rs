@@ -39,10 +39,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
         let taken = self.local().renamed_tags.get();
         self.local().renamed_tags.set(taken + 1);
-        counters.tags_taken.add_alone(1);
+        counters.tags_taken.add_unshared(1);
         if taken != 0 && taken.is_multiple_of(count) {
-            counters.rollovers.add_alone(1);
-            counters.flushes_full.add_alone(1);
+            counters.rollovers.add_unshared(1);
+            counters.flushes_full.add_unshared(1);
             vacate(self.tags());
             if !machine.breaks(Rule::FlushOnWrap) {
                 // Not under the tag that is still loaded: the CPU would refill the TLB under it,
