@@ -146,7 +146,7 @@ mod batches {
         let mut batch: Batch<&Space<_>, Vec<usize>> = Batch::new();
         for page in 0..pages {
             let in_batch = batch.space(engine.machine(), &&space).unwrap();
-            assert!(engine.machine().take(&space, page));
+            assert!(engine.machine().try_unmap(&space, page));
             let extent = Extent::page((page as u64) << 12);
             in_batch.unmapped(&sender.pin(), extent, StaleWrites::Possible).wait();
         }
