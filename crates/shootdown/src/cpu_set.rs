@@ -72,8 +72,20 @@ const fn top_bit(word: usize) -> u64 {
 
 /// Indices of the words that a top word names, in ascending order for up to 4096 CPUs.
 #[inline]
-fn named_words<B: CpuBits>(top: u64) -> impl Iterator<Item = usize> {
-    bits(top).flat_map(|first| (first..B::WORDS).step_by(64))
+fn named_words<B: CpuBits>(mut top: u64) -> impl Iterator<Item = usize> {
+    let mut next = B::WORDS;
+    core::iter::from_fn(move || {
+        // The next word of the same bit, beyond 4096 CPUs.
+        let word = if B::WORDS > 64 && next < B::WORDS {
+            next
+        } else {
+            let bit = (top != 0).then(|| top.trailing_zeros() as usize)?;
+            top &= top - 1;
+            bit
+        };
+        next = word + 64;
+        Some(word)
+    })
 }
 
 /// Indices of the bits that are set, in ascending order.
@@ -101,7 +113,10 @@ pub struct CpuSet<B: CpuBits> {
 }
 
 impl<B: CpuBits> CpuSet<B> {
-    const ONE_WORD: bool = B::WORDS == 1;
+    /// Whether one word holds all CPUs.
+    pub(crate) const ONE_WORD: bool = B::WORDS == 1;
+    /// Whether several words share a bit of the top word.
+    const SHARES_BITS: bool = B::WORDS > 64;
 
     /// The empty set.
     #[must_use]
@@ -217,9 +232,12 @@ impl<B: CpuBits> CpuSet<B> {
         if Self::ONE_WORD {
             self.top |= members;
         } else if members != 0 {
-            self.name(word);
+            if Self::SHARES_BITS {
+                self.name(word);
+            }
             let all = self.word(word) | members;
             B::words_mut(&mut self.words)[word] = MaybeUninit::new(all);
+            self.top |= top_bit(word);
         }
     }
 
@@ -233,7 +251,8 @@ impl<B: CpuBits> CpuSet<B> {
         }
         debug_assert!(self.top & top_bit(word) != 0, "a word without members is not initialised");
         B::words_mut(&mut self.words)[word] = MaybeUninit::new(members);
-        if members == 0 && Self::words_of_bit(word).all(|word| self.word(word) == 0) {
+        let is_last = || Self::words_of_bit(word).all(|word| self.word(word) == 0);
+        if members == 0 && (!Self::SHARES_BITS || is_last()) {
             self.top &= !top_bit(word);
         }
     }
@@ -244,7 +263,7 @@ impl<B: CpuBits> CpuSet<B> {
     /// After the call, the word has these members.
     #[inline]
     pub(crate) fn lend_word(&mut self, word: usize, members: u64, f: impl FnOnce(&Self)) {
-        if B::WORDS > 64 {
+        if Self::SHARES_BITS {
             let mut lent = Self::new();
             lent.insert_word(word, members);
             return f(&lent);
@@ -269,13 +288,9 @@ impl<B: CpuBits> CpuSet<B> {
         }
     }
 
-    /// Indices of the words that share a bit of the top word with `word`: up to 4096 CPUs, only
-    /// `word` itself.
-    #[inline]
+    /// Indices of the words that share a bit of the top word with `word`.
     fn words_of_bit(word: usize) -> impl Iterator<Item = usize> {
-        let shares = B::WORDS > 64;
-        let first = if shares { word % 64 } else { word };
-        (first..B::WORDS).step_by(64).take(if shares { usize::MAX } else { 1 })
+        (word % 64..B::WORDS).step_by(64)
     }
 }
 
@@ -373,17 +388,20 @@ impl<M: Memory, B: CpuBits> SharedCpuSet<M, B> {
         }
     }
 
-    /// Returns `true` if there is no member but `cpu`.
+    /// Returns `true` if there is no member but `cpu`. May return `false` although there is none,
+    /// where CPUs of another word were members once, or beyond 4096 CPUs.
     #[inline]
     pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
-        let (own_word, bit) = place(cpu);
-        if !Self::HAS_TOP {
-            return self.members(machine, 0) & !bit == 0;
+        let (word, bit) = place(cpu);
+        match B::WORDS {
+            1 => self.members(machine, 0) & !bit == 0,
+            2..=64 => {
+                // Relaxed: as in `word_indices`.
+                let other_words = self.top.load(Relaxed) & !top_bit(word);
+                other_words == 0 && self.members(machine, word) & !bit == 0
+            }
+            _ => false,
         }
-        self.word_indices().all(|word| {
-            let members = self.members(machine, word);
-            members == 0 || word == own_word && members & !bit == 0
-        })
     }
 
     /// Adds the members to `into`.

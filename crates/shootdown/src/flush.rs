@@ -116,6 +116,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let cleared = self.flush_among_others(space, extent, generation, walkers, pending);
             return (generation, cleared);
         }
+        (generation, self.flush_alone(space, extent, generation))
+    }
+
+    /// Completes the flush of one extent that no other CPU must be notified of. Returns the
+    /// generation up to which no CPU can walk unhooked tables any more.
+    #[inline]
+    fn flush_alone(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
         // Not logged, because no other CPU has used the space lately and could catch up with it. A
         // CPU that comes nevertheless finds no log entry, and discards its tag.
         self.counters().flushes_local.add_unshared(1);
@@ -123,7 +130,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         if self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - 1, generation);
         }
-        (generation, generation)
+        generation
     }
 
     /// The rest of the flush of one extent, if other CPUs may be present. Returns the generation up
@@ -137,6 +144,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         walkers: WalkerPolicy,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
+        let concerns_others = self.concerns_others(space, pending);
+        // With one word, the caller has looked at all CPUs.
+        if !CpuSet::<M::CpuBits>::ONE_WORD && !concerns_others {
+            return self.flush_alone(space, extent, generation);
+        }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
         let cleared = self.notify_others(space, &flush, pending);
         self.flush_here(space, extent, generation);
@@ -151,7 +163,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
         let flush =
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
-        let is_alone = space.cpumask.has_only(self.machine(), self.id) && !self.has_devices(space);
+        let is_alone = !self.concerns_others(space, pending);
         let mut cleared = generation;
         if is_alone {
             self.counters().flushes_local.add_unshared(1);

@@ -40,7 +40,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     }
 
     /// Answers in rounds until no CPU has rung during the last one, or [`ROUNDS_MAX`] is reached.
-    #[inline]
+    #[inline(always)]
     fn answer(&self, round: Round) {
         self.answer_once(round);
         if let Some(next) = self.cpu.bell.leave(self.machine()) {
@@ -90,7 +90,7 @@ impl<M: Machine> PinnedCpu<'_, M> {
     }
 
     /// Catches up, and publishes that the round is over. The bell stays attended.
-    #[inline]
+    #[inline(always)]
     fn answer_once(&self, round: Round) {
         self.counters().answers.add_unshared(1);
         self.catch_up_with_kernel();

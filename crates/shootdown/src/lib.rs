@@ -181,6 +181,7 @@
     clippy::must_use_candidate,
     clippy::missing_panics_doc,
     clippy::cast_possible_truncation,
+    clippy::inline_always,
     reason = "types are named after their module; methods of `PinnedCpu` are called for their \
               effect; indices are small"
 )]

@@ -65,16 +65,25 @@ pub(crate) struct Rings {
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Notifies the CPUs of the mask that must be notified, with the cheaper method, and adds them
-    /// to `pending`. Returns the generation up to which no CPU can walk unhooked tables any more.
+    /// Adds all other CPUs of the mask to `pending`, which waits for no CPU yet. Returns `true` if
+    /// there are any, or if a device uses the space.
+    #[inline]
+    pub(crate) fn concerns_others(&self, space: &Space<M>, pending: &mut Pending<'e, M>) -> bool {
+        space.cpumask.read_into(self.machine(), &mut pending.waiting);
+        pending.waiting.remove(self.id);
+        !pending.waiting.is_empty() || self.has_devices(space)
+    }
+
+    /// Notifies those CPUs in `pending` that must be notified, with the cheaper method, and removes
+    /// all others from it. Returns the generation up to which no CPU can walk unhooked tables any
+    /// more.
+    #[inline(always)]
     pub(crate) fn notify_others(
         &self,
         space: &Space<M>,
         flush: &Flush<'_>,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        space.cpumask.read_into(self.machine(), &mut pending.waiting);
-        pending.waiting.remove(self.id);
         self.log_all(space, flush);
         let scan = self.scan(space, flush, &mut pending.waiting);
         let Flush { extents, generation, .. } = *flush;
@@ -110,7 +119,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Reads the presence of each CPU in `cpus`, and removes the CPUs that the flush skips.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn scan(
         &self,
         space: &Space<M>,
@@ -133,11 +142,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             for cpu in cpus_of_word(word, members) {
                 let presence = machine.state(cpu).presence_word(machine);
                 if presence.uses(machine, space.id()) {
+                    scan.present += 1;
                     continue;
                 }
                 let is_notified = flush.walkers != WalkerPolicy::Ignore
                     && self.check_walker(space, cpu, presence, flush.walkers, &mut scan);
                 if is_notified {
+                    scan.present += 1;
                     continue;
                 }
                 present &= !(1 << (cpu.index() % 64));
@@ -147,7 +158,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                     scan.elsewhere += 1;
                 }
             }
-            scan.present += u64::from(present.count_ones());
             cpus.set_word(word, present);
         }
         scan
@@ -221,6 +231,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
 
     /// Rings the CPUs that `pending` waits for, and records in the notification policy how many
     /// rings took an interrupt. Returns the number of these CPUs that are offline.
+    #[inline(always)]
     pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
         let rings = self.ring_all(pending);
         if self.machine().broadcaster().is_some() {
@@ -234,6 +245,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// The interrupts of each word of the set are sent after its 64 bells were rung. So no second
     /// set is necessary.
+    #[inline(always)]
     pub(crate) fn ring_all(&self, pending: &mut Pending<'e, M>) -> Rings {
         let machine = self.machine();
         let mut rings = Rings::default();
@@ -243,7 +255,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             for cpu in cpus_of_word(word, awaited) {
                 let bit = 1 << (cpu.index() % 64);
                 match machine.state(cpu).bell.ring(machine) {
-                    Rung::First => quiet |= bit,
+                    Rung::First => {
+                        rings.interrupts += 1;
+                        quiet |= bit;
+                    }
                     Rung::Coalesced => rings.coalesced += 1,
                     Rung::Disconnected => {
                         rings.disconnected += 1;
@@ -252,7 +267,6 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 }
             }
             if quiet != 0 {
-                rings.interrupts += u64::from(quiet.count_ones());
                 let waiting = &mut pending.waiting;
                 waiting.lend_word(word, quiet, |cpus| machine.ring(cpus));
             }

@@ -59,7 +59,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         // Until the new root is loaded, the CPU walks the old space's tables, as its hazard pointer
         // publishes.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
-        if let Some(slot) = self.known_slot(space)
+        let known = self.known_slot(space);
+        if let Some(slot) = known
             && slot.is_registered_in(space.cpumask.phase(machine))
         {
             // Pairs with FlushFence: a flush that is newer than this generation finds the CPU in
@@ -73,7 +74,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             }
         }
         // SAFETY: the caller promises the same.
-        unsafe { self.switch_slow(space, before) };
+        unsafe { self.switch_slow(space, known, before) };
     }
 
     /// Loads a space if one of these may be necessary: to register in its cpumask, to catch up with
@@ -83,13 +84,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     ///
     /// As [`switch`](Self::switch).
     #[inline(never)]
-    unsafe fn switch_slow(&self, space: &Space<M>, before: Presence) {
+    unsafe fn switch_slow(&self, space: &Space<M>, known: Option<&'e TagSlot>, before: Presence) {
         let machine = self.machine();
         let phase = space.cpumask.register(machine, self.id);
         // As in `switch_to`.
         let generation = space.log.generation(machine);
         self.flush_kernel_tag();
-        let choice = self.choose_tag(space, generation);
+        let choice = self.choose_tag(space, known, generation);
         choice.slot.set_phase(phase);
         let (slot, flushed) = (choice.slot, &self.counters().switches_flushed);
         match choice.generation {

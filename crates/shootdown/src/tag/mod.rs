@@ -39,20 +39,24 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Chooses the tag for `space`, which is at `generation`.
-    pub(crate) fn choose_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
-        match self.machine().tagging() {
-            Tagging::PerCpu => self.choose_own_tag(space),
-            Tagging::Global => self.choose_global_tag(space, generation),
-            Tagging::Renamed => self.choose_renamed_tag(space, generation),
+    /// Chooses the tag for `space`, which is at `generation` and has this
+    /// [known slot](Self::known_slot).
+    pub(crate) fn choose_tag(
+        &self,
+        space: &Space<M>,
+        known: Option<&'e TagSlot>,
+        generation: u64,
+    ) -> Choice<'e> {
+        match (self.machine().tagging(), known) {
+            (Tagging::Global, _) => self.choose_global_tag(space, generation),
+            (_, Some(slot)) => Choice { slot, generation: Some(slot.generation()) },
+            (Tagging::PerCpu, None) => self.choose_own_tag(space),
+            (Tagging::Renamed, None) => self.choose_renamed_tag(space, generation),
         }
     }
 
-    /// Chooses the tag that `space` has on this CPU, or the least recently used one.
+    /// Gives a space without a tag the least recently used one of this CPU.
     fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
-        if let Some(slot) = find(self.tags(), space.id()) {
-            return Choice { slot, generation: Some(slot.generation()) };
-        }
         self.counters().tags_taken.add_unshared(1);
         Choice { slot: self.take_over_slot(space), generation: None }
     }

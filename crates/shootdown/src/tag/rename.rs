@@ -8,7 +8,7 @@
 //! `arc-asid-range`.)
 
 use super::Choice;
-use super::slots::{TagSlot, find, vacate};
+use super::slots::{TagSlot, vacate};
 use crate::ids::Tag;
 use crate::machine::{Entries, Machine};
 use crate::pinned_cpu::PinnedCpu;
@@ -16,12 +16,8 @@ use crate::rules::Rule;
 use crate::space::Space;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Chooses the tag that `space` has on this CPU, or the next one, under which nothing is
-    /// cached.
+    /// Gives a space without a tag the next one, under which nothing is cached.
     pub(crate) fn choose_renamed_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
-        if let Some(slot) = find(self.tags(), space.id()) {
-            return Choice { slot, generation: Some(slot.generation()) };
-        }
         let slot = self.take_over_slot(space);
         let tag = self.rename(space, slot);
         // A machine without tags uses the kernel's tag, under which translations of any space may
