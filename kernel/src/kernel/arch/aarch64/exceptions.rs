@@ -14,7 +14,7 @@ const PLACES: [&str; 4] = ["kernel on SP_EL0", "kernel", "user", "user in AArch3
 
 /// From `vectors.s`, on a stack that is good, once.
 #[unsafe(no_mangle)]
-extern "C" fn tell_unexpected(vector: usize, stack: usize) -> ! {
+extern "C" fn report_unexpected(vector: usize, stack: usize) -> ! {
     end::if_begun();
     let (kind, place) = (KINDS[vector % 4], PLACES[vector / 4 % 4]);
     let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
@@ -27,7 +27,7 @@ extern "C" fn tell_unexpected(vector: usize, stack: usize) -> ! {
 
 /// From `vectors.s`, when that has gone wrong, too.
 #[unsafe(no_mangle)]
-extern "C" fn end_at_once() -> ! {
+extern "C" fn end_immediately() -> ! {
     end::if_begun();
     b"\nend failed, while that was said\n".iter().copied().for_each(console::write);
     end::exit(Status::Failed)

@@ -79,7 +79,7 @@ unsafe impl Architecture for Aarch64 {
     type Saved = [usize; 12];
 
     const NAME: &'static str = "aarch64";
-    const STARTS_AGAIN: bool = true;
+    const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
         tables {
@@ -149,7 +149,7 @@ unsafe impl Architecture for Aarch64 {
     /// A permission that was found missing may be remembered: the TLB has the entry. So it is
     /// dropped, here alone, as [`shootdown_vm::Aarch64`] asks for. It is dropped under every ASID,
     /// so that it need not be known which is loaded.
-    fn forget_refused(address: u64) {
+    fn fix_spurious_fault(address: u64) {
         /// The address's bits 55 to 12.
         const PAGE: u64 = (1 << 44) - 1;
         let page = address >> 12 & PAGE;

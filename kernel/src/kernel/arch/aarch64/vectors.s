@@ -82,27 +82,27 @@ unexpected:
     mov     x1, sp
     mrs     x2, tpidr_el1
     add     x2, x2, #1
-    adrp    x3, who_ends
-    add     x3, x3, :lo12:who_ends
+    adrp    x3, ending_cpu
+    add     x3, x3, :lo12:ending_cpu
 1:  ldaxr   x4, [x3]
     cbnz    x4, 2f
     stxr    w5, x2, [x3]
     cbnz    w5, 1b
     adrp    x4, last_stack_end
     add     sp, x4, :lo12:last_stack_end
-    b       tell_unexpected
+    b       report_unexpected
 2:  clrex
     cmp     x4, x2
     b.ne    3f
     adrp    x4, last_stack_end
     add     sp, x4, :lo12:last_stack_end
-    b       end_at_once
+    b       end_immediately
 3:  wfe
     b       3b
 
 .section .bss.last, "aw", %nobits
 .balign 16
-who_ends:
+ending_cpu:
     .skip   16
     .skip   16384
 last_stack_end:

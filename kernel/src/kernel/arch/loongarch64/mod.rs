@@ -84,7 +84,7 @@ unsafe impl Architecture for LoongArch64 {
 
     const NAME: &'static str = "loongarch64";
     /// There is firmware for that on machines, and none on QEMU's.
-    const STARTS_AGAIN: bool = false;
+    const CAN_RESTART_CPUS: bool = false;
 
     implement_by! {
         boot {
@@ -147,7 +147,7 @@ unsafe impl Architecture for LoongArch64 {
     }
 
     /// Refills load what is there, valid or not, and it stays.
-    fn forget_refused(address: u64) {
+    fn fix_spurious_fault(address: u64) {
         Self::processor().forget(address);
     }
 

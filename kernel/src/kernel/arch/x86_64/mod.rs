@@ -74,7 +74,7 @@ unsafe impl Architecture for X86_64 {
     type Saved = [usize; 9];
 
     const NAME: &'static str = "x86_64";
-    const STARTS_AGAIN: bool = true;
+    const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
         smp {
