@@ -15,7 +15,7 @@
 //!   invalidates one page only loses a translation that was not to go.
 //! - A translation may be cached of a page that nobody has touched, as if by speculation.
 //! - A pair stays though one of its pages, or both, is not valid: a page that was *not* mapped is
-//!   remembered. The handler of page faults calls `LoongArch64::forget` for the page before the
+//!   remembered. The handler of page faults calls `LoongArch64::drop_pair` for the page before the
 //!   access is tried again; elsewhere nothing is flushed when a page is first mapped.
 //! - A pair has but one G. Linux takes it to be that of both pages, and so gives G to the kernel's
 //!   pages that are not mapped, too (`set_pte`); QEMU looks at the even page's alone.

@@ -36,12 +36,12 @@ impl LoongArch64 {
         Self { tag_count: (1 << asid_bits(read_asid())) - 1 }
     }
 
-    /// Has this CPU forget what it remembers of a page under the loaded tag, be it that there was
+    /// Has this CPU drop_pair what it remembers of a page under the loaded tag, be it that there was
     /// none: for the handler of page faults, before the access is tried again.
     ///
     /// By the ASID that is loaded, so that it is the right one whoever loaded it.
     #[inline]
-    pub fn forget(&self, address: u64) {
+    pub fn drop_pair(&self, address: u64) {
         let asid = asid_operand(asid_of(read_asid()));
         invtlb::<{ Invalidate::AsidAndAddress as u32 }>(asid, address);
     }
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn forget_names_the_loaded_asid() {
         load(9, Entries::Keep);
-        let steps = steps_of(|| LoongArch64::detect().forget(0x1000));
+        let steps = steps_of(|| LoongArch64::detect().drop_pair(0x1000));
         assert_eq!(steps, [Invtlb(PAGE, 9, 0x1000)]);
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "stacks and roots are promises that no type can prove")]
 
+use core::mem::offset_of;
 use core::ops::Range;
 
 use shootdown::Root;
@@ -98,6 +99,9 @@ impl User {
         Self { task: task as usize, address, count, stride, value, pc, machine: [0; 4] }
     }
 }
+
+// Where the assembly of AArch64 and LoongArch64 finds the fields.
+const _: () = assert!(offset_of!(User, pc) == 40 && offset_of!(User, machine) == 48);
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,11 @@
 //! It calls the kernel only by [`upcalls`].
 
 mod contract;
+#[cfg(not(target_arch = "loongarch64"))]
+mod page_tables;
 mod payload;
+#[cfg(not(target_arch = "x86_64"))]
+mod ticks;
 mod upcalls;
 
 #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
-// Exceptions, from the kernel and from user mode.
+// Exception vectors for the kernel and for user mode.
 //
-// The kernel runs on SP_EL1, whether that is a thread's stack or a CPU's first; SP_EL0 is unused.
+// The kernel runs on SP_EL1, both on a thread's stack and on a CPU's first. SP_EL0 is unused.
 
 .section .text.vectors, "ax"
 
@@ -12,7 +12,7 @@
 
 .macro vector_from_user kind
 .balign 0x80
-    // User code has x0 to x5 alone.
+    // User code uses only x0 to x5.
     mov     x6, #\kind
     b       leave_user
 .endm
@@ -42,7 +42,7 @@ vectors:
     vector_to_unexpected 14
     vector_to_unexpected 15
 
-// Calls Rust, on the stack of whoever was interrupted; saves what a call may change.
+// Calls Rust on the interrupted stack, and saves the registers that a call may change.
 interrupt_in_kernel:
     sub     sp, sp, #192
     stp     x0, x1, [sp]
@@ -75,9 +75,10 @@ interrupt_in_kernel:
     add     sp, sp, #192
     eret
 
-// What nobody expects ends the run. The stack may be what is wrong, so it is told on another: of the
-// first CPU that comes here. A second waits for the end; and the first, if it comes again while it
-// tells, says no more.
+// An unexpected exception ends the run. The stack may be the cause, so the first CPU that comes
+// here
+// reports the exception on another stack. Other CPUs wait for the end. If the first CPU comes here
+// again during its report, it ends the run without another report.
 unexpected:
     mov     x1, sp
     mrs     x2, tpidr_el1
