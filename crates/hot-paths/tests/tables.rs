@@ -1,4 +1,4 @@
-//! The tables of `README.md` and `docs/cost.md` are made from the costs that are on record.
+//! Tests that the tables of `README.md` and `docs/cost.md` show the costs on record.
 //!
 //! `UPDATE_TABLES=1 cargo test -p shootdown-hot-paths --test tables` writes them.
 
@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::path::Path as FilePath;
 use std::{env, fs};
 
-use shootdown_hot_paths::{Limits, Path, Plain};
+use shootdown_hot_paths::{Limits, Path, Plain, title};
 
 const BEGIN: &str = "<!-- costs: written by the test `tables` of crates/hot-paths -->\n";
 const END: &str = "<!-- end of costs -->\n";
 
-/// Instructions of Linux 6.12 on the same path, with the processor's half: see `docs/cost.md`.
+/// Instructions of Linux 6.12 on the same path, including the processor's part: see `docs/cost.md`.
 fn linux(name: &str) -> &'static str {
     match name {
         "enter_lazy" => "7",
@@ -19,8 +19,8 @@ fn linux(name: &str) -> &'static str {
         "switch_current_tag" => "83 (no tags)",
         "flush_alone" => "176",
         "flush_gathered_alone" => "260",
-        "flush_lazy_skipped" => "381 (two CPUs looked at)",
-        "answer" => "190",
+        "flush_lazy_skipped" => "381 (examines two CPUs)",
+        "handle_flush_ipi" => "190",
         _ => "–",
     }
 }
@@ -32,8 +32,7 @@ fn table() -> String {
     let paths = Path::<Plain, 1>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
     for Path { name, limits: Limits { measured: [one, eight, all], target }, .. } in paths {
         let stack = name == Path::<Plain, 1>::FLUSH_AND_WAIT.name;
-        let title =
-            if stack { "stack of one flush, bytes".to_owned() } else { name.replace('_', " ") };
+        let title = if stack { "stack of one flush, bytes".to_owned() } else { title(name) };
         let target = target.map_or("–".to_owned(), |target| match target {
             [same, eight, all] if same == eight && same == all => same.to_string(),
             [one, eight, all] => format!("{one} / {eight} / {all}"),
@@ -44,10 +43,10 @@ fn table() -> String {
     table
 }
 
-/// Compares the table in a file with the costs on record, or writes it.
+/// Compares the table in `file` with the costs on record, or writes it.
 fn check(file: &str) {
     let path = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
-    let text = fs::read_to_string(&path).expect("the file is there");
+    let text = fs::read_to_string(&path).expect("the file exists");
     let (before, rest) = text.split_once(BEGIN).expect("the file marks where the table begins");
     let (shown, after) = rest.split_once(END).expect("the file marks where the table ends");
     let table = table();
