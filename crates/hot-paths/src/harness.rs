@@ -36,8 +36,7 @@ impl<P: Processor, const W: usize> Harness<P, W> {
 }
 
 // SAFETY: there is one thread and one TLB. CPUs other than the first have no TLB of their own, so
-// no
-// interrupt is needed. The creator of the system keeps the root for ever.
+// no interrupt is needed. The creator of the system keeps the root for ever.
 unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     type Processor = P;
     type CpuBits = [u64; W];

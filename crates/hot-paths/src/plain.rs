@@ -2,7 +2,6 @@
 //!
 //! The remaining cost is the engine's: the cost of an operation without the root loads,
 //! invalidations and interrupts that every design needs.
-//! interrupts that no design can do without.
 
 #![expect(unsafe_code, reason = "implements `Processor`")]
 

@@ -136,8 +136,8 @@ impl ThisKernel {
 }
 
 // SAFETY: each CPU has an element of its own, at its number. The architecture's `send` makes
-// earlier
-// stores visible to the CPU that takes the interrupt, and the handler there handles the flush.
+// earlier stores visible to the CPU that takes the interrupt, and the handler there handles the
+// flush.
 unsafe impl Kernel for ThisKernel {
     type Processor = Processor;
     type CpuBits = [u64; 1];

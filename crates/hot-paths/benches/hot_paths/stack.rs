@@ -43,8 +43,7 @@ fn depth<T>(run: fn(&mut T), argument: &mut T) -> u64 {
     let top = stack.as_mut_ptr_range().end;
     let mut call = Call { run, argument };
     // SAFETY: the call returns, and runs on a stack of its own that is large enough and aligned.
-    // `r12`
-    // holds this stack's pointer, and the call preserves it.
+    // `r12` holds this stack's pointer, and the call preserves it.
     unsafe {
         asm!(
             "xchg rsp, r12", "call {enter}", "mov rsp, r12",

@@ -107,8 +107,7 @@ pub(crate) mod tests {
     }
 
     /// `ID_AA64ISAR0_EL1`, TLB, bits 59:56: 0b0001 is outer shareable operations, 0b0010 also
-    /// ranges.
-    /// `TCR_EL1`, DS, bit 59.
+    /// ranges. `TCR_EL1`, DS, bit 59.
     #[test]
     fn ranges_need_isar0_without_ds() {
         let has_ranges = |tlb: u64, ds: u64| {

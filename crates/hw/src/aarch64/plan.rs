@@ -69,9 +69,8 @@ impl Plan {
         };
         let operations = if method == Method::Range { range_operations(granules) } else { count };
         // A hint is only correct if no larger leaf can be cached for the addresses, because with
-        // the
-        // hint the processor may leave a larger leaf cached. If tables are freed, entries of upper
-        // levels must be dropped, and a hint would restrict the operation to leaves.
+        // the hint the processor may leave a larger leaf cached. If tables are freed, entries of
+        // upper levels must be dropped, and a hint would restrict the operation to leaves.
         let is_exact = features.has_level_hints
             && leaf_shift >= granule.leaf_shift(largest)
             && !extent.frees_tables();

@@ -94,8 +94,7 @@ pub fn order_before_x2apic_write() {
 #[inline]
 pub(crate) fn fence() {
     // SAFETY: the contents of memory do not change. The word is in a guard page only if the stack
-    // is
-    // used up.
+    // is used up.
     unsafe { asm!("lock or dword ptr [rsp - 4], 0", options(nostack)) };
 }
 
@@ -115,8 +114,7 @@ fn masked<R>(f: impl FnOnce() -> R) -> R {
     let were_masked = interrupts_masked();
     if !were_masked {
         // SAFETY: interrupts are unmasked below. The compiler moves no memory access across,
-        // because
-        // the instruction may access memory as far as it knows.
+        // because the instruction may access memory as far as it knows.
         unsafe { asm!("cli", options(nostack)) };
     }
     let result = f();

@@ -25,8 +25,8 @@ impl TableBuilder {
     ///
     /// # Safety
     ///
-    /// The kernel must map `root` and `free`. No CPU may walk these tables while they are built, and
-    /// nothing else may use `free`.
+    /// The kernel must map `root` and `free`. No CPU may walk these tables while they are built,
+    /// and nothing else may use `free`.
     pub(super) unsafe fn new(root: u64, table_bits: u64, free: Range<u64>) -> Self {
         Self { root, table_bits, free }
     }

@@ -76,8 +76,8 @@ fn is_other() -> bool {
     Arch::cpu() != 0
 }
 
-/// Returns `true` if the injected fault makes this CPU keep entries that it should discard when a tag
-/// is reused.
+/// Returns `true` if the injected fault makes this CPU keep entries that it should discard when a
+/// tag is reused.
 fn keeps_tag() -> bool {
     is_other() && (is_injected(Fault::OthersKeepAll) || is_injected(Fault::TagIsReused))
 }
@@ -137,9 +137,8 @@ unsafe impl<P: Processor> Memory for Faulty<P> {
 }
 
 // SAFETY: with no fault injected, the methods are those of the processor. With a fault, the
-// contract
-// is broken on purpose. The kernel then runs only scenarios. Their spaces and page tables stay
-// allocated, and the kernel does not rely on what user mode reads.
+// contract is broken on purpose. The kernel then runs only scenarios. Their spaces and page tables
+// stay allocated, and the kernel does not rely on what user mode reads.
 unsafe impl<P: Processor> Processor for Faulty<P> {
     type TagSlots = P::TagSlots;
     type TagWords = P::TagWords;

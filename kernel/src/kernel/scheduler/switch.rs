@@ -53,8 +53,7 @@ pub(super) fn leave_cpu(to_be: State, reason: WaitReason) {
     // The code that runs next unlocks the queues.
     mem::forget(guard);
     // SAFETY: `switch_stack` or `new_stack` made `to` under the lock that this CPU holds. The
-    // thread
-    // of `to` is in no queue any more, and threads do not move in memory under the lock.
+    // thread of `to` is in no queue any more, and threads do not move in memory under the lock.
     unsafe { Arch::switch_stack(from, to) };
     // SAFETY: the CPU that switched back to this thread has locked the queues.
     unsafe { QUEUES.force_unlock() };

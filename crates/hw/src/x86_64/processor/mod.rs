@@ -247,8 +247,7 @@ unsafe impl Processor for X86_64 {
 }
 
 // SAFETY: `INVLPGB` drops the named entries on all CPUs, and `TLBSYNC` waits until they have done
-// so
-// (AMD's manual, volume 3).
+// so (AMD's manual, volume 3).
 unsafe impl Broadcaster for X86_64 {
     #[inline]
     fn capabilities(&self) -> Broadcast {

@@ -107,8 +107,7 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, number: u32) {
     }
     // The write below is to a system register, not to memory, so no other barrier orders it after
     // earlier stores. Without this barrier, a target could take the interrupt, find nothing to do
-    // and
-    // return before those stores are visible to it.
+    // and return before those stores are visible to it.
     run!("dsb ishst");
     for (cluster, targets) in (0..).zip(clusters).filter(|(_, targets)| *targets != 0) {
         // SAFETY: the handler knows the number. ICC_SGI1R_EL1 has the INTID, Aff1 and target list.

@@ -91,8 +91,7 @@ pub(super) fn set_up(memory: Range<u64>, limit: u64) {
 /// Drops the mappings of the boot tables on this CPU.
 pub(super) fn leave_boot_tables() {
     // SAFETY: the kernel runs in TTBR1. The entries of TTBR0 are global and were cached under ASID
-    // 0,
-    // so everything is invalidated.
+    // 0, so everything is invalidated.
     unsafe { write!("ttbr0_el1", kernel_root().0) };
     run!("isb");
     run!("tlbi vmalle1");

@@ -105,8 +105,7 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
         Interrupt::Timer => unreachable!("a timer interrupts only its own CPU"),
     };
     // An IOCSR write is not a memory access. Without this barrier, the interrupt could arrive
-    // before
-    // earlier stores are visible to its handler.
+    // before earlier stores are visible to its handler.
     complete_accesses();
     for cpu in cpus {
         send_one(cpu, number);

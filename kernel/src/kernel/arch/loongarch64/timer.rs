@@ -42,7 +42,6 @@ pub(super) fn stop() {
 }
 
 /// The frequency of a crystal times a fraction (manual, "CPUCFG", words 4 and 5).
-/// A crystal's frequency, times a fraction (manual, "CPUCFG", words 4 and 5).
 fn frequency_hz() -> u64 {
     let (crystal_hz, fraction) = (configuration(4), configuration(5));
     crystal_hz * (fraction & 0xffff) / (fraction >> 16).max(1)

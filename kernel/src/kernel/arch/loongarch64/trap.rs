@@ -34,8 +34,7 @@ pub(super) mod cause {
 /// Sets the addresses of the exception handlers on this CPU.
 pub(super) fn set_up() {
     // SAFETY: the handlers follow the registers' contracts and are aligned to 4096 bytes. Refills
-    // are
-    // handled in direct address mode, so that address is physical.
+    // are handled in direct address mode, so that address is physical.
     unsafe {
         csr::write::<{ csr::EENTRY }>(trap_entry as *const () as u64);
         csr::write::<{ csr::TLBRENTRY }>(windows::physical(refill_entry as *const ()));

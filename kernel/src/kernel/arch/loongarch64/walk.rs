@@ -46,9 +46,8 @@ pub(super) fn allows(address: u64, access: Access) -> bool {
         }
         let marked = Tables::leaf_at(Leaf { marks: leaf.marks | marks, ..leaf }, level);
         // If another CPU has changed the entry, the loop looks again, because the new entry may
-        // allow
-        // less. A removed entry must not be marked: the CPU that removed it has already read its
-        // marks.
+        // allow less. A removed entry must not be marked: the CPU that removed it has already read
+        // its marks.
         if marked == current || entry.compare_exchange(current, marked, AcqRel, Acquire).is_ok() {
             return true;
         }

@@ -69,8 +69,8 @@ pub(super) fn features() -> Features {
 ///
 /// # Safety
 ///
-/// Call this once on each CPU after its reset, with interrupts masked, in the upper half.
-/// `number` must be below [`CPUS_MAX`] and unique. The first CPU must have written the vectors.
+/// Call this once on each CPU after its reset, with interrupts masked, in the upper half. `number`
+/// must be below [`CPUS_MAX`] and unique. The first CPU must have written the vectors.
 pub(super) unsafe fn install(number: u32) {
     let this = per_cpu(number);
     // SAFETY: only this CPU uses the element. The task state that the descriptor describes stays

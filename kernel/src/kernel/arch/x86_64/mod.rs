@@ -131,8 +131,7 @@ unsafe impl Architecture for X86_64 {
 
     fn processor() -> Self::Processor {
         // SAFETY: `cpu::install` has enabled the features on every CPU, and `paging` maps the
-        // kernel
-        // by global pages only.
+        // kernel by global pages only.
         unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) }
     }
 
