@@ -85,6 +85,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn traps_stale_writes() -> bool;
         fn tolerates_mixed_sizes() -> bool;
         fn broadcaster() -> Option<&Self::Broadcaster>;
+        fn spin_hint();
     }
 
     #[inline]
@@ -97,11 +98,6 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
     fn load_kernel(&self) {
         // SAFETY: the kernel promises that its root stays valid.
         unsafe { self.processor.load_kernel(self.kernel.root()) }
-    }
-
-    #[inline]
-    fn spin_hint(&self) {
-        self.processor.spin_hint();
     }
 
     #[inline]

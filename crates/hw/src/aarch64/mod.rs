@@ -56,4 +56,4 @@ mod instruction;
 mod processor;
 
 pub use features::Features;
-pub use settings::{Aarch64, Issue};
+pub use settings::Aarch64;

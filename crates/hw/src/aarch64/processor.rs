@@ -29,7 +29,7 @@ use shootdown::{
 use crate::aarch64::instruction;
 use crate::aarch64::operation::{Domain, Operation, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
-use crate::aarch64::settings::{Aarch64, Issue};
+use crate::aarch64::settings::Aarch64;
 
 const TAG_SHIFT: u32 = 48;
 
@@ -44,7 +44,7 @@ impl Aarch64 {
     /// Converts ticks of the counter to nanoseconds. Returns 0 if the frequency is unknown.
     fn ns_of(&self, ticks: u64) -> u64 {
         // The product saturates after 10 s at 1 GHz.
-        ticks.saturating_mul(1_000_000_000).checked_div(self.features().counter_hz).unwrap_or(0)
+        ticks.saturating_mul(1_000_000_000).checked_div(self.features.counter_hz).unwrap_or(0)
     }
 
     /// Invalidates an extent on this CPU, and waits.
@@ -61,7 +61,7 @@ impl Aarch64 {
     fn issue_broadcast(&self, scope: Scope, extent: Extent) {
         for operation in self.operations(scope, extent) {
             instruction::tlbi(operation, Domain::InnerShareable);
-            if self.issue() == Issue::Twice {
+            if self.is_repeating {
                 instruction::complete_shared();
                 instruction::tlbi(operation, Domain::InnerShareable);
             }
@@ -120,14 +120,14 @@ unsafe impl Processor for Aarch64 {
 
     #[inline]
     fn tag_count(&self) -> usize {
-        (1 << self.features().tag_bits) - 1
+        (1 << self.features.tag_bits) - 1
     }
 
     /// Linux names up to 511 pages one by one, in local and broadcast flushes: see
     /// [`OPERATIONS_MAX`]. With ranges, its limit is the number of pages that one operation covers.
     #[inline]
     fn flush_ceiling(&self) -> usize {
-        if self.features().has_ranges { RANGE_PAGES_MAX } else { OPERATIONS_MAX }
+        if self.features.has_ranges { RANGE_PAGES_MAX } else { OPERATIONS_MAX }
     }
 
     /// Entries to discard are dropped before the root is loaded, because nothing is cached under a
@@ -185,7 +185,7 @@ unsafe impl Processor for Aarch64 {
     /// faults.
     #[inline]
     fn traps_stale_writes(&self) -> bool {
-        self.features().marks_writes
+        self.features.marks_writes
     }
 
     #[inline]
@@ -208,7 +208,7 @@ unsafe impl Broadcaster for Aarch64 {
     fn capabilities(&self) -> Broadcast {
         // The costs are counted in operations. An extent with the largest number of pages needs as
         // many operations as are counted for it; so does an extent of two pages.
-        let pages_per_operation = if self.features().has_ranges {
+        let pages_per_operation = if self.features.has_ranges {
             Extent::MAX_PAGES.div_ceil(OPERATIONS_OF_RANGE)
         } else {
             1
@@ -218,7 +218,7 @@ unsafe impl Broadcaster for Aarch64 {
 
     #[inline]
     fn costs(&self) -> NotifyCosts {
-        self.costs()
+        self.costs
     }
 
     /// Reaches all CPUs, whatever `cpus` contains.

@@ -9,19 +9,11 @@ use crate::aarch64::plan::Plan;
 /// An `AArch64` processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aarch64 {
-    features: Features,
+    pub(super) features: Features,
     largest_leaf: PageSize,
-    costs: NotifyCosts,
-    issue: Issue,
-}
-
-/// The number of times that a broadcast operation is issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Issue {
-    /// Once, as the architecture requires.
-    Once,
-    /// Twice, the second time when the first is complete: see [`Aarch64::repeating`].
-    Twice,
+    pub(super) costs: NotifyCosts,
+    /// `true` if each broadcast must be issued twice: see [`Self::repeating`].
+    pub(super) is_repeating: bool,
 }
 
 /// Estimates for one socket, from the lab's machines `ampere-emag-32` and `arm64-2s`, which have
@@ -47,13 +39,7 @@ impl Aarch64 {
     #[must_use]
     pub const fn new(features: Features) -> Self {
         let largest_leaf = features.granule.largest_leaf();
-        Self { features, largest_leaf, costs: COSTS, issue: Issue::Once }
-    }
-
-    /// The features.
-    #[must_use]
-    pub const fn features(&self) -> &Features {
-        &self.features
+        Self { features, largest_leaf, costs: COSTS, is_repeating: false }
     }
 
     /// Declares that no page table of the kernel or of users has a leaf larger than `largest_leaf`.
@@ -76,7 +62,7 @@ impl Aarch64 {
     /// broadcast is issued, completed, and issued again.
     #[must_use]
     pub const fn repeating(self) -> Self {
-        Self { issue: Issue::Twice, ..self }
+        Self { is_repeating: true, ..self }
     }
 
     /// The operations that drop an extent, in order; at least one.
@@ -87,18 +73,6 @@ impl Aarch64 {
             Scope::AllTags => Operation::All,
         });
         plan.into_iter().flatten().chain(everything)
-    }
-
-    /// The number of times that each broadcast is issued.
-    #[must_use]
-    pub const fn issue(&self) -> Issue {
-        self.issue
-    }
-
-    /// The costs of notification.
-    #[must_use]
-    pub const fn costs(&self) -> NotifyCosts {
-        self.costs
     }
 }
 

@@ -63,7 +63,7 @@ pub fn detect() -> Features {
 /// - No other code may change these two bits. If a CPU lost CR4 in a sleep state, call this again.
 pub unsafe fn enable(features: Features) {
     let mut cr4 = read_cr4() | PGE;
-    if features.has_pcid() {
+    if features.has_pcid {
         cr4 |= PCIDE;
     }
     // SAFETY: the caller's promise. The change of PGE drops all entries, so no entry stays that was

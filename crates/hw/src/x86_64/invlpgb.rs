@@ -35,48 +35,24 @@ pub struct Operands {
     pub edx: u32,
 }
 
-/// The operands that drop all entries under a tag except global pages.
+/// The instructions that drop an extent of a space under its tag, except global pages. One
+/// instruction can name `pages_per_operation` pages.
+///
+/// Entries of upper levels stay cached, unless the extent is [whole](Extent::is_whole) or [frees
+/// tables](Extent::frees_tables).
 ///
 /// # Panics
 ///
 /// With debug assertions, if the tag is not a PCID.
 #[must_use]
-pub const fn tag(tag: Tag) -> Operands {
-    Operands { rax: VALID_ASID | VALID_PCID, ecx: 0, edx: edx(tag) }
+pub const fn in_space(tag: Tag, extent: Extent, pages_per_operation: u32) -> Instructions {
+    Instructions::new(extent, pages_per_operation, VALID_PCID, edx(tag))
 }
 
-/// The operands that drop all entries, under every tag, global pages included.
+/// The instructions that drop an extent under every tag, global pages included.
 #[must_use]
-pub const fn everything() -> Operands {
-    Operands { rax: VALID_ASID | INCLUDE_GLOBAL, ecx: 0, edx: 0 }
-}
-
-/// The instructions that drop a space's pages under its tag, if one instruction can name
-/// `pages_per_operation` pages.
-///
-/// Entries of upper levels stay cached, unless the extent [frees tables](Extent::frees_tables).
-///
-/// # Panics
-///
-/// With debug assertions, if the extent is [whole](Extent::is_whole) and so names no pages, or if
-/// the tag is not a PCID.
-#[must_use]
-pub const fn pages(tag: Tag, extent: Extent, pages_per_operation: u32) -> Pages {
-    Pages::new(extent, pages_per_operation, VALID_PCID | upper_levels(extent), edx(tag))
-}
-
-/// The instructions that drop kernel pages under every tag, whether they are global or not.
-///
-/// # Panics
-///
-/// With debug assertions, if the extent is [whole](Extent::is_whole).
-#[must_use]
-pub const fn kernel_pages(extent: Extent, pages_per_operation: u32) -> Pages {
-    Pages::new(extent, pages_per_operation, INCLUDE_GLOBAL | upper_levels(extent), 0)
-}
-
-const fn upper_levels(extent: Extent) -> u64 {
-    if extent.frees_tables() { 0 } else { FINAL_ONLY }
+pub const fn everywhere(extent: Extent, pages_per_operation: u32) -> Instructions {
+    Instructions::new(extent, pages_per_operation, INCLUDE_GLOBAL, 0)
 }
 
 const fn edx(tag: Tag) -> u32 {
@@ -86,7 +62,7 @@ const fn edx(tag: Tag) -> u32 {
 
 /// An iterator over the instructions that drop an extent, in order.
 #[derive(Clone, Debug)]
-pub struct Pages {
+pub struct Instructions {
     address: u64,
     /// Number of pages that are left, of the stride's size.
     left: u64,
@@ -97,9 +73,20 @@ pub struct Pages {
     edx: u32,
 }
 
-impl Pages {
+impl Instructions {
     const fn new(extent: Extent, pages_per_operation: u32, compared: u64, edx: u32) -> Self {
-        debug_assert!(!extent.is_whole(), "a whole extent names no pages");
+        if extent.is_whole() {
+            // Without an address, one instruction drops everything that is compared.
+            let compared = compared | VALID_ASID;
+            return Self {
+                address: 0,
+                left: 1,
+                stride_shift: SHIFT_4K,
+                pages_max: 1,
+                compared,
+                edx,
+            };
+        }
         let size_shift = extent.page_size().shift();
         let count = extent.page_count() as u64;
         let (stride_shift, left, pages_max) = if size_shift < SHIFT_2M {
@@ -111,12 +98,13 @@ impl Pages {
             // Larger pages are named one by one, by any address in the page.
             (size_shift, count, 1)
         };
-        let compared = compared | VALID_ASID | VALID_ADDRESS;
+        let levels = if extent.frees_tables() { 0 } else { FINAL_ONLY };
+        let compared = compared | VALID_ASID | VALID_ADDRESS | levels;
         Self { address: extent.start(), left, stride_shift, pages_max, compared, edx }
     }
 }
 
-impl Iterator for Pages {
+impl Iterator for Instructions {
     type Item = Operands;
 
     fn next(&mut self) -> Option<Operands> {
@@ -147,8 +135,11 @@ mod tests {
     /// translation only; EDX bits 15:0 ASID, 27:16 PCID.
     #[test]
     fn operands_without_address_match_manual() {
-        assert_eq!(tag(Tag(0xabc)), Operands { rax: 0b00_0110, ecx: 0, edx: 0x0abc_0000 });
-        assert_eq!(everything(), Operands { rax: 0b00_1100, ecx: 0, edx: 0 });
+        let whole = Extent::whole();
+        let tag = Operands { rax: 0b00_0110, ecx: 0, edx: 0x0abc_0000 };
+        assert!(in_space(Tag(0xabc), whole, UPTO).eq([tag]));
+        let everything = Operands { rax: 0b00_1100, ecx: 0, edx: 0 };
+        assert!(everywhere(whole, UPTO).eq([everything]));
     }
 
     /// APM 3, INVLPGB: RAX bits 63:12 are the address; ECX bits 15:0 the number of pages minus 1,
@@ -156,24 +147,24 @@ mod tests {
     #[test]
     fn small_pages_are_counted_from_address() {
         let extent = Extent::pages(0x7fff_1234_5000, 3, PageSize::SIZE_4K);
-        let one = |operands: Pages| operands.collect::<Vec<_>>();
+        let one = |operands: Instructions| operands.collect::<Vec<_>>();
         assert_eq!(
-            one(pages(Tag(1), extent, UPTO)),
+            one(in_space(Tag(1), extent, UPTO)),
             [Operands { rax: 0x7fff_1234_5017, ecx: 2, edx: 1 << 16 }],
         );
         // Without bit 4, upper levels are also dropped.
         assert_eq!(
-            one(pages(Tag(1), extent.freeing_tables(), UPTO)),
+            one(in_space(Tag(1), extent.freeing_tables(), UPTO)),
             [Operands { rax: 0x7fff_1234_5007, ecx: 2, edx: 1 << 16 }],
         );
         // Kernel pages are dropped under any tag, global or not.
         let extent = Extent::page(0xffff_8000_0000_1000);
         assert_eq!(
-            one(kernel_pages(extent, UPTO)),
+            one(everywhere(extent, UPTO)),
             [Operands { rax: 0xffff_8000_0000_101d, ecx: 0, edx: 0 }],
         );
         assert_eq!(
-            one(kernel_pages(extent.freeing_tables(), UPTO)),
+            one(everywhere(extent.freeing_tables(), UPTO)),
             [Operands { rax: 0xffff_8000_0000_100d, ecx: 0, edx: 0 }],
         );
     }
@@ -182,7 +173,7 @@ mod tests {
     #[test]
     fn long_extent_needs_several_instructions() {
         let steps = |extent, upto| {
-            pages(Tag(0), extent, upto)
+            in_space(Tag(0), extent, upto)
                 .map(|Operands { rax, ecx, .. }| (rax & !0xfff, ecx))
                 .collect::<Vec<_>>()
         };
@@ -206,7 +197,7 @@ mod tests {
             for (count, upto) in [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (4095, 8), (4095, 65536)]
             {
                 let extent = Extent::pages(0x40_0000_0000, count, size);
-                let named: Vec<u64> = pages(Tag(9), extent, upto)
+                let named: Vec<u64> = in_space(Tag(9), extent, upto)
                     .flat_map(|Operands { rax, ecx, .. }| {
                         let stride = if ecx >> 31 == 1 { 1 << 21 } else { 1 << 12 };
                         assert!(ecx & 0xffff < upto);
@@ -222,6 +213,6 @@ mod tests {
     #[test]
     fn extent_at_top_does_not_wrap() {
         let extent = Extent::pages(u64::MAX << 12, 2, PageSize::SIZE_4K);
-        assert_eq!(pages(Tag(0), extent, 1).count(), 1);
+        assert_eq!(in_space(Tag(0), extent, 1).count(), 1);
     }
 }

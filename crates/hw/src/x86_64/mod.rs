@@ -7,8 +7,8 @@
 //! |---|---|---|---|
 //! | none | none: each load discards | `INVLPG`, MOV to CR3, CR4.PGE | interrupt |
 //! | PCID | per CPU, six as in Linux | `INVLPG`, MOV to CR3, CR4.PGE | interrupt |
-//! | PCID, `INVPCID` | per CPU, six as in Linux | `INVLPG`, MOV to CR3, `INVPCID` for everything | interrupt |
-//! | PCID, `INVLPGB` | global, 4095 | `INVLPG`, MOV to CR3, CR4.PGE or `INVPCID` | broadcast or interrupt |
+//! | PCID, `INVPCID` | per CPU, six as in Linux | `INVLPG`, MOV to CR3, `INVPCID` | interrupt |
+//! | PCID, `INVLPGB` | global, 4095 | `INVLPG`, MOV to CR3, `INVPCID` | broadcast or interrupt |
 //!
 //! [`detect`] executes CPUID. Then each CPU is [enabled](enable) once. Encodings are functions that
 //! are tested on any host ([`cr3`], [`invlpgb`]). The instructions are compiled for x86-64 alone.

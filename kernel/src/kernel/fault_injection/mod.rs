@@ -25,7 +25,7 @@ use crate::kernel::console::println;
 use crate::kernel::end::end;
 use crate::kernel::load::Load;
 use fault::Fault;
-use scenarios::{SCENARIOS, Scenario, Verdict, Visibility};
+use scenarios::{SCENARIOS, Scenario, Verdict, Visibility, on_this_machine};
 use user::Command;
 
 /// Number of times that each scenario is run with each fault, because one run may succeed by
@@ -59,7 +59,7 @@ pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
         };
         run(Fault::None, Visibility::Detected);
         for &(fault, visibilities) in scenario.faults {
-            run(fault, visibilities.on_this_machine());
+            run(fault, on_this_machine(visibilities));
         }
     }
     storms::run(memory, cpus, load.rounds);

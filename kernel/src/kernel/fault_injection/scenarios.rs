@@ -37,26 +37,16 @@ pub(crate) enum Visibility {
     Absent(&'static str),
 }
 
-/// The visibility of a fault on each machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Visibilities {
-    /// QEMU, without PCIDs.
-    x86_64: Visibility,
-    /// Bochs, with PCIDs.
-    x86_64_pcid: Visibility,
-    aarch64: Visibility,
-    loongarch64: Visibility,
-}
+/// The visibility of a fault on each machine: x86-64 without PCIDs (QEMU), x86-64 with PCIDs (Bochs),
+/// AArch64, LoongArch64.
+type Visibilities = [Visibility; 4];
 
-impl Visibilities {
-    /// The visibility of the fault on the machine that runs this code.
-    pub(crate) fn on_this_machine(&self) -> Visibility {
-        match Arch::NAME {
-            "x86_64" if has_tags() => self.x86_64_pcid,
-            "x86_64" => self.x86_64,
-            "aarch64" => self.aarch64,
-            _ => self.loongarch64,
-        }
+/// Returns the visibility of a fault on the machine that runs this code.
+pub(crate) fn on_this_machine(visibilities: Visibilities) -> Visibility {
+    match Arch::NAME {
+        "x86_64" => visibilities[usize::from(has_tags())],
+        "aarch64" => visibilities[2],
+        _ => visibilities[3],
     }
 }
 
@@ -84,35 +74,27 @@ const fn quiet(name: &'static str, run: Run, faults: Faults) -> Scenario {
     Scenario { name, run, is_quiet: true, faults }
 }
 
-const EVERYWHERE: Visibilities = Visibilities {
-    x86_64: Detected,
-    x86_64_pcid: Detected,
-    aarch64: Detected,
-    loongarch64: Detected,
-};
+const EVERYWHERE: Visibilities = [Detected; 4];
 
-/// Faults of tags. QEMU has no PCIDs, and drops everything when Arm's ASID changes. Bochs has
-/// PCIDs, and keeps nothing under them.
-const TAGGED: Visibilities = Visibilities {
-    x86_64: Absent("there are no PCIDs"),
-    x86_64_pcid: Masked("a load of CR3 drops all but global pages"),
-    aarch64: Masked("all is dropped when the ASID changes"),
-    loongarch64: Detected,
-};
+/// Faults of tags. QEMU has no PCIDs, and drops everything when Arm's ASID changes. Bochs has PCIDs,
+/// and keeps nothing under them.
+const TAGGED: Visibilities = [
+    Absent("there are no PCIDs"),
+    Masked("a load of CR3 drops all but global pages"),
+    Masked("all is dropped when the ASID changes"),
+    Detected,
+];
 
-const OF_TAG: Visibilities = Visibilities {
-    x86_64: Absent("there are no PCIDs"),
-    x86_64_pcid: Absent("INVLPG names no tag: it is the loaded one"),
-    aarch64: Masked("an invalidation by any ASID drops all"),
-    loongarch64: Detected,
-};
+const OF_TAG: Visibilities = [
+    Absent("there are no PCIDs"),
+    Absent("INVLPG names no tag: it is the loaded one"),
+    Masked("an invalidation by any ASID drops all"),
+    Detected,
+];
 
-const OF_UPPER_LEVEL: Visibilities = Visibilities {
-    x86_64: Masked("upper levels are not cached"),
-    x86_64_pcid: Masked("upper levels are not cached"),
-    aarch64: Masked("upper levels are not cached"),
-    loongarch64: Masked("the refill handler walks from the root"),
-};
+const NOT_CACHED: Visibility = Masked("upper levels are not cached");
+const OF_UPPER_LEVEL: Visibilities =
+    [NOT_CACHED, NOT_CACHED, NOT_CACHED, Masked("the refill handler walks from the root")];
 
 const ALL_KEPT: Faults = &[(OthersKeepAll, EVERYWHERE)];
 
@@ -123,22 +105,45 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, EVERYWHERE), (OtherTag, OF_TAG)],
     ),
     active("writes-what-is-protected", writes_what_is_protected, ALL_KEPT),
-    active("reads-what-is-unmapped", reads_what_is_unmapped, ALL_KEPT),
-    active("writes-what-is-unmapped", writes_what_is_unmapped, ALL_KEPT),
+    active(
+        "reads-what-is-unmapped",
+        |memory| unmap_during(memory, Command::KeepReading(PAGE), Access::Read),
+        ALL_KEPT,
+    ),
+    active(
+        "writes-what-is-unmapped",
+        |memory| unmap_during(memory, Command::KeepWriting(PAGE), Access::Write),
+        ALL_KEPT,
+    ),
     quiet(
         "comes-back-from-idle",
-        comes_back_from_idle,
+        |memory| replace_while_away(memory, Command::Idle),
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, EVERYWHERE)],
     ),
-    quiet("comes-back-to-the-space", comes_back_to_the_space, &[(OthersKeepAll, TAGGED)]),
-    quiet("comes-back-after-leaving", comes_back_after_leaving, &[(OthersKeepAll, TAGGED)]),
+    quiet(
+        "comes-back-to-the-space",
+        |memory| {
+            let other = Scene::new(memory);
+            replace_while_away(memory, Command::Run(other.space))
+        },
+        &[(OthersKeepAll, TAGGED)],
+    ),
+    quiet(
+        "comes-back-after-leaving",
+        |memory| replace_while_away(memory, Command::Leave),
+        &[(OthersKeepAll, TAGGED)],
+    ),
     active("is-given-the-tag-of-another", is_given_the_tag_of_another, &[(TagIsReused, TAGGED)]),
     active(
         "walks-a-table-that-is-freed",
-        walks_a_table_that_is_freed,
+        |memory| read_below_freed_table(memory, SIBLING),
         &[(OthersKeepAll, OF_UPPER_LEVEL)],
     ),
-    active("reads-below-a-table-that-is-freed", reads_below_a_table_that_is_freed, ALL_KEPT),
+    active(
+        "reads-below-a-table-that-is-freed",
+        |memory| read_below_freed_table(memory, PAGE),
+        ALL_KEPT,
+    ),
 ];
 
 /// A page that each space maps, and another page in the same table. The two are not in one pair,
@@ -253,41 +258,19 @@ fn writes_what_is_protected(memory: &mut BootMemory) -> Verdict {
     refused(user::end(), Access::Write)
 }
 
-fn reads_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
+/// Unmaps the page while the other CPU repeats `accesses`.
+fn unmap_during(memory: &mut BootMemory, accesses: Command, access: Access) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Command::KeepReading(PAGE));
+    begin(accesses);
     scene.unmap(memory);
     scene.flush(changed_page());
-    refused(user::end(), Access::Read)
+    refused(user::end(), access)
 }
 
-fn writes_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
+/// Replaces the page after the other CPU has executed `away`. Then the other CPU returns to the space.
+fn replace_while_away(memory: &mut BootMemory, away: Command) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Command::KeepWriting(PAGE));
-    scene.unmap(memory);
-    scene.flush(changed_page());
-    refused(user::end(), Access::Write)
-}
-
-fn comes_back_from_idle(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    execute(Command::Idle);
-    scene.replace(memory);
-    execute(Command::Run(scene.space));
-    new_or_old(execute(Command::Read(PAGE)))
-}
-
-fn comes_back_to_the_space(memory: &mut BootMemory) -> Verdict {
-    let (other, scene) = (Scene::new(memory), Scene::in_use(memory));
-    execute(Command::Run(other.space));
-    scene.replace(memory);
-    execute(Command::Run(scene.space));
-    new_or_old(execute(Command::Read(PAGE)))
-}
-
-fn comes_back_after_leaving(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    execute(Command::Leave);
+    execute(away);
     scene.replace(memory);
     execute(Command::Run(scene.space));
     new_or_old(execute(Command::Read(PAGE)))
@@ -319,9 +302,10 @@ fn is_given_the_tag_of_another(memory: &mut BootMemory) -> Verdict {
     verdict
 }
 
-/// Unlinks and frees the table of the page. Fills it as a new owner could: with entries that map
-/// the new page.
-fn free_table(memory: &mut BootMemory, scene: &Scene) {
+/// Unlinks and frees the table of the page, and fills it as a new owner could: with entries that map
+/// the new page. Then the other CPU reads `address`, which the table mapped.
+fn read_below_freed_table(memory: &mut BootMemory, address: usize) -> Verdict {
+    let scene = Scene::in_use(memory);
     let table = memory.last_table(scene.root, PAGE);
     set_entry(upper_table(scene.root), PAGE, 1, EMPTY);
     scene.flush(changed_page().freeing_tables());
@@ -330,6 +314,7 @@ fn free_table(memory: &mut BootMemory, scene: &Scene) {
         set_entry(table, address, 0, Tables::leaf(leaf));
     }
     engine().machine().processor().publish();
+    refused(execute(Command::Read(address)), Access::Read)
 }
 
 /// Returns the table of level 1 for the page.
@@ -337,16 +322,4 @@ fn upper_table(root: Frame) -> Frame {
     (2..Tables::LEVELS).rev().fold(root, |table, level| {
         Tables::as_table(entry(table, PAGE, level)).expect("the page is mapped")
     })
-}
-
-fn walks_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    free_table(memory, &scene);
-    refused(execute(Command::Read(SIBLING)), Access::Read)
-}
-
-fn reads_below_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    free_table(memory, &scene);
-    refused(execute(Command::Read(PAGE)), Access::Read)
 }

@@ -30,15 +30,18 @@ pub trait Source {
 /// differ, use the features that they have [in common](Self::common).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    has_pcid: bool,
-    has_invpcid: bool,
-    /// Number of pages that one `INVLPGB` names; 0 if there is no such instruction.
-    invlpgb_pages: u32,
+    /// `true` if there are process-context identifiers, which are tags (CPUID 1, ECX bit 17).
+    pub has_pcid: bool,
+    /// `true` if there is `INVPCID` (CPUID 7, EBX bit 10). Some processors with tags lack it.
+    pub has_invpcid: bool,
+    /// Number of pages that one `INVLPGB` names (CPUID 8000_0008, EBX bit 3; EDX bits 15:0, plus
+    /// 1). `None` if there is no such instruction, or no tags that it could name.
+    pub invlpgb_pages: Option<u32>,
 }
 
 impl Features {
     /// No features, as the first x86-64 processors: each load of a root discards all entries.
-    pub const NONE: Self = Self { has_pcid: false, has_invpcid: false, invlpgb_pages: 0 };
+    pub const NONE: Self = Self { has_pcid: false, has_invpcid: false, invlpgb_pages: None };
 
     /// Decodes the features of a processor.
     #[must_use]
@@ -55,49 +58,17 @@ impl Features {
         Self {
             has_pcid,
             has_invpcid: structured.ebx & INVPCID != 0,
-            invlpgb_pages: if has_invlpgb { (capacity.edx & 0xffff) + 1 } else { 0 },
+            invlpgb_pages: has_invlpgb.then_some((capacity.edx & 0xffff) + 1),
         }
-    }
-
-    /// Returns `true` if there are process-context identifiers, which are tags (CPUID 1, ECX bit
-    /// 17).
-    #[must_use]
-    pub const fn has_pcid(self) -> bool {
-        self.has_pcid
-    }
-
-    /// Returns `true` if there is `INVPCID` (CPUID 7, EBX bit 10). Some processors with tags lack
-    /// it.
-    #[must_use]
-    pub const fn has_invpcid(self) -> bool {
-        self.has_invpcid
-    }
-
-    /// Number of pages that one `INVLPGB` names (CPUID 8000_0008, EBX bit 3; EDX bits 15:0, plus
-    /// 1). `None` if there is no such instruction, or no tags that it could name.
-    #[must_use]
-    pub const fn invlpgb_pages(self) -> Option<u32> {
-        if self.invlpgb_pages == 0 { None } else { Some(self.invlpgb_pages) }
-    }
-
-    /// Returns the features without tags, and without `INVLPGB`, which needs tags (Linux:
-    /// `nopcid`).
-    #[must_use]
-    pub const fn without_pcid(self) -> Self {
-        Self { has_pcid: false, invlpgb_pages: 0, ..self }
     }
 
     /// Returns the features that this processor and another have in common.
     #[must_use]
-    pub const fn common(self, other: Self) -> Self {
+    pub fn common(self, other: Self) -> Self {
         Self {
             has_pcid: self.has_pcid && other.has_pcid,
             has_invpcid: self.has_invpcid && other.has_invpcid,
-            invlpgb_pages: if self.invlpgb_pages < other.invlpgb_pages {
-                self.invlpgb_pages
-            } else {
-                other.invlpgb_pages
-            },
+            invlpgb_pages: self.invlpgb_pages.min(other.invlpgb_pages),
         }
     }
 }

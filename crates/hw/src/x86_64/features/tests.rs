@@ -49,13 +49,13 @@ fn intel_features_come_from_leaves_1_and_7() {
     let haswell = fake(b"GenuineIntel", 0x0003_06c3, 1 << 17).with(7, 1 << 10, 0);
     let features = Features::of(&haswell);
     assert_eq!(
-        (features.has_pcid(), features.has_invpcid(), features.invlpgb_pages()),
+        (features.has_pcid, features.has_invpcid, features.invlpgb_pages),
         (true, true, None),
     );
     let sandy_bridge = Features::of(&fake(b"GenuineIntel", 0x0002_06a7, 1 << 17));
-    assert_eq!((sandy_bridge.has_pcid(), sandy_bridge.has_invpcid()), (true, false));
+    assert_eq!((sandy_bridge.has_pcid, sandy_bridge.has_invpcid), (true, false));
     assert_eq!(Features::of(&fake(b"GenuineIntel", 0x6f6, !(1 << 17))), Features::NONE);
-    assert!(!Features::of(&haswell.with(7, !(1 << 10), 0)).has_invpcid());
+    assert!(!Features::of(&haswell.with(7, !(1 << 10), 0)).has_invpcid);
 }
 
 /// APM 3, appendix E: CPUID 8000_0008, EBX bit 3 INVLPGB, EDX bits 15:0 the largest count.
@@ -65,13 +65,13 @@ fn amd_invlpgb_pages_come_from_leaf_8000_0008() {
         let milan = fake(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(7, 1 << 10, 0);
         Features::of(&milan.with(0x8000_0008, 1 << 3, edx))
     };
-    assert_eq!(milan(7).invlpgb_pages(), Some(8));
-    assert_eq!(milan(0).invlpgb_pages(), Some(1));
+    assert_eq!(milan(7).invlpgb_pages, Some(8));
+    assert_eq!(milan(0).invlpgb_pages, Some(1));
     // The upper half of EDX is another number (the highest ECX of RDPRU).
-    assert_eq!(milan(0x0001_ffff).invlpgb_pages(), Some(65536));
-    assert!(milan(7).has_pcid() && milan(7).has_invpcid());
+    assert_eq!(milan(0x0001_ffff).invlpgb_pages, Some(65536));
+    assert!(milan(7).has_pcid && milan(7).has_invpcid);
     let without = fake(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(0x8000_0008, !(1 << 3), 7);
-    assert_eq!(Features::of(&without).invlpgb_pages(), None);
+    assert_eq!(Features::of(&without).invlpgb_pages, None);
     // The instruction names a tag.
     let no_tags = fake(b"AuthenticAMD", 0x00a0_0f11, 0).with(0x8000_0008, 1 << 3, 7);
     assert_eq!(Features::of(&no_tags), Features::NONE);
@@ -86,8 +86,8 @@ fn leaves_above_the_highest_are_ignored() {
     old.leaves.insert(5, Registers { ebx: !0, edx: !0, ..Registers::default() });
     old.leaves.get_mut(&0x8000_0000).expect("the leaf exists").eax = 0x8000_0004;
     let features = Features::of(&old);
-    assert!(features.has_pcid() && !features.has_invpcid());
-    assert_eq!(features.invlpgb_pages(), None);
+    assert!(features.has_pcid && !features.has_invpcid);
+    assert_eq!(features.invlpgb_pages, None);
 }
 
 /// The erratum by which `INVLPG` may not drop global entries if PCIDs are enabled, by model and
@@ -100,16 +100,16 @@ fn invlpg_erratum_disables_tags() {
             let cpu = fake(b"GenuineIntel", eax, 1 << 17 | ecx).with(7, 1 << 10, 0);
             Features::of(&FakeCpuid { microcode, ..cpu })
         };
-        assert!(!at(Some(fixed - 1), 0).has_pcid());
-        assert!(at(Some(fixed - 1), 0).has_invpcid(), "INVPCID can still drop all entries");
-        assert!(at(Some(fixed), 0).has_pcid());
+        assert!(!at(Some(fixed - 1), 0).has_pcid);
+        assert!(at(Some(fixed - 1), 0).has_invpcid, "INVPCID can still drop all entries");
+        assert!(at(Some(fixed), 0).has_pcid);
         // In a guest, the microcode is not read.
-        assert!(at(None, 1 << 31).has_pcid());
+        assert!(at(None, 1 << 31).has_pcid);
     }
     // AMD has another model with the same number.
-    assert!(Features::of(&fake(b"AuthenticAMD", 0x0009_0675, 1 << 17)).has_pcid());
+    assert!(Features::of(&fake(b"AuthenticAMD", 0x0009_0675, 1 << 17)).has_pcid);
     // Another family of Intel: the extended family is added only to 15.
-    assert!(Features::of(&fake(b"GenuineIntel", 0x0009_0f75, 1 << 17)).has_pcid());
+    assert!(Features::of(&fake(b"GenuineIntel", 0x0009_0f75, 1 << 17)).has_pcid);
 }
 
 /// Family 17h (0xf + 8), model 47h has a wrong CPUID; its neighbours do not.
@@ -117,7 +117,7 @@ fn invlpg_erratum_disables_tags() {
 fn model_47h_has_no_invlpgb() {
     let pages = |vendor, eax| {
         let cpu = fake(vendor, eax, 1 << 17).with(0x8000_0008, 1 << 3, 7);
-        Features::of(&cpu).invlpgb_pages()
+        Features::of(&cpu).invlpgb_pages
     };
     assert_eq!(pages(b"AuthenticAMD", 0x0084_0f70), None);
     assert_eq!(pages(b"AuthenticAMD", 0x0083_0f70), Some(8));
@@ -126,11 +126,11 @@ fn model_47h_has_no_invlpgb() {
 }
 
 #[test]
-fn removed_feature_removes_dependents() {
-    let all = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: 8 };
-    assert_eq!(all.without_pcid(), Features { has_pcid: false, invlpgb_pages: 0, ..all });
-    assert_eq!(all.common(Features { invlpgb_pages: 3, ..all }).invlpgb_pages(), Some(3));
-    assert_eq!(all.without_pcid().common(all), all.without_pcid());
+fn common_features_are_those_of_both() {
+    let all = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: Some(8) };
+    let fewer = Features { has_invpcid: false, invlpgb_pages: Some(3), ..all };
+    assert_eq!(all.common(fewer), fewer);
+    assert_eq!(fewer.common(all), fewer);
     assert_eq!(all.common(Features::NONE), Features::NONE);
     assert_eq!(all.common(all), all);
 }

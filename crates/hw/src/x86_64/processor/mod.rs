@@ -65,8 +65,8 @@ impl X86_64 {
     /// # Safety
     ///
     /// Every CPU that uses the processor must have these features, and must have called
-    /// [`enable`](super::enable) with them, in ring 0. The kernel must map its pages as
-    /// `kernel_pages` declares.
+    /// [`enable`](super::enable) with them, in ring 0. Features with `invlpgb_pages` must have
+    /// tags. The kernel must map its pages as `kernel_pages` declares.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
         Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
@@ -78,16 +78,10 @@ impl X86_64 {
         Self { notify_costs, ..self }
     }
 
-    /// The features.
-    #[must_use]
-    pub const fn features(&self) -> Features {
-        self.features
-    }
-
     /// Number of pages that one `INVLPGB` names. Call this only if the processor has the
     /// instruction.
     fn broadcast_pages(&self) -> u32 {
-        self.features.invlpgb_pages().expect("the processor has a broadcaster")
+        self.features.invlpgb_pages.expect("the processor has a broadcaster")
     }
 
     /// Returns `true` if `INVLPG` of the pages of a kernel extent is not enough.
@@ -97,7 +91,7 @@ impl X86_64 {
     /// instruction names one address under all tags.
     const fn must_drop_everything(&self, extent: Extent) -> bool {
         extent.is_whole()
-            || self.features.has_pcid()
+            || self.features.has_pcid
                 && (extent.frees_tables() || matches!(self.kernel_pages, KernelPages::PerTag))
     }
 }
@@ -159,13 +153,13 @@ unsafe impl Processor for X86_64 {
     /// Global with `INVLPGB`, which names one tag on all CPUs.
     #[inline]
     fn tagging(&self) -> Tagging {
-        if self.features.invlpgb_pages().is_some() { Tagging::Global } else { Tagging::PerCpu }
+        if self.features.invlpgb_pages.is_some() { Tagging::Global } else { Tagging::PerCpu }
     }
 
     #[inline]
     fn tag_count(&self) -> usize {
         match self.tagging() {
-            _ if !self.features.has_pcid() => 0,
+            _ if !self.features.has_pcid => 0,
             Tagging::Global => cr3::PCID_COUNT - 1,
             _ => OWN_TAGS,
         }
@@ -178,7 +172,7 @@ unsafe impl Processor for X86_64 {
 
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let value = if self.features.has_pcid() {
+        let value = if self.features.has_pcid {
             cr3::with_pcid(root, tag, entries)
         } else {
             cr3::without_pcid(root)
@@ -216,7 +210,7 @@ unsafe impl Processor for X86_64 {
 
     #[inline]
     fn invalidate_all(&self) {
-        if self.features.has_invpcid() {
+        if self.features.has_invpcid {
             instructions::invpcid_all();
         } else {
             instructions::toggle_global_pages();
@@ -242,7 +236,7 @@ unsafe impl Processor for X86_64 {
     /// Returns a broadcaster only with `INVLPGB`.
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        self.features.invlpgb_pages().map(|_| self)
+        self.features.invlpgb_pages.map(|_| self)
     }
 }
 
@@ -266,22 +260,14 @@ unsafe impl Broadcaster for X86_64 {
         // `INVLPGB` is weakly ordered. Without the fence, it could overtake earlier stores to page
         // tables: another CPU would drop an entry, and then walk to the old one.
         self.fence();
-        if extent.is_whole() {
-            instructions::invlpgb(invlpgb::tag(tag));
-        } else {
-            invlpgb::pages(tag, extent, pages).for_each(instructions::invlpgb);
-        }
+        invlpgb::in_space(tag, extent, pages).for_each(instructions::invlpgb);
     }
 
     fn broadcast_kernel(&self, extent: Extent) {
         let pages = self.broadcast_pages();
         // See `broadcast`.
         self.fence();
-        if extent.is_whole() {
-            instructions::invlpgb(invlpgb::everything());
-        } else {
-            invlpgb::kernel_pages(extent, pages).for_each(instructions::invlpgb);
-        }
+        invlpgb::everywhere(extent, pages).for_each(instructions::invlpgb);
     }
 
     fn complete(&self) -> u64 {

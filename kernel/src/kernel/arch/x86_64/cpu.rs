@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "tables that the CPU reads")]
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::arch::x86_64::__cpuid_count;
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::AtomicU64;
@@ -111,7 +111,7 @@ pub(super) unsafe fn install(number: u32) {
 fn keep_out_of_user_memory() {
     const SMEP: (u32, Cr4Flags) = (1 << 7, Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION);
     const SMAP: (u32, Cr4Flags) = (1 << 20, Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION);
-    let structured = if cpuid(0).eax >= 7 { cpuid_leaf_7().ebx } else { 0 };
+    let structured = if cpuid(0).eax >= 7 { cpuid(7).ebx } else { 0 };
     for (feature, flag) in [SMEP, SMAP] {
         if structured & feature != 0 {
             // SAFETY: the CPU has the feature, and the kernel's pages are not user pages.
@@ -120,16 +120,11 @@ fn keep_out_of_user_memory() {
     }
 }
 
+/// Executes CPUID, with 0 in ECX.
 #[allow(unused_unsafe, reason = "it is safe since Rust 1.94")]
 pub(super) fn cpuid(leaf: u32) -> core::arch::x86_64::CpuidResult {
     // SAFETY: all x86-64 processors have CPUID.
-    unsafe { __cpuid(leaf) }
-}
-
-#[allow(unused_unsafe, reason = "it is safe since Rust 1.94")]
-fn cpuid_leaf_7() -> core::arch::x86_64::CpuidResult {
-    // SAFETY: all x86-64 processors have CPUID.
-    unsafe { __cpuid_count(7, 0) }
+    unsafe { __cpuid_count(leaf, 0) }
 }
 
 /// The number of the CPU that runs this.

@@ -99,19 +99,13 @@ impl Sample {
     /// Takes several samples and returns the one that took the shortest time, because the emulator
     /// may be interrupted during a sample.
     fn take() -> Self {
-        let take = || {
+        let take = |_| {
             let time_stamp = time_stamp();
             let sample = Self { time_stamp, pit: read_pit(), timer: apic::ticks_left() };
             (self::time_stamp() - time_stamp, sample)
         };
-        let mut best = take();
-        for _ in 0..7 {
-            let next = take();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
+        let fastest = (0..8).map(take).min_by_key(|(ticks, _)| *ticks);
+        fastest.expect("eight samples were taken").1
     }
 }
 
