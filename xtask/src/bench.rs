@@ -93,7 +93,7 @@ fn counts_in_book(book: &str, path: &str) -> Option<[f64; 2]> {
     book.lines().find_map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         match cells[..] {
-            [name, alone, with, _] if name.eq_ignore_ascii_case(path) => {
+            [name, alone, with, _] if name == path => {
                 Some([alone.parse().ok()?, with.parse().ok()?])
             }
             _ => None,

@@ -21,6 +21,6 @@ mod system;
 
 pub use harness::{Counted, Harness};
 pub use limits::{Limits, STACK, WIDTHS, budget};
-pub use paths::{Path, Stage, title};
+pub use paths::{Path, Stage};
 pub use plain::Plain;
 pub use system::{Roots, System};

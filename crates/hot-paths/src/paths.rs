@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "switches to spaces")]
 
 use alloc::boxed::Box;
-use alloc::string::String;
 use core::mem;
 
 use shootdown::{Batch, CpuId, Extent, ExtentSet, PinnedCpu, Space, StaleWrites};
@@ -105,7 +104,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
-            name: "handle_flush_ipi",
+            name: "handle_flush_IPI",
             prepare: |system| {
                 system.on_other_cpu(|system| {
                     // Do not wait: no CPU would answer.
@@ -150,12 +149,6 @@ impl<P: Processor, const W: usize> Path<P, W> {
         },
         limits: STACK,
     };
-}
-
-/// Returns the name of a path as tables show it.
-#[must_use]
-pub fn title(name: &str) -> String {
-    name.replace('_', " ").replace("ipi", "IPI")
 }
 
 /// The page that is flushed.
@@ -284,7 +277,7 @@ mod tests {
             ("flush_gathered_alone", alone),
             ("flush_lazy_skipped", CpuStats { skipped_lazy: 1, ..alone }),
             ("flush_one_interrupted", interrupted),
-            ("handle_flush_ipi", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
+            ("handle_flush_IPI", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
             ("batch_one_more_page", nothing),
             ("flush_batch_alone", alone),
             ("flush_and_wait", interrupted),

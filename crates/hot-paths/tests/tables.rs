@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path as FilePath;
 use std::{env, fs};
 
-use shootdown_hot_paths::{Limits, Path, Plain, title};
+use shootdown_hot_paths::{Limits, Path, Plain};
 
 const BEGIN: &str = "<!-- costs: written by the test `tables` of crates/hot-paths -->\n";
 const END: &str = "<!-- end of costs -->\n";
@@ -20,7 +20,7 @@ fn linux(name: &str) -> &'static str {
         "flush_alone" => "176",
         "flush_gathered_alone" => "260",
         "flush_lazy_skipped" => "381 (examines two CPUs)",
-        "handle_flush_ipi" => "190",
+        "handle_flush_IPI" => "190",
         _ => "–",
     }
 }
@@ -32,7 +32,8 @@ fn table() -> String {
     let paths = Path::<Plain, 1>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
     for Path { name, limits: Limits { measured: [one, eight, all], target }, .. } in paths {
         let stack = name == Path::<Plain, 1>::FLUSH_AND_WAIT.name;
-        let title = if stack { "stack of one flush, bytes".to_owned() } else { title(name) };
+        let title =
+            if stack { "stack of one flush, bytes".to_owned() } else { name.replace('_', " ") };
         let target = target.map_or("–".to_owned(), |target| match target {
             [same, eight, all] if same == eight && same == all => same.to_string(),
             [one, eight, all] => format!("{one} / {eight} / {all}"),

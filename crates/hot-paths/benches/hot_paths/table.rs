@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use shootdown_hot_paths::{Limits, WIDTHS, budget, title};
+use shootdown_hot_paths::{Limits, WIDTHS, budget};
 
 /// The cost of a path at each width.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) fn text(rows: &[Row]) -> String {
     }
     text.push('\n');
     for Row { name, unit, cost, limits } in rows {
-        let name = format!("{} {unit}", title(name));
+        let name = format!("{} {unit}", name.replace('_', " "));
         let _ = write!(text, "{name:<38}");
         for (index, &cost) in cost.iter().enumerate() {
             let budget = budget(limits.measured[index]);

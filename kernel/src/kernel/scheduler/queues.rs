@@ -56,6 +56,13 @@ pub(super) struct PerCpu {
     pub(super) dead_stack: Option<Stack>,
 }
 
+impl PerCpu {
+    /// Returns `true` if the CPU runs no thread and has none to run.
+    fn is_idle(&self) -> bool {
+        self.current.is_none() && self.ready.is_empty()
+    }
+}
+
 /// The longest time between two timer interrupts of the first CPU, which runs the watchdog.
 const WATCH_NS: u64 = 500_000_000;
 
@@ -125,10 +132,7 @@ impl Queues {
             Affinity::Cpu(cpu) => return cpu,
             Affinity::Any => thread.cpu,
         };
-        let is_idle = |cpu: &u32| {
-            let per_cpu = &self.cpus[*cpu as usize];
-            per_cpu.current.is_none() && per_cpu.ready.is_empty()
-        };
+        let is_idle = |cpu: &u32| self.cpus[*cpu as usize].is_idle();
         if is_idle(&own) {
             return own;
         }
@@ -182,16 +186,14 @@ impl Queues {
 
     /// Returns `true` if no thread can ever run again although some have not ended.
     pub(super) fn is_deadlocked(&self) -> bool {
-        let is_still = |per_cpu: &PerCpu| {
-            per_cpu.current.is_none() && per_cpu.ready.is_empty() && per_cpu.sleepers.is_empty()
-        };
+        let is_still = |cpu: &PerCpu| cpu.is_idle() && cpu.sleepers.is_empty();
         self.unfinished != 0 && self.cpus.iter().all(is_still)
     }
 
     /// Returns `true` if all threads that have not ended are blocked, and at least one sleeps.
     pub(super) fn only_sleeps(&self) -> bool {
-        let is_still = |per_cpu: &PerCpu| per_cpu.current.is_none() && per_cpu.ready.is_empty();
-        self.cpus.iter().all(is_still) && self.cpus.iter().any(|cpu| !cpu.sleepers.is_empty())
+        let sleeps = |cpu: &PerCpu| !cpu.sleepers.is_empty();
+        self.cpus.iter().all(PerCpu::is_idle) && self.cpus.iter().any(sleeps)
     }
 
     /// Makes `next` the current thread of a CPU and begins its timeslice.

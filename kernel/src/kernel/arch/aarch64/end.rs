@@ -18,10 +18,7 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn exit(status: Status) -> ! {
     console::drain();
-    let code = match status {
-        Status::Passed => STATUS_PASSED,
-        Status::Failed => STATUS_FAILED,
-    };
+    let code = if status == Status::Passed { STATUS_PASSED } else { STATUS_FAILED };
     IS_ENDING.store(true, Ordering::Relaxed);
     let block = [APPLICATION_EXIT, code];
     // SAFETY: the instruction ends the run, or raises an exception, which leads to `if_begun`.
