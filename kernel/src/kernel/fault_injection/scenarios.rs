@@ -37,8 +37,8 @@ pub(crate) enum Visibility {
     Absent(&'static str),
 }
 
-/// The visibility of a fault on each machine: x86-64 without PCIDs (QEMU), x86-64 with PCIDs (Bochs),
-/// AArch64, LoongArch64.
+/// The visibility of a fault on each machine: x86-64 without PCIDs (QEMU), x86-64 with PCIDs
+/// (Bochs), `AArch64`, `LoongArch64`.
 type Visibilities = [Visibility; 4];
 
 /// Returns the visibility of a fault on the machine that runs this code.
@@ -76,8 +76,8 @@ const fn quiet(name: &'static str, run: Run, faults: Faults) -> Scenario {
 
 const EVERYWHERE: Visibilities = [Detected; 4];
 
-/// Faults of tags. QEMU has no PCIDs, and drops everything when Arm's ASID changes. Bochs has PCIDs,
-/// and keeps nothing under them.
+/// Faults of tags. QEMU has no PCIDs, and drops everything when Arm's ASID changes. Bochs has
+/// PCIDs, and keeps nothing under them.
 const TAGGED: Visibilities = [
     Absent("there are no PCIDs"),
     Masked("a load of CR3 drops all but global pages"),
@@ -267,7 +267,8 @@ fn unmap_during(memory: &mut BootMemory, accesses: Command, access: Access) -> V
     refused(user::end(), access)
 }
 
-/// Replaces the page after the other CPU has executed `away`. Then the other CPU returns to the space.
+/// Replaces the page after the other CPU has executed `away`. Then the other CPU returns to the
+/// space.
 fn replace_while_away(memory: &mut BootMemory, away: Command) -> Verdict {
     let scene = Scene::in_use(memory);
     execute(away);
@@ -302,8 +303,8 @@ fn is_given_the_tag_of_another(memory: &mut BootMemory) -> Verdict {
     verdict
 }
 
-/// Unlinks and frees the table of the page, and fills it as a new owner could: with entries that map
-/// the new page. Then the other CPU reads `address`, which the table mapped.
+/// Unlinks and frees the table of the page, and fills it as a new owner could: with entries that
+/// map the new page. Then the other CPU reads `address`, which the table mapped.
 fn read_below_freed_table(memory: &mut BootMemory, address: usize) -> Verdict {
     let scene = Scene::in_use(memory);
     let table = memory.last_table(scene.root, PAGE);
