@@ -200,7 +200,7 @@ fn faults(memory: &mut BootMemory, root: Frame) {
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
     assert_eq!(reader.value, 0);
 
-    let mut writer = thread(Task::WriteOften, hole, 2, 9);
+    let mut writer = thread(Task::Write, hole, 2, 9);
     let exit = Arch::run_user(&mut writer);
     assert_eq!(exit, UserExit::Fault { address: hole as u64, access: Access::Write });
     memory.map(root, hole, frame, Protection::READ | Protection::WRITE);

@@ -51,15 +51,13 @@ pub(crate) enum UserExit {
 pub(crate) enum Task {
     /// Reads the word at each of `count` addresses. The last word is left in `value`.
     Read = 0,
-    /// Writes `value` to each of `count` addresses.
+    /// Writes `value` to each of `count` addresses, which are one address if the stride is 0.
     Write = 1,
     /// Reads the word at one address until it differs from `value`, at most `count` times. The last
     /// word is left in `value`, and the number of reads that are left in `count`.
     ReadWhile = 2,
-    /// Writes `value` to one address `count` times.
-    WriteOften = 3,
     /// Counts down from `count` without accessing memory.
-    Spin = 4,
+    Spin = 3,
 }
 
 /// The registers of a user thread while it is in the kernel.

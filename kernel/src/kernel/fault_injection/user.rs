@@ -79,9 +79,9 @@ pub(crate) fn has_command(cpu: u32) -> bool {
 fn perform(command: Command) -> Found {
     match command {
         Command::Read(address) => return access(Task::Read, address, 1),
-        Command::Write(address) => return access(Task::WriteOften, address, 1),
+        Command::Write(address) => return access(Task::Write, address, 1),
         Command::KeepReading(address) => return keep(Task::ReadWhile, address),
-        Command::KeepWriting(address) => return keep(Task::WriteOften, address),
+        Command::KeepWriting(address) => return keep(Task::Write, address),
         // SAFETY: spaces of scenarios and their page tables stay allocated.
         Command::Run(space) => with_pinned(|pin| unsafe { pin.switch(space) }),
         Command::Idle => with_pinned(PinnedCpu::enter_lazy),
@@ -107,7 +107,7 @@ fn keep(task: Task, address: usize) -> Found {
 /// Accesses memory in user mode, with interrupts enabled.
 fn access(task: Task, address: usize, count: usize) -> Found {
     let mut user = User::new(CODE, task, (address, 0), count, 0);
-    if task == Task::WriteOften {
+    if task == Task::Write {
         user.value = WRITTEN as usize;
     }
     if task == Task::ReadWhile {

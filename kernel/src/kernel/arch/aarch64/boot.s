@@ -2,10 +2,8 @@
 //
 // A CPU enters at its physical address with its MMU and data cache off, at EL1, or at EL2 if the
 // machine has it (`-M virt,virtualization=on`). It continues at EL1 with the MMU on. The boot
-// tables
-// map the first two GiB twice: at their physical addresses (TTBR0) and where the kernel runs
-// (TTBR1).
-// So the instruction after the one that turns the MMU on is mapped.
+// tables map the first two GiB twice: at their physical addresses (TTBR0) and where the kernel runs
+// (TTBR1). So the instruction after the one that turns the MMU on is mapped.
 //
 // Nothing is stored while the MMU is off: such a store bypasses the caches, and a later load of the
 // word could hit an old cache line. (The first CPU's tables are part of the image.)
@@ -160,9 +158,8 @@ set_tcr:
     ret
 
 // Sets TTBR1 to x0. One set of tables maps by blocks and the other by pages, so there must be a
-// moment
-// without either (break before make). Therefore this code runs at its address in TTBR0. (Linux:
-// `idmap_cpu_replace_ttbr1`.)
+// moment without either (break before make). Therefore this code runs at its address in TTBR0.
+// (Linux: `idmap_cpu_replace_ttbr1`.)
 .global replace_kernel_tables
 replace_kernel_tables:
     adr     x1, 7f
@@ -198,8 +195,7 @@ end_early:
 .section .data.tables, "aw"
 .balign 4096
 // Tables of the first CPU, and of every other CPU until its MMU is on. The first GiB has the
-// devices,
-// the second the kernel.
+// devices, the second the kernel.
 .global boot_tables
 boot_tables:
     .quad   boot_middle - PHYSICAL_MEMORY + TABLE

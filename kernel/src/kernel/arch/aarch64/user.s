@@ -53,8 +53,7 @@ leave_user:
     ret
 
 // The position-independent code of user threads: x0 is the task, x1 the address, x2 the count, x3
-// the
-// stride, x4 the value. x5 is a scratch register, which is also saved.
+// the stride, x4 the value. x5 is a scratch register, which is also saved.
 .balign 16
 .global user_code_start
 user_code_start:
@@ -63,7 +62,6 @@ user_code_start:
     b.eq    write
     cmp     x0, #3
     b.lo    read_while
-    b.eq    write_often
 
 spin:
     cbz     x2, done
@@ -94,12 +92,6 @@ read_while:
     b.eq    read_while
     mov     x4, x5
     b       done
-
-write_often:
-    cbz     x2, done
-    str     x4, [x1]
-    sub     x2, x2, #1
-    b       write_often
 
 done:
     svc     #0

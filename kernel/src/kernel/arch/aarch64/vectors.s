@@ -76,9 +76,8 @@ interrupt_in_kernel:
     eret
 
 // An unexpected exception ends the run. The stack may be the cause, so the first CPU that comes
-// here
-// reports the exception on another stack. Other CPUs wait for the end. If the first CPU comes here
-// again during its report, it ends the run without another report.
+// here reports the exception on another stack. Other CPUs wait for the end. If the first CPU comes
+// here again during its report, it ends the run without another report.
 unexpected:
     mov     x1, sp
     mrs     x2, tpidr_el1

@@ -10,8 +10,7 @@
 
 # Continues in the cached window. The jump comes before the windows are enabled: direct address mode
 # ignores the upper bits of an address, so the jump leads to the same instruction, and once the
-# windows
-# are enabled, only addresses in windows are valid.
+# windows are enabled, only addresses in windows are valid.
 .macro enter_windows
     li.d    $t0, 0x9000000000000011     # PLV0, coherent cached
     csrwr   $t0, DMW0
@@ -24,8 +23,7 @@
     jr      $t0
 1:
     # PG. Accesses are cached where DA comes back, which is in the refill handler (DATF, DATM). DA
-    # and
-    # IE are 0.
+    # and IE are 0.
     li.w    $t0, 0xb0
     csrwr   $t0, CRMD
 .endm

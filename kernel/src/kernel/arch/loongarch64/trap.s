@@ -5,8 +5,7 @@
     .equ PGD, 0x1b
     .equ TLBRSAVE, 0x8b
     # Registers of each CPU. SAVE0 is scratch. While a thread is in user mode, SAVE1 holds the
-    # address of
-    # its User, and SAVE2 the kernel's stack pointer.
+    # address of its User, and SAVE2 the kernel's stack pointer.
     .equ SAVE0, 0x30
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
@@ -114,8 +113,8 @@ last_stack_end:
     .section .text.trap
 
 # sleep(): enables interrupts and waits for one; returns with interrupts masked. An interrupt
-# between
-# the two instructions would leave IDLE waiting for another one, so the handler skips IDLE (above).
+# between the two instructions would leave IDLE waiting for another one, so the handler skips IDLE
+# (above).
     .globl sleep
 sleep:
     li.w    $t0, 4                      # CRMD.IE
@@ -211,8 +210,7 @@ thread_start:
     break   0
 
 # The position-independent code of user threads: the Task is in a0; address, count, stride and value
-# are
-# in a1 to a4. t0 is a scratch register.
+# are in a1 to a4. t0 is a scratch register.
     .globl user_code_start
 user_code_start:
     li.w    $t0, 1
@@ -221,8 +219,6 @@ user_code_start:
     beq     $a0, $t0, 12f
     li.w    $t0, 3
     beq     $a0, $t0, 13f
-    li.w    $t0, 4
-    beq     $a0, $t0, 14f
     # Read.
 10: beqz    $a2, 9f
     ld.d    $t0, $a1, 0
@@ -243,15 +239,10 @@ user_code_start:
     beq     $t0, $a4, 12b
     move    $a4, $t0
     b       9f
-    # WriteOften.
+    # Spin.
 13: beqz    $a2, 9f
-    st.d    $a4, $a1, 0
     addi.d  $a2, $a2, -1
     b       13b
-    # Spin.
-14: beqz    $a2, 9f
-    addi.d  $a2, $a2, -1
-    b       14b
 9:  syscall 0
     b       user_code_start
     .globl user_code_end

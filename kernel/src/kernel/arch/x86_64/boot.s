@@ -2,10 +2,8 @@
 #
 # Both continue in 64-bit mode in the upper half, on page tables that map the first 4 GiB at three
 # places: at their physical addresses (for the instructions between enabling paging and the jump),
-# where
-# the kernel maps physical memory, and where the kernel runs (the first GiB). These tables have
-# pages of
-# 2 MiB, and the kernel replaces them immediately.
+# where the kernel maps physical memory, and where the kernel runs (the first GiB). These tables
+# have pages of 2 MiB, and the kernel replaces them immediately.
 
 # The note by which QEMU starts an ELF file (PVH): "XEN_ELFNOTE_PHYS32_ENTRY", 18.
 .section .note.pvh, "a", @note
@@ -36,8 +34,7 @@ boot_pdpt_upper: .skip 4096
 boot_pd: .skip 4 * 4096
 
 # Sets EFER: NXE, LME; CR4: PAE; CR0: PG, WP, NE, MP, PE. No bit of CR0 is kept, because after an
-# INIT
-# it disables the caches (bits 30 and 29).
+# INIT it disables the caches (bits 30 and 29).
 .macro ENTER_LONG_MODE
   movl $0x20, %eax
   movl %eax, %cr4
@@ -54,8 +51,7 @@ boot_pd: .skip 4 * 4096
 .section .boot.text, "ax"
 .code32
 # The CPU is in 32-bit protected mode without paging (PVH boot ABI; multiboot2, section 3.3). EBX
-# has
-# the address of the boot loader's tables.
+# has the address of the boot loader's tables.
 .global start
 start:
   cli
@@ -124,10 +120,8 @@ first_cpu_upper:
 first_stack_end:
 
 # A start-up interrupt executes this code in 16-bit real mode at the address to which `smp` copies
-# it,
-# with CS such that the first byte is at 0. The code is linked at another address, so its addresses
-# are
-# computed by hand.
+# it, with CS such that the first byte is at 0. The code is linked at another address, so its
+# addresses are computed by hand.
 .section .rodata, "a"
 .global trampoline
 .global trampoline_end

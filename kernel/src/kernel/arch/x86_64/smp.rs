@@ -33,8 +33,8 @@ unsafe extern "C" {
     static trampoline_end: u8;
 }
 
-/// Time between the two interrupts. Processors since 2008 need no pause; Linux gives older ones 10
-/// ms.
+/// Time between the two interrupts. Processors since 2008 need no pause. Linux gives older
+/// processors 10 ms.
 const AFTER_RESET_NS: u64 = 200_000;
 /// Time after which the start-up interrupt is sent again.
 const AGAIN_AFTER_NS: u64 = 100_000_000;

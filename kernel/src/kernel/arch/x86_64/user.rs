@@ -41,7 +41,6 @@ global_asm!(
     include_str!("user.s"),
     write = const Task::Write as usize,
     read_while = const Task::ReadWhile as usize,
-    write_often = const Task::WriteOften as usize,
     spin = const Task::Spin as usize,
     options(att_syntax),
 );

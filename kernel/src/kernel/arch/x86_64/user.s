@@ -1,7 +1,6 @@
 # The position-independent code of user threads. RDI is the task, RSI the next address, RDX the
-# number of
-# repetitions, RCX the distance between addresses, R8 the value; R9 is the word that was just read.
-# A fault leaves all of these registers unchanged, so that the access can be repeated.
+# number of repetitions, RCX the distance between addresses, R8 the value; R9 is the word that was
+# just read. A fault leaves all of these registers unchanged, so that the access can be repeated.
 
 .section .rodata, "a"
 .global user_code_start
@@ -13,8 +12,6 @@ user_code_start:
   je write
   cmpq ${read_while}, %rdi
   je read_while
-  cmpq ${write_often}, %rdi
-  je write_often
   cmpq ${spin}, %rdi
   je spin
 
@@ -43,12 +40,6 @@ read_while:
   jnz read_while
 1:
   movq %r9, %r8
-  jmp done
-
-write_often:
-  movq %r8, (%rsi)
-  decq %rdx
-  jnz write_often
   jmp done
 
 spin:

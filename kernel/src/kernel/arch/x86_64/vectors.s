@@ -3,8 +3,7 @@
 .section .text, "ax"
 
 # One stub for each vector, 16 bytes apart. A stub pushes 0 if the CPU pushes no error code, so that
-# all
-# frames have one layout: see `Frame`.
+# all frames have one layout: see `Frame`.
 .global vectors
   .balign 16
 vectors:
@@ -45,8 +44,7 @@ vectors:
 .endm
 
 # Exceptions that may come at any instruction, even between a `swapgs` and its `iretq`, so the base
-# of GS
-# is unknown. They have a stack of their own.
+# of GS is unknown. They have a stack of their own.
 emergency:
   PUSH_REGISTERS
   movq %rsp, %rdi
