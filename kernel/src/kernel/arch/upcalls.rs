@@ -28,7 +28,7 @@ static HANDLER: AtomicPtr<()> = AtomicPtr::new(ignore as Handler as *mut ());
 fn ignore(_: Interrupt) {}
 
 /// Sets the interrupt handler of all CPUs. An interrupt that the caller sends afterwards is handled
-/// by `handler`. It is called with interrupts masked, after the interrupt controller has been told
+/// by `handler`. It is called with interrupts masked, after the interrupt controller was informed
 /// that the interrupt was taken.
 pub(crate) fn set_interrupt_handler(handler: Handler) {
     HANDLER.store(handler as *mut (), Ordering::Release);

@@ -15,7 +15,7 @@ use crate::kernel::fault_injection::engine::with_pinned;
 
 /// For each CPU that is off, the turn of the storm at which it was switched off, plus 1. The CPU
 /// stores it with release as its last action. The first CPU loads it with acquire before it starts
-/// the CPU again, when nothing else uses the slot.
+/// the CPU again. At that time, no code uses the CPU's old stack any more.
 static OFF: [AtomicU64; CPUS_MAX] = [const { AtomicU64::new(0) }; CPUS_MAX];
 /// For each CPU that was started again and has not run yet, its value of [`OFF`]. A CPU observes
 /// all stores from before it was started.

@@ -37,7 +37,7 @@ struct FreeFrames {
 pub(super) fn set_up(numbers: Range<u64>) {
     let count = (numbers.end - numbers.start) as usize;
     let user_counts = (0..count).map(|_| AtomicU32::new(0)).collect();
-    // The list never grows, because `free` must not allocate: it may be called under other locks.
+    // The list never grows: frames are freed where nothing may be allocated.
     let used = Vec::with_capacity(count);
     FRAMES.set(Frames {
         first: numbers.start,

@@ -28,7 +28,7 @@ pub(crate) enum WaitReason {
     Turn,
     /// A time, in nanoseconds.
     Time(u64),
-    /// A sleeping lock at this address: a lock of the memory manager.
+    /// A sleeping lock at this address: of the areas of a space, or of the program.
     Lock(usize),
     /// A wake by another thread.
     Wake,
