@@ -235,7 +235,7 @@ pub enum RawAddress {
         /// Accesses that the pages allow.
         permission: Permission,
         /// Contents of the pages. Every mapping of a file gets a file of its own, because a
-        /// recording does not tell which mappings share one.
+        /// recording does not show which mappings share one.
         mapping: Mapping,
         /// The time at which the pages get their contents.
         filling: Filling,

@@ -69,7 +69,7 @@ pub trait Host: Sized {
     /// Changes the process of the calling thread, and loads its address space.
     fn set_process(&self, process: Option<&Arc<ProcessOf<Self::Memory>>>);
 
-    /// Wakes a thread, or lets its next [`block`](Self::block) return at once.
+    /// Wakes a thread, or lets its next [`block`](Self::block) return without waiting.
     fn wake(&self, thread: Self::Thread);
 
     /// Blocks the calling thread until it is woken, perhaps for another reason than `until`.
@@ -198,7 +198,8 @@ fn start_thread<H: Host>(
 ) -> Result<(), StepError> {
     process.enter();
     let thread = host.create_thread(process, program, cpu)?;
-    // Before the thread runs: another thread finds it here to wake it, and it may block at once.
+    // Before the thread runs: it may block before this function returns, and the thread that
+    // wakes it finds it in this state.
     host.state(|state| {
         state.unfinished += 1;
         // Threads may have woken the program before it was started, so that it has an entry.
@@ -308,7 +309,7 @@ impl<H: Host> Thread<'_, H> {
             }
             Operation::End { iterations } => {
                 host.state(|state| {
-                    // Reads the clock in here, so that a later end has a later reading.
+                    // Reads the clock under the lock, so that a later end has a later reading.
                     let now = host.reading();
                     state.measurement.first_end.get_or_insert(now);
                     state.measurement.end = Some(now);
@@ -330,7 +331,7 @@ impl<H: Host> Thread<'_, H> {
         Ok(())
     }
 
-    /// The thread has left the process. The last one takes its memory down.
+    /// Removes the thread from a process. The last thread takes the process's memory down.
     fn leave(&self, process: &ProcessOf<H::Memory>) {
         if process.leave() {
             self.host.destroy(process);
@@ -372,7 +373,7 @@ impl<H: Host> Thread<'_, H> {
         }
     }
 
-    /// The number by which this thread holds locks.
+    /// The number that identifies this thread as the holder of a lock.
     const fn holder(&self) -> u32 {
         self.program.0.wrapping_add(1)
     }
@@ -386,14 +387,15 @@ impl<H: Host> Thread<'_, H> {
     }
 
     fn unlock(&self, lock: LockId) -> Result<(), StepError> {
-        let held = self.host.state(|state| state.locks.get(&lock).cloned());
-        let held = held.filter(|held| held.holder.load(Relaxed) == self.holder());
-        let held = held.ok_or(StepError::NotHeld(lock))?;
-        held.holder.store(0, Relaxed);
-        // SAFETY: this thread holds the lock, as `holder` says, which only the holder writes.
+        let found = self.host.state(|state| state.locks.get(&lock).cloned());
+        let found = found.filter(|found| found.holder.load(Relaxed) == self.holder());
+        let lock = found.ok_or(StepError::NotHeld(lock))?;
+        lock.holder.store(0, Relaxed);
+        // SAFETY: this thread holds the lock: `holder` is this thread's number, and only the thread
+        // that holds the lock writes it.
         #[expect(unsafe_code, reason = "two operations lock and unlock: no guard lives that long")]
         unsafe {
-            held.lock.unlock_exclusive();
+            lock.lock.unlock_exclusive();
         }
         Ok(())
     }
