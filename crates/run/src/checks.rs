@@ -1,4 +1,4 @@
-//! The contents of memory, compared with the model of them.
+//! The comparison of the contents of memory with the model of them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl SimKernel {
         touch: Touch,
         faults: u32,
     ) -> Result<u64, PageFault> {
-        if self.contents.is_none() {
+        if self.model.is_none() {
             return self.sim().touch(address, touch);
         }
         let (page, is_write) = (address / PAGE_BYTES, matches!(touch, Touch::Write(_)));
@@ -66,13 +66,13 @@ impl SimKernel {
     ///
     /// # Errors
     ///
-    /// If there is no memory for that.
+    /// Fails if there is no memory to map the files.
     pub(crate) fn check_files(&self) -> Result<(), StepError> {
-        let Some(contents) = &self.contents else { return Ok(()) };
-        let used = contents.borrow().file_pages();
+        let Some(model) = &self.model else { return Ok(()) };
+        let used = model.borrow().file_pages();
         for (file, page) in used.into_iter().filter(|(file, _)| *file < UNNUMBERED) {
             let word = self.content_of(FileId(file as u32), page)?;
-            contents.borrow_mut().end_file(file, page, word);
+            model.borrow_mut().end_file(file, page, word);
         }
         Ok(())
     }
