@@ -1,5 +1,5 @@
-//! Numbers of 64 bits in as few bytes as they need: LEB128, with seven bits in each byte, the lowest
-//! bits first.
+//! Numbers of 64 bits in as few bytes as they need: LEB128, with seven bits in each byte, the
+//! lowest bits first.
 
 use alloc::vec::Vec;
 
@@ -96,8 +96,7 @@ impl<'a> Cursor<'a> {
     /// Fails if fewer bytes follow.
     #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let bytes = rest.get(..count).ok_or(Malformed::End)?;
+        let bytes = self.rest().get(..count).ok_or(Malformed::End)?;
         self.at += count;
         Ok(bytes)
     }

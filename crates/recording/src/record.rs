@@ -4,8 +4,6 @@
 //! and the scheduling of its threads; a replay repeats them. The second is the flushes and the
 //! interrupts of the kernel that ran the program; they measure the fidelity of a replay.
 
-use core::fmt;
-
 /// The number that the recording gives a task.
 ///
 /// Each thread of the recorded program is a task. Each address space of another program is one
@@ -211,7 +209,7 @@ pub enum Call {
 }
 
 /// The reason for a page fault: the error code that x86 pushes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FaultCode(pub u32);
 
 impl FaultCode {
@@ -224,22 +222,6 @@ impl FaultCode {
     #[must_use]
     pub const fn is_write(self) -> bool {
         self.0 & 1 << 1 != 0
-    }
-    /// Returns `true` if user mode accessed, `false` if the kernel did so for the program.
-    #[must_use]
-    pub const fn is_user(self) -> bool {
-        self.0 & 1 << 2 != 0
-    }
-    /// Returns `true` if the access fetched an instruction.
-    #[must_use]
-    pub const fn is_fetch(self) -> bool {
-        self.0 & 1 << 4 != 0
-    }
-}
-
-impl fmt::Debug for FaultCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FaultCode({:#x})", self.0)
     }
 }
 

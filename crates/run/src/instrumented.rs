@@ -5,7 +5,7 @@
 
 use core::any::Any;
 use core::ops::Range;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use shootdown_vm::{
 pub struct Instrumented {
     sim: Rc<Sim>,
     design: Box<dyn DynCoherence>,
-    unmaps: Cell<Unmaps>,
+    unmaps: RefCell<Unmaps>,
 }
 
 /// The flushes of `munmap`s, and of mappings that replaced others.
@@ -65,12 +65,12 @@ pub struct Batch {
 impl Instrumented {
     /// Instruments `design`, which runs on this machine.
     pub fn new(sim: Rc<Sim>, design: impl Into<Box<dyn DynCoherence>>) -> Self {
-        Self { sim, design: design.into(), unmaps: Cell::default() }
+        Self { sim, design: design.into(), unmaps: RefCell::default() }
     }
 
     /// Returns the number of `munmap`s so far, by the kind of flush that they requested.
-    pub const fn unmaps(&self) -> Unmaps {
-        self.unmaps.get()
+    pub fn unmaps(&self) -> Unmaps {
+        *self.unmaps.borrow()
     }
 
     fn count(&self, change: &Change) {
@@ -78,13 +78,12 @@ impl Instrumented {
             return;
         }
         let ceiling = self.sim.machine().tlb.flush_ceiling;
-        let mut unmaps = self.unmaps.get();
+        let mut unmaps = self.unmaps.borrow_mut();
         if change.extents.is_whole() || change.extents.page_count() > ceiling {
             unmaps.whole += 1;
         } else {
             unmaps.ranged += 1;
         }
-        self.unmaps.set(unmaps);
     }
 
     /// Reports a flush to the oracle before `send` sends it.

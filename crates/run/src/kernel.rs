@@ -62,7 +62,7 @@ pub(crate) struct SimKernel {
     /// Processes that were destroyed. CPUs may refer to their spaces until the run ends.
     destroyed: RefCell<Vec<Arc<SimProcess>>>,
     /// Statistics of spaces that were destroyed.
-    ended: Cell<Stats>,
+    ended: RefCell<Stats>,
 }
 
 /// A process of a simulated machine.
@@ -106,7 +106,7 @@ impl SimKernel {
             model: (limits.contents == Contents::Checked).then(RefCell::default),
             processes: RefCell::default(),
             destroyed: RefCell::default(),
-            ended: Cell::default(),
+            ended: RefCell::default(),
         })
     }
 
@@ -124,7 +124,7 @@ impl SimKernel {
 
     /// Returns the statistics of all spaces that were destroyed.
     pub(crate) fn ended(&self) -> Stats {
-        self.ended.get()
+        *self.ended.borrow()
     }
 
     /// The body of a node's reclaim thread: waits until memory is short, and reclaims pages until
@@ -184,9 +184,8 @@ impl SimKernel {
     pub(crate) fn destroy(&self, process: &SimProcess) {
         self.check_at_end(process);
         process.space().exit();
-        let mut ended = self.ended.get();
-        ended += process.space().stats();
-        self.ended.set(ended);
+        let stats = process.space().stats();
+        *self.ended.borrow_mut() += stats;
     }
 
     /// Frees the number of a destroyed process, and keeps the process until the run ends.

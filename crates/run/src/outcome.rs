@@ -93,7 +93,8 @@ pub struct Outcome {
     pub traffic: Traffic,
     /// Statistics of the memory of all processes that have ended.
     pub memory: Stats,
-    /// Statistics of the page tables whose release was deferred, because a CPU could still walk them.
+    /// Statistics of the page tables whose release was deferred, because a CPU could still walk
+    /// them.
     pub held_tables: HeldStats,
 }
 

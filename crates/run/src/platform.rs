@@ -14,7 +14,7 @@ pub struct SimPlatform {
     sim: Rc<Sim>,
     /// The pages that were written to files: each page's word.
     stored: Rc<RefCell<HashMap<(FileId, u64), u64>>>,
-    traffic: Rc<Cell<Traffic>>,
+    traffic: Rc<RefCell<Traffic>>,
     reclaimers: Rc<Reclaimers>,
 }
 
@@ -45,8 +45,8 @@ const LOW: usize = 64;
 /// to the third of Linux's watermarks.
 const HIGH: usize = 32;
 
-/// The pause of a thread that finds no frame, before it tries again: the time of a fast device for a
-/// page. (Linux wakes the thread, or it sleeps for 20 to 100 ms.)
+/// The pause of a thread that finds no frame, before it tries again: the time of a fast device for
+/// a page. (Linux wakes the thread, or it sleeps for 20 to 100 ms.)
 const SHORTAGE_PAUSE: Time = Time::from_ns(20_000);
 
 impl SimPlatform {
@@ -59,16 +59,11 @@ impl SimPlatform {
 
     /// Returns the traffic so far.
     pub(crate) fn traffic(&self) -> Traffic {
-        self.traffic.get()
+        *self.traffic.borrow()
     }
 
-    fn count(&self, count: impl FnOnce(&mut Traffic)) {
-        let mut traffic = self.traffic.get();
-        count(&mut traffic);
-        self.traffic.set(traffic);
-    }
-
-    /// Blocks the calling thread until a node is short of memory. Returns `false` when the run ends.
+    /// Blocks the calling thread until a node is short of memory. Returns `false` when the run
+    /// ends.
     pub(crate) fn wait_for_shortage(&self, node: usize) -> bool {
         let Some(thread) = self.sim.current_thread() else { return false };
         while !self.reclaimers.has_ended.get() {
@@ -164,7 +159,7 @@ impl Platform for SimPlatform {
         self.sim.clear_page(page.0);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
-        self.count(|traffic| traffic.copied += 1);
+        self.traffic.borrow_mut().copied += 1;
         self.sim.copy_page(from.0, to.0);
     }
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
@@ -173,7 +168,7 @@ impl Platform for SimPlatform {
         match stored {
             // The device writes the page to memory.
             Some(word) => {
-                self.count(|traffic| traffic.read_in_again += 1);
+                self.traffic.borrow_mut().read_in_again += 1;
                 self.sim.fill_page(page.0, word);
             }
             // A hole in the file, which the file system fills with zeros.
@@ -182,7 +177,7 @@ impl Platform for SimPlatform {
     }
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
         self.use_storage(|storage| storage.write);
-        self.count(|traffic| traffic.written_out += 1);
+        self.traffic.borrow_mut().written_out += 1;
         self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
     }
     fn node_count(&self) -> usize {

@@ -198,8 +198,8 @@ fn start_thread<H: Host>(
 ) -> Result<(), StepError> {
     process.enter();
     let thread = host.create_thread(process, program, cpu)?;
-    // Before the thread runs: it may block before this function returns, and the thread that
-    // wakes it finds it in this state.
+    // Publishes the thread before it runs: it may block before this function returns, and another
+    // thread must find it here to wake it.
     host.state(|state| {
         state.unfinished += 1;
         // Threads may have woken the program before it was started, so that it has an entry.

@@ -17,7 +17,8 @@ pub(super) trait Field: Sized {
     fn take(from: &mut Cursor<'_>) -> Result<Self, Malformed>;
 }
 
-/// Implements the encoding of enums. For each variant: a byte with its code, and its fields in order.
+/// Implements the encoding of enums. For each variant: a byte with its code, and its fields in
+/// order.
 macro_rules! codes {
     ($($kind:ident { $($code:literal = $variant:ident { $($field:tt: $it:ident),* })* })*) => {$(
         impl Field for $kind {

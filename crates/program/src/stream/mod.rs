@@ -36,7 +36,7 @@ const MAGIC: &[u8] = b"SDWL";
 /// The version of the layout. There is only one so far.
 pub const VERSION: u64 = 1;
 
-/// An encoded workload from another program.
+/// An encoded workload, in borrowed bytes that are not trusted until [`check`](Self::check).
 #[derive(Clone, Debug)]
 pub struct Stream<'a> {
     name: &'a str,
@@ -114,12 +114,9 @@ impl<'a> Stream<'a> {
         }
         let program_count = usize::take(&mut head)?;
         let directory = head.clone();
-        let mut next: u32 = 0;
-        for left in (0..program_count).rev() {
-            let program = next.checked_add(u32::take(&mut head)?).ok_or(Malformed::Number)?;
-            // Only the last program may have the highest number.
-            next = program.checked_add(1).or((left == 0).then_some(0)).ok_or(Malformed::Number)?;
-            usize::take(&mut head)?;
+        let mut next = Some(0);
+        for _ in 0..program_count {
+            take_entry(&mut head, &mut next)?;
         }
         let (steps, steps_at) = (head.rest(), 0);
         Ok(Self { name, start_count, starts, program_count, directory, steps, steps_at })
@@ -178,13 +175,21 @@ impl<'a> Stream<'a> {
 
     /// Returns the programs, and the number of bytes of their steps.
     fn directory(&self) -> impl Iterator<Item = (ProgramId, usize)> + 'a {
-        let (mut from, mut next) = (self.directory.clone(), 0_u32);
-        (0..self.program_count).map_while(move |_| {
-            let program = next.checked_add(u32::take(&mut from).ok()?)?;
-            next = program.wrapping_add(1);
-            Some((ProgramId(program), usize::take(&mut from).ok()?))
-        })
+        let (mut from, mut next) = (self.directory.clone(), Some(0));
+        (0..self.program_count).map_while(move |_| take_entry(&mut from, &mut next).ok())
     }
+}
+
+/// Decodes a program and the number of bytes of its steps. `next` is the lowest number that the
+/// program may have; `None` after the highest number.
+fn take_entry(
+    from: &mut Cursor<'_>,
+    next: &mut Option<u32>,
+) -> Result<(ProgramId, usize), Malformed> {
+    let difference = u32::take(from)?;
+    let program = next.and_then(|next| next.checked_add(difference)).ok_or(Malformed::Number)?;
+    *next = program.checked_add(1);
+    Ok((ProgramId(program), usize::take(from)?))
 }
 
 /// The steps of one program, in order, up to the first damaged step.

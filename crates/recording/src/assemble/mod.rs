@@ -89,7 +89,7 @@ struct Cpu {
     calls: Calls,
 }
 
-/// The source of the knowledge which thread runs on a CPU.
+/// The source of [`Cpu::running`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knowledge {
     /// An event.
@@ -306,9 +306,9 @@ impl<W: io::Write> Assembler<W> {
         may_be && self.cpus[event.cpu as usize].previous == Some(event.tid)
     }
 
-    /// Predicts the switch of an idle CPU to a thread in its queue. An earlier event of another
-    /// thread there cancels the prediction. Some kernels do not trace this switch while another CPU
-    /// is busy.
+    /// Predicts the switch of an idle CPU to a thread in its queue. An event of any thread on this
+    /// CPU before that time replaces the prediction. Some kernels do not trace this switch while
+    /// another CPU is busy.
     fn predict_switch(&mut self, cpu: u32, running: Tid, queued: Tid, target: u32) {
         let on_cpu = &mut self.cpus[cpu as usize];
         let is_idle = on_cpu.running.is_some_and(|running| running.tid == IDLE);

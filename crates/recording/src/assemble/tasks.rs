@@ -213,8 +213,9 @@ impl Tasks {
         space.map(|space| Event::Exec { space, name: name.to_owned() })
     }
 
-    /// A CPU on which `before` ran has not switched, and `now` has an event there, which is its last
-    /// if `is_final`. Exchanges the numbers of both threads if Linux's renumbering explains this.
+    /// A CPU on which `before` ran has not switched, and `now` has an event there, which is its
+    /// last if `is_final`. Exchanges the numbers of both threads if Linux's renumbering explains
+    /// this.
     ///
     /// `exec` ends all threads of a process except its caller. If the caller is not the first
     /// thread, it takes over the number of the first thread, which is the process's, as soon as the

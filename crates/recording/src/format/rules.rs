@@ -1,4 +1,5 @@
-//! The properties of every valid recording. A writer refuses each record that a reader would refuse.
+//! The properties of every valid recording. A writer refuses each record that a reader would
+//! refuse.
 
 use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
 use crate::record::{Event, Record, SpaceId, TaskId};

@@ -89,15 +89,13 @@ fn event(name: &str, text: &str) -> Result<Parsed, ParseError> {
             let function = if is_flush { Function::FlushSpace } else { Function::Other };
             Some(RawKind::QueueCall { function })
         }
-        "ipi_send_cpu" => {
+        "ipi_send_cpu" | "ipi_send_cpumask" => {
             let site = call_site(text)?;
-            word(text, "cpu=")
-                .and_then(decimal)
-                .map(|target| RawKind::Ipi { targets: vec![target], site })
-        }
-        "ipi_send_cpumask" => {
-            let site = call_site(text)?;
-            word(text, "cpumask=").and_then(mask).map(|targets| RawKind::Ipi { targets, site })
+            let targets = match name {
+                "ipi_send_cpu" => word(text, "cpu=").and_then(decimal).map(|target| vec![target]),
+                _ => word(text, "cpumask=").and_then(mask),
+            };
+            targets.map(|targets| RawKind::Ipi { targets, site })
         }
         _ => return Ok(Parsed::Unknown),
     };
@@ -111,8 +109,8 @@ fn lost(record: &str) -> Option<Parsed> {
     Some(Parsed::Event(RawKind::Lost { count }))
 }
 
-/// Parses `prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b next_pid=2 next_prio=120`,
-/// or trace-cmd's `a:1 [120] S ==> b:2 [120]`.
+/// Parses `prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b next_pid=2
+/// next_prio=120`, or trace-cmd's `a:1 [120] S ==> b:2 [120]`.
 fn switch(text: &str) -> Option<RawKind> {
     if text.starts_with("prev_comm=") {
         let (text, next) = text.rsplit_once(" next_pid=")?;

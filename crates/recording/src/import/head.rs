@@ -102,7 +102,8 @@ fn during(flags: &str) -> Option<During> {
     }
 }
 
-/// Parses seconds with up to nine digits after the point; `Some(None)` for a number without a point.
+/// Parses seconds with up to nine digits after the point; `Some(None)` for a number without a
+/// point.
 #[expect(clippy::option_option, reason = "not a time, or a time of an unknown unit")]
 fn nanoseconds(text: &str) -> Option<Option<u64>> {
     let Some((seconds, fraction)) = text.split_once('.') else {
@@ -123,8 +124,9 @@ pub(super) fn decimal(text: &str) -> Option<u32> {
     if text.starts_with('+') { None } else { text.parse().ok() }
 }
 
-/// Parses a report of lost events: `CPU:1 [LOST 23 EVENTS]` (the kernel), `CPU:1 [23 EVENTS DROPPED]`
-/// (trace-cmd), or either without the number. Returns the CPU and the number, 0 if it is missing.
+/// Parses a report of lost events: `CPU:1 [LOST 23 EVENTS]` (the kernel), `CPU:1 [23 EVENTS
+/// DROPPED]` (trace-cmd), or either without the number. Returns the CPU and the number, 0 if it is
+/// missing.
 pub(super) fn lost(line: &str) -> Option<(u32, u64)> {
     let (cpu, loss) = line.strip_prefix("CPU:")?.trim_end().strip_suffix(']')?.split_once(" [")?;
     let count = loss

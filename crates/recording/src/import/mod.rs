@@ -27,7 +27,7 @@ use std::io::{BufRead, Seek, Write};
 
 pub use error::ImportError;
 
-use super::assemble::{Assembler, StartTask, Startup};
+use super::assemble::{Assembler, Startup};
 use super::format::{CPUS_MAX, Ended, Header, Source, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
 use error::excerpt;
@@ -103,7 +103,25 @@ pub fn import<W: Write>(
     };
     let writer = Writer::create(out, &header).map_err(ImportError::Write)?;
     let startup = Startup { recorded: vec![survey.first.tid], tasks: vec![survey.first.clone()] };
-    Import::new(Assembler::new(writer, startup), &survey).run(text)
+    let imported = Imported {
+        source: survey.source,
+        tid: survey.first.tid,
+        events: 0,
+        unknown: 0,
+        lost: 0,
+        is_complete: true,
+        cpus: survey.cpus,
+        time_ns: 0,
+    };
+    let import = Import {
+        assembler: Assembler::new(writer, startup),
+        survey: &survey,
+        imported,
+        running: HashMap::new(),
+        time_ns: survey.start_ns,
+        ended: Ended::Interrupted,
+    };
+    import.run(text)
 }
 
 /// An import in progress.
@@ -118,30 +136,7 @@ struct Import<'a, W: Write> {
     ended: Ended,
 }
 
-impl<'a, W: Write> Import<'a, W> {
-    fn new(assembler: Assembler<W>, survey: &'a Survey) -> Self {
-        let Survey { source, cpus, first: StartTask { tid, .. }, .. } = *survey;
-        let imported = Imported {
-            source,
-            tid,
-            events: 0,
-            unknown: 0,
-            lost: 0,
-            is_complete: true,
-            cpus,
-            time_ns: 0,
-        };
-        let ended = Ended::Interrupted;
-        Self {
-            assembler,
-            survey,
-            imported,
-            running: HashMap::new(),
-            time_ns: survey.start_ns,
-            ended,
-        }
-    }
-
+impl<W: Write> Import<'_, W> {
     fn run(mut self, text: impl BufRead) -> Result<(Imported, W), ImportError> {
         let mut lines = Lines::new(text);
         while let Some(line) = lines.next_line()? {

@@ -18,9 +18,10 @@
 //!   does not observe these.
 //! - A change of contents (`munmap`, a new mapping, `MADV_DONTNEED`, `mremap`) lasts from its
 //!   *beginning* to its *end*. During the change, a place may have two pages, the old and the new
-//!   one, and each CPU uses one of them. Reads find any word that either page may hold. A write goes
-//!   to one of the pages, so that it replaces no possible word. At the end of the change, all words
-//!   from before its beginning are gone, and words that were written during it may remain or not.
+//!   one, and each CPU uses one of them. Reads find any word that either page may hold. A write
+//!   goes to one of the pages, so that it replaces no possible word. At the end of the change, all
+//!   words from before its beginning are gone, and words that were written during it may remain or
+//!   not.
 //! - After the change, the place has one page again. The first read shows which of the possible
 //!   words the page holds, and the next read must find the same word.
 //! - A fork's child has, in each page, a word that the parent's page had between the beginning and
@@ -29,9 +30,9 @@
 //!   after the offer keeps the page.
 //! - A page of a shared file is one page, whatever happens to mappings of it. A write to it is
 //!   never lost, even if it goes through a mapping that is being removed.
-//! - A write to a private page of a file needs a copy of the file's page, made between the fault and
-//!   the write. Until the write, other threads may find the file's word of any time since the fault
-//!   began.
+//! - A write to a private page of a file needs a copy of the file's page, made between the fault
+//!   and the write. Until the write, other threads may find the file's word of any time since the
+//!   fault began.
 //!
 //! # An example of an error
 //!
@@ -45,13 +46,13 @@
 //!
 //! # Limits
 //!
-//! A page is one word, because the simulated machine stores no more. Stores take effect in order and
-//! immediately, for every CPU (sequential consistency). The simulated machine does the same: its
-//! store buffers cost time, but do not delay stores. The model does not check whether an access is
-//! refused or allowed correctly, except that an access must not succeed where nothing is mapped. It
-//! cannot detect the loss of a write that was made during a change of the same place. At the end,
-//! it checks only those pages of files that were used. The model therefore misses some errors, but
-//! every error that it reports is real.
+//! A page is one word, because the simulated machine stores no more. Stores take effect in order
+//! and immediately, for every CPU (sequential consistency). The simulated machine does the same:
+//! its store buffers cost time, but do not delay stores. The model does not check whether an access
+//! is refused or allowed correctly, except that an access must not succeed where nothing is mapped.
+//! It cannot detect the loss of a write that was made during a change of the same place. At the
+//! end, it checks only those pages of files that were used. The model therefore misses some errors,
+//! but every error that it reports is real.
 
 mod files;
 mod layers;

@@ -89,7 +89,8 @@ impl ProcessModel {
         self.replace(to, layers, arrived, at, now);
     }
 
-    /// Returns the child of a fork: everything that was possible in the parent since the fork began.
+    /// Returns the child of a fork: everything that was possible in the parent since the fork
+    /// began.
     pub(super) fn end_fork(&mut self, number: u64, now: Tick) -> Self {
         let at = self.remove(number).map_or(now, |active| active.at);
         let all = 0..u64::MAX;
@@ -125,8 +126,8 @@ impl ProcessModel {
         self.refresh(range, arrived, began, now);
     }
 
-    /// Resets the pages in `range` to the words that their mapping shows, the words that arrive, and
-    /// the words that were written since `began`.
+    /// Resets the pages in `range` to the words that their mapping shows, the words that arrive,
+    /// and the words that were written since `began`.
     fn refresh(
         &mut self,
         range: &Range<u64>,
@@ -223,8 +224,8 @@ impl ProcessModel {
         let state = self.state(page, now, &[]);
         let expected = state.values(files, now);
         let result = if expected.contains(&value) { Ok(()) } else { Err(expected) };
-        // During a change, or where one of several pages may be mapped, another CPU may find another
-        // word.
+        // During a change, or where one of several pages may be mapped, another CPU may find
+        // another word.
         if let [source] = state.places()[..] {
             match source {
                 Source::Shared(file, number) => files.observe(file, number, value, now),
@@ -235,8 +236,8 @@ impl ProcessModel {
         result
     }
 
-    /// A read has found the word of a private page. Even if the word was wrong, it is the page's word
-    /// from now on.
+    /// A read has found the word of a private page. Even if the word was wrong, it is the page's
+    /// word from now on.
     fn observe(
         &mut self,
         files: &mut Files,

@@ -64,8 +64,8 @@ fn fork_and_wait(child: ProgramId) -> impl Iterator<Item = Operation> {
 pub struct Ls {
     /// Number of commands.
     pub commands: u64,
-    /// Number of libraries that `ls` is linked with, 3 at most. The study's "5 or 7" flushes fit one
-    /// and three libraries, because the linker unmaps one page with the header of each.
+    /// Number of libraries that `ls` is linked with, 3 at most. The study's "5 or 7" flushes fit
+    /// one and three libraries, because the linker unmaps one page with the header of each.
     pub libraries: u32,
 }
 
@@ -76,12 +76,6 @@ impl Ls {
     fn program(&self) -> Program {
         let libraries = self.libraries.min(Self::LIBRARIES_MAX) as usize;
         Program { objects: &LINKED[..2 + libraries], ..SHELL }
-    }
-
-    /// Returns the number of `munmap`s of existing pages in one command.
-    #[must_use]
-    pub fn unmaps_per_command(&self) -> u64 {
-        self.program().unmaps()
     }
 }
 
@@ -176,8 +170,8 @@ const AREA: AreaId = AreaId(OWN);
 #[derive(Clone, Copy, Debug)]
 pub struct LatMmap {
     /// Size of the file. LMbench reports the largest size for which the machine has room. Of the
-    /// powers of two, only 16 MiB fits the times *before* the change: with 32 MiB, a page would take
-    /// less time than a page fault, and with 8 MiB, three times as long.
+    /// powers of two, only 16 MiB fits the times *before* the change: with 32 MiB, a page would
+    /// take less time than a page fault, and with 8 MiB, three times as long.
     pub file_bytes: u64,
     /// Size of a page of the machine. A page of the model stands for one such page.
     pub page_bytes: u64,

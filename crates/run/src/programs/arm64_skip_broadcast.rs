@@ -1,10 +1,11 @@
-//! The three workloads of the study of arm64's broadcasts. A shell starts each program once per CPU,
-//! or 256 times, and waits for all. The measurement includes the shell, as with `perf stat` in the
-//! study.
+//! The three workloads of the study of arm64's broadcasts. A shell starts each program once per
+//! CPU, or 256 times, and waits for all. The measurement includes the shell, as with `perf stat` in
+//! the study.
 //!
 //! No thread is bound to a CPU. The numbers of pages that programs use, and that are copied after a
-//! fork, were observed on another machine: see `linked`. The study's machine had pages of 64 KiB, as
-//! kernels of its author's distribution did at the time, or of 4 KiB; the study does not state which.
+//! fork, were observed on another machine: see `linked`. The study's machine had pages of 64 KiB,
+//! as kernels of its author's distribution did at the time, or of 4 KiB; the study does not state
+//! which.
 
 use shootdown_program::operation::{
     AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
@@ -151,8 +152,8 @@ pub struct TcmallocLargeHeap {
     /// Number of processes.
     pub copies: u32,
     /// Only one size in this number is tried, for a short run; 1 is the published benchmark. All
-    /// work except the start and the end of a process is divided by this number: the computing time,
-    /// and the number of spans that are returned.
+    /// work except the start and the end of a process is divided by this number: the computing
+    /// time, and the number of spans that are returned.
     pub every: u64,
     /// Time that an iteration computes, mostly to add up 88 size classes for the heap's size. The
     /// time is unknown. Fit it to the published time *before* the change.

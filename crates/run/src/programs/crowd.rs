@@ -45,8 +45,8 @@ impl Workload for Crowd {
     }
 }
 
-/// One thread discards pages with `madvise`, and other threads of its process compute. They lose the
-/// time that its flushes take from them.
+/// One thread discards pages with `madvise`, and other threads of its process compute. They lose
+/// the time that its flushes take from them.
 #[derive(Clone, Copy, Debug)]
 pub struct MadviseAndCompute {
     /// Number of threads that compute.

@@ -2,10 +2,10 @@
 //! between `exec` and `main`.
 //!
 //! The order of mappings and the numbers of pages that are used were observed under Linux 6.18 on
-//! x86-64 (Debian 12: bash 5.2, glibc 2.36), with `strace` and with the trace points of page faults.
-//! uClibc could not be run: its order of mappings is that of its source, and its numbers of pages
-//! are assumed. Numbers of pages without another source are constants of the modules that use this
-//! module.
+//! x86-64 (Debian 12: bash 5.2, glibc 2.36), with `strace` and with the trace points of page
+//! faults. uClibc could not be run: its order of mappings is that of its source, and its numbers of
+//! pages are assumed. Numbers of pages without another source are constants of the modules that use
+//! this module.
 //!
 //! On that machine, a fault maps up to 16 neighbours of a page of a file; here, a fault maps one
 //! page. The numbers of pages that are read here are therefore those of the observed faults. No
@@ -108,7 +108,8 @@ impl Program {
         let mut steps = Vec::from(stack());
         let indices = 0..self.objects.len() as u32;
         let libraries = indices.clone().skip(2);
-        // The kernel maps the program and its linker. The linker relocates itself and maps the rest.
+        // The kernel maps the program and its linker. The linker relocates itself and maps the
+        // rest.
         for index in indices.clone().take(2) {
             steps.extend(self.map_object(index));
         }
@@ -135,14 +136,6 @@ impl Program {
         ]);
         steps.extend(write_stack(4));
         steps
-    }
-
-    /// Returns the number of `munmap`s of pages that are in memory.
-    pub(super) const fn unmaps(&self) -> u64 {
-        match self.linker {
-            Linker::Glibc => 1,
-            Linker::Uclibc => self.objects.len() as u64 - 2,
-        }
     }
 
     fn object(&self, index: u32) -> Object {

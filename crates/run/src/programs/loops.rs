@@ -77,8 +77,8 @@ pub struct Loop {
     pub count: u32,
     /// Number of times that each task repeats the operations.
     pub iterations: u64,
-    /// Seed of the delay of up to 20 µs after which each task begins. Which tasks collide depends on
-    /// such delays, and a comparison must not depend on one choice of them.
+    /// Seed of the delay of up to 20 µs after which each task begins. Which tasks collide depends
+    /// on such delays, and a comparison must not depend on one choice of them.
     pub seed: u64,
 }
 

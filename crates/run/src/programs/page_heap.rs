@@ -2,11 +2,11 @@
 //! `src/page_heap.cc` with its default parameters, for a program that only allocates more than
 //! 1 MiB at a time.
 //!
-//! Free spans are *normal*, or *returned* to the kernel, and only spans of the same kind are merged.
-//! An allocation takes the span of either kind that fits best. If no span fits, both kinds exist,
-//! and the heap would grow past a multiple of 128 MiB, the heap first returns all spans and so
-//! merges them. Large allocations nearly always meet this condition. If still no span fits, the heap
-//! grows. A span is also returned whenever as much was freed as the release rate demands.
+//! Free spans are *normal*, or *returned* to the kernel, and only spans of the same kind are
+//! merged. An allocation takes the span of either kind that fits best. If no span fits, both kinds
+//! exist, and the heap would grow past a multiple of 128 MiB, the heap first returns all spans and
+//! so merges them. Large allocations nearly always meet this condition. If still no span fits, the
+//! heap grows. A span is also returned whenever as much was freed as the release rate demands.
 
 use core::ops::Range;
 
@@ -16,8 +16,8 @@ pub(super) const PAGE_BYTES: u64 = 8192;
 const LARGE: u64 = 128;
 /// Interval of merging, in pages (`kForcedCoalesceInterval`).
 const COALESCE_INTERVAL: u64 = (128 << 20) / PAGE_BYTES;
-/// Largest delay of the next release, in pages (`kMaxReleaseDelay`). A release of 1049 pages or more
-/// leads to this delay.
+/// Largest delay of the next release, in pages (`kMaxReleaseDelay`). A release of 1049 pages or
+/// more leads to this delay.
 const RELEASE_DELAY_MAX: i64 = 1 << 20;
 
 /// A system call of the heap. Pages are those of the heap, counted from its beginning.
@@ -123,8 +123,8 @@ impl PageHeap {
         Some(found.start)
     }
 
-    /// Returns `true` if both kinds of free spans exist, they are a quarter of the heap or more, and
-    /// growth would go past a multiple of 128 MiB.
+    /// Returns `true` if both kinds of free spans exist, they are a quarter of the heap or more,
+    /// and growth would go past a multiple of 128 MiB.
     fn may_coalesce(&self, pages: u64) -> bool {
         let of = |state| {
             let spans = self.spans.iter().filter(move |span| span.state == state);

@@ -14,19 +14,19 @@ const AREA: AreaId = AreaId(0);
 /// of one process, each on a CPU of its own, that pass a byte back and forth through two pipes
 /// (`context_switch1_threads` of will-it-scale, with half as many tasks as CPUs).
 ///
-/// Like will-it-scale, the workload measures while all threads run. The pair that starts last begins
-/// and ends the measurement; the others start before and continue after it. Read
+/// Like will-it-scale, the workload measures while all threads run. The pair that starts last
+/// begins and ends the measurement; the others start before and continue after it. Read
 /// [`Counts::switches`](shootdown_sim::Counts::switches) of all CPUs in that time, not the
-/// iterations, which are those of one pair. A switch of the study enters and leaves idle, and is two
-/// switches of the scheduler: see [`Self::switches`].
+/// iterations, which are those of one pair. A switch of the study enters and leaves idle, and is
+/// two switches of the scheduler: see [`Self::switches`].
 #[derive(Clone, Copy, Debug)]
 pub struct ContextSwitches {
     /// Number of CPUs and of threads; even. Neighbours are a pair.
     pub cpus: u32,
     /// Number of times that the measured pair passes the byte forth and back.
     pub rounds: u64,
-    /// Seed of the delay of up to 10 µs after which each pair begins. The delays decide the order in
-    /// which CPUs queue for a shared cache line, and so how often the line moves to a neighbour.
+    /// Seed of the delay of up to 10 µs after which each pair begins. The delays decide the order
+    /// in which CPUs queue for a shared cache line, and so how often the line moves to a neighbour.
     pub seed: u64,
 }
 /// Number of rounds of a pair before it is measured.
@@ -46,9 +46,9 @@ impl ContextSwitches {
         self.cpus / 2
     }
 
-    /// Returns an upper bound of the rounds by which the first pairs are ahead of the last one. Each
-    /// pair starts two others, as in a binary heap. Each level takes about one round; the bound
-    /// allows two.
+    /// Returns an upper bound of the rounds by which the first pairs are ahead of the last one.
+    /// Each pair starts two others, as in a binary heap. Each level takes about one round; the
+    /// bound allows two.
     const fn rounds_ahead(&self) -> u64 {
         HEAD_START_ROUNDS + 2 * (self.pairs().ilog2() as u64 + 1)
     }
@@ -129,8 +129,8 @@ impl Workload for ContextSwitches {
 /// every CPU of its group. When the process exits, those CPUs idle with its address space loaded.
 ///
 /// An iteration is the exit of a process. No other operation flushes a translation that another CPU
-/// could have. All interrupts are therefore sent for exits, or for the copies of pages after a fork,
-/// of which only the parent has translations.
+/// could have. All interrupts are therefore sent for exits, or for the copies of pages after a
+/// fork, of which only the parent has translations.
 #[derive(Clone, Copy, Debug)]
 pub struct ExitStorm {
     /// Number of CPUs. Each group has one CPU, and one for each thread. The remaining CPUs idle.

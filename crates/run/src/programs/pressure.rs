@@ -11,9 +11,10 @@ fn touch_all(area: AreaId, pages: u64, access: Access) -> impl Iterator<Item = O
     chunks(pages).map(move |pages| Operation::Touch { area, pages, access })
 }
 
-/// mmtests' `wptlbflush`: a process writes 511 pages and forks children. Each child writes all pages,
-/// starts threads that also write them, and ends. Then the parent reads the words that it wrote.
-/// Another process reads a file at the same time, and has only the remaining memory for its pages.
+/// mmtests' `wptlbflush`: a process writes 511 pages and forks children. Each child writes all
+/// pages, starts threads that also write them, and ends. Then the parent reads the words that it
+/// wrote. Another process reads a file at the same time, and has only the remaining memory for its
+/// pages.
 ///
 /// A copy without a flush on some CPU shows as a wrong word, in the parent or in a child.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,9 @@ use super::parts::{chunks, start_all, steps};
 
 /// Processes that each map a file of their own, and read it from beginning to end.
 ///
-/// `usemem --readonly` does this on each CPU, with files of ten times the memory together. Its files
-/// are sparse, so that no process waits for a disk; here they are zeros. Every page that is read
-/// replaces a page of another process, which runs at that moment, most likely on another CPU.
+/// `usemem --readonly` does this on each CPU, with files of ten times the memory together. Its
+/// files are sparse, so that no process waits for a disk; here they are zeros. Every page that is
+/// read replaces a page of another process, which runs at that moment, most likely on another CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedReaders {
     /// Number of processes.

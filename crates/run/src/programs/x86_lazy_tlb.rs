@@ -53,11 +53,11 @@ pub enum Touched {
 /// unmap it, "with 8 threads (on four cores), nrounds = 100, 256M data".
 ///
 /// Its source is in no public archive that could be searched. Here each round maps 256 MB, writes
-/// the first word, and unmaps the memory, [98 times](Self::published). This number was fitted to the
-/// published time *before* the change. It scales the times before and after the change equally, and
-/// does not affect their ratio. In another interpretation, a round writes every page of its part of
-/// one mapping of 256 MB: use [`Touched::All`]. That interpretation has only 800 flushes, which
-/// cannot cost the 0.8 s that the change saved.
+/// the first word, and unmaps the memory, [98 times](Self::published). This number was fitted to
+/// the published time *before* the change. It scales the times before and after the change equally,
+/// and does not affect their ratio. In another interpretation, a round writes every page of its
+/// part of one mapping of 256 MB: use [`Touched::All`]. That interpretation has only 800 flushes,
+/// which cannot cost the 0.8 s that the change saved.
 #[derive(Clone, Copy, Debug)]
 pub struct PthreadMmap {
     /// Number of threads.

@@ -15,6 +15,7 @@
 //! that wait for them. Idle time remains idle time.
 
 use core::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -55,8 +56,8 @@ pub enum ReplayError {
 }
 
 /// Replays a recording under its own schedule, on a machine under the design that `design` makes.
-/// `survey` must be of the same recording. `progress` is called at regular intervals with the number
-/// of records that were replayed.
+/// `survey` must be of the same recording. `progress` is called at regular intervals with the
+/// number of records that were replayed.
 ///
 /// # Errors
 ///
@@ -118,9 +119,9 @@ struct Replay {
     sim: Rc<Sim>,
     kernel: Rc<SimKernel>,
     cursor: RefCell<Cursor>,
-    /// The owner and the space of each task, by the task's number in the recording. The kernel
-    /// numbers processes by their space in the recording.
-    tasks: RefCell<Vec<Option<Task>>>,
+    /// The owner and the space of each task. The kernel numbers processes by their space in the
+    /// recording.
+    tasks: RefCell<HashMap<TaskId, Task>>,
     /// The space in which each CPU's task runs.
     on_cpus: RefCell<Vec<Option<SpaceId>>>,
     /// The thread that holds each CPU.
@@ -209,8 +210,8 @@ impl Replay {
         self.in_progress.get() == 0 && self.cursor.borrow().next.is_none()
     }
 
-    /// Returns the recorded time of the next step and the time computed before it, if the step is on
-    /// this CPU.
+    /// Returns the recorded time of the next step and the time computed before it, if the step is
+    /// on this CPU.
     fn next_start(&self, cpu: usize) -> Option<(u64, u64)> {
         let cursor = self.cursor.borrow();
         let step = cursor.next.as_ref().filter(|step| step.cpu == cpu)?;
@@ -301,7 +302,7 @@ impl Replay {
     }
 
     fn switch(&self, next: TaskId, cpu: &mut ReplayCpu) -> Result<(), StepError> {
-        let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
+        let running = self.tasks.borrow().get(&next).copied();
         self.run(running, cpu);
         let process = running.map(|running| self.process_for(running.space)).transpose()?;
         self.sim.switch_space(process.as_ref().map(|process| process.data.number.get()));
@@ -379,11 +380,7 @@ impl Replay {
     }
 
     fn set_task(&self, task: TaskId, state: Task) {
-        let (number, mut tasks) = (task.0 as usize, self.tasks.borrow_mut());
-        if tasks.len() <= number {
-            tasks.resize(number + 1, None);
-        }
-        tasks[number] = Some(state);
+        self.tasks.borrow_mut().insert(task, state);
     }
 
     fn process(&self, space: SpaceId) -> Option<Arc<SimProcess>> {

@@ -61,8 +61,8 @@ pub(crate) enum Outcome {
 }
 
 impl Survey {
-    /// Reads a whole recording. `progress` is called at regular intervals with the number of records
-    /// that were read.
+    /// Reads a whole recording. `progress` is called at regular intervals with the number of
+    /// records that were read.
     ///
     /// # Errors
     ///
@@ -72,7 +72,8 @@ impl Survey {
     ///
     /// Does not panic: a reader that has reached the end without an error has totals.
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
-        let mut surveyor = Surveyor::new(reader.header().cpus);
+        let tracker = Tracker::new(reader.header().cpus);
+        let mut surveyor = Surveyor { tracker, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
             surveyor.record(&record);
@@ -96,6 +97,7 @@ impl Survey {
 /// Number of records between two reports of progress.
 pub(super) const PROGRESS_RECORDS: u64 = 1 << 16;
 
+#[derive(Default)]
 struct Surveyor {
     tracker: Tracker,
     kernel: KernelCounts,
@@ -118,19 +120,6 @@ struct OpenCall {
 }
 
 impl Surveyor {
-    fn new(cpus: u32) -> Self {
-        Self {
-            tracker: Tracker::new(cpus),
-            kernel: KernelCounts::default(),
-            threads: 0,
-            spaces: HashSet::new(),
-            outcomes: Vec::new(),
-            moved_to: Vec::new(),
-            by_others: HashSet::new(),
-            open: HashMap::new(),
-        }
-    }
-
     fn record(&mut self, record: &Record) {
         let recorded = self.tracker.recorded(record.cpu);
         match &record.event {

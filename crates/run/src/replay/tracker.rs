@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use shootdown_recording::record::{Event, Owner, Record, SpaceId, TaskId};
 
 /// The state between two records.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tracker {
     /// Tasks by number. The first is [`TaskId::KERNEL`].
     tasks: Vec<Option<Task>>,

@@ -79,8 +79,8 @@ impl System {
     }
 }
 
-/// Threads write to pages of their own, and read the words that they wrote. Another thread collapses
-/// the pages, and makes parts of them small again.
+/// Threads write to pages of their own, and read the words that they wrote. Another thread
+/// collapses the pages, and makes parts of them small again.
 fn assert_large_pages_keep_words<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) {
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(WORKERS as usize + 1).unwrap();

@@ -49,7 +49,8 @@ fn outcome<C: Into<ErasedCoherence>>(
 /// Two threads on two CPUs. Both use an area, and the first one gives it up, repeatedly.
 #[derive(Clone, Copy)]
 struct GiveUp {
-    /// `true`: the first thread unmaps the area and maps another one. `false`: it discards the area.
+    /// `true`: the first thread unmaps the area and maps another one. `false`: it discards the
+    /// area.
     unmaps: bool,
     pages: u64,
     rounds: u32,
@@ -99,8 +100,8 @@ impl Workload for GiveUp {
 #[test]
 fn unmap_is_deferred_and_discard_is_not() {
     let unmapped = GiveUp { unmaps: true, pages: 4, rounds: 12 };
-    // Each thread switches away and back while it waits, and sweeps. One interrupt is for the end of
-    // the space.
+    // Each thread switches away and back while it waits, and sweeps. One interrupt is for the end
+    // of the space.
     assert_eq!(outcome(LIMITS, unmapped, Latr::new).counts.interrupts_sent, 1);
     let before = outcome(LIMITS, unmapped, Linux412::new).counts.interrupts_sent;
     assert!(before >= 12, "{before}");

@@ -55,8 +55,8 @@ fn switches_enter_and_leave_idle() {
     }
 }
 
-/// The first pairs must not end before the measurement does. Otherwise the machine would become idle
-/// during the time of the last pair.
+/// The first pairs must not end before the measurement does. Otherwise the machine would become
+/// idle during the time of the last pair.
 #[test]
 fn all_pairs_run_until_the_measurement_ends() {
     let rate = |rounds| {

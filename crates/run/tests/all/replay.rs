@@ -1,5 +1,5 @@
-//! Replays of handwritten recordings: the replay repeats the program's operations, and the design of
-//! the recorded kernel sends the recorded interrupts.
+//! Replays of handwritten recordings: the replay repeats the program's operations, and the design
+//! of the recorded kernel sends the recorded interrupts.
 
 use std::io::Cursor;
 use std::rc::Rc;
@@ -186,7 +186,8 @@ fn blocked_thread_waits_for_its_waker_or_sleeps() {
         let mut script = Script::two_threads()
             .fault(1, PAGE, WRITE_ABSENT)
             .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
-        // Faults take their recorded and their simulated time here: the waker is later than recorded.
+        // Faults take their recorded and their simulated time here: the waker is later than
+        // recorded.
         for page in 1..=1000 {
             script = script.fault(0, PAGE + page * 4096, WRITE_ABSENT);
         }

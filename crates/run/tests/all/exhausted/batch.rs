@@ -30,8 +30,8 @@ fn sharer(number: u32) -> Vec<Operation> {
     ]
 }
 
-/// Uses up the memory, and then writes to the pages. Uses each page of its own twice, so that reclaim
-/// does not prefer them to the pages of many processes.
+/// Uses up the memory, and then writes to the pages. Uses each page of its own twice, so that
+/// reclaim does not prefer them to the pages of many processes.
 fn hungry() -> Vec<Operation> {
     let wait = [Operation::Migrate(0)].into_iter().chain((0..SHARERS).map(|_| Operation::Block));
     let large = [1, 2].map(|area| map(area, 1200, Mapping::SharedFile(FileId(1))));

@@ -12,8 +12,8 @@ use crate::exhausted::{LIMITS, map, must_be_right, read, run_under, write};
 const PROCESSES: u64 = 16;
 const ROUNDS: u64 = 12;
 
-/// Writes to its own memory and to a file that all processes share, discards some of its memory, and
-/// yields.
+/// Writes to its own memory and to a file that all processes share, discards some of its memory,
+/// and yields.
 fn process(number: u64) -> Vec<Operation> {
     let mut steps = vec![
         map(0, 6, Mapping::Anonymous),

@@ -9,17 +9,16 @@
 //!
 //! which prints the program's operations and its errors. With `ours-nodes`, memory suffices. With
 //! `ours-enough`, pages are neither moved nor reclaimed. `CONTENTS_PROGRAMS` is the number of
-//! programs that each test tries (48 by default), and `CONTENTS_SEED` is the first of their seeds (0
-//! by default).
+//! programs that each test tries (48 by default), and `CONTENTS_SEED` is the first of their seeds
+//! (0 by default).
 //!
-//! The program of every other seed collapses and splits large pages. The program of every third seed
-//! reads files ahead, where they are stored. All programs move pages between nodes, where the memory
-//! manager records pages.
+//! The program of every other seed collapses and splits large pages. The program of every third
+//! seed reads files ahead, where they are stored. All programs move pages between nodes, where the
+//! memory manager records pages.
 //!
 //! Threads use pages that other threads unmap and protect at the same time. This is sound here:
-//! threads survive accesses that are refused
-//! ([`OnFault::Survived`](shootdown_program::OnFault)), and an access to a raw address maps the page
-//! if necessary.
+//! threads survive accesses that are refused ([`OnFault::Survived`](shootdown_program::OnFault)),
+//! and an access to a raw address maps the page if necessary.
 
 mod cases;
 mod faulty;

@@ -229,8 +229,8 @@ impl Generator {
         Operation::RawAddress(RawAddress::Fault { page, access, entry: Entry::Absent })
     }
 
-    /// Writes some pages of a block, waits so that other threads may use them, and makes the block a
-    /// large page.
+    /// Writes some pages of a block, waits so that other threads may use them, and makes the block
+    /// a large page.
     fn make_large(&mut self, thread: ProgramId) {
         let (pages, wait_ns) = (self.block(), self.below(20) * 1000);
         let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
