@@ -84,19 +84,9 @@ struct Cpu {
     previous: Option<Tid>,
     /// The predicted switch of an idle CPU: its time, and the next thread.
     predicted: Option<(u64, Tid)>,
-    /// The source of `running`.
-    knowledge: Knowledge,
+    /// `true` if `running` was predicted, and no event has confirmed it yet.
+    is_predicted: bool,
     calls: Calls,
-}
-
-/// The source of [`Cpu::running`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Knowledge {
-    /// An event.
-    #[default]
-    Observed,
-    /// A prediction: the thread was put into the queue of the CPU, which was idle.
-    Inferred,
 }
 
 /// A running thread, and its number in the recording.
@@ -162,7 +152,7 @@ impl<W: io::Write> Assembler<W> {
             return self.convert(RawEvent { during: During::Interrupt, ..event });
         }
         let cpu = &mut self.cpus[event.cpu as usize];
-        (cpu.previous, cpu.knowledge) = (None, Knowledge::Observed);
+        (cpu.previous, cpu.is_predicted) = (None, false);
         match self.record_running(&event)? {
             Written::Yes => self.convert(event),
             Written::Refused => Ok(()),
@@ -253,7 +243,7 @@ impl<W: io::Write> Assembler<W> {
         let on_cpu = &mut self.cpus[cpu as usize];
         let before = on_cpu.running.replace(Running { tid: next, task });
         on_cpu.previous = (tid != next).then_some(tid);
-        (on_cpu.predicted, on_cpu.knowledge) = (None, Knowledge::Observed);
+        (on_cpu.predicted, on_cpu.is_predicted) = (None, false);
         if left == Left::Dead && tid != next {
             self.tasks.forget(tid);
         }
@@ -332,7 +322,7 @@ impl<W: io::Write> Assembler<W> {
             };
             self.time_ns = self.time_ns.max(due_ns);
             self.switch(cpu as u32, IDLE, Left::Runnable, tid, "")?;
-            self.cpus[cpu].knowledge = Knowledge::Inferred;
+            self.cpus[cpu].is_predicted = true;
         }
         let due = self.cpus.iter().filter_map(|cpu| cpu.predicted.map(|(due_ns, _)| due_ns));
         self.predicted_ns = due.min().unwrap_or(u64::MAX);
@@ -343,7 +333,7 @@ impl<W: io::Write> Assembler<W> {
     fn is_predicted_switch(&self, event: &RawEvent) -> bool {
         matches!(event.kind, RawKind::Switch { .. })
             && event.tid == IDLE
-            && self.cpus[event.cpu as usize].knowledge == Knowledge::Inferred
+            && self.cpus[event.cpu as usize].is_predicted
     }
 
     /// Records which thread runs on a CPU, unless the recording contains it already. This is the
