@@ -38,7 +38,7 @@ pub fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// The inverse of [`zigzag`].
+/// Inverts [`zigzag`].
 #[must_use]
 #[inline]
 pub fn unzigzag(value: u64) -> i64 {

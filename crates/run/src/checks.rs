@@ -77,7 +77,7 @@ impl SimKernel {
         Ok(())
     }
 
-    /// The content of a page of a file. The page is read in if necessary.
+    /// Returns the word of a page of a file. Reads the page in if necessary.
     fn content_of(&self, file: FileId, page: u64) -> Result<u64, StepError> {
         let space = self.new_space()?;
         let (_, file) = self.file(Some(file));
@@ -94,7 +94,7 @@ impl SimKernel {
         }
     }
 
-    /// The pages in the tables of a space, with their contents.
+    /// Returns the pages in the tables of a space, with their words.
     fn pages_of(&self, space: &SpaceOf<Self>) -> BTreeMap<u64, u64> {
         let frame = |entry| X86_64::as_leaf(entry).map(|leaf| leaf.frame.0);
         let pages = self.sim().pages_below(space.root().0 / PAGE_BYTES, frame);

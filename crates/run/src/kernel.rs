@@ -127,8 +127,8 @@ impl SimKernel {
         *self.ended.borrow()
     }
 
-    /// The body of a node's reclaim thread: waits until memory is short, and reclaims pages until
-    /// memory suffices, or no more pages can be reclaimed.
+    /// Waits until memory is short, and reclaims pages until memory suffices or no more pages can
+    /// be reclaimed, repeatedly. This is the body of a node's reclaim thread.
     pub(crate) fn keep_memory_free(&self, node: usize) {
         while self.platform().wait_for_shortage(node) {
             while self.platform().is_below_high(node) {

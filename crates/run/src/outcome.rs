@@ -99,7 +99,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome of a run that is measured as a whole.
+    /// Returns the outcome of a run that is measured as a whole.
     pub(crate) fn of(kernel: &SimKernel) -> Self {
         let sim = kernel.sim();
         let model = kernel.model.as_ref().map(|model| model.borrow());
@@ -134,8 +134,8 @@ pub enum RunError {
         /// The failure.
         error: StepError,
     },
-    /// All remaining threads wait for each other. The field is their number.
-    #[error("deadlock: all remaining threads ({0}) wait for each other")]
+    /// All remaining threads wait, and none can wake another. The field is their number.
+    #[error("deadlock: no thread can wake the {0} that wait")]
     Deadlock(usize),
     /// The run takes longer than its [limit](Limits::time).
     #[error("the run exceeds its limit of simulated time")]

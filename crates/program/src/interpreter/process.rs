@@ -14,12 +14,12 @@ pub struct Process<S: System, D> {
 }
 
 impl<S: System, D> Process<S, D> {
-    /// A process without threads.
+    /// Creates a process without threads.
     pub const fn new(space: AddressSpace<S>, data: D) -> Self {
         Self { space, threads: AtomicU32::new(0), data }
     }
 
-    /// The process's memory.
+    /// Returns the process's memory.
     pub const fn space(&self) -> &AddressSpace<S> {
         &self.space
     }

@@ -16,7 +16,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     ///
     /// # Errors
     ///
-    /// If there is no memory left, or an access is stuck.
+    /// Fails if there is no memory left, or an access is stuck.
     pub fn perform_raw(&self, operation: RawAddress) -> Result<(), StepError> {
         match operation {
             RawAddress::Fault { page, access, entry } => self.use_page(page, access, entry),

@@ -23,20 +23,20 @@ pub trait Host: Sized {
     /// A reading of the clock and the counters.
     type Reading: Copy;
 
-    /// The part that performs accesses.
+    /// Returns the part that performs accesses.
     fn memory(&self) -> &Self::Memory;
 
     /// Calls `f` with the state that all threads share. `f` does not block.
     fn state<R>(&self, f: impl FnOnce(&mut State<Self>) -> R) -> R;
 
-    /// The steps of a program.
+    /// Returns the steps of a program.
     fn steps(&self, program: ProgramId) -> impl Iterator<Item = Result<Operation, StepError>>;
 
     /// Creates a process without memory of the workload.
     ///
     /// # Errors
     ///
-    /// If there is no memory for it.
+    /// Fails if there is no memory for the process.
     fn new_process(&self) -> Result<ProcessOf<Self::Memory>, StepError>;
 
     /// Adds a process, before a thread runs in it.
@@ -50,7 +50,7 @@ pub trait Host: Sized {
     ///
     /// # Errors
     ///
-    /// If the machine lacks the CPU, or has no room for another thread.
+    /// Fails if the machine lacks the CPU, or has no room for another thread.
     fn create_thread(
         &self,
         process: Arc<ProcessOf<Self::Memory>>,
@@ -63,7 +63,7 @@ pub trait Host: Sized {
         let _ = thread;
     }
 
-    /// The calling thread; `None` outside of threads.
+    /// Returns the calling thread; `None` outside of threads.
     fn current_thread(&self) -> Option<Self::Thread>;
 
     /// Changes the process of the calling thread, and loads its address space.
@@ -85,14 +85,14 @@ pub trait Host: Sized {
     ///
     /// # Errors
     ///
-    /// If the machine lacks the CPU.
+    /// Fails if the machine lacks the CPU.
     fn migrate(&self, cpu: usize) -> Result<(), StepError>;
 
     /// Computes in user mode for `ns` nanoseconds, and yields at the end of each time slice.
     ///
     /// # Errors
     ///
-    /// If the machine cannot run the code that computes.
+    /// Fails if the machine cannot run the code that computes.
     fn compute(&self, process: &ProcessOf<Self::Memory>, ns: u64) -> Result<(), StepError>;
 
     /// Ends a step: the thread returns to user mode, or yields if its time slice is over.
@@ -177,7 +177,7 @@ impl<H: Host> State<H> {
 ///
 /// # Errors
 ///
-/// If there is no memory or no CPU for one of them.
+/// Fails if there is no memory or no CPU for one of them.
 pub fn start<H: Host>(
     host: &H,
     starts: impl IntoIterator<Item = Start>,
@@ -210,7 +210,7 @@ fn start_thread<H: Host>(
     Ok(())
 }
 
-/// The body of a thread.
+/// Runs the steps of a thread. This is the body of the thread.
 pub fn run_thread<H: Host>(host: &H, process: Arc<ProcessOf<H::Memory>>, program: ProgramId) {
     let memory = host.memory();
     memory.return_to_user(&process);
@@ -373,7 +373,7 @@ impl<H: Host> Thread<'_, H> {
         }
     }
 
-    /// The number that identifies this thread as the holder of a lock.
+    /// Returns the number that identifies this thread as the holder of a lock.
     const fn holder(&self) -> u32 {
         self.program.0.wrapping_add(1)
     }

@@ -37,7 +37,7 @@ impl Calls {
         self.request = Some(tid);
     }
 
-    /// An interrupt is sent. Returns `true` if it requests a flush.
+    /// Records that an interrupt is sent. Returns `true` if it requests a flush.
     pub(super) fn send(
         &mut self,
         evidence: Evidence,

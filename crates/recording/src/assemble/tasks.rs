@@ -149,7 +149,7 @@ impl Tasks {
         self.is_recorded(tid) || !self.live.contains_key(&tid) && self.wanted.contains(&tid)
     }
 
-    /// A thread creates another thread. Returns the record of it, if any.
+    /// Adds a thread that another thread creates. Returns the record of it, if any.
     pub(super) fn spawn(
         &mut self,
         creator: Tid,
@@ -193,7 +193,7 @@ impl Tasks {
         None
     }
 
-    /// A thread executes another program. Returns the record of it, if any.
+    /// Notes that a thread executes another program. Returns the record of it, if any.
     pub(super) fn exec(&mut self, tid: Tid, name: &str) -> Option<Event> {
         let task = *self.live.get(&tid)?;
         if task.role == Role::Kernel {
@@ -213,9 +213,9 @@ impl Tasks {
         space.map(|space| Event::Exec { space, name: name.to_owned() })
     }
 
-    /// A CPU on which `before` ran has not switched, and `now` has an event there, which is its
-    /// last if `is_final`. Exchanges the numbers of both threads if Linux's renumbering explains
-    /// this.
+    /// Exchanges the numbers of two threads if Linux has renumbered them. Call this when a CPU on
+    /// which `before` ran has not switched, and `now` has an event there; `is_final` if that event
+    /// is its last one.
     ///
     /// `exec` ends all threads of a process except its caller. If the caller is not the first
     /// thread, it takes over the number of the first thread, which is the process's, as soon as the
@@ -240,7 +240,7 @@ impl Tasks {
         }
     }
 
-    /// A thread ends. Returns `true` if the end is recorded.
+    /// Marks a thread as ended. Returns `true` if the end is recorded.
     pub(super) fn exit(&mut self, tid: Tid) -> bool {
         let was_recorded = self.is_recorded(tid);
         if let Some(task) = self.live.get_mut(&tid) {
@@ -249,8 +249,8 @@ impl Tasks {
         was_recorded
     }
 
-    /// A thread enters a call. Returns `true` if the call is recorded. If an earlier call is still
-    /// open, its return was lost.
+    /// Marks a thread as in a call. Returns `true` if the call is recorded. If an earlier call is
+    /// still open, its return was lost.
     pub(super) fn enter(&mut self, tid: Tid) -> bool {
         self.recorded(tid).is_some_and(|task| {
             task.life = Life::InCall;
@@ -258,7 +258,7 @@ impl Tasks {
         })
     }
 
-    /// A thread returns from a call. Returns `true` if the call was recorded.
+    /// Marks a thread as out of its call. Returns `true` if the call was recorded.
     pub(super) fn leave(&mut self, tid: Tid) -> bool {
         self.recorded(tid).is_some_and(|task| {
             let was = core::mem::replace(&mut task.life, Life::Runs);

@@ -207,7 +207,7 @@ impl<'r> Reader<'r> {
         Ok(())
     }
 
-    /// The error for an invalid value at an offset in the block.
+    /// Returns the error for an invalid value at an offset in the block.
     #[cold]
     fn invalid_at(&self, at: usize, invalid: Invalid) -> ReadError {
         let block_at = self.input.offset - self.payload.len() as u64;

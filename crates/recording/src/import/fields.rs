@@ -10,7 +10,7 @@ use crate::record::{Call, FaultCode, FlushReason, Left};
 pub(super) enum Parsed {
     /// An event that a recording uses.
     Event(RawKind),
-    /// A record of a known kind that no recording uses.
+    /// An event that no recording uses.
     Ignored,
     /// An event of an unknown kind.
     Unknown,

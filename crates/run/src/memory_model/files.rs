@@ -37,7 +37,7 @@ impl Files {
         self.pages.entry((file, page)).or_default().push(Version { since, value, certainty });
     }
 
-    /// A read has found this value, so that the page certainly holds it now.
+    /// Records that a read has found this value: the page certainly holds it now.
     pub(super) fn observe(&mut self, file: FileKey, page: u64, value: u64, now: Tick) {
         let is_known = self.now(file, page) == [value];
         let versions = self.pages.entry((file, page)).or_default();

@@ -173,18 +173,19 @@ impl Model {
         self.add(child)
     }
 
-    /// A write faulted: the page may be copied from now on, until [`write_ends`](Self::write_ends).
+    /// Records that a write faulted. The page may be copied from now on, until
+    /// [`write_ends`](Self::write_ends).
     pub(crate) fn write_begins(&mut self, process: MemoryId, page: u64) {
         let now = self.tick();
         self.processes[process.0].write_begins(page, now);
     }
 
-    /// The faulted write succeeds, or is given up.
+    /// Records that the faulted write succeeds, or is given up.
     pub(crate) fn write_ends(&mut self, process: MemoryId, page: u64) {
         self.processes[process.0].write_ends(page);
     }
 
-    /// A thread writes a page now.
+    /// Records a write of a page.
     pub(crate) fn wrote(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if !self.processes[process.0].write(&mut self.files, page, value, now) {
@@ -192,7 +193,7 @@ impl Model {
         }
     }
 
-    /// A thread reads a page now.
+    /// Checks a read of a page.
     pub(crate) fn read(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if let Err(expected) = self.processes[process.0].read(&mut self.files, page, value, now) {
@@ -200,7 +201,7 @@ impl Model {
         }
     }
 
-    /// A process ends. `pages` are the pages in its page tables, with their words.
+    /// Checks a process at its end. `pages` are the pages in its page tables, with their words.
     pub(crate) fn end_process(&mut self, process: MemoryId, pages: &BTreeMap<u64, u64>) {
         let now = self.tick();
         let memory = core::mem::take(&mut self.processes[process.0]);

@@ -48,7 +48,7 @@ pub(super) enum Source {
 }
 
 impl Page {
-    /// A page that its mapping shows.
+    /// Creates a page that holds the word that its mapping shows.
     pub(super) fn fresh(since: Tick) -> Self {
         Self { contents: vec![Content::new(Word::Fresh, since)], offered: None, copied: None }
     }

@@ -236,8 +236,8 @@ impl ProcessModel {
         result
     }
 
-    /// A read has found the word of a private page. Even if the word was wrong, it is the page's
-    /// word from now on.
+    /// Records that a read has found the word of a private page. Even if the word was wrong, it is
+    /// the page's word from now on.
     fn observe(
         &mut self,
         files: &mut Files,

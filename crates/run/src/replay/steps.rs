@@ -3,9 +3,9 @@
 //! The time at which a system call takes effect is not recorded, only its beginning and its end.
 //! Other CPUs continue in between. If the call flushed, it takes effect at the flush. If it did not
 //! flush, it changed nothing that a TLB could have held, and the order matters only where addresses
-//! are reused. A call that only frees memory (`munmap`, `madvise`) therefore takes effect when it
-//! begins, and a call that may allocate memory takes effect when it returns. No thread then gets an
-//! address before another thread has freed it.
+//! are reused. A call that allocates no addresses (`munmap`, `mprotect`, `madvise`) therefore takes
+//! effect when it begins, and any other call when it returns. No thread then gets an address before
+//! another thread has freed it.
 //!
 //! A thread computes whenever it is on its CPU and not in one of these calls. Of a page fault, only
 //! the beginning is recorded. The rest of the fault, a microsecond or less, counts as computing.
@@ -188,9 +188,9 @@ impl<'r> Steps<'r> {
             Call::Remap { .. } if outcome != Outcome::Failed => self.moved_to.pop_front()?,
             _ => 0,
         };
-        let only_frees =
+        let allocates_nothing =
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
-        let is_done = only_frees && outcome == Outcome::Silent;
+        let is_done = allocates_nothing && outcome == Outcome::Silent;
         self.tasks.insert(task, InKernel::Call { call: *call, outcome, moved_to, is_done });
         is_done.then(|| self.effect(task, call, 0)).flatten()
     }

@@ -127,8 +127,8 @@ fn careless_reuse_of_tags_is_detected() {
     ] {
         assert!(is_detected(machine, rule), "{rule:?}");
     }
-    // The error needs a CPU that keeps its tag during a rollover, and a CPU that gets the same tag
-    // after it, because the allocation passes the first. This happens with some numbers of tags.
+    // The error needs a CPU that keeps its tag through a rollover, and another CPU to which the
+    // allocator then gives the same tag. This happens only with some numbers of tags.
     for (text, tagging) in [(ROUND, GLOBAL), (MILAN, "")] {
         let detected =
             (4..12).filter(|&tags| is_detected(machine(text, tagging, tags), Rule::ReserveTags));
