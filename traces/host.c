@@ -1,5 +1,6 @@
-// What a few things cost on the machine that makes the recordings: the numbers behind
-// machines/emerald-rapids-kvm.toml. Two CPUs, nothing else running.
+// Measures costs of system calls and of communication on the machine that makes the recordings. The
+// results are the source of numbers in machines/emerald-rapids-kvm.toml. Needs two CPUs that are
+// otherwise idle.
 //
 //   cc -O2 -pthread host.c -o host && ./host
 #define _GNU_SOURCE

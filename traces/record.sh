@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes the recordings in this directory again, with `shootdown` from the path. Needs root, tracefs,
-# bash, ls, sort, xz, go, node, and PostgreSQL with its tools in the path and a user `postgres`.
+# Makes the recordings in this directory, with the `shootdown` command of the path. Needs root,
+# tracefs, bash, ls, sort, xz, go, node, PostgreSQL with its tools in the path, and a user
+# `postgres`.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

@@ -1,4 +1,4 @@
-// Allocates strings and arrays, keeping some, so that the collector's threads are busy.
+// Allocates strings and arrays and keeps some of them, so that the collector's threads are busy.
 const kept = [];
 for (let round = 0; round < 60; round++) {
   const objects = [];

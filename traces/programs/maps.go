@@ -1,4 +1,4 @@
-// Four goroutines that fill maps and let go of them, so that the garbage collector is busy.
+// Runs four goroutines that fill maps and drop them, so that the garbage collector is busy.
 package main
 
 import (

@@ -1,4 +1,4 @@
-"""Four threads that map 64 KiB, use it, and unmap it, again and again."""
+"""Runs four threads that map 64 KiB, use it, and unmap it, repeatedly."""
 
 import mmap
 import threading

@@ -88,7 +88,7 @@ pub(crate) fn all(minutes: u64) -> Result<(), Failure> {
     let seed = seed_of_now();
     damage(minutes * 60, seed)?;
     // About 2000 programs a minute.
-    cargo("test --release -p shootdown-run --test all contents::memory_holds")
+    cargo("test --release -p shootdown-run --test all memory_model::memory_matches")
         .env("CONTENTS_PROGRAMS", (minutes * 2000).to_string())
         .env("CONTENTS_SEED", seed.to_string())
         .run()?;

@@ -33,7 +33,7 @@ pub enum StepError {
     OutOfMemory,
     /// An access still faults after its fault was resolved
     /// [`FAULTS_MAX`](crate::interpreter::FAULTS_MAX) times.
-    #[error("an access faults for ever")]
+    #[error("an access faults without end")]
     Stuck,
     /// The thread unlocks a lock that it does not hold.
     #[error("lock {} is not held by this thread", .0.0)]
@@ -53,8 +53,8 @@ pub enum StepError {
 }
 
 impl StepError {
-    /// Whether a thread goes on after this error: it is a signal or a refused change, and the run
-    /// survives those.
+    /// Returns `true` if the thread continues after this error, which is a signal or a refused
+    /// change, and the run survives such errors.
     #[must_use]
     pub const fn is_survived(&self, on_fault: OnFault) -> bool {
         matches!(on_fault, OnFault::Survived)

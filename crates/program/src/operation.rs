@@ -235,7 +235,7 @@ pub enum RawAddress {
         /// Accesses that the pages allow.
         permission: Permission,
         /// Contents of the pages. Every mapping of a file gets a file of its own, because a
-        /// recording does not tell which mappings share one.
+        /// recording does not show which mappings share one.
         mapping: Mapping,
         /// The time at which the pages get their contents.
         filling: Filling,
@@ -320,14 +320,14 @@ pub type Steps = Box<dyn Iterator<Item = Operation>>;
 
 /// A set of programs, and the processes that start with the workload.
 pub trait Workload {
-    /// Name of the workload, with its parameters.
+    /// Returns the name of the workload, with its parameters.
     fn name(&self) -> String;
-    /// The processes that start with the workload, each with one thread. The default is one
+    /// Returns the processes that start with the workload, each with one thread. The default is one
     /// process, which runs program 0 on any CPU.
     fn processes(&self) -> Vec<Start> {
         Vec::from([Start { program: ProgramId(0), cpu: None }])
     }
-    /// The steps of a program.
+    /// Returns the steps of a program.
     fn steps(&self, program: ProgramId) -> Steps;
 }
 

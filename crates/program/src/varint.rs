@@ -1,4 +1,5 @@
-//! Numbers of 64 bits in as few bytes as they need: LEB128, seven bits a byte, the lowest first.
+//! Numbers of 64 bits in as few bytes as they need: LEB128, with seven bits in each byte, the
+//! lowest bits first.
 
 use alloc::vec::Vec;
 
@@ -8,13 +9,13 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The bytes end in the middle of a value.
-    #[error("it ends too early")]
+    #[error("the bytes end too early")]
     End,
     /// A number is too large for its type.
     #[error("a number is too large")]
     Number,
     /// No variant has this code.
-    #[error("nothing that is known here")]
+    #[error("an unknown code")]
     Unknown,
 }
 
@@ -37,14 +38,14 @@ pub fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// The inverse of [`zigzag`].
+/// Inverts [`zigzag`].
 #[must_use]
 #[inline]
 pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// A place in bytes that may be damaged.
+/// A position in bytes that may be damaged.
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
@@ -52,25 +53,25 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The place after the first `at` bytes.
+    /// Creates a cursor after the first `at` bytes.
     #[must_use]
     pub const fn new(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at }
     }
 
-    /// Number of bytes before it.
+    /// Returns the number of bytes before the cursor.
     #[must_use]
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// Whether no byte follows.
+    /// Returns `true` if no byte follows.
     #[must_use]
     pub const fn is_at_end(&self) -> bool {
         self.at >= self.bytes.len()
     }
 
-    /// All bytes that follow.
+    /// Returns all bytes that follow.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
@@ -80,7 +81,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// If no byte follows.
+    /// Fails if no byte follows.
     #[inline]
     pub fn byte(&mut self) -> Result<u8, Malformed> {
         let byte = *self.bytes.get(self.at).ok_or(Malformed::End)?;
@@ -92,20 +93,19 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// If fewer bytes follow.
+    /// Fails if fewer bytes follow.
     #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let taken = rest.get(..count).ok_or(Malformed::End)?;
+        let bytes = self.rest().get(..count).ok_or(Malformed::End)?;
         self.at += count;
-        Ok(taken)
+        Ok(bytes)
     }
 
     /// Reads a number.
     ///
     /// # Errors
     ///
-    /// If the bytes end too early, or the number has more than 64 bits.
+    /// Fails if the bytes end too early, or the number has more than 64 bits.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, Malformed> {
         let first = self.byte()?;
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`varint`](Self::varint), or if the number has more than 32 bits.
+    /// Fails as [`varint`](Self::varint) does, or if the number has more than 32 bits.
     #[inline]
     pub fn narrow(&mut self) -> Result<u32, Malformed> {
         u32::try_from(self.varint()?).map_err(|_| Malformed::Number)
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_number_is_read_as_it_was_written(value: u64, shift in 0..64_u32) {
+        fn number_survives_encoding(value: u64, shift in 0..64_u32) {
             prop_assert_eq!(round(value >> shift), Ok(value >> shift));
             let signed = value as i64 >> shift;
             prop_assert_eq!(unzigzag(zigzag(signed)), signed);
@@ -163,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_near_zero_are_short_whatever_their_sign() {
+    fn numbers_near_zero_are_short() {
         assert_eq!([0, -1, 1, -64, 63].map(zigzag), [0, 1, 2, 127, 126]);
         assert_eq!([i64::MIN, i64::MAX].map(|v| unzigzag(zigzag(v))), [i64::MIN, i64::MAX]);
     }
 
     #[test]
-    fn a_number_beyond_64_bits_is_refused_and_so_is_half_a_number() {
+    fn overlong_and_truncated_numbers_are_refused() {
         let read = |bytes: &[u8]| Cursor::new(bytes, 0).varint();
         let mut bytes = [0xff; 10];
         bytes[9] = 1;

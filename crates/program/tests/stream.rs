@@ -1,4 +1,4 @@
-//! Workloads as bytes: what is written is what is read, and what is damaged is refused.
+//! Workloads as bytes: decoding yields what was encoded, and refuses damaged bytes.
 
 use proptest::prelude::*;
 use shootdown_program::operation::{
@@ -9,7 +9,7 @@ use shootdown_program::stream::{Encoded, Stream, StreamError, encode};
 use shootdown_program::{Malformed, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Programs by number; the starts are of some of them.
+/// Programs by number. Some of them start with the workload.
 #[derive(Clone, Debug)]
 struct Programs {
     starts: Vec<Start>,
@@ -28,7 +28,7 @@ impl Workload for Programs {
     }
 }
 
-/// Every operation there is, by its number, with these numbers in it.
+/// Returns the operation with an index, with these numbers in its fields; `None` after the last.
 fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let (area, program, lock) = (AreaId(a as u32), ProgramId(a as u32), LockId(a as u32));
     let (pages, file) = (b..c, FileId(a as u32));
@@ -39,7 +39,7 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
     let filling = [Filling::OnDemand, Filling::AtOnce][a as usize % 2];
     let entry = [Entry::Absent, Entry::Refusing][a as usize % 2];
     let node = d as usize;
-    let by_address = match number.wrapping_sub(22) {
+    let raw_address = match number.wrapping_sub(22) {
         0 => Some(RawAddress::Map { pages: b..c, permission, mapping, filling }),
         1 => Some(RawAddress::Unmap(b..c)),
         2 => Some(RawAddress::Protect { pages: b..c, permission }),
@@ -74,11 +74,11 @@ fn operation(number: usize, [a, b, c, d]: [u64; 4]) -> Option<Operation> {
         19 => Operation::Compute(b),
         20 => Operation::Begin,
         21 => Operation::End { iterations: b },
-        _ => return by_address.map(Operation::RawAddress),
+        _ => return raw_address.map(Operation::RawAddress),
     })
 }
 
-/// Numbers of every size.
+/// A number of any size.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64_u32).prop_map(|(value, shift)| value >> shift)
 }
@@ -89,11 +89,11 @@ fn any_operation() -> impl Strategy<Value = Operation> {
 }
 
 fn read(stream: &Stream<'_>, program: ProgramId) -> Vec<Operation> {
-    stream.steps(program).expect("it was come to").map(Result::unwrap).collect()
+    stream.steps(program).expect("the program is encoded").map(Result::unwrap).collect()
 }
 
 #[test]
-fn there_is_every_operation() {
+fn operations_are_complete() {
     let kinds: BTreeSet<String> = (0..)
         .map_while(|number| operation(number, [1, 2, 3, 4]))
         .map(|it| format!("{it:?}").chars().take_while(|c| !"{ 1234".contains(*c)).collect())
@@ -103,7 +103,7 @@ fn there_is_every_operation() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_what_is_read(
+    fn workload_survives_encoding(
         steps in prop::collection::vec(any_operation(), 0..40),
         more in prop::collection::vec(any_operation(), 0..5),
         cpu in prop::option::of(0..usize::MAX),
@@ -122,7 +122,7 @@ proptest! {
         for (&program, steps) in &workload.programs {
             prop_assert_eq!(&read(&stream, ProgramId(program)), steps);
             prop_assert_eq!(&encoded.steps(ProgramId(program)).collect::<Vec<_>>(), steps);
-            // Whoever they start is there, too.
+            // The programs that they start are encoded as well.
             for step in steps {
                 if let Operation::Fork(other) | Operation::Spawn(other) = step {
                     prop_assert!(stream.steps(*other).is_some());
@@ -134,14 +134,14 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_nobody_wrote_are_refused(bytes: Vec<u8>) {
-        look_at_all(&bytes);
-        look_at_all(&[b"SDWL\x01".as_slice(), &bytes].concat());
+    fn random_bytes_are_refused(bytes: Vec<u8>) {
+        decode_all(&bytes);
+        decode_all(&[b"SDWL\x01".as_slice(), &bytes].concat());
     }
 }
 
-/// Reads whatever is there: an error, or operations, but never a panic.
-fn look_at_all(bytes: &[u8]) -> Option<StreamError> {
+/// Decodes everything: the result is an error or operations, but never a panic.
+fn decode_all(bytes: &[u8]) -> Option<StreamError> {
     let stream = match Stream::parse(bytes) {
         Ok(stream) => stream,
         Err(error) => return Some(error),
@@ -162,21 +162,21 @@ fn sample() -> Programs {
 }
 
 #[test]
-fn what_is_damaged_is_refused_or_read_as_something_else() {
+fn damaged_bytes_are_refused_or_decoded_differently() {
     let bytes = encode(&sample()).bytes().to_vec();
-    assert_eq!(look_at_all(&bytes), None);
+    assert_eq!(decode_all(&bytes), None);
     for length in 0..bytes.len() {
-        assert_ne!(look_at_all(&bytes[..length]), None, "of {length} bytes");
+        assert_ne!(decode_all(&bytes[..length]), None, "of {length} bytes");
     }
     for bit in 0..8 * bytes.len() {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        let _ = look_at_all(&flipped);
+        let _ = decode_all(&flipped);
     }
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
+fn errors_name_the_damage() {
     let bytes = encode(&sample()).bytes().to_vec();
     assert_eq!(Stream::parse(b"SDW").err(), Some(StreamError::NotAStream));
     let mut newer = bytes.clone();
@@ -191,7 +191,7 @@ fn errors_say_what_is_wrong() {
     let starts = vec![Start { program: ProgramId(0), cpu: None }];
     let alone = Programs { starts, programs: BTreeMap::from([(0, vec![])]) };
     let mut missing = encode(&alone).bytes().to_vec();
-    // Its only program gets another number.
+    // The only program gets another number.
     let directory = missing.len() - 2;
     missing[directory] = 5;
     let error = StreamError::NoProgram(ProgramId(0));
@@ -199,13 +199,13 @@ fn errors_say_what_is_wrong() {
 }
 
 #[test]
-fn codes_stay_what_they_are() {
+fn codes_do_not_change() {
     for number in 0..31 {
         let only = vec![operation(number, [0, 1, 2, 3]).unwrap()];
         let starts = vec![Start { program: ProgramId(0), cpu: None }];
         let encoded = encode(&Programs { starts, programs: BTreeMap::from([(0, only)]) });
         let bytes = encoded.bytes();
-        // Behind the name, the start, and the directory of one or two.
+        // The steps follow the name, the start, and the directory of one or two programs.
         let head = b"SDWL\x01".len() + 1 + "programs, 1 × 2".len() + 3;
         let steps_at = head + 1 + 2 * usize::from(bytes[head]);
         let code = |index: usize| usize::from(bytes[steps_at + index]);

@@ -1,17 +1,17 @@
-//! Damages recordings and texts to import at random, reads them, and sees that nothing worse
-//! happens than an error.
+//! Damages recordings and texts to import at random, reads them, and checks that the result is an
+//! error at worst.
 //!
-//! `cargo run -p shootdown-recording --example fuzz -- --seconds 60 --seed 1`: without
-//! `--release`, so that an overflow is seen.
+//! Run `cargo run -p shootdown-recording --example fuzz -- --seconds 60 --seed 1`, without
+//! `--release`, so that overflows panic.
 //!
-//! Half of the files are damaged as such, which checksums find; the other half are damaged in
-//! their parts and put together again with the right lengths and checksums, which the decoder has
-//! to find. Whatever is accepted is written again, and must be read as the same. Texts lose and
-//! gain lines, words, numbers and bytes; what is imported must be a recording.
+//! Half of the files are damaged as a whole; checksums detect this. The other half are damaged in
+//! their parts and reassembled with the right lengths and checksums; the decoder must detect this.
+//! Every accepted file is written again, and must be read as the same. Texts lose and gain lines,
+//! words, numbers and bytes; the result of an import must be a valid recording.
 //!
-//! What it cannot see: it has no feedback of which code was reached, so that what takes several
-//! unlikely changes at once is found by luck alone; and it does not run the code that a recording
-//! is replayed by.
+//! Limits: the fuzzer has no feedback about the code that it reached, so that it finds a failure
+//! that needs several unlikely changes by luck alone. It does not run the code that replays a
+//! recording.
 
 use std::io::Cursor;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ use shootdown_sim::Rng;
 #[path = "../src/format/tests/samples.rs"]
 mod samples;
 
-/// As much as a reader or an importer may have allocated at any one time.
+/// Largest number of bytes that a reader or an importer may have allocated at any time.
 const MEMORY_BYTES_MAX: usize = 4 << 20;
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     };
     let (seeds, texts) = (seeds(), texts());
     if !seeds.iter().all(|seed| matches!(check_reader(&seed.file()), Ok(Outcome::Accepted))) {
-        eprintln!("error: a recording is refused though nothing has damaged it");
+        eprintln!("error: an undamaged recording is refused");
         eprintln!("try:   cargo test -p shootdown-recording format");
         return ExitCode::FAILURE;
     }
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
 fn failed(options: &Options, run: u64, cause: &str) -> ExitCode {
     let seed = options.seed;
     eprintln!("error: run {run} of seed {seed}: {cause}");
-    eprintln!("try:   fuzz --seed {seed} --run {run}, which does it again");
+    eprintln!("try:   fuzz --seed {seed} --run {run}");
     ExitCode::FAILURE
 }
 
@@ -102,7 +102,7 @@ impl Options {
                 ("--seed", Ok(number)) => options.seed = number.into(),
                 ("--run", Ok(number)) => options.run = Some(number.into()),
                 ("--seconds" | "--seed" | "--run", Err(_)) => {
-                    return Err(format!("`{}` is no number", value.escape_debug()));
+                    return Err(format!("`{}` is not a number", value.escape_debug()));
                 }
                 _ => return Err(format!("there is no option `{}`", name.escape_debug())),
             }
@@ -117,7 +117,7 @@ enum Outcome {
 }
 
 fn run_reader(rng: &mut Rng, seeds: &[Parts]) -> Result<Outcome, String> {
-    // The last has several blocks, and takes as long as all others.
+    // The last file has several blocks, and takes as long as all others together.
     let seed = if rng.below(64) == 0 { seeds.len() - 1 } else { rng.below(3) as usize };
     let mut parts = seeds[seed].clone();
     let file = if rng.below(2) == 0 {
@@ -132,7 +132,7 @@ fn run_reader(rng: &mut Rng, seeds: &[Parts]) -> Result<Outcome, String> {
     check_reader(&file)
 }
 
-/// Reads a file to its end, whatever that is.
+/// Reads a file, damaged or not, to its end.
 fn check_reader(file: &[u8]) -> Result<Outcome, String> {
     let read = || {
         let mut reader = Reader::open(file)?;
@@ -151,25 +151,26 @@ fn check_reader(file: &[u8]) -> Result<Outcome, String> {
     }
 }
 
-/// An error is one line that a terminal can be given.
+/// Checks that an error is one printable line.
 fn check_line(line: &str) -> Result<(), String> {
     if line.chars().any(char::is_control) || line.len() > 1000 {
-        return Err(format!("no line to print: {line:?}"));
+        return Err(format!("an error is not a printable line: {line:?}"));
     }
     Ok(())
 }
 
-/// What was accepted once is written, and read as the same.
+/// Writes an accepted file again, and checks that it is read as the same.
 fn check_again(file: &[u8]) -> Result<(), String> {
-    let (header, records, totals) = read(file).map_err(|error| format!("only once: {error}"))?;
+    let (header, records, totals) =
+        read(file).map_err(|error| format!("refused when read again: {error}"))?;
     let again = write(&header, &records, totals.ended)
         .map_err(|error| format!("accepted by the reader, not by the writer: {error}"))?;
     let (header_again, records_again, totals_again) =
-        read(&again).map_err(|error| format!("as it was written, refused: {error}"))?;
-    // Records of kinds that are not known count in the totals of the first.
+        read(&again).map_err(|error| format!("refused after it was written again: {error}"))?;
+    // The totals of the first file include records of unknown kinds.
     let same_totals = totals.records > records.len() as u64 || totals == totals_again;
     if (&header, &records) != (&header_again, &records_again) || !same_totals {
-        return Err("written again, it is read as another".into());
+        return Err("differs after it was written again".into());
     }
     Ok(())
 }
@@ -187,7 +188,7 @@ fn write(header: &Header, records: &[Record], ended: Ended) -> std::io::Result<V
     writer.finish(ended)
 }
 
-/// Small recordings first, and one with several blocks.
+/// Small recordings first, and one recording with several blocks.
 fn seeds() -> Vec<Parts> {
     let ended = Ended::Exited(0);
     let few = samples::program(1, 200);
@@ -199,7 +200,7 @@ fn seeds() -> Vec<Parts> {
         .collect()
 }
 
-/// A file taken apart: see `docs/recording-format.md`.
+/// The parts of a file: see `docs/recording-format.md`.
 #[derive(Clone)]
 struct Parts {
     /// The magic number and the version.
@@ -234,7 +235,7 @@ impl Parts {
         Self { begin, header, blocks, end_mark: file.to_vec() }
     }
 
-    /// The file, with the right lengths and checksums.
+    /// Assembles the file, with the right lengths and checksums.
     fn file(&self) -> Vec<u8> {
         let version = self.begin.get(8..).unwrap_or_default();
         let numbers = [version, &(self.header.len() as u32).to_le_bytes()].concat();
@@ -276,7 +277,7 @@ impl Parts {
     }
 }
 
-/// What all three tools say of one small program.
+/// The texts of all three tools about one small program, as lines.
 fn texts() -> [Vec<&'static [u8]>; 3] {
     let texts: [&[u8]; 3] = [
         include_bytes!("../tests/import/kernel.txt"),
@@ -288,7 +289,7 @@ fn texts() -> [Vec<&'static [u8]>; 3] {
 
 fn run_importer(rng: &mut Rng, texts: &[Vec<&[u8]>]) -> Result<Outcome, String> {
     let lines = &texts[rng.below(3) as usize];
-    // What stands before the events, and some of them, that much is done in the same time.
+    // Some of the lines before the events, and few enough events that most runs are short.
     let count = rng.below(60) as usize;
     let start = rng.below((lines.len() - count) as u64) as usize;
     let titles = lines.iter().take(rng.below(16) as usize);
@@ -326,14 +327,14 @@ fn check_importer(text: &[u8], selection: &Selection) -> Result<Outcome, String>
     match result {
         Ok((_, file)) => match check_reader(&file)? {
             Outcome::Accepted => Ok(Outcome::Accepted),
-            Outcome::Refused => Err("what was imported is no recording".into()),
+            Outcome::Refused => Err("an imported recording is refused".into()),
         },
         Err(ImportError::Write(error)) => Err(format!("a recording was not written: {error}")),
         Err(error) => check_line(&error.to_string()).map(|()| Outcome::Refused),
     }
 }
 
-/// Changes the order of lines, or which there are.
+/// Swaps, removes or inserts lines.
 fn disorder<'a>(rng: &mut Rng, lines: &mut Vec<&'a [u8]>, others: &[&'a [u8]]) {
     let at = rng.below(lines.len() as u64 + 1) as usize;
     match rng.below(3) {
@@ -343,7 +344,7 @@ fn disorder<'a>(rng: &mut Rng, lines: &mut Vec<&'a [u8]>, others: &[&'a [u8]]) {
     }
 }
 
-/// Puts an extreme number in the place of one.
+/// Replaces a number by an extreme one.
 fn renumber(rng: &mut Rng, text: &mut Vec<u8>) {
     let from = rng.below(text.len() as u64 + 1) as usize;
     let Some(start) = text[from..].iter().position(u8::is_ascii_digit) else { return };
@@ -358,7 +359,7 @@ fn renumber(rng: &mut Rng, text: &mut Vec<u8>) {
     text.splice(start..start + digits, number.into_bytes());
 }
 
-/// The first bytes of some, which are shortened by them.
+/// Removes and returns the first bytes.
 fn split<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {
     bytes.split_off(..count).expect("our own file is whole")
 }
@@ -373,7 +374,7 @@ fn checksum(parts: &[&[u8]]) -> [u8; 4] {
     hasher.finalize().to_le_bytes()
 }
 
-/// Changes bytes in one place, perhaps to some of others.
+/// Changes bytes in one place, perhaps to a part of `other`.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     let range = |rng: &mut Rng, length: usize| {
         let start = rng.below(length as u64 + 1) as usize;
@@ -401,7 +402,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// A number at the edge of what is allowed somewhere, or beside it.
+/// Returns a number at the limit of a field, or next to one.
 fn extreme(rng: &mut Rng) -> u64 {
     let edge = 1 << one_of(rng, &[0, 8, 12, 13, 16, 20, 31, 32, 52, 53, 54, 63]);
     one_of(rng, &[edge - 1, edge, edge + 1, u64::MAX - edge])
@@ -411,7 +412,8 @@ fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.below(choices.len() as u64) as usize]
 }
 
-/// Calls `run`. Returns its result, and by how many bytes its memory exceeded that before it.
+/// Calls `run`. Returns its result, and the number of bytes by which its peak memory exceeded the
+/// memory in use before it.
 fn measured<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATOR.current_usage();
     ALLOCATOR.reset_peak_usage();

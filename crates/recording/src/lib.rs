@@ -1,9 +1,10 @@
-//! Recordings of real programs: what they asked of their memory, how their threads were scheduled,
-//! and what the kernel that ran them did about it.
+//! Recordings of real programs: their operations on memory, the scheduling of their threads, and
+//! the flushes and interrupts of the kernel that ran them.
 //!
-//! In reading order: [`record`] is what a recording says; [`mod@format`] how that is written to a
-//! file, by a [`Writer`] and a [`Reader`]; [`raw`] is what Linux's trace events say, and
-//! [`assemble`] makes the one of the other; [`import`] reads events from the text of other tools.
+//! In reading order: [`record`] defines the records of a recording. [`mod@format`] stores them in
+//! a file, with a [`Writer`] and a [`Reader`]. [`raw`] defines the trace events of Linux, and
+//! [`assemble`] converts them to records. [`import`] parses trace events from the text of other
+//! tools.
 
 pub mod assemble;
 pub mod format;

@@ -1,130 +1,131 @@
-//! What Linux's trace events say, whichever way they reached us: the ring buffers of tracefs, the
-//! text of `trace-cmd report`, or that of `perf script`. Tasks have Linux's own numbers here.
+//! The trace events of Linux, independent of their source: the ring buffers of tracefs, the text of
+//! `trace-cmd report`, or the text of `perf script`. Threads have Linux's own numbers here.
 
 use super::record::{Call, FaultCode, FlushReason, Left};
 
-/// A thread, by Linux's number for it (`gettid`); 0 is the idle loop of any CPU.
+/// The number that Linux gives a thread (`gettid`). 0 is the idle loop of any CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u32);
 
-/// An event, in the order of time.
+/// An event. A source delivers its events in the order of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawEvent {
-    /// On any clock that all CPUs share.
+    /// Time on a clock that all CPUs share, in nanoseconds.
     pub time_ns: u64,
-    /// Where it happened.
+    /// The CPU on which the event happened.
     pub cpu: u32,
-    /// The thread that ran there, perhaps interrupted.
+    /// The thread that ran on the CPU. An interrupt may have interrupted it.
     pub tid: Tid,
-    /// What it was interrupted by, if it was.
+    /// The context in which the event happened.
     pub during: During,
-    /// What happened.
+    /// The event itself, with its fields.
     pub kind: RawKind,
 }
 
-/// In which context of the kernel an event happened.
+/// The context of the kernel in which an event happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum During {
-    /// On behalf of the thread.
+    /// The kernel ran on behalf of the thread.
     Task,
-    /// In an interrupt, which has nothing to do with the thread.
+    /// The kernel handled an interrupt, which is unrelated to the thread.
     Interrupt,
 }
 
-/// What happened.
+/// The kind of an event, named after Linux's tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RawKind {
     /// `sched_switch`
     Switch {
-        /// How the thread before was left.
+        /// State of the previous thread.
         left: Left,
         /// The thread that runs next.
         next: Tid,
-        /// Its name.
+        /// Name of the next thread.
         next_name: String,
     },
     /// `sched_waking`
     Waking {
-        /// Which thread is woken.
+        /// The thread that is woken.
         tid: Tid,
     },
-    /// `sched_wakeup`: a thread was put into a CPU's queue.
+    /// `sched_wakeup`: a thread is put into the run queue of a CPU.
     Queued {
-        /// Which thread.
+        /// The thread.
         tid: Tid,
-        /// Whose queue.
+        /// The CPU that has the run queue.
         target: u32,
     },
-    /// `task_newtask`; or `sched_process_fork`, which does not say the flags.
+    /// `task_newtask`, or `sched_process_fork`, which lacks the flags.
     NewTask {
         /// The new thread.
         tid: Tid,
-        /// `CLONE_*`, if they are known.
+        /// `CLONE_*`; `None` if the event lacks them.
         clone_flags: Option<u64>,
-        /// Its name.
+        /// Name of the new thread.
         name: String,
     },
     /// `sched_process_exec`
     Exec {
-        /// The file that is executed.
+        /// Path of the file that is executed.
         file: String,
     },
     /// `sched_process_exit`
     Exit,
     /// `sys_enter_*` of a call that concerns memory.
     Enter(Call),
-    /// `sys_exit_*` of such a call.
+    /// `sys_exit_*` of a call that concerns memory.
     Return {
-        /// What it returned.
+        /// Value that the call returned.
         value: i64,
     },
     /// `page_fault_user`, `page_fault_kernel`
     Fault {
-        /// The address.
+        /// Address of the access.
         address: u64,
-        /// x86's error code.
+        /// Error code of x86.
         code: FaultCode,
     },
     /// `tlb_flush`
     Flush {
-        /// Why.
+        /// Reason that the kernel gave.
         reason: FlushReason,
-        /// How many pages; `None` if all.
+        /// Number of pages; `None` for all pages.
         pages: Option<u64>,
     },
     /// `csd_queue_cpu`: a function is queued to be called on another CPU.
     QueueCall {
-        /// Whether it is Linux's `flush_tlb_func`.
+        /// The function.
         function: Function,
     },
     /// `ipi_send_cpu`, `ipi_send_cpumask`
     Ipi {
-        /// The targets, in ascending order.
+        /// The target CPUs, in ascending order.
         targets: Vec<u32>,
-        /// What sent it.
+        /// The caller that sent the interrupt.
         site: CallSite,
     },
-    /// The source lost so many events of this CPU before this one; 0 if nobody knows how many.
+    /// The source lost events of this CPU before this one.
     Lost {
-        /// How many.
+        /// Number of lost events; 0 if the source did not count them.
         count: u64,
     },
 }
 
-/// What another CPU is asked to call.
+/// A function that another CPU is requested to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Function {
-    /// `flush_tlb_func`: flush a space.
+    /// `flush_tlb_func`, which flushes an address space.
     FlushSpace,
-    /// Anything else.
+    /// Any other function.
     Other,
 }
 
-/// What sent an interrupt.
+/// The caller that sent an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallSite {
-    /// `smp_call_function_many_cond`, inlined or not: one of its callers flushes TLBs.
+    /// `smp_call_function_many_cond`, or a function that it is inlined into. One of its callers
+    /// flushes TLBs.
     CallFunction,
-    /// Anything else, such as a wake-up.
+    /// Any other caller, such as a wake-up.
     Other,
 }

@@ -1,97 +1,95 @@
-//! What a recording says, one record after the other.
+//! The records of a recording.
 //!
-//! A recording keeps two things side by side: what a program asked of its memory and how its
-//! threads were scheduled, which is what a replay does again; and what the kernel that ran it did
-//! for it (flushes, interrupts), which is what a replay is judged by.
+//! A recording contains two things side by side. The first is the program's operations on memory
+//! and the scheduling of its threads; a replay repeats them. The second is the flushes and the
+//! interrupts of the kernel that ran the program; they measure the fidelity of a replay.
 
-use core::fmt;
-
-/// A task, by a number that the recording gave it.
+/// The number that the recording gives a task.
 ///
-/// Every thread of the recorded program has one; every address space of another program has one,
-/// for all its threads; and [`TaskId::KERNEL`] stands for idle CPUs and for kernel threads, which
-/// borrow whatever space is loaded.
+/// Each thread of the recorded program is a task. Each address space of another program is one
+/// task, which stands for all its threads. [`TaskId::KERNEL`] stands for idle CPUs and for kernel
+/// threads, which borrow the address space that is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
 
 impl TaskId {
-    /// No thread of any program: a kernel thread, or the idle loop.
+    /// A kernel thread, or the idle loop. It is not a thread of a program.
     pub const KERNEL: Self = Self(0);
 }
 
-/// An address space, by a number that the recording gave it, from 0 on.
+/// The number that the recording gives an address space. The first address space is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceId(pub u32);
 
-/// Whose a task is.
+/// The program that a task belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// The recorded program's.
+    /// The recorded program.
     Recorded,
-    /// Another program's.
+    /// Another program.
     Other,
 }
 
-/// When, where, and what.
+/// An event, with its time and its CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Since the recording began. Never less than in the record before.
+    /// Nanoseconds since the recording began. Never less than the time of the previous record.
     pub time_ns: u64,
-    /// The CPU on which it happened.
+    /// The CPU on which the event happened.
     pub cpu: u32,
-    /// What happened. Where a task does something, it is the one that runs on `cpu`, as the last
-    /// [`Event::Switch`] or [`Event::Running`] of that CPU says.
+    /// The event. If a task performs it, the task is the one that runs on `cpu` according to the
+    /// last [`Event::Switch`] or [`Event::Running`] of that CPU.
     pub event: Event,
 }
 
-/// What happened.
+/// An event of a recording. The name in parentheses is Linux's tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// There is a task that was there before the recording began, or that belongs to another
-    /// program and is seen for the first time.
+    /// Introduces a task that existed before the recording began, or a task of another program
+    /// that is observed for the first time.
     Task {
-        /// Its number; the first task has 1, the next 2.
+        /// Number of the task. The first task is 1, the next one 2.
         task: TaskId,
-        /// Whose it is.
+        /// The program that the task belongs to.
         owner: Owner,
-        /// The space it runs in.
+        /// The address space in which the task runs.
         space: SpaceId,
-        /// Its name, empty for other programs' tasks.
+        /// Name of the task; empty for tasks of other programs.
         name: String,
     },
-    /// A task runs on this CPU: said where the recording begins, and after records were lost.
+    /// A task runs on this CPU. Recorded at the beginning, and after records were lost.
     Running {
-        /// Which.
+        /// The task.
         task: TaskId,
     },
-    /// The CPU went from the task that ran to another. (`sched_switch`)
+    /// The CPU switched from the running task to another task. (`sched_switch`)
     Switch {
-        /// Which runs from now on.
+        /// The task that runs from now on.
         next: TaskId,
-        /// How the one before was left.
+        /// State of the previous task.
         left: Left,
     },
     /// A task of the recorded program was woken. (`sched_waking`)
     Wake {
-        /// Which.
+        /// The task that was woken.
         task: TaskId,
-        /// By whom.
+        /// The context that woke it.
         by: Waker,
     },
-    /// The running task made another. (`task_newtask`)
+    /// The running task created another task. (`task_newtask`)
     Spawn {
-        /// Which; numbered as in [`Event::Task`].
+        /// The new task, numbered as in [`Event::Task`].
         task: TaskId,
-        /// The space it runs in: its maker's, or a new one, which is a copy of that.
+        /// The address space in which the new task runs: the creator's, or a new copy of it.
         space: SpaceId,
-        /// Its name.
+        /// Name of the new task.
         name: String,
     },
-    /// The running task began a new program in a space that is new. (`sched_process_exec`)
+    /// The running task executed a program in a new address space. (`sched_process_exec`)
     Exec {
-        /// The space.
+        /// The new address space.
         space: SpaceId,
-        /// The task's name from now on.
+        /// Name of the task from now on.
         name: String,
     },
     /// The running task ended. (`sched_process_exit`)
@@ -100,65 +98,65 @@ pub enum Event {
     Call(Call),
     /// The last [`Event::Call`] of the running task returned. (`sys_exit_*`)
     Return {
-        /// What: an address, zero, or a negative error number.
+        /// An address, zero, or a negative error number.
         value: i64,
     },
-    /// An access of the running task to a user address was refused by the MMU.
+    /// The MMU refused an access of the running task to a user address.
     /// (`page_fault_user`, `page_fault_kernel`)
     Fault {
-        /// The address.
+        /// Address of the access.
         address: u64,
-        /// As x86 has it: see [`FaultCode`].
+        /// Error code of the fault.
         code: FaultCode,
     },
-    /// The kernel flushed this CPU's TLB, or asked for it on others. (`tlb_flush`)
+    /// The kernel flushed this CPU's TLB, or requested a flush on other CPUs. (`tlb_flush`)
     Flush {
-        /// Why.
+        /// Reason that the kernel gave.
         reason: FlushReason,
-        /// How many pages; `None` if all.
+        /// Number of pages; `None` for all pages.
         pages: Option<u64>,
     },
     /// The kernel sent flush interrupts from this CPU.
     /// (`ipi_send_cpu`, `ipi_send_cpumask` for `flush_tlb_func`)
     Interrupts {
-        /// To these CPUs, in ascending order.
+        /// The target CPUs, in ascending order.
         targets: Vec<u32>,
     },
-    /// So many events of this CPU were lost here.
+    /// Events of this CPU were lost here.
     Lost {
-        /// How many; 0 if nobody knows.
+        /// Number of lost events; 0 if the number is unknown.
         count: u64,
     },
 }
 
-/// How a task left its CPU.
+/// The state of a task that leaves its CPU (`prev_state` of `sched_switch`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Left {
-    /// It could have run on: it was preempted, or gave way.
+    /// The task could have continued: it was preempted, or it yielded.
     Runnable,
-    /// It waits for something.
+    /// The task waits for an event.
     Blocked,
-    /// It ended.
+    /// The task ended.
     Dead,
 }
 
-/// Who woke a task.
+/// The context that woke a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Waker {
     /// The task that runs on this CPU.
     Running,
-    /// An interrupt: a timer, a device.
+    /// An interrupt, such as that of a timer or a device.
     Interrupt,
 }
 
-/// A system call that concerns memory, with its arguments as Linux got them.
+/// A system call that concerns memory, with the arguments that Linux received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// `mmap`.
     Map {
-        /// Where it would like to, or must be.
+        /// Address that the caller requests or, with `MAP_FIXED`, requires.
         address: u64,
-        /// In bytes.
+        /// Number of bytes.
         length: u64,
         /// `PROT_*`.
         protection: u32,
@@ -167,95 +165,80 @@ pub enum Call {
     },
     /// `munmap`.
     Unmap {
-        /// From where.
+        /// First address.
         address: u64,
-        /// In bytes.
+        /// Number of bytes.
         length: u64,
     },
     /// `mprotect`.
     Protect {
-        /// From where.
+        /// First address.
         address: u64,
-        /// In bytes.
+        /// Number of bytes.
         length: u64,
         /// `PROT_*`.
         protection: u32,
     },
     /// `madvise`.
     Advise {
-        /// From where.
+        /// First address.
         address: u64,
-        /// In bytes.
+        /// Number of bytes.
         length: u64,
         /// `MADV_*`.
         advice: u32,
     },
     /// `mremap`.
     Remap {
-        /// From where.
+        /// First address.
         address: u64,
-        /// In bytes.
+        /// Number of bytes before the call.
         old_length: u64,
-        /// In bytes.
+        /// Number of bytes after the call.
         new_length: u64,
         /// `MREMAP_*`.
         flags: u32,
-        /// To where, if the flags say that it is meant.
+        /// Destination; meaningful only if `flags` requests one.
         new_address: u64,
     },
     /// `brk`.
     Break {
-        /// The new end of the heap; 0 asks where it is.
+        /// The new end of the heap; 0 queries the current end.
         address: u64,
     },
 }
 
-/// Why a page fault was raised: the error code that x86 pushes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// The reason for a page fault: the error code that x86 pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FaultCode(pub u32);
 
 impl FaultCode {
-    /// There was an entry, and it did not allow the access.
+    /// Returns `true` if the page table had an entry, which did not permit the access.
     #[must_use]
     pub const fn was_present(self) -> bool {
         self.0 & 1 != 0
     }
-    /// It was a write.
+    /// Returns `true` if the access was a write.
     #[must_use]
     pub const fn is_write(self) -> bool {
         self.0 & 1 << 1 != 0
     }
-    /// User mode did it; else the kernel, for the program.
-    #[must_use]
-    pub const fn is_user(self) -> bool {
-        self.0 & 1 << 2 != 0
-    }
-    /// It was the fetch of an instruction.
-    #[must_use]
-    pub const fn is_fetch(self) -> bool {
-        self.0 & 1 << 4 != 0
-    }
 }
 
-impl fmt::Debug for FaultCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FaultCode({:#x})", self.0)
-    }
-}
-
-/// What Linux's `tlb_flush` event gives as its reason.
+/// The reason that Linux's `tlb_flush` event gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushReason {
-    /// Loading a space, whose tag was out of date.
+    /// The CPU loaded an address space whose TLB tag was out of date.
     TaskSwitch,
-    /// Another CPU asked for it, and this one did it.
+    /// This CPU flushed because another CPU requested it.
     Remote,
-    /// Of everything, on this CPU.
+    /// This CPU flushed its whole TLB.
     Local,
-    /// Of the space that is loaded, on this CPU, by the task that changed it.
+    /// The task that changed the loaded address space flushed it on this CPU.
     LocalSpace,
-    /// This CPU is about to ask others: said before anyone is chosen.
+    /// This CPU is about to request a flush on other CPUs. Linux traces this before it selects the
+    /// targets.
     Request,
-    /// Another CPU asked in vain: the space was not loaded.
+    /// Another CPU requested the flush of an address space that was not loaded here.
     WrongCpu,
 }

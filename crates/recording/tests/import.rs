@@ -1,9 +1,9 @@
-//! Texts that three tools wrote about the same small program, and texts that no tool would write.
+//! Texts of three tools about the same small program, and texts that no tool would write.
 //!
-//! The program pins itself to CPU 0 and a second thread to CPU 1. The first thread maps eight pages
-//! four times, touches two, protects one, discards the other, and unmaps all; then it forks a child
-//! that executes another program. `kernel.txt` and `trace-cmd.txt` are one run, `perf.txt` is
-//! another. What other programs did to their own memory was removed from the texts.
+//! The program pins itself to CPU 0 and a second thread to CPU 1. Four times, the first thread maps
+//! eight pages, touches two, protects one, discards the other, and unmaps all. Then it forks a
+//! child that executes another program. `kernel.txt` and `trace-cmd.txt` show one run, `perf.txt`
+//! shows another. The operations of other programs on their own memory were removed.
 
 use std::fmt::Write as _;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
@@ -17,7 +17,7 @@ const KERNEL: &str = include_str!("import/kernel.txt");
 const TRACE_CMD: &str = include_str!("import/trace-cmd.txt");
 const PERF: &str = include_str!("import/perf.txt");
 
-/// A recording that was read again.
+/// The result of an import, and the recording that it wrote.
 struct Import {
     imported: Imported,
     records: Vec<Record>,
@@ -56,7 +56,7 @@ fn count(records: &[Record], is: impl Fn(&Event) -> bool) -> usize {
 }
 
 #[test]
-fn each_tools_text_gives_what_the_program_did() {
+fn every_tools_text_yields_the_programs_operations() {
     for text in [KERNEL, TRACE_CMD, PERF] {
         let Import { records, totals, imported } = import_mapper(text);
         assert_eq!((imported.cpus, imported.unknown, imported.lost), (2, 0, 0));
@@ -64,7 +64,8 @@ fn each_tools_text_gives_what_the_program_did() {
         let calls = |is: fn(&Call) -> bool| {
             count(&records, |event| matches!(event, Event::Call(call) if is(call)))
         };
-        // Four times, once for each thread's stack, and what the C library and `exec` do.
+        // Four maps of the first thread, and one for the stack of the second. The other calls
+        // include those of the C library and of `exec`.
         assert_eq!(calls(|call| matches!(call, Call::Map { .. })), 5);
         assert_eq!(calls(|call| matches!(call, Call::Unmap { .. })), 4);
         assert_eq!(calls(|call| matches!(call, Call::Remap { .. })), 1);
@@ -78,12 +79,12 @@ fn each_tools_text_gives_what_the_program_did() {
         assert_eq!(count(&records, exited), 3);
         let remote =
             |event: &Event| matches!(event, Event::Flush { reason: FlushReason::Remote, .. });
-        // One came to a CPU that had caught up already.
+        // One interrupt reached a CPU that had already caught up.
         assert_eq!(count(&records, remote), 17);
     }
 }
 
-/// Who made whom, in which space.
+/// Checks the creator and the address space of each task.
 #[test]
 fn threads_share_a_space_and_processes_do_not() {
     for text in [KERNEL, TRACE_CMD, PERF] {
@@ -118,11 +119,11 @@ fn threads_share_a_space_and_processes_do_not() {
 }
 
 #[test]
-fn one_unmapping_is_told_in_all_its_steps() {
+fn unmapping_is_imported_step_by_step() {
     let records = import_mapper(TRACE_CMD).records;
     let unmap = Event::Call(Call::Unmap { address: 0x7f28_fc7c_0000, length: 0x8000 });
     let at = records.iter().position(|record| record.event == unmap).unwrap();
-    let told: Vec<_> = records[at..at + 6].iter().map(|r| (r.cpu, r.event.clone())).collect();
+    let actual: Vec<_> = records[at..at + 6].iter().map(|r| (r.cpu, r.event.clone())).collect();
     let flush = |reason| Event::Flush { reason, pages: Some(1) };
     let expected = [
         (0, unmap),
@@ -132,11 +133,11 @@ fn one_unmapping_is_told_in_all_its_steps() {
         (1, flush(FlushReason::Remote)),
         (0, Event::Return { value: 0 }),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn the_kernels_own_text_and_trace_cmds_say_the_same() {
+fn kernel_and_trace_cmd_texts_agree() {
     let (kernel, trace_cmd) = (import_mapper(KERNEL).records, import_mapper(TRACE_CMD).records);
     assert_eq!(kernel.len(), trace_cmd.len());
     for (kernel, trace_cmd) in kernel.iter().zip(&trace_cmd) {
@@ -146,7 +147,7 @@ fn the_kernels_own_text_and_trace_cmds_say_the_same() {
 }
 
 #[test]
-fn what_waits_for_the_end_of_a_thread_is_woken_by_it() {
+fn exiting_thread_wakes_its_joiner() {
     let records = import_mapper(KERNEL).records;
     let wakers: Vec<_> = records
         .iter()
@@ -161,11 +162,11 @@ fn what_waits_for_the_end_of_a_thread_is_woken_by_it() {
         (TaskId(1), Waker::Running),
         (TaskId(1), Waker::Running),
     ];
-    assert_eq!(wakers, expected, "moved by the kernel, by a timer, by the child, by the thread");
+    assert_eq!(wakers, expected, "migration, timer, child, thread");
 }
 
 #[test]
-fn a_thread_that_perf_has_no_number_for_any_more_still_leaves_its_cpu() {
+fn numberless_thread_of_perf_leaves_its_cpu() {
     let gone = PERF.lines().find(|line| line.contains(" -1 [")).unwrap();
     assert!(gone.contains("sched_switch"), "{gone}");
     let left = |text: &str| {
@@ -177,7 +178,7 @@ fn a_thread_that_perf_has_no_number_for_any_more_still_leaves_its_cpu() {
 }
 
 #[test]
-fn a_thread_without_a_number_is_the_one_that_was_switched_to() {
+fn numberless_thread_is_the_one_switched_to() {
     let text = "  sh 10 [000] 1.0: task:task_newtask: pid=11 comm=sh clone_flags=10100 x=0\n  \
                 sh 10 [000] 1.1: sched:sched_switch: prev_comm=sh prev_pid=10 prev_prio=120 \
                 prev_state=S ==> next_comm=sh next_pid=11 next_prio=120\n \
@@ -189,7 +190,7 @@ fn a_thread_without_a_number_is_the_one_that_was_switched_to() {
 }
 
 #[test]
-fn what_a_line_says_of_its_thread_is_believed() {
+fn process_of_a_line_is_used() {
     let brk = "sys_enter_brk: brk: 0x0";
     let text = format!(
         "  kworker/0:1-7 [000] 1.0: {brk}\n  a-21 (20) [000] 1.1: {brk}\n  \
@@ -197,7 +198,7 @@ fn what_a_line_says_of_its_thread_is_believed() {
     );
     let options = Options { source: None, program: Program::Pid(10) };
     let running = |task| Event::Running { task: TaskId(task) };
-    let told = |task, owner, space, name: &str| Event::Task {
+    let task = |task, owner, space, name: &str| Event::Task {
         task: TaskId(task),
         owner,
         space: SpaceId(space),
@@ -206,12 +207,12 @@ fn what_a_line_says_of_its_thread_is_believed() {
     let call = Event::Call(Call::Break { address: 0 });
     let expected = [
         running(0),
-        told(1, Owner::Other, 0, ""),
+        task(1, Owner::Other, 0, ""),
         running(1),
-        told(2, Owner::Recorded, 1, "sh"),
+        task(2, Owner::Recorded, 1, "sh"),
         running(2),
         call.clone(),
-        told(3, Owner::Recorded, 1, "sh"),
+        task(3, Owner::Recorded, 1, "sh"),
         running(3),
         call,
     ];
@@ -219,13 +220,13 @@ fn what_a_line_says_of_its_thread_is_believed() {
 }
 
 #[test]
-fn a_program_may_be_named_by_its_number() {
+fn program_is_selected_by_name_or_pid() {
     let by_name = import_mapper(KERNEL);
     let options = Options { source: Some(Source::TraceCmd), program: Program::Pid(19820) };
     let by_pid = try_import(KERNEL.as_bytes(), &options).unwrap();
     assert_eq!(by_name.imported.tid, Tid(19820));
     assert_eq!(by_name.records, by_pid.records);
-    // Its child alone.
+    // Only the child.
     let options = named("nothing");
     let child = try_import(KERNEL.as_bytes(), &options).unwrap();
     let executed = |event: &Event| matches!(event, Event::Exec { .. });
@@ -235,7 +236,7 @@ fn a_program_may_be_named_by_its_number() {
 }
 
 #[test]
-fn a_program_that_is_not_there_and_a_text_that_is_none_are_told_apart() {
+fn absent_program_and_empty_text_differ() {
     let unknown = refused(KERNEL, &named("\x1b[2Jsort"));
     assert_eq!(unknown.to_string(), "`\\u{1b}[2Jsort` does nothing in the text");
     let pid = Options { source: None, program: Program::Pid(1) };
@@ -247,7 +248,7 @@ fn a_program_that_is_not_there_and_a_text_that_is_none_are_told_apart() {
 }
 
 #[test]
-fn a_text_that_ends_early_is_refused_or_ends_with_a_line() {
+fn truncated_text_is_refused_except_at_lines() {
     for text in [KERNEL, TRACE_CMD, PERF] {
         let end_of_lines = text.match_indices('\n').map(|(at, _)| at + 1);
         let ends: Vec<_> = end_of_lines.collect();
@@ -269,23 +270,23 @@ fn a_text_that_ends_early_is_refused_or_ends_with_a_line() {
 }
 
 #[test]
-fn a_known_event_in_unknown_words_is_shown_with_its_line() {
+fn malformed_event_is_shown_with_its_line() {
     let text = KERNEL.replacen("pages:1 reason:remote", "pages:\x07 reason:remote", 1);
     let error = refused(&text, &named("mapper"));
     assert!(matches!(error, ImportError::Malformed { line: 83, .. }), "{error:?}");
-    let told = "line 83 cannot be understood: `tlb_flush: pages:\\u{7} reason:remote IPI send (4)`";
-    assert_eq!(error.to_string(), told);
+    let expected = "line 83 cannot be parsed: `tlb_flush: pages:\\u{7} reason:remote IPI send (4)`";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]
-fn functions_without_names_are_refused_since_nobody_knows_what_they_do() {
+fn functions_without_names_are_refused() {
     let text = PERF.replace("callsite=on_each_cpu_cond_mask+0x20", "callsite=0xffffffff8124ac50");
     let error = refused(&text, &named("mapper"));
     assert!(matches!(error, ImportError::Unresolved { .. }), "{error:?}");
 }
 
 #[test]
-fn events_that_are_not_sorted_are_refused() {
+fn unsorted_events_are_refused() {
     let mut lines: Vec<_> = PERF.lines().collect();
     lines.swap(100, 101);
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
@@ -295,7 +296,7 @@ fn events_that_are_not_sorted_are_refused() {
 }
 
 #[test]
-fn what_was_lost_is_said_where_it_was_and_what_runs_is_said_again() {
+fn loss_is_recorded_and_running_task_repeated() {
     let lost = "CPU:1 [LOST 7 EVENTS]\n";
     let text = format!(
         "{lost}  sh-10 [001] 1.0: sys_enter_brk: brk: 0x0\n{lost}CPU:0 [EVENTS DROPPED]\n  \
@@ -303,13 +304,13 @@ fn what_was_lost_is_said_where_it_was_and_what_runs_is_said_again() {
     );
     let read = try_import(text.as_bytes(), &named("sh")).unwrap();
     assert_eq!((read.imported.lost, read.totals.lost), (14, 14));
-    let told: Vec<_> = read.records.iter().map(|r| (r.time_ns, r.cpu, &r.event)).collect();
+    let actual: Vec<_> = read.records.iter().map(|r| (r.time_ns, r.cpu, &r.event)).collect();
     let (running, lost) = (Event::Running { task: TaskId(1) }, Event::Lost { count: 7 });
     let call = Event::Call(Call::Break { address: 0 });
-    assert_eq!(told[0], (0, 1, &lost));
-    assert_eq!(told[2..4], [(0, 1, &running), (0, 1, &call)]);
-    assert_eq!(told[4..6], [(0, 1, &lost), (0, 0, &Event::Lost { count: 0 })]);
-    assert_eq!(told[6..], [(1_000_000_000, 1, &running), (1_000_000_000, 1, &call)]);
+    assert_eq!(actual[0], (0, 1, &lost));
+    assert_eq!(actual[2..4], [(0, 1, &running), (0, 1, &call)]);
+    assert_eq!(actual[4..6], [(0, 1, &lost), (0, 0, &Event::Lost { count: 0 })]);
+    assert_eq!(actual[6..], [(1_000_000_000, 1, &running), (1_000_000_000, 1, &call)]);
     let elsewhere = format!("{text}CPU:5 [EVENTS DROPPED]\n");
     let read = try_import(elsewhere.as_bytes(), &named("sh")).unwrap();
     assert_eq!(read.records.last().map(|record| record.cpu), Some(5));
@@ -319,28 +320,28 @@ fn what_was_lost_is_said_where_it_was_and_what_runs_is_said_again() {
 }
 
 #[test]
-fn names_are_kept_as_they_are_with_what_is_not_text_replaced() {
+fn names_are_kept_and_invalid_bytes_replaced() {
     let text = b"  a\x1b[2J\xff-10 [000] 1.0: sys_enter_brk: brk: 0x0\n";
     let options = Options { source: None, program: Program::Pid(10) };
     let records = try_import(text, &options).unwrap().records;
     let name = "a\x1b[2J\u{fffd}".to_owned();
     let (task, space) = (TaskId(1), SpaceId(0));
-    let told = Event::Task { task, owner: Owner::Recorded, space, name };
-    assert_eq!(records[0].event, told);
+    let expected = Event::Task { task, owner: Owner::Recorded, space, name };
+    assert_eq!(records[0].event, expected);
 }
 
 #[test]
-fn a_program_that_is_woken_before_it_does_anything_has_its_name() {
+fn program_woken_before_its_first_event_has_a_name() {
     let text = "  other-9 [000] 1.0: sched_waking: comm=sh pid=10 prio=120 target_cpu=000\n  \
                 sh-10 [001] 1.1: sys_enter_brk: brk: 0x0\n";
     let events = events(text, &named("sh"));
     let (task, space) = (TaskId(2), SpaceId(1));
-    let told = Event::Task { task, owner: Owner::Recorded, space, name: "sh".to_owned() };
-    assert_eq!(events[2..4], [told, Event::Wake { task, by: Waker::Interrupt }]);
+    let expected = Event::Task { task, owner: Owner::Recorded, space, name: "sh".to_owned() };
+    assert_eq!(events[2..4], [expected, Event::Wake { task, by: Waker::Interrupt }]);
 }
 
 #[test]
-fn absurd_numbers_are_refused_or_harmless() {
+fn extreme_numbers_are_refused_or_harmless() {
     let line = |cpu: &str, time: &str, rest: &str| format!("  sh-10 [{cpu}] {time}: {rest}\n");
     let brk = "sys_enter_brk: brk: 0xffffffffffffffff";
     let whole = line("000", "18446744073.709551615", brk);
@@ -362,9 +363,9 @@ fn absurd_numbers_are_refused_or_harmless() {
     }
 }
 
-/// Every thread makes the next and ends; none of them is switched from.
+/// Every thread creates the next one and exits; no CPU switches from any of them.
 #[test]
-fn more_tasks_than_a_recording_may_have_are_no_error() {
+fn tasks_beyond_the_bound_are_not_recorded() {
     const TASKS: u32 = (1 << 20) + 10;
     let mut text = String::new();
     for tid in 1..=TASKS {
@@ -378,7 +379,7 @@ fn more_tasks_than_a_recording_may_have_are_no_error() {
 }
 
 #[test]
-fn what_cannot_be_read_twice_is_refused() {
+fn text_that_cannot_be_read_twice_is_refused() {
     struct Pipe(&'static [u8]);
     impl Read for Pipe {
         fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
@@ -395,7 +396,7 @@ fn what_cannot_be_read_twice_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_apart_from_what_cannot_be_read() {
+fn write_error_differs_from_read_error() {
     let mut room = [0; 1000];
     let error = import(Cursor::new(KERNEL), &named("mapper"), &mut room[..]).map(|_| ());
     assert!(matches!(error, Err(ImportError::Write(_))), "{error:?}");

@@ -1,8 +1,8 @@
-//! How fast recordings are written, read and replayed, and in how much memory: ten million records
-//! of two threads that use sixteen pages and discard them, again and again.
+//! The speed of writing, reading and replaying recordings, and the memory that this needs: ten
+//! million records of two threads that use sixteen pages and discard them repeatedly.
 //!
-//! In CPU time of this process, so that other users of the host do not count. Nothing fails when a
-//! figure is below its aim: hosts differ.
+//! Speeds are per CPU time of this process, so that other processes on the host do not affect them.
+//! A figure that misses its aim is not a failure, because hosts differ.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
@@ -20,46 +20,49 @@ use shootdown_vm::ErasedCoherence;
 
 const RECORDS: u64 = 10_000_000;
 const FRAMES: usize = 1 << 20;
-/// In millions of records per second.
+/// Smallest acceptable speed, in millions of records per second.
 const REPLAY_AIM: f64 = 1.0;
+/// Largest acceptable memory.
 const MEMORY_AIM_MIB: u64 = 1024;
 
 fn main() {
-    let mut file = tempfile::tempfile().expect("there is room for a file");
+    let mut file = tempfile::tempfile().expect("a temporary file can be created");
     report("written", None, || {
-        let copy = file.try_clone().expect("a file can be shared");
-        write(Writer::create(copy, &header()).expect("the header is good"));
+        let copy = file.try_clone().expect("the file can be shared");
+        write(Writer::create(copy, &header()).expect("the header is valid"));
     });
     let reader = |file: &mut File| {
-        file.seek(SeekFrom::Start(0)).expect("it is a file");
-        Reader::open(file.try_clone().expect("a file can be shared")).expect("it is a recording")
+        file.seek(SeekFrom::Start(0)).expect("the file can be read again");
+        Reader::open(file.try_clone().expect("the file can be shared")).expect("the file is valid")
     };
     let mut survey = None;
     report("read", None, || {
-        survey = Some(Survey::of(reader(&mut file), |_| {}).expect("it is whole"));
+        survey = Some(Survey::of(reader(&mut file), |_| {}).expect("the recording is complete"));
     });
-    let survey = survey.expect("it was read");
+    let survey = survey.expect("the recording was read");
     report("replayed, linux-7.0", Some(REPLAY_AIM), || {
-        by_recorded_schedule(reader(&mut file), &survey, Linux70::new);
+        under_recorded_schedule(reader(&mut file), &survey, Linux70::new);
     });
     report("replayed, shootdown", Some(REPLAY_AIM), || {
-        by_recorded_schedule(reader(&mut file), &survey, Engine::<1>::new);
+        under_recorded_schedule(reader(&mut file), &survey, Engine::<1>::new);
     });
-    memory("by the recorded schedule");
+    memory("under the recorded schedule");
     report("replayed, simulated schedule", Some(REPLAY_AIM), || {
-        let threads = threads(reader(&mut file), &survey, 1, |_| {}).expect("it is whole");
+        let threads =
+            threads(reader(&mut file), &survey, 1, |_| {}).expect("the recording is complete");
         let limits = Limits { frames: FRAMES, threads: 8, ..Limits::default() };
-        run(machine(), limits, Rc::new(threads), Linux70::new).expect("it runs");
+        run(machine(), limits, Rc::new(threads), Linux70::new).expect("the run ends");
     });
-    memory("by a simulated one");
+    memory("under a simulated schedule");
 }
 
-fn by_recorded_schedule<C: Into<ErasedCoherence>>(
+fn under_recorded_schedule<C: Into<ErasedCoherence>>(
     reader: Reader<'static>,
     survey: &Survey,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) {
-    let outcome = replay(machine(), FRAMES, reader, survey, |_| {}, design).expect("it runs");
+    let outcome =
+        replay(machine(), FRAMES, reader, survey, |_| {}, design).expect("the replay ends");
     assert_eq!(outcome.violations, 0);
 }
 
@@ -83,7 +86,7 @@ fn write(mut writer: Writer<File>) {
     let mut time_ns = 0;
     let mut put = |cpu, event| {
         time_ns += 300;
-        writer.write(&Record { time_ns, cpu, event }).expect("there is room");
+        writer.write(&Record { time_ns, cpu, event }).expect("the file has room");
     };
     let (owner, space) = (Owner::Recorded, SpaceId(0));
     for (cpu, task) in [(0, TaskId(1)), (1, TaskId(2))] {
@@ -101,7 +104,7 @@ fn write(mut writer: Writer<File>) {
         put(cpu, Event::Flush { reason: FlushReason::LocalSpace, pages: Some(16) });
         put(cpu, Event::Return { value: 0 });
     }
-    writer.finish(Ended::Exited(0)).expect("there is room");
+    writer.finish(Ended::Exited(0)).expect("the file has room");
 }
 
 fn report(what: &str, aim: Option<f64>, work: impl FnOnce()) {
@@ -123,7 +126,7 @@ fn memory(what: &str) {
     );
 }
 
-/// Of this process, so far.
+/// Returns the peak memory of this process so far.
 fn peak_memory_mib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -131,10 +134,11 @@ fn peak_memory_mib() -> u64 {
     kib.unwrap_or(0) / 1024
 }
 
-/// This process has used so much.
+/// Returns the CPU time of this process so far.
 fn cpu_seconds() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // After the name, which may have spaces: user and system time, in hundredths of a second.
+    // The user and the system time, in hundredths of a second, follow the name, which may contain
+    // spaces.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

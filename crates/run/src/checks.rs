@@ -1,4 +1,4 @@
-//! The contents of memory, compared with the model of them.
+//! The comparison of the contents of memory with the model of them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl SimKernel {
         touch: Touch,
         faults: u32,
     ) -> Result<u64, PageFault> {
-        if self.contents.is_none() {
+        if self.model.is_none() {
             return self.sim().touch(address, touch);
         }
         let (page, is_write) = (address / PAGE_BYTES, matches!(touch, Touch::Write(_)));
@@ -66,18 +66,18 @@ impl SimKernel {
     ///
     /// # Errors
     ///
-    /// If there is no memory for that.
+    /// Fails if there is no memory to map the files.
     pub(crate) fn check_files(&self) -> Result<(), StepError> {
-        let Some(contents) = &self.contents else { return Ok(()) };
-        let used = contents.borrow().file_pages();
+        let Some(model) = &self.model else { return Ok(()) };
+        let used = model.borrow().file_pages();
         for (file, page) in used.into_iter().filter(|(file, _)| *file < UNNUMBERED) {
             let word = self.content_of(FileId(file as u32), page)?;
-            contents.borrow_mut().end_file(file, page, word);
+            model.borrow_mut().end_file(file, page, word);
         }
         Ok(())
     }
 
-    /// The content of a page of a file. The page is read in if necessary.
+    /// Returns the word of a page of a file. Reads the page in if necessary.
     fn content_of(&self, file: FileId, page: u64) -> Result<u64, StepError> {
         let space = self.new_space()?;
         let (_, file) = self.file(Some(file));
@@ -94,7 +94,7 @@ impl SimKernel {
         }
     }
 
-    /// The pages in the tables of a space, with their contents.
+    /// Returns the pages in the tables of a space, with their words.
     fn pages_of(&self, space: &SpaceOf<Self>) -> BTreeMap<u64, u64> {
         let frame = |entry| X86_64::as_leaf(entry).map(|leaf| leaf.frame.0);
         let pages = self.sim().pages_below(space.root().0 / PAGE_BYTES, frame);

@@ -19,7 +19,7 @@ use crate::outcome::{Limits, Memory, Outcome, RunError};
 ///
 /// # Errors
 ///
-/// If an operation of the workload fails, or the host lacks room.
+/// Fails if an operation of the workload fails, or the host lacks room.
 pub fn run<D: Into<ErasedCoherence>>(
     machine: Machine,
     limits: Limits,
@@ -74,7 +74,7 @@ fn host_error(error: std::io::Error) -> RunError {
 
 /// A run of a workload.
 struct Executor {
-    /// For the threads, which refer to the run.
+    /// A reference to this executor, for its threads.
     this: Weak<Self>,
     sim: Rc<Sim>,
     kernel: Rc<SimKernel>,
@@ -97,11 +97,7 @@ impl Executor {
         if let Some(failure) = self.failure.borrow_mut().take() {
             return Err(failure);
         }
-        match end {
-            RunEnd::Done => {}
-            RunEnd::TimeUp => return Err(RunError::TimeUp),
-            RunEnd::Deadlock(threads) => return Err(RunError::Deadlock(threads)),
-        }
+        RunError::check(end)?;
         let measured = self.state.borrow().measurement;
         let (begin, counts_before) = measured.begin.unwrap_or_default();
         let (end, counts) = measured.end.unwrap_or((self.sim.time(), self.sim.counts()));
@@ -214,7 +210,7 @@ impl Host for Executor {
     }
 
     fn finish(&self, program: ProgramId) {
-        if self.kernel.contents.is_some() {
+        if self.kernel.model.is_some() {
             let now = self.reading();
             self.state(|state| {
                 state.measurement.end.get_or_insert(now);

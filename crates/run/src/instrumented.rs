@@ -5,7 +5,7 @@
 
 use core::any::Any;
 use core::ops::Range;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
@@ -16,38 +16,38 @@ use shootdown_vm::{
     Policy, ReclaimFlush, Retired, Scheduling,
 };
 
-/// A design of any type, on a simulated machine whose oracle learns of its flushes.
+/// A design of any type, on a simulated machine. The machine's oracle receives every flush.
 pub struct Instrumented {
     sim: Rc<Sim>,
     design: Box<dyn DynCoherence>,
-    unmaps: Cell<Unmaps>,
+    unmaps: RefCell<Unmaps>,
 }
 
-/// How `munmap`s, and mappings that replaced others, were flushed.
+/// The flushes of `munmap`s, and of mappings that replaced others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unmaps {
-    /// In ranges.
+    /// Number of flushes of ranges.
     pub ranged: u64,
-    /// As the whole space: the change exceeded the machine's ceiling, or its extents were not
-    /// counted.
+    /// Number of flushes of the whole space, because the change exceeded the machine's ceiling, or
+    /// because its extents were not counted.
     pub whole: u64,
 }
 
-/// A space of an erased design.
+/// An address space of an erased design.
 #[derive(Debug)]
 pub struct Space {
     space: Box<dyn Any>,
     root: u64,
 }
 
-/// A flush that was sent, or put off, and may not be complete.
+/// A flush that was sent or deferred, and may not be complete.
 #[derive(Debug)]
 pub struct Flushing {
     flush: Box<dyn Any>,
     reported: Reported,
 }
 
-/// What the oracle knows of a flush.
+/// The oracle's records of a flush.
 #[derive(Debug)]
 struct Reported {
     records: Vec<FlushRecord>,
@@ -55,7 +55,7 @@ struct Reported {
     sent_at: Time,
 }
 
-/// Pages that were unmapped, and not flushed yet.
+/// Pages that were unmapped, but not flushed yet.
 #[derive(Debug, Default)]
 pub struct Batch {
     batch: ErasedBatch,
@@ -65,12 +65,12 @@ pub struct Batch {
 impl Instrumented {
     /// Instruments `design`, which runs on this machine.
     pub fn new(sim: Rc<Sim>, design: impl Into<Box<dyn DynCoherence>>) -> Self {
-        Self { sim, design: design.into(), unmaps: Cell::default() }
+        Self { sim, design: design.into(), unmaps: RefCell::default() }
     }
 
-    /// Number of `munmap`s so far, by what they asked the design to flush.
-    pub const fn unmaps(&self) -> Unmaps {
-        self.unmaps.get()
+    /// Returns the number of `munmap`s so far, by the kind of flush that they requested.
+    pub fn unmaps(&self) -> Unmaps {
+        *self.unmaps.borrow()
     }
 
     fn count(&self, change: &Change) {
@@ -78,19 +78,18 @@ impl Instrumented {
             return;
         }
         let ceiling = self.sim.machine().tlb.flush_ceiling;
-        let mut unmaps = self.unmaps.get();
+        let mut unmaps = self.unmaps.borrow_mut();
         if change.extents.is_whole() || change.extents.page_count() > ceiling {
             unmaps.whole += 1;
         } else {
             unmaps.ranged += 1;
         }
-        self.unmaps.set(unmaps);
     }
 
     /// Reports a flush to the oracle before `send` sends it.
-    fn watch<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
+    fn report<F>(&self, space: &Space, change: &Change, send: impl FnOnce() -> F) -> (F, Reported) {
         self.count(change);
-        // Addresses between the extents were not changed, and need not be forgotten.
+        // One record for each extent: addresses between the extents were not changed.
         let began = |&extent: &Extent| self.sim.flush_began(space.root, addresses(extent));
         let began_at = self.sim.now();
         let records = change.extents.as_slice().iter().map(began).collect();
@@ -114,7 +113,7 @@ impl Flush for Instrumented {
 
     fn flush(&self, space: &Space, change: &Change) -> Flushing {
         let send = || self.design.flush(&*space.space, change);
-        let (flush, reported) = self.watch(space, change, send);
+        let (flush, reported) = self.report(space, change, send);
         Flushing { flush, reported }
     }
 
@@ -130,7 +129,7 @@ impl Defer for Instrumented {
 
     fn flush_later(&self, space: &Space, change: &Change) -> Later<Flushing, Flushing> {
         let send = || self.design.flush_later(&*space.space, change);
-        match self.watch(space, change, send) {
+        match self.report(space, change, send) {
             (Later::Sent(flush), reported) => Later::Sent(Flushing { flush, reported }),
             (Later::Deferred(flush), reported) => Later::Deferred(Flushing { flush, reported }),
         }
@@ -144,7 +143,7 @@ impl Defer for Instrumented {
         let asked_at = self.sim.now();
         self.design.complete(flush);
         self.sim.flush_sent();
-        // No thread has waited for it between the two.
+        // No thread has waited for the flush between the two.
         let sending = reported.sent_at - reported.began_at;
         self.sim.batch_ended(reported.records, asked_at - sending);
     }
@@ -184,7 +183,7 @@ impl Batching for Instrumented {
 
 impl Lifetimes for Instrumented {
     fn retire(&self, space: &Space) -> Retired {
-        // No thread uses the space any more. The oracle checks its tables when they are freed.
+        // No thread uses the space any longer. The oracle checks its tables when they are freed.
         let record = self.sim.flush_began(space.root, None);
         let retired = self.design.retire(&*space.space);
         self.sim.flush_sent();
@@ -215,9 +214,9 @@ impl Scheduling for Instrumented {
         self.design.online();
     }
 
-    #[expect(unsafe_code, reason = "handed on")]
+    #[expect(unsafe_code, reason = "the trait's `switch` is unsafe")]
     unsafe fn switch(&self, space: &Space) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller fulfils the same contract.
         self.sim.count_at_switch(|| unsafe { self.design.switch(&*space.space) });
     }
 
@@ -225,9 +224,9 @@ impl Scheduling for Instrumented {
         self.design.enter_kernel();
     }
 
-    #[expect(unsafe_code, reason = "handed on")]
+    #[expect(unsafe_code, reason = "the trait's `return_to_user` is unsafe")]
     unsafe fn return_to_user(&self, space: &Space) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller fulfils the same contract.
         self.sim.count_at_switch(|| unsafe { self.design.return_to_user(&*space.space) });
     }
 
@@ -248,7 +247,7 @@ impl Scheduling for Instrumented {
     }
 }
 
-/// The addresses of an extent; `None` for the whole space.
+/// Returns the addresses of an extent; `None` for the whole space.
 fn addresses(extent: Extent) -> Option<Range<u64>> {
     let bytes = extent.page_count() as u64 * extent.page_size().bytes();
     (!extent.is_whole()).then(|| extent.start()..extent.start() + bytes)

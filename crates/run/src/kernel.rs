@@ -22,15 +22,16 @@ use crate::memory_model::{Contents, MemoryId, Model, UnderWay};
 use crate::outcome::{Limits, Memory};
 use crate::platform::SimPlatform;
 
-/// How long a reclaim thread that finds nothing waits. (Linux, when it is woken in vain: 100 ms.)
+/// The pause of a reclaim thread that finds no page to reclaim. (Linux: 100 ms after a wake-up
+/// without success.)
 const RECLAIM_PAUSE: Time = Time::from_ms(1);
 
-/// How much a read fault in a file maps at once, and how many pages are read at once, where files
-/// are stored. (Linux's `fault_around_bytes` and `read_ahead_kb`.)
+/// Number of bytes that a read fault in a file maps. (Linux: `fault_around_bytes`.)
 const FAULT_AROUND_BYTES: u64 = 64 << 10;
+/// Number of pages that are read together from the device of a file. (Linux: `read_ahead_kb`.)
 const READ_AHEAD_PAGES: u64 = 32;
 
-/// Files without a number get keys from here on.
+/// The lowest key of files without a number.
 pub(crate) const UNNUMBERED: FileKey = 1 << 32;
 
 /// The one system of all simulations: the design is erased.
@@ -52,26 +53,27 @@ pub(crate) struct SimKernel {
     files: RefCell<HashMap<FileId, Arc<File<SimPlatform>>>>,
     /// Number of files without a number.
     unnumbered: Cell<u64>,
-    /// The last word that was written: each write has another value.
+    /// The last word that was written. Each write writes another word.
     stamp: Cell<u64>,
-    /// The contents that memory must have, if they are checked.
-    pub(crate) contents: Option<RefCell<Model>>,
+    /// The model of the contents of memory, if they are checked.
+    pub(crate) model: Option<RefCell<Model>>,
     /// Processes by the number under which the scheduler knows their spaces.
     processes: RefCell<Vec<Option<Arc<SimProcess>>>>,
-    /// Processes that were destroyed. CPUs may refer to their spaces as long as there are CPUs.
+    /// Processes that were destroyed. CPUs may refer to their spaces until the run ends.
     destroyed: RefCell<Vec<Arc<SimProcess>>>,
     /// Statistics of spaces that were destroyed.
-    ended: Cell<Stats>,
+    ended: RefCell<Stats>,
 }
 
 /// A process of a simulated machine.
 pub(crate) type SimProcess = ProcessOf<SimKernel>;
 
 /// The kernel's data of a process.
+/// The kernel's data of a process.
 pub(crate) struct ProcessData {
-    /// The number under which the scheduler knows the process's space.
+    /// The scheduler's number of the process's space.
     pub(crate) number: Cell<u64>,
-    /// The number under which the model knows the process's memory.
+    /// The model's number of the process; `None` if contents are not checked.
     pub(crate) memory: Option<MemoryId>,
     /// The addresses of the areas.
     areas: RefCell<HashMap<AreaId, u64>>,
@@ -101,10 +103,10 @@ impl SimKernel {
             files: RefCell::default(),
             unnumbered: Cell::new(0),
             stamp: Cell::new(0),
-            contents: (limits.contents == Contents::Checked).then(RefCell::default),
+            model: (limits.contents == Contents::Checked).then(RefCell::default),
             processes: RefCell::default(),
             destroyed: RefCell::default(),
-            ended: Cell::default(),
+            ended: RefCell::default(),
         })
     }
 
@@ -120,13 +122,13 @@ impl SimKernel {
         self.vm.platform()
     }
 
-    /// Statistics of all spaces that were destroyed.
+    /// Returns the statistics of all spaces that were destroyed.
     pub(crate) fn ended(&self) -> Stats {
-        self.ended.get()
+        *self.ended.borrow()
     }
 
-    /// The body of a node's reclaim thread: waits until memory is short, and takes pages until it
-    /// is not, or nothing more can be had.
+    /// Waits until memory is short, and reclaims pages until memory suffices or no more pages can
+    /// be reclaimed, repeatedly. This is the body of a node's reclaim thread.
     pub(crate) fn keep_memory_free(&self, node: usize) {
         while self.platform().wait_for_shortage(node) {
             while self.platform().is_below_high(node) {
@@ -141,15 +143,15 @@ impl SimKernel {
         }
     }
 
-    /// A process without memory.
+    /// Creates a process without memory.
     pub(crate) fn new_process(&self) -> Result<SimProcess, StepError> {
         let space = self.new_space()?;
-        let memory = self.contents.as_ref().map(|contents| contents.borrow_mut().process());
+        let memory = self.model.as_ref().map(|model| model.borrow_mut().process());
         let (number, areas) = (Cell::new(0), RefCell::default());
         Ok(Process::new(space, ProcessData { number, memory, areas }))
     }
 
-    /// A space without memory.
+    /// Creates a space without memory.
     pub(crate) fn new_space(&self) -> Result<SpaceOf<Self>, OutOfMemory> {
         AddressSpace::new(&self.vm)
     }
@@ -173,28 +175,27 @@ impl SimKernel {
         process
     }
 
-    /// The process with a number, if there is one.
+    /// Returns the process with a number, if there is one.
     pub(crate) fn process(&self, number: usize) -> Option<Arc<SimProcess>> {
         self.processes.borrow().get(number).cloned().flatten()
     }
 
-    /// Takes down the memory of a process that has lost its last thread.
+    /// Frees the memory of a process whose last thread has ended.
     pub(crate) fn destroy(&self, process: &SimProcess) {
         self.check_at_end(process);
         process.space().exit();
-        let mut ended = self.ended.get();
-        ended += process.space().stats();
-        self.ended.set(ended);
+        let stats = process.space().stats();
+        *self.ended.borrow_mut() += stats;
     }
 
-    /// Keeps a destroyed process in place, and frees its number.
+    /// Frees the number of a destroyed process, and keeps the process until the run ends.
     pub(crate) fn forget(&self, process: &SimProcess) {
         let number = process.data.number.get() as usize;
         let process = self.processes.borrow_mut()[number].take();
         self.destroyed.borrow_mut().extend(process);
     }
 
-    /// The accesses to ask of the machine and of the memory manager.
+    /// Returns the access for the machine and the access for the memory manager.
     pub(crate) fn next_touch(&self, access: Access) -> (Touch, vm::Access) {
         match access {
             Access::Read => (Touch::Read, vm::Access::Read),
@@ -205,14 +206,14 @@ impl SimKernel {
         }
     }
 
-    /// Calls `f` with the model and the process's memory in it, if contents are checked.
+    /// Calls `f` with the model and the process's number in it, if contents are checked.
     pub(crate) fn with_model<R>(
         &self,
         process: &SimProcess,
         f: impl FnOnce(&mut Model, MemoryId) -> R,
     ) -> Option<R> {
-        let (contents, memory) = self.contents.as_ref().zip(process.data.memory)?;
-        Some(f(&mut contents.borrow_mut(), memory))
+        let (model, memory) = self.model.as_ref().zip(process.data.memory)?;
+        Some(f(&mut model.borrow_mut(), memory))
     }
 }
 
@@ -309,16 +310,16 @@ impl MemoryHost for SimKernel {
     }
 
     fn change_ends(&self, under_way: Option<UnderWay>, ended: Ended) {
-        if let (Some(contents), Some(under_way)) = (&self.contents, under_way) {
-            contents.borrow_mut().end(under_way, ended);
+        if let (Some(model), Some(under_way)) = (&self.model, under_way) {
+            model.borrow_mut().end(under_way, ended);
         }
     }
 
     fn fork_ends(&self, parent: &SimProcess, under_way: Option<UnderWay>) -> ProcessData {
-        let memory = self.contents.as_ref().zip(under_way);
+        let memory = self.model.as_ref().zip(under_way);
         ProcessData {
             number: Cell::new(0),
-            memory: memory.map(|(contents, fork)| contents.borrow_mut().end_fork(fork)),
+            memory: memory.map(|(model, fork)| model.borrow_mut().end_fork(fork)),
             areas: parent.data.areas.clone(),
         }
     }
@@ -330,9 +331,9 @@ impl Kernel for SimKernel {
     }
     fn switch(&self, space: u64) {
         let Some(process) = self.process(space as usize) else { return };
-        // SAFETY: processes are kept in place until the machine is gone, and `destroy` retires the
-        // space before its page tables are freed.
-        #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+        // SAFETY: processes are not moved or dropped before the machine is, and `destroy` retires
+        // the space before its page tables are freed.
+        #[expect(unsafe_code, reason = "`Scheduling::switch` is unsafe")]
         unsafe {
             self.design().switch(process.space().coherent());
         }
@@ -344,7 +345,7 @@ impl Kernel for SimKernel {
         self.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {
-        // When the CPU has nothing better to do, or there are many dead tables.
+        // Frees dead tables when the CPU is idle, or when there are many.
         if to == SwitchedTo::Nothing || self.vm.holds_many() {
             self.vm.free_dead_tables();
         }

@@ -1,7 +1,7 @@
 //! Runs workloads on a simulated machine.
 //!
 //! [`run`] executes a workload with the memory manager of [`shootdown_vm`], under one design, and
-//! returns what it measured. [`programs`] are benchmarks. [`replay`] runs recordings of real
+//! returns the measurements. [`programs`] contains benchmarks. [`replay`] runs recordings of real
 //! programs.
 
 // In reading order.

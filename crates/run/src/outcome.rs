@@ -3,7 +3,7 @@
 use shootdown_program::StepError;
 use shootdown_program::interpreter::MemoryHost as _;
 use shootdown_program::operation::{OnFault, ProgramId};
-use shootdown_sim::{Counts, FlushWaits, Time, Violation};
+use shootdown_sim::{Counts, FlushWaits, RunEnd, Time, Violation};
 use shootdown_vm::{HeldStats, Stats};
 use thiserror::Error;
 
@@ -20,8 +20,8 @@ pub enum Memory {
     Enough,
     /// Pages are reclaimed when memory is short, and files are stored on a device.
     Reclaimed,
-    /// As [`Reclaimed`](Self::Reclaimed). A fault in a file also reads and maps the pages around
-    /// it, as in Linux.
+    /// As [`Reclaimed`](Self::Reclaimed). In addition, a fault in a file reads and maps the pages
+    /// around it, as in Linux.
     ReclaimedReadAhead,
 }
 
@@ -38,7 +38,7 @@ pub struct Limits {
     pub memory: Memory,
     /// Number of nodes that memory is divided among.
     pub nodes: usize,
-    /// Whether the contents of memory are checked.
+    /// The checks of the contents of memory.
     pub contents: Contents,
     /// The consequence of refused accesses and changes.
     pub on_fault: OnFault,
@@ -63,8 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// The outcome of a run. The first four fields are of the measurement, the others of all of the
-/// run.
+/// The outcome of a run. The first four fields describe the measurement, the others the whole run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Time from the first [`Begin`](shootdown_program::operation::Operation::Begin) to the last
@@ -74,7 +73,7 @@ pub struct Outcome {
     pub time_range: Time,
     /// Sum of the iterations of all threads.
     pub iterations: u64,
-    /// Counts of all CPUs in that time.
+    /// Counts of all CPUs, from the first `Begin` to the last `End`.
     pub counts: Counts,
     /// The flushes of `munmap`s.
     pub unmaps: Unmaps,
@@ -94,15 +93,16 @@ pub struct Outcome {
     pub traffic: Traffic,
     /// Statistics of the memory of all processes that have ended.
     pub memory: Stats,
-    /// Statistics of the page tables that were held back because a CPU could still walk them.
+    /// Statistics of the page tables whose release was deferred, because a CPU could still walk
+    /// them.
     pub held_tables: HeldStats,
 }
 
 impl Outcome {
-    /// The outcome of a run whose measurement is all of it.
+    /// Returns the outcome of a run that is measured as a whole.
     pub(crate) fn of(kernel: &SimKernel) -> Self {
         let sim = kernel.sim();
-        let contents = kernel.contents.as_ref().map(|contents| contents.borrow());
+        let model = kernel.model.as_ref().map(|model| model.borrow());
         Self {
             time: sim.time(),
             time_range: Time::ZERO,
@@ -113,8 +113,8 @@ impl Outcome {
             violations: sim.violations(),
             hazards: sim.hazards(),
             first_violations: sim.first_violations(),
-            wrong_contents: contents.as_ref().map_or(0, |contents| contents.wrong()),
-            first_wrong_contents: contents.map_or(Vec::new(), |model| model.first().to_vec()),
+            wrong_contents: model.as_ref().map_or(0, |model| model.wrong()),
+            first_wrong_contents: model.map_or(Vec::new(), |model| model.first().to_vec()),
             traffic: kernel.platform().traffic(),
             memory: kernel.ended(),
             held_tables: kernel.vm().held_tables(),
@@ -134,13 +134,24 @@ pub enum RunError {
         /// The failure.
         error: StepError,
     },
-    /// All threads that are left, this many, wait for each other.
-    #[error("{0} threads wait for ever")]
+    /// All remaining threads wait, and none can wake another. The field is their number.
+    #[error("deadlock: no thread can wake the {0} that wait")]
     Deadlock(usize),
     /// The run takes longer than its [limit](Limits::time).
-    #[error("it takes more simulated time than it may")]
+    #[error("the run exceeds its limit of simulated time")]
     TimeUp,
-    /// The host lacks room for the simulation; the host's words.
+    /// The host lacks room for the simulation. The field is the host's error message.
     #[error("the host has no room: {0}")]
     Host(String),
+}
+
+impl RunError {
+    /// Checks that all threads of a simulation have ended.
+    pub(crate) const fn check(end: RunEnd) -> Result<(), Self> {
+        match end {
+            RunEnd::Done => Ok(()),
+            RunEnd::TimeUp => Err(Self::TimeUp),
+            RunEnd::Deadlock(threads) => Err(Self::Deadlock(threads)),
+        }
+    }
 }

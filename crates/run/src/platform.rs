@@ -1,4 +1,4 @@
-//! The simulated machine, as the memory manager sees it.
+//! The simulated machine, as the platform of the memory manager.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -8,70 +8,65 @@ use shootdown_sim::machine::Storage;
 use shootdown_sim::{Purpose, Sim, SleepingLock, SpinLock, ThreadId, Time};
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform, Work};
 
-/// Physical memory, page-table entries, locks and the time that work takes, on the machine of a
-/// simulation.
+/// Physical memory, page-table entries, locks and the costs of work, on a simulated machine.
 #[derive(Clone, Debug)]
 pub struct SimPlatform {
     sim: Rc<Sim>,
-    /// What was written to files: the word of each page.
+    /// The pages that were written to files: each page's word.
     stored: Rc<RefCell<HashMap<(FileId, u64), u64>>>,
-    traffic: Rc<Cell<Traffic>>,
+    traffic: Rc<RefCell<Traffic>>,
     reclaimers: Rc<Reclaimers>,
 }
 
-/// What became of pages, in all of a run.
+/// Counts of pages that were copied, written or read, in a whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Copied to another frame: copies on write, and private pages of files, for the most part.
+    /// Pages that were copied to another frame, mostly copies on write and private pages of files.
     pub copied: u64,
-    /// Written to where a file is stored, because memory was short.
+    /// Pages that were written to the device of their file, because memory was short.
     pub written_out: u64,
-    /// Read in again, after they had been written out.
+    /// Pages that were read again after they had been written out.
     pub read_in_again: u64,
 }
 
 /// The threads that reclaim memory, one for each node. (Linux: `kswapd`.)
 #[derive(Debug, Default)]
 pub(crate) struct Reclaimers {
-    /// Those that wait for work, by node.
+    /// The threads that wait for work, by node.
     idle: RefCell<BTreeMap<usize, ThreadId>>,
-    is_over: Cell<bool>,
+    has_ended: Cell<bool>,
 }
 
-/// When the reclaim thread of a node is woken, and how far it goes: the second and third of Linux's
-/// watermarks, which are, for nodes as small as a simulation can afford, some hundredths of the
-/// memory.
+/// The reclaim thread of a node is woken when less than 1/`LOW` of the node's frames are free. This
+/// corresponds to the second of Linux's watermarks. For nodes as small as a simulation can afford,
+/// Linux's watermarks are some hundredths of the memory.
 const LOW: usize = 64;
+/// The reclaim thread stops when at least 1/`HIGH` of the node's frames are free. This corresponds
+/// to the third of Linux's watermarks.
 const HIGH: usize = 32;
 
-/// How long who finds no frame sleeps before it looks again whether others have freed one: as long
-/// as a fast device takes for a page. (Linux is woken, or sleeps for 20 to 100 ms.)
+/// The pause of a thread that finds no frame, before it tries again: the time of a fast device for
+/// a page. (Linux wakes the thread, or it sleeps for 20 to 100 ms.)
 const SHORTAGE_PAUSE: Time = Time::from_ns(20_000);
 
 impl SimPlatform {
-    /// On this machine.
+    /// Creates the platform of a machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         let (stored, traffic) = (Rc::default(), Rc::default());
         Self { sim, stored, traffic, reclaimers: Rc::default() }
     }
 
-    /// What became of pages so far.
+    /// Returns the traffic so far.
     pub(crate) fn traffic(&self) -> Traffic {
-        self.traffic.get()
+        *self.traffic.borrow()
     }
 
-    fn count(&self, count: impl FnOnce(&mut Traffic)) {
-        let mut traffic = self.traffic.get();
-        count(&mut traffic);
-        self.traffic.set(traffic);
-    }
-
-    /// The calling thread waits until a node is short of memory. Returns whether it is, or all is
-    /// over.
+    /// Blocks the calling thread until a node is short of memory. Returns `false` when the run
+    /// ends.
     pub(crate) fn wait_for_shortage(&self, node: usize) -> bool {
         let Some(thread) = self.sim.current_thread() else { return false };
-        while !self.reclaimers.is_over.get() {
+        while !self.reclaimers.has_ended.get() {
             if self.is_short(node, LOW) {
                 return true;
             }
@@ -81,24 +76,24 @@ impl SimPlatform {
         false
     }
 
-    /// Whether a node has less free memory than its reclaim thread leaves.
+    /// Returns `true` if a node has less free memory than its reclaim thread leaves.
     pub(crate) fn is_below_high(&self, node: usize) -> bool {
-        !self.reclaimers.is_over.get() && self.is_short(node, HIGH)
+        !self.reclaimers.has_ended.get() && self.is_short(node, HIGH)
     }
 
-    /// Nobody needs memory any more.
+    /// Ends the reclaim threads.
     pub(crate) fn end_reclaimers(&self) {
-        self.reclaimers.is_over.set(true);
+        self.reclaimers.has_ended.set(true);
         let idle = self.reclaimers.idle.take();
         idle.into_values().for_each(|thread| self.sim.wake(thread));
     }
 
-    /// Whether less than one frame in so many is free.
+    /// Returns `true` if less than one frame in `part` is free.
     fn is_short(&self, node: usize, part: usize) -> bool {
         self.sim.free_frames(node) < self.sim.frames_of_node() / part
     }
 
-    /// A page is read or written, for which the calling thread waits so long.
+    /// Spends the time of reading or writing a page. `wait` is the calling thread's waiting time.
     fn use_storage(&self, wait: impl FnOnce(&Storage) -> Time) {
         let Some(storage) = &self.sim.machine().storage else { return };
         self.sim.spend(storage.page);
@@ -156,33 +151,33 @@ impl Platform for SimPlatform {
         self.sim.update_entry(entry.table.0, entry.index, |_| value)
     }
     fn compare_exchange(&self, entry: EntryAt, current: u64, new: u64) -> Result<u64, u64> {
-        let update = |held| if held == current { new } else { held };
-        let held = self.sim.update_entry(entry.table.0, entry.index, update);
-        if held == current { Ok(held) } else { Err(held) }
+        let update = |found| if found == current { new } else { found };
+        let found = self.sim.update_entry(entry.table.0, entry.index, update);
+        if found == current { Ok(found) } else { Err(found) }
     }
     fn clear_page(&self, page: Frame) {
         self.sim.clear_page(page.0);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
-        self.count(|traffic| traffic.copied += 1);
+        self.traffic.borrow_mut().copied += 1;
         self.sim.copy_page(from.0, to.0);
     }
     fn read_in(&self, file: FileId, number: u64, page: Frame) {
         let stored = self.stored.borrow().get(&(file, number)).copied();
         self.use_storage(|storage| if stored.is_some() { storage.read } else { Time::ZERO });
         match stored {
-            // A device puts it there.
+            // The device writes the page to memory.
             Some(word) => {
-                self.count(|traffic| traffic.read_in_again += 1);
+                self.traffic.borrow_mut().read_in_again += 1;
                 self.sim.fill_page(page.0, word);
             }
-            // A hole, which the file system fills with zeros.
+            // A hole in the file, which the file system fills with zeros.
             None => self.sim.clear_page(page.0),
         }
     }
     fn write_out(&self, file: FileId, number: u64, page: Frame) {
         self.use_storage(|storage| storage.write);
-        self.count(|traffic| traffic.written_out += 1);
+        self.traffic.borrow_mut().written_out += 1;
         self.stored.borrow_mut().insert((file, number), self.sim.page_content(page.0));
     }
     fn node_count(&self) -> usize {

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
-use shootdown_run::programs::{Beside, Crowd, Kind, Loop, MprotectThreaded, Tasks};
+use shootdown_run::programs::{Crowd, Kind, Loop, MadviseAndCompute, MprotectThreaded, Tasks};
 use shootdown_run::{Limits, Outcome, run};
 use shootdown_sim::Time;
 
@@ -185,7 +185,7 @@ fn workloads(seed: u64, scale: Scale) -> Vec<Rc<dyn Workload>> {
         Rc::new(Crowd { kind, processes, threads, iterations: 360 / part, seed })
     };
     let beside = |others| -> Rc<dyn Workload> {
-        Rc::new(Beside { others, iterations: 360 / part, compute_ns: 4000, seed })
+        Rc::new(MadviseAndCompute { others, iterations: 360 / part, compute_ns: 4000, seed })
     };
     vec![
         alike(Kind::Madvise, 2, 600),

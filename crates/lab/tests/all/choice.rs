@@ -6,7 +6,7 @@ use std::rc::Rc;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::Limits;
-use shootdown_run::programs::{Beside, Crowd, Kind, Loop, Tasks};
+use shootdown_run::programs::{Crowd, Kind, Loop, MadviseAndCompute, Tasks};
 use shootdown_sim::{Machine, Time};
 
 const LIMITS: Limits =
@@ -23,7 +23,7 @@ fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
         Rc::new(Loop { kind, tasks, count: 2, iterations: 360, seed }),
         Rc::new(crowd(4, 8, 480)),
         Rc::new(crowd(16, 2, 120)),
-        Rc::new(Beside { others: 7, iterations: 240, compute_ns: 4000, seed }),
+        Rc::new(MadviseAndCompute { others: 7, iterations: 240, compute_ns: 4000, seed }),
     ]
 }
 

@@ -77,7 +77,7 @@ pub enum Shown {
 }
 
 impl Shown {
-    /// The same contents, `by` pages higher in the process.
+    /// Returns the contents of the same mapping, `by` pages higher in the process.
     #[must_use]
     pub const fn moved(self, by: u64) -> Self {
         match self {

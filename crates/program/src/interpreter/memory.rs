@@ -30,20 +30,20 @@ pub trait MemoryHost {
     /// A change that the host observes.
     type UnderWay;
 
-    /// The memory manager.
+    /// Returns the memory manager.
     fn vm(&self) -> &Vm<Self::System>;
 
-    /// The consequence of refused accesses and changes.
+    /// Returns the consequence of refused accesses and changes.
     fn on_fault(&self) -> OnFault;
 
-    /// The file with a number, or a new file without one. Also returns the key by which changes
-    /// name the file.
+    /// Returns the file with a number, or a new file without one, and the key by which changes name
+    /// the file.
     fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<PlatformOf<Self>>>);
 
     /// Gives a number to the area that was mapped at `start`.
     fn name_area(&self, process: &ProcessOf<Self>, area: AreaId, start: u64, shown: Shown);
 
-    /// The address of the area with a number.
+    /// Returns the address of the area with a number.
     fn area_start(&self, process: &ProcessOf<Self>, area: AreaId) -> Option<u64>;
 
     /// Reads or writes a word at an address, in user mode, and resolves the faults. `area` is the
@@ -51,7 +51,7 @@ pub trait MemoryHost {
     ///
     /// # Errors
     ///
-    /// The fault that cannot be resolved, or [`StepError::Stuck`].
+    /// Returns the fault that cannot be resolved, or [`StepError::Stuck`].
     fn touch(
         &self,
         process: &ProcessOf<Self>,
@@ -63,11 +63,11 @@ pub trait MemoryHost {
     /// Waits for a moment for other CPUs.
     fn wait_hint(&self);
 
-    /// The calling thread enters the kernel by a system call. Hosts whose threads are in the kernel
-    /// unless they touch memory or compute keep the default, which does nothing.
+    /// Enters the kernel with a system call of the calling thread. Hosts whose threads are in the
+    /// kernel unless they touch memory or compute keep the default, which does nothing.
     fn enter_kernel(&self) {}
 
-    /// The calling thread returns to user mode.
+    /// Returns the calling thread to user mode.
     fn return_to_user(&self, process: &ProcessOf<Self>) {
         let _ = process;
     }
@@ -122,7 +122,7 @@ impl<P: Platform> BackingSpec<P> {
 }
 
 impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
-    /// The memory of `process`, in which the calling thread runs.
+    /// Returns the memory of `process`, in which the calling thread runs.
     pub const fn new(host: &'a H, process: &'a ProcessOf<H>) -> Self {
         Self { host, process }
     }
@@ -131,7 +131,7 @@ impl<'a, H: MemoryHost> ProcessMemory<'a, H> {
         self.process.space()
     }
 
-    /// The addresses of pages of an area.
+    /// Returns the addresses of pages of an area.
     pub(super) fn addresses(
         &self,
         area: AreaId,
@@ -296,7 +296,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     ///
     /// # Errors
     ///
-    /// If there is no memory for the copy.
+    /// Fails if there is no memory for the copy.
     pub fn fork(&self) -> Result<ProcessOf<H>, OutOfMemory> {
         let under_way = self.host.change_begins(self.process, None, Change::Fork);
         match self.space().fork() {
@@ -341,7 +341,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     }
 }
 
-/// The addresses of pages that are counted from address 0.
+/// Returns the addresses of pages that are counted from address 0.
 pub(super) const fn addresses(pages: &Range<u64>) -> Range<u64> {
     pages.start.saturating_mul(PAGE_BYTES)..pages.end.saturating_mul(PAGE_BYTES)
 }

@@ -14,12 +14,12 @@ pub struct Process<S: System, D> {
 }
 
 impl<S: System, D> Process<S, D> {
-    /// A process without threads.
+    /// Creates a process without threads.
     pub const fn new(space: AddressSpace<S>, data: D) -> Self {
         Self { space, threads: AtomicU32::new(0), data }
     }
 
-    /// The process's memory.
+    /// Returns the process's memory.
     pub const fn space(&self) -> &AddressSpace<S> {
         &self.space
     }
@@ -29,12 +29,11 @@ impl<S: System, D> Process<S, D> {
         self.threads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a thread. Returns whether it was the last one. A process without threads stays as it
-    /// is, and has then lost its last one.
+    /// Removes a thread. Returns `true` if it was the last one, or if there was none.
     pub fn leave(&self) -> bool {
         let less = |threads: u32| threads.checked_sub(1);
-        // Release, and acquire by the last: the thread that takes the memory down comes after all
-        // that the others did with it.
+        // AcqRel: the thread that takes the memory down must observe all accesses of the others.
+        // Each decrement releases the accesses of its thread, and the last one acquires them.
         let left = self.threads.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
         left.is_ok_and(|threads| threads == 1) || left.is_err()
     }

@@ -16,7 +16,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
     ///
     /// # Errors
     ///
-    /// If there is no memory left, or an access is stuck.
+    /// Fails if there is no memory left, or an access is stuck.
     pub fn perform_raw(&self, operation: RawAddress) -> Result<(), StepError> {
         match operation {
             RawAddress::Fault { page, access, entry } => self.use_page(page, access, entry),
@@ -59,7 +59,7 @@ impl<H: MemoryHost> ProcessMemory<'_, H> {
             self.host.wait_hint();
         }
         let place = Place::Fixed(addresses(pages));
-        // Every file is new: a recording does not tell which mappings share one.
+        // Every file is new, because a recording does not show which mappings share one.
         let backing = self.backing(mapping, |_| None);
         self.map(place, permission.into(), backing).is_ok()
     }

@@ -23,20 +23,20 @@ pub trait Host: Sized {
     /// A reading of the clock and the counters.
     type Reading: Copy;
 
-    /// The part that performs accesses.
+    /// Returns the part that performs accesses.
     fn memory(&self) -> &Self::Memory;
 
     /// Calls `f` with the state that all threads share. `f` does not block.
     fn state<R>(&self, f: impl FnOnce(&mut State<Self>) -> R) -> R;
 
-    /// The steps of a program.
+    /// Returns the steps of a program.
     fn steps(&self, program: ProgramId) -> impl Iterator<Item = Result<Operation, StepError>>;
 
     /// Creates a process without memory of the workload.
     ///
     /// # Errors
     ///
-    /// If there is no memory for it.
+    /// Fails if there is no memory for the process.
     fn new_process(&self) -> Result<ProcessOf<Self::Memory>, StepError>;
 
     /// Adds a process, before a thread runs in it.
@@ -50,7 +50,7 @@ pub trait Host: Sized {
     ///
     /// # Errors
     ///
-    /// If the machine lacks the CPU, or has no room for another thread.
+    /// Fails if the machine lacks the CPU, or has no room for another thread.
     fn create_thread(
         &self,
         process: Arc<ProcessOf<Self::Memory>>,
@@ -63,13 +63,13 @@ pub trait Host: Sized {
         let _ = thread;
     }
 
-    /// The calling thread; `None` outside of threads.
+    /// Returns the calling thread; `None` outside of threads.
     fn current_thread(&self) -> Option<Self::Thread>;
 
     /// Changes the process of the calling thread, and loads its address space.
     fn set_process(&self, process: Option<&Arc<ProcessOf<Self::Memory>>>);
 
-    /// Wakes a thread, or lets its next [`block`](Self::block) return at once.
+    /// Wakes a thread, or lets its next [`block`](Self::block) return without waiting.
     fn wake(&self, thread: Self::Thread);
 
     /// Blocks the calling thread until it is woken, perhaps for another reason than `until`.
@@ -85,14 +85,14 @@ pub trait Host: Sized {
     ///
     /// # Errors
     ///
-    /// If the machine lacks the CPU.
+    /// Fails if the machine lacks the CPU.
     fn migrate(&self, cpu: usize) -> Result<(), StepError>;
 
     /// Computes in user mode for `ns` nanoseconds, and yields at the end of each time slice.
     ///
     /// # Errors
     ///
-    /// If the machine cannot run the code that computes.
+    /// Fails if the machine cannot run the code that computes.
     fn compute(&self, process: &ProcessOf<Self::Memory>, ns: u64) -> Result<(), StepError>;
 
     /// Ends a step: the thread returns to user mode, or yields if its time slice is over.
@@ -177,7 +177,7 @@ impl<H: Host> State<H> {
 ///
 /// # Errors
 ///
-/// If there is no memory or no CPU for one of them.
+/// Fails if there is no memory or no CPU for one of them.
 pub fn start<H: Host>(
     host: &H,
     starts: impl IntoIterator<Item = Start>,
@@ -198,7 +198,8 @@ fn start_thread<H: Host>(
 ) -> Result<(), StepError> {
     process.enter();
     let thread = host.create_thread(process, program, cpu)?;
-    // Before the thread runs: another thread finds it here to wake it, and it may block at once.
+    // Publishes the thread before it runs: it may block before this function returns, and another
+    // thread must find it here to wake it.
     host.state(|state| {
         state.unfinished += 1;
         // Threads may have woken the program before it was started, so that it has an entry.
@@ -209,7 +210,7 @@ fn start_thread<H: Host>(
     Ok(())
 }
 
-/// The body of a thread.
+/// Runs the steps of a thread. This is the body of the thread.
 pub fn run_thread<H: Host>(host: &H, process: Arc<ProcessOf<H::Memory>>, program: ProgramId) {
     let memory = host.memory();
     memory.return_to_user(&process);
@@ -308,7 +309,7 @@ impl<H: Host> Thread<'_, H> {
             }
             Operation::End { iterations } => {
                 host.state(|state| {
-                    // Reads the clock in here, so that a later end has a later reading.
+                    // Reads the clock under the lock, so that a later end has a later reading.
                     let now = host.reading();
                     state.measurement.first_end.get_or_insert(now);
                     state.measurement.end = Some(now);
@@ -330,7 +331,7 @@ impl<H: Host> Thread<'_, H> {
         Ok(())
     }
 
-    /// The thread has left the process. The last one takes its memory down.
+    /// Removes the thread from a process. The last thread takes the process's memory down.
     fn leave(&self, process: &ProcessOf<H::Memory>) {
         if process.leave() {
             self.host.destroy(process);
@@ -372,7 +373,7 @@ impl<H: Host> Thread<'_, H> {
         }
     }
 
-    /// The number by which this thread holds locks.
+    /// Returns the number that identifies this thread as the holder of a lock.
     const fn holder(&self) -> u32 {
         self.program.0.wrapping_add(1)
     }
@@ -386,14 +387,15 @@ impl<H: Host> Thread<'_, H> {
     }
 
     fn unlock(&self, lock: LockId) -> Result<(), StepError> {
-        let held = self.host.state(|state| state.locks.get(&lock).cloned());
-        let held = held.filter(|held| held.holder.load(Relaxed) == self.holder());
-        let held = held.ok_or(StepError::NotHeld(lock))?;
-        held.holder.store(0, Relaxed);
-        // SAFETY: this thread holds the lock, as `holder` says, which only the holder writes.
+        let found = self.host.state(|state| state.locks.get(&lock).cloned());
+        let found = found.filter(|found| found.holder.load(Relaxed) == self.holder());
+        let lock = found.ok_or(StepError::NotHeld(lock))?;
+        lock.holder.store(0, Relaxed);
+        // SAFETY: this thread holds the lock: `holder` is this thread's number, and only the thread
+        // that holds the lock writes it.
         #[expect(unsafe_code, reason = "two operations lock and unlock: no guard lives that long")]
         unsafe {
-            held.lock.unlock_exclusive();
+            lock.lock.unlock_exclusive();
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! How each thing is written: one table, from which both ways are made.
+//! The encodings of operations, in one table. A macro generates the encoder and the decoder.
 //!
-//! Codes are never used for something else; what is added gets new ones.
+//! A code never changes its meaning. New variants get new codes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -11,13 +11,14 @@ use crate::operation::{
 };
 use crate::varint::{Cursor, Malformed, put};
 
-/// What can be written, and read again.
+/// A value that can be encoded and decoded.
 pub(super) trait Field: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut Cursor<'_>) -> Result<Self, Malformed>;
 }
 
-/// Of each kind: a byte that says which, and what it has, in this order.
+/// Implements the encoding of enums. For each variant: a byte with its code, and its fields in
+/// order.
 macro_rules! codes {
     ($($kind:ident { $($code:literal = $variant:ident { $($field:tt: $it:ident),* })* })*) => {$(
         impl Field for $kind {
@@ -84,16 +85,8 @@ codes! {
     Entry { 0 = Absent {} 1 = Refusing {} }
 }
 
-impl Field for u64 {
-    fn put(&self, out: &mut Vec<u8>) {
-        put(out, *self);
-    }
-    fn take(from: &mut Cursor<'_>) -> Result<Self, Malformed> {
-        from.varint()
-    }
-}
-
-macro_rules! narrower {
+/// Implements the encoding of numbers.
+macro_rules! numbers {
     ($($number:ty),*) => {$(
         impl Field for $number {
             fn put(&self, out: &mut Vec<u8>) {
@@ -106,9 +99,10 @@ macro_rules! narrower {
     )*};
 }
 
-narrower!(u32, usize);
+numbers!(u32, u64, usize);
 
-macro_rules! numbered {
+/// Implements the encoding of types that wrap a number.
+macro_rules! wrappers {
     ($($id:ident),*) => {$(
         impl Field for $id {
             fn put(&self, out: &mut Vec<u8>) {
@@ -121,13 +115,13 @@ macro_rules! numbered {
     )*};
 }
 
-numbered!(AreaId, FileId, ProgramId, LockId);
+wrappers!(AreaId, FileId, ProgramId, LockId);
 
-/// The start, and how many there are.
+/// The first number, and the length.
 impl Field for Range<u64> {
     fn put(&self, out: &mut Vec<u8>) {
         self.start.put(out);
-        // Whatever it is: one that ends before it begins comes back as it was.
+        // The difference wraps around, so that a range that ends before its start is preserved.
         self.end.wrapping_sub(self.start).put(out);
     }
     fn take(from: &mut Cursor<'_>) -> Result<Self, Malformed> {

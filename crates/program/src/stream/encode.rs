@@ -25,7 +25,7 @@ impl Encoder {
         step.put(self.programs.entry(program).or_default());
     }
 
-    /// The workload, with this name.
+    /// Returns the workload, with this name.
     #[must_use]
     pub fn finish(self, name: &str) -> Encoded {
         let Self { starts, programs } = self;
@@ -49,9 +49,9 @@ impl Encoder {
     }
 }
 
-/// Encodes the programs that start with a workload, and all that a program of these starts.
+/// Encodes the programs that start with a workload, and all programs that these start.
 ///
-/// A workload that is read as it runs is used up by this.
+/// This consumes the steps of a workload that is read as it runs.
 #[must_use]
 pub fn encode(workload: &dyn Workload) -> Encoded {
     let mut encoder = Encoder { starts: workload.processes(), ..Encoder::default() };
@@ -60,7 +60,7 @@ pub fn encode(workload: &dyn Workload) -> Encoded {
         if encoder.programs.contains_key(&program) {
             continue;
         }
-        // A program without steps is a program.
+        // A program without steps also has an entry.
         encoder.programs.insert(program, Vec::new());
         for step in workload.steps(program) {
             if let Operation::Fork(other) | Operation::Spawn(other) = step {

@@ -1,4 +1,4 @@
-//! An encoded workload, which is a workload.
+//! An encoded workload, which implements [`Workload`].
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -10,7 +10,7 @@ use super::{Stream, StreamError};
 use crate::operation::{Operation, ProgramId, Start, Steps, Workload};
 use crate::varint::Cursor;
 
-/// A workload that is encoded, without damage.
+/// A workload that is encoded. Its bytes were checked.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     pub(super) name: String,
@@ -20,11 +20,11 @@ pub struct Encoded {
 }
 
 impl Encoded {
-    /// Checks all of the bytes.
+    /// Checks all bytes.
     ///
     /// # Errors
     ///
-    /// If the bytes are not a workload, or were damaged.
+    /// Fails if the bytes are not a workload, or were damaged.
     pub fn new(bytes: Vec<u8>) -> Result<Self, StreamError> {
         let stream = Stream::parse(&bytes)?;
         stream.check()?;
@@ -32,13 +32,13 @@ impl Encoded {
         Ok(Self { name, starts, program_count: stream.program_count, bytes: bytes.into() })
     }
 
-    /// The encoding.
+    /// Returns the encoding.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Number of programs.
+    /// Returns the number of programs.
     #[must_use]
     pub const fn program_count(&self) -> usize {
         self.program_count
@@ -54,7 +54,7 @@ impl Workload for Encoded {
         self.starts.clone()
     }
 
-    /// The steps of a program; none if there is no program of this number.
+    /// Returns the steps of a program; none if the workload has no program with this number.
     fn steps(&self, program: ProgramId) -> Steps {
         let stream = Stream::parse(&self.bytes).ok();
         let steps = stream.and_then(|stream| stream.range(program)).unwrap_or(0..0);

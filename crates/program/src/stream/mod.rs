@@ -1,20 +1,20 @@
-//! A workload as bytes: compact enough to keep a long recording in memory, and all that a kernel
-//! that boots has to read.
+//! A workload as bytes. The encoding is compact enough to keep a long recording in memory, and it
+//! is the only format of workloads that the kernel that boots reads.
 //!
 //! ```text
 //! magic "SDWL"  version  name: length, bytes
 //! processes: count, then for each   program  CPU + 1, or 0
-//! programs: count, then for each    number, less the one before and 1   length of its steps
+//! programs: count, then for each    difference to the number before, less 1   length of its steps
 //! steps of the first program, of the second …
 //! ```
 //!
-//! Numbers are as in a recording: LEB128, in as few bytes as they need. A step is a byte that says
-//! which [`Operation`] it is, and its fields, which are in `codes`: one table for both ways. A step
-//! of a loop takes 3 to 6 bytes.
+//! Numbers are encoded as in a recording: LEB128, in as few bytes as they need. A step is a byte
+//! with the code of its [`Operation`], and the fields of the operation; `codes` has the table. A
+//! step of a loop takes 3 to 6 bytes.
 //!
-//! [`encode`] writes down all programs that a workload can come to. A [`Stream`] borrows the bytes,
-//! and reads as it goes: nothing is allocated. An [`Encoded`] owns them, and is a
-//! [`Workload`](crate::Workload) again, so that what boots can be simulated.
+//! [`encode`] encodes all programs that a workload can start. A [`Stream`] borrows the bytes, and
+//! decodes them on demand, without allocation. An [`Encoded`] owns the bytes, and implements
+//! [`Workload`](crate::Workload), so that the simulator runs the same workload as the kernel.
 
 mod codes;
 mod encode;
@@ -33,10 +33,10 @@ pub use encode::{Encoder, encode};
 pub use encoded::Encoded;
 
 const MAGIC: &[u8] = b"SDWL";
-/// The only layout so far.
+/// The version of the layout. There is only one so far.
 pub const VERSION: u64 = 1;
 
-/// A workload that somebody else has written down.
+/// An encoded workload, in borrowed bytes that are not trusted until [`check`](Self::check).
 #[derive(Clone, Debug)]
 pub struct Stream<'a> {
     name: &'a str,
@@ -45,7 +45,7 @@ pub struct Stream<'a> {
     program_count: usize,
     directory: Cursor<'a>,
     steps: &'a [u8],
-    /// How many bytes are before the steps.
+    /// Number of bytes before the steps.
     steps_at: usize,
 }
 
@@ -57,7 +57,7 @@ pub enum StreamError {
     #[error("not a workload")]
     NotAStream,
     /// The layout is newer than this version of the program.
-    #[error("a workload of version {version}: {VERSION} is known here")]
+    #[error("a workload of version {version}, but this program supports only {VERSION}")]
     Newer {
         /// The version of the layout.
         version: u64,
@@ -66,7 +66,7 @@ pub enum StreamError {
     #[error("the workload's head: {0}")]
     Head(Malformed),
     /// The steps do not end where the bytes do.
-    #[error("the workload's steps are more or fewer than it says")]
+    #[error("the workload's steps differ in length from its directory")]
     Length,
     /// A step is damaged.
     #[error("a step of program {}: {cause}", program.0)]
@@ -77,16 +77,16 @@ pub enum StreamError {
         cause: Malformed,
     },
     /// A program is started that the bytes do not contain.
-    #[error("program {} is started: none", .0.0)]
+    #[error("program {} is started, but does not exist", .0.0)]
     NoProgram(ProgramId),
 }
 
 impl<'a> Stream<'a> {
-    /// Reads all but the steps.
+    /// Decodes everything except the steps.
     ///
     /// # Errors
     ///
-    /// If the bytes are something else, or were damaged before the steps.
+    /// Fails if the bytes are not a workload, or were damaged before the steps.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, StreamError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(StreamError::NotAStream)?;
         let mut head = Cursor::new(rest, 0);
@@ -96,7 +96,7 @@ impl<'a> Stream<'a> {
         }
         let mut stream = Self::parse_head(head).map_err(StreamError::Head)?;
         stream.steps_at = bytes.len() - stream.steps.len();
-        // Lengths are what a place in memory is computed from: they are looked at once, here.
+        // Offsets of steps are sums of lengths, which are therefore checked here.
         let mut length: usize = 0;
         for (_, steps) in stream.directory() {
             length = length.checked_add(steps).ok_or(StreamError::Length)?;
@@ -114,30 +114,26 @@ impl<'a> Stream<'a> {
         }
         let program_count = usize::take(&mut head)?;
         let directory = head.clone();
-        let mut next: u32 = 0;
-        for left in (0..program_count).rev() {
-            let program = next.checked_add(u32::take(&mut head)?).ok_or(Malformed::Number)?;
-            // There may be one with the highest number.
-            next = program.checked_add(1).or((left == 0).then_some(0)).ok_or(Malformed::Number)?;
-            usize::take(&mut head)?;
+        let mut next = Some(0);
+        for _ in 0..program_count {
+            take_entry(&mut head, &mut next)?;
         }
         let (steps, steps_at) = (head.rest(), 0);
         Ok(Self { name, start_count, starts, program_count, directory, steps, steps_at })
     }
 
-    /// Reads every step.
+    /// Decodes every step.
     ///
     /// # Errors
     ///
-    /// If any makes no sense, or starts a program that is not there.
+    /// Fails if a step is damaged, or starts a program that does not exist.
     pub fn check(&self) -> Result<(), StreamError> {
-        let is_there =
-            |program| self.steps(program).map(drop).ok_or(StreamError::NoProgram(program));
-        self.processes().try_for_each(|start| is_there(start.program))?;
+        let exists = |program| self.steps(program).map(drop).ok_or(StreamError::NoProgram(program));
+        self.processes().try_for_each(|start| exists(start.program))?;
         for (program, _) in self.directory() {
             for step in self.steps(program).into_iter().flatten() {
                 match step.map_err(|cause| StreamError::Step { program, cause })? {
-                    Operation::Fork(other) | Operation::Spawn(other) => is_there(other)?,
+                    Operation::Fork(other) | Operation::Spawn(other) => exists(other)?,
                     _ => {}
                 }
             }
@@ -145,19 +141,19 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// The workload's name.
+    /// Returns the workload's name.
     #[must_use]
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The processes that run from the beginning.
+    /// Returns the processes that start with the workload.
     pub fn processes(&self) -> impl Iterator<Item = Start> + 'a {
         let mut from = self.starts.clone();
         (0..self.start_count).map_while(move |_| Start::take(&mut from).ok())
     }
 
-    /// The steps of a program, if there is one with this number.
+    /// Returns the steps of a program; `None` if no program has this number.
     #[must_use]
     pub fn steps(&self, program: ProgramId) -> Option<StreamSteps<'a>> {
         let Range { start, end } = self.range(program)?;
@@ -165,7 +161,7 @@ impl<'a> Stream<'a> {
         Some(StreamSteps(Cursor::new(steps, 0)))
     }
 
-    /// Where in the bytes the steps of a program are.
+    /// Returns the range of the bytes that contains the steps of a program.
     fn range(&self, program: ProgramId) -> Option<Range<usize>> {
         let mut start = self.steps_at;
         for (number, length) in self.directory() {
@@ -177,18 +173,26 @@ impl<'a> Stream<'a> {
         None
     }
 
-    /// Programs, and how many bytes their steps are.
+    /// Returns the programs, and the number of bytes of their steps.
     fn directory(&self) -> impl Iterator<Item = (ProgramId, usize)> + 'a {
-        let (mut from, mut next) = (self.directory.clone(), 0_u32);
-        (0..self.program_count).map_while(move |_| {
-            let program = next.checked_add(u32::take(&mut from).ok()?)?;
-            next = program.wrapping_add(1);
-            Some((ProgramId(program), usize::take(&mut from).ok()?))
-        })
+        let (mut from, mut next) = (self.directory.clone(), Some(0));
+        (0..self.program_count).map_while(move |_| take_entry(&mut from, &mut next).ok())
     }
 }
 
-/// The steps of one program, in order, up to the first that makes no sense.
+/// Decodes a program and the number of bytes of its steps. `next` is the lowest number that the
+/// program may have; `None` after the highest number.
+fn take_entry(
+    from: &mut Cursor<'_>,
+    next: &mut Option<u32>,
+) -> Result<(ProgramId, usize), Malformed> {
+    let difference = u32::take(from)?;
+    let program = next.and_then(|next| next.checked_add(difference)).ok_or(Malformed::Number)?;
+    *next = program.checked_add(1);
+    Ok((ProgramId(program), usize::take(from)?))
+}
+
+/// The steps of one program, in order, up to the first damaged step.
 #[derive(Clone, Debug)]
 pub struct StreamSteps<'a>(Cursor<'a>);
 

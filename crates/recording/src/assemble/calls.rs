@@ -1,27 +1,27 @@
-//! What an interrupt is for: `ipi_send_cpu` says who sent it, but not whether it flushes.
+//! The purpose of an interrupt: `ipi_send_cpu` has the sender, but not whether it flushes.
 
 use crate::raw::{CallSite, During, Function, Tid};
 
-/// What the source has to tell interrupts by.
+/// The events of the source that distinguish flush interrupts from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// `tlb_flush` only, with [`FlushReason::Request`](crate::record::FlushReason).
+    /// Only `tlb_flush` with [`FlushReason::Request`](crate::record::FlushReason).
     #[default]
     Requests,
-    /// `csd_queue_cpu` as well, which says what is to be called.
+    /// Also `csd_queue_cpu`, which names the function that is called.
     Queues,
 }
 
-/// What a CPU is about to ask others.
+/// The calls that a CPU is about to request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
-    /// What was queued last, since the last interrupt was sent.
+    /// The last functions that were queued since the last interrupt was sent.
     queued: Queued,
-    /// Who announced a flush, since functions were called last.
+    /// The task that announced a flush since the last function call.
     request: Option<Tid>,
 }
 
-/// A wake-up may be sent by an interrupt that comes between a task's queueing and its sending.
+/// An interrupt may queue and send a wake-up after a task has queued a call, before the task sends.
 #[derive(Clone, Debug, Default)]
 struct Queued {
     by_task: Option<Function>,
@@ -37,7 +37,7 @@ impl Calls {
         self.request = Some(tid);
     }
 
-    /// An interrupt is sent: whether it asks for a flush.
+    /// Records that an interrupt is sent. Returns `true` if it requests a flush.
     pub(super) fn send(
         &mut self,
         evidence: Evidence,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_last_is_what_the_interrupt_is_for() {
+    fn last_queued_function_is_the_purpose() {
         let mut calls = Calls::default();
         calls.queue(During::Task, Function::Other);
         calls.queue(During::Task, Function::FlushSpace);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_by_an_interrupt_does_not_come_between_a_task_and_its_flush() {
+    fn wake_up_by_interrupt_keeps_queued_flush() {
         let mut calls = Calls::default();
         calls.queue(During::Task, Function::FlushSpace);
         calls.queue(During::Interrupt, Function::Other);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn without_queues_a_request_of_the_same_task_is_needed_once_for_each_interrupt() {
+    fn each_interrupt_needs_a_request_without_queues() {
         let mut calls = Calls::default();
         assert!(!sends(&mut calls, Evidence::Requests, CallSite::CallFunction));
         calls.request(TASK);

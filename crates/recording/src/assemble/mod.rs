@@ -1,8 +1,9 @@
-//! Linux's events become records: threads get the recording's numbers, what concerns nobody is left
-//! out, and interrupts that flush are told from those that do not.
+//! Converts Linux's events to records. Threads get the recording's numbers, events that concern
+//! neither the program nor the schedule are dropped, and flush interrupts are distinguished from
+//! other interrupts.
 //!
-//! In reading order: `tasks` knows who a thread is, `calls` what an interrupt is for, and the
-//! [`Assembler`] writes what comes of both.
+//! In reading order: `tasks` identifies threads, `calls` finds the purpose of an interrupt, and the
+//! [`Assembler`] combines both.
 
 mod calls;
 mod tasks;
@@ -13,53 +14,53 @@ use super::format::{CPUS_MAX, Ended, Invalid, NAME_BYTES_MAX, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
 use super::record::{Event, FlushReason, Left, Record, TaskId, Waker};
 use calls::{Calls, Evidence};
-use tasks::{Sight, Tasks};
+use tasks::Tasks;
 
 /// The idle loop of every CPU.
 const IDLE: Tid = Tid(0);
-/// Where the kernel's half of the addresses begins.
+/// Start of the kernel's half of the address space.
 const KERNEL_HALF: u64 = 1 << 63;
 
-/// How long a CPU takes from an interrupt that puts a thread into its queue to the switch to it:
-/// 1.3 to 2.5 µs in traces that have both (a virtual machine at 2.1 GHz).
+/// Time in which an idle CPU switches to a thread after the interrupt that put the thread into its
+/// queue: 1.3 to 2.5 µs in recordings that contain both (a virtual machine at 2.1 GHz).
 const IDLE_EXIT_NS: u64 = 1500;
 
-/// What was there when the recording began.
+/// The threads that existed when the recording began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Startup {
-    /// The threads of the program that is recorded; those that they make are recorded as well.
+    /// The threads of the recorded program. The threads that they create are recorded as well.
     pub recorded: Vec<Tid>,
-    /// All threads of the machine, as far as they are known.
+    /// All threads of the machine, as far as the source knows them.
     pub tasks: Vec<StartTask>,
 }
 
-/// A thread that was there when the recording began.
+/// A thread that existed when the recording began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartTask {
-    /// Which.
+    /// Number of the thread.
     pub tid: Tid,
-    /// Linux's number of its process (`tgid`).
+    /// Linux's number of the thread's process (`tgid`).
     pub process: u32,
-    /// Whether it has a space.
+    /// Kernel thread or thread of a program.
     pub kind: TaskKind,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
 }
 
-/// Whether a thread has a space of its own.
+/// The kinds of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskKind {
-    /// A kernel thread, which borrows whatever space is loaded.
+    /// A kernel thread, which borrows the address space that is loaded.
     Kernel,
     /// A thread of a program.
     User,
 }
 
-/// Makes records of Linux's events, and writes them.
+/// Converts Linux's events to records, and writes them.
 ///
-/// What a source may get wrong is mended: time that goes backwards stands still, a return without
-/// its call and whatever happens on a CPU that cannot be are dropped. Memory is bounded by the
-/// number of live threads.
+/// The assembler corrects errors of a source. It replaces a time that goes backwards by the last
+/// time, and drops a return without its call and every event on a CPU that the recording lacks. The
+/// memory that it needs is bounded by the number of live threads.
 #[derive(Debug)]
 pub struct Assembler<W: io::Write> {
     writer: Writer<W>,
@@ -70,51 +71,41 @@ pub struct Assembler<W: io::Write> {
     start_ns: Option<u64>,
     /// The time of the last record.
     time_ns: u64,
-    /// When the first of the idle CPUs is to switch, if one is.
-    foreseen_ns: u64,
+    /// The earliest time at which an idle CPU is predicted to switch; `u64::MAX` if none is.
+    predicted_ns: u64,
 }
 
-/// What is known of a CPU.
+/// The state of a CPU.
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    /// What the recording says that runs.
+    /// The thread that runs according to the recording.
     running: Option<Running>,
-    /// What ran before, from a switch until what was switched to is seen.
-    leaves: Option<Tid>,
-    /// A thread that an idle CPU is about to switch to, and when it will have.
-    next: Option<(u64, Tid)>,
-    /// How it is known what runs.
-    knowledge: Knowledge,
+    /// The previous thread, from a switch until an event of the next thread.
+    previous: Option<Tid>,
+    /// The predicted switch of an idle CPU: its time, and the next thread.
+    predicted: Option<(u64, Tid)>,
+    /// `true` if `running` was predicted, and no event has confirmed it yet.
+    is_predicted: bool,
     calls: Calls,
 }
 
-/// How it is known what runs on a CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Knowledge {
-    /// It was seen.
-    #[default]
-    Seen,
-    /// It was put into the queue of a CPU that was idle.
-    Inferred,
-}
-
-/// A thread that runs, and what the recording calls it.
+/// A running thread, and its number in the recording.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     tid: Tid,
     task: TaskId,
 }
 
-/// Whether a record went into the recording.
+/// The result of writing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     Yes,
-    /// It may not have one like it.
+    /// The record would make the recording invalid.
     Refused,
 }
 
 impl<W: io::Write> Assembler<W> {
-    /// An assembler that has seen nothing yet.
+    /// Creates an assembler that has received no event.
     pub fn new(writer: Writer<W>, startup: Startup) -> Self {
         Self {
             writer,
@@ -123,47 +114,47 @@ impl<W: io::Write> Assembler<W> {
             evidence: Evidence::default(),
             start_ns: None,
             time_ns: 0,
-            foreseen_ns: u64::MAX,
+            predicted_ns: u64::MAX,
         }
     }
 
-    /// Tells of a thread that may not have been seen before. What is known of it already stays.
+    /// Adds a thread with what an event contains about it, unless the thread is known already.
     ///
-    /// `process` is Linux's number of its process, if that is known.
-    pub fn meet(&mut self, tid: Tid, process: Option<u32>, name: &str) {
-        self.tasks.meet(tid, process, name);
+    /// `process` is Linux's number of the thread's process; `None` if the source lacks it.
+    pub fn introduce(&mut self, tid: Tid, process: Option<u32>, name: &str) {
+        self.tasks.introduce(tid, process, name);
     }
 
-    /// Takes the next event.
+    /// Converts the next event.
     ///
     /// # Errors
     ///
-    /// What the writer's sink says.
+    /// Returns the errors of the writer's output.
     pub fn event(&mut self, event: RawEvent) -> io::Result<()> {
         if event.cpu >= CPUS_MAX {
             return Ok(());
         }
         let start_ns = *self.start_ns.get_or_insert(event.time_ns);
         let time_ns = self.time_ns.max(event.time_ns.saturating_sub(start_ns));
-        self.leave_idle_loops(time_ns)?;
+        self.perform_predicted_switches(time_ns)?;
         self.time_ns = time_ns;
         if self.cpus.len() <= event.cpu as usize {
             self.cpus.resize_with(event.cpu as usize + 1, Cpu::default);
         }
         if let RawKind::Lost { count } = event.kind {
-            return self.lose(event.cpu, count);
+            return self.record_loss(event.cpu, count);
         }
-        if self.is_switch_foreseen(&event) {
-            return self.happen(event);
+        if self.is_predicted_switch(&event) {
+            return self.convert(event);
         }
-        if self.is_amid_switch(&event) {
-            // Neither the one thread's doing nor the other's.
-            return self.happen(RawEvent { during: During::Interrupt, ..event });
+        if self.is_within_switch(&event) {
+            // The event belongs to neither thread.
+            return self.convert(RawEvent { during: During::Interrupt, ..event });
         }
-        let here = &mut self.cpus[event.cpu as usize];
-        (here.leaves, here.knowledge) = (None, Knowledge::Seen);
-        match self.find_running(&event)? {
-            Written::Yes => self.happen(event),
+        let cpu = &mut self.cpus[event.cpu as usize];
+        (cpu.previous, cpu.is_predicted) = (None, false);
+        match self.record_running(&event)? {
+            Written::Yes => self.convert(event),
             Written::Refused => Ok(()),
         }
     }
@@ -172,12 +163,12 @@ impl<W: io::Write> Assembler<W> {
     ///
     /// # Errors
     ///
-    /// What the writer's sink says.
+    /// Returns the errors of the writer's output.
     pub fn finish(self, ended: Ended) -> io::Result<W> {
         self.writer.finish(ended)
     }
 
-    fn happen(&mut self, event: RawEvent) -> io::Result<()> {
+    fn convert(&mut self, event: RawEvent) -> io::Result<()> {
         let RawEvent { cpu, tid, during, kind, .. } = event;
         let of_task = during == During::Task;
         match kind {
@@ -186,7 +177,7 @@ impl<W: io::Write> Assembler<W> {
             }
             RawKind::Waking { tid: woken } => self.wake(cpu, tid, during, woken),
             RawKind::Queued { tid: queued, target } => {
-                self.foresee(cpu, tid, queued, target);
+                self.predict_switch(cpu, tid, queued, target);
                 Ok(())
             }
             RawKind::NewTask { tid: child, clone_flags, name } => {
@@ -249,10 +240,10 @@ impl<W: io::Write> Assembler<W> {
         next_name: &str,
     ) -> io::Result<()> {
         let task = self.identify(next, next_name)?;
-        let here = &mut self.cpus[cpu as usize];
-        let before = here.running.replace(Running { tid: next, task });
-        here.leaves = (tid != next).then_some(tid);
-        (here.next, here.knowledge) = (None, Knowledge::Seen);
+        let on_cpu = &mut self.cpus[cpu as usize];
+        let before = on_cpu.running.replace(Running { tid: next, task });
+        on_cpu.previous = (tid != next).then_some(tid);
+        (on_cpu.predicted, on_cpu.is_predicted) = (None, false);
         if left == Left::Dead && tid != next {
             self.tasks.forget(tid);
         }
@@ -272,7 +263,7 @@ impl<W: io::Write> Assembler<W> {
         } else {
             Waker::Interrupt
         };
-        // There are bounds to what is recorded.
+        // The recording's numbers of tasks are bounded.
         if task == TaskId::KERNEL { Ok(()) } else { self.write(cpu, Event::Wake { task, by }) }
     }
 
@@ -282,18 +273,18 @@ impl<W: io::Write> Assembler<W> {
         if targets.is_empty() { Ok(()) } else { self.write(cpu, Event::Interrupts { targets }) }
     }
 
-    /// What ran on a CPU is unknown from here on, and so is what it was about to send.
-    fn lose(&mut self, cpu: u32, count: u64) -> io::Result<()> {
+    /// Records a loss. The state of the CPU, with its queued calls, is unknown from here on.
+    fn record_loss(&mut self, cpu: u32, count: u64) -> io::Result<()> {
         self.cpus[cpu as usize] = Cpu::default();
         self.write(cpu, Event::Lost { count })
     }
 
-    /// Whether an event is still of the switch that its CPU was seen to begin: `sched_switch` is
-    /// traced first, and what is done then, such as loading a space, in the name of the thread
-    /// before.
+    /// Returns `true` if an event belongs to the switch that its CPU has begun. Linux traces
+    /// `sched_switch` first, and attributes the rest of the switch, such as loading an address
+    /// space, to the previous thread.
     ///
-    /// What only a running thread does tells that a switch back is missing.
-    fn is_amid_switch(&self, event: &RawEvent) -> bool {
+    /// An event that only a running thread can cause shows that a switch back is missing.
+    fn is_within_switch(&self, event: &RawEvent) -> bool {
         let may_be = matches!(
             event.kind,
             RawKind::Flush { .. }
@@ -302,84 +293,83 @@ impl<W: io::Write> Assembler<W> {
                 | RawKind::Waking { .. }
                 | RawKind::Queued { .. }
         );
-        may_be && self.cpus[event.cpu as usize].leaves == Some(event.tid)
+        may_be && self.cpus[event.cpu as usize].previous == Some(event.tid)
     }
 
-    /// An idle CPU finds a thread in its queue, and switches to it, but if it is faster to see
-    /// something else there. Some kernels do not trace that switch while another CPU is busy.
-    fn foresee(&mut self, cpu: u32, running: Tid, queued: Tid, target: u32) {
-        let here = &mut self.cpus[cpu as usize];
-        let is_idle = here.running.is_some_and(|running| running.tid == IDLE);
-        if cpu == target && running == IDLE && is_idle && queued != IDLE && here.next.is_none() {
+    /// Predicts the switch of an idle CPU to a thread in its queue. An event of any thread on this
+    /// CPU before that time replaces the prediction. Some kernels do not trace this switch while
+    /// another CPU is busy.
+    fn predict_switch(&mut self, cpu: u32, running: Tid, queued: Tid, target: u32) {
+        let on_cpu = &mut self.cpus[cpu as usize];
+        let is_idle = on_cpu.running.is_some_and(|running| running.tid == IDLE);
+        let is_first = on_cpu.predicted.is_none();
+        if cpu == target && running == IDLE && is_idle && queued != IDLE && is_first {
             let due_ns = self.time_ns.saturating_add(IDLE_EXIT_NS);
-            here.next = Some((due_ns, queued));
-            self.foreseen_ns = self.foreseen_ns.min(due_ns);
+            on_cpu.predicted = Some((due_ns, queued));
+            self.predicted_ns = self.predicted_ns.min(due_ns);
         }
     }
 
-    /// Has idle CPUs switch that are to have done so by now.
-    fn leave_idle_loops(&mut self, now_ns: u64) -> io::Result<()> {
-        if self.foreseen_ns > now_ns {
+    /// Records the predicted switches that are due.
+    fn perform_predicted_switches(&mut self, now_ns: u64) -> io::Result<()> {
+        if self.predicted_ns > now_ns {
             return Ok(());
         }
         for cpu in 0..self.cpus.len() {
-            let here = &mut self.cpus[cpu];
-            let Some((due_ns, tid)) = here.next.take_if(|(due_ns, _)| *due_ns <= now_ns) else {
+            let predicted = &mut self.cpus[cpu].predicted;
+            let Some((due_ns, tid)) = predicted.take_if(|(due_ns, _)| *due_ns <= now_ns) else {
                 continue;
             };
             self.time_ns = self.time_ns.max(due_ns);
             self.switch(cpu as u32, IDLE, Left::Runnable, tid, "")?;
-            self.cpus[cpu].knowledge = Knowledge::Inferred;
+            self.cpus[cpu].is_predicted = true;
         }
-        let due = self.cpus.iter().filter_map(|cpu| cpu.next.map(|(due_ns, _)| due_ns));
-        self.foreseen_ns = due.min().unwrap_or(u64::MAX);
+        let due = self.cpus.iter().filter_map(|cpu| cpu.predicted.map(|(due_ns, _)| due_ns));
+        self.predicted_ns = due.min().unwrap_or(u64::MAX);
         Ok(())
     }
 
-    /// Whether an event is a switch out of the idle loop that was inferred already.
-    fn is_switch_foreseen(&self, event: &RawEvent) -> bool {
+    /// Returns `true` if an event is a switch from the idle loop that was predicted and recorded.
+    fn is_predicted_switch(&self, event: &RawEvent) -> bool {
         matches!(event.kind, RawKind::Switch { .. })
             && event.tid == IDLE
-            && self.cpus[event.cpu as usize].knowledge == Knowledge::Inferred
+            && self.cpus[event.cpu as usize].is_predicted
     }
 
-    /// Says what runs on a CPU where the recording does not say it yet, which is what is said first
-    /// of any CPU: if it is refused, the recording has no such CPU.
-    fn find_running(&mut self, event: &RawEvent) -> io::Result<Written> {
+    /// Records which thread runs on a CPU, unless the recording contains it already. This is the
+    /// first record of any CPU: if the writer refuses it, the recording has no such CPU.
+    fn record_running(&mut self, event: &RawEvent) -> io::Result<Written> {
         let &RawEvent { cpu, tid, .. } = event;
         let before = self.cpus[cpu as usize].running;
         if let Some(before) = before.filter(|before| before.tid != tid) {
-            let sight = match event.kind {
-                RawKind::Switch { left: Left::Dead, .. } => Sight::Death,
-                _ => Sight::Life,
-            };
-            self.tasks.see_renumbered(before.tid, tid, sight);
+            let is_final = matches!(event.kind, RawKind::Switch { left: Left::Dead, .. });
+            self.tasks.detect_renumbering(before.tid, tid, is_final);
         }
         let task = self.identify(tid, "")?;
-        let here = &mut self.cpus[cpu as usize];
-        here.running = Some(Running { tid, task });
+        let on_cpu = &mut self.cpus[cpu as usize];
+        on_cpu.running = Some(Running { tid, task });
         if tid != IDLE {
-            here.next = None;
+            on_cpu.predicted = None;
         }
         if before.is_some_and(|before| before.task == task) {
             return Ok(Written::Yes);
         }
-        // Some kernels trace no switch from the idle loop while another CPU is busy. There is but
-        // one way to leave it.
+        // Some kernels trace no switch from the idle loop while another CPU is busy. A switch is
+        // the only way out of the idle loop.
         let is_from_idle = before.is_some_and(|before| before.tid == IDLE);
         let switch = Event::Switch { next: task, left: Left::Runnable };
-        let said = if is_from_idle { switch } else { Event::Running { task } };
-        let written = self.try_write(cpu, said)?;
+        let event = if is_from_idle { switch } else { Event::Running { task } };
+        let written = self.try_write(cpu, event)?;
         if written == Written::Refused {
             self.cpus[cpu as usize].running = None;
         }
         Ok(written)
     }
 
-    /// The recording's number of a thread, which is introduced if it was not.
+    /// Returns the recording's number of a thread, which is introduced if it is new.
     fn identify(&mut self, tid: Tid, name: &str) -> io::Result<TaskId> {
         let (task, introduction) = self.tasks.identify(tid, name);
-        // This happens nowhere, and there is always a first CPU.
+        // An introduction belongs to no CPU, and CPU 0 always exists.
         self.write_if(0, introduction)?;
         Ok(task)
     }
@@ -404,7 +394,7 @@ impl<W: io::Write> Assembler<W> {
     }
 }
 
-/// As many of a text's characters as so many bytes hold.
+/// Returns the longest prefix of a text that has at most `bytes_max` bytes.
 pub(super) fn shorten(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;

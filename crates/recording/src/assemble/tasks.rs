@@ -1,4 +1,4 @@
-//! Who a thread is: Linux's numbers, which it uses again, and the recording's, which it does not.
+//! The identity of threads. Linux reuses its numbers; the recording does not reuse its own.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -8,13 +8,12 @@ use crate::format::{NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
 use crate::raw::Tid;
 use crate::record::{Event, Owner, SpaceId, TaskId};
 
-/// `clone`: maker and made have one space.
+/// `clone`: creator and child share an address space.
 const CLONE_VM: u64 = 0x100;
-/// `clone`: maker and made are of one process.
+/// `clone`: creator and child belong to one process.
 const CLONE_THREAD: u64 = 0x1_0000;
 
-/// How the names of kernel threads begin. Sources that say no more about a thread than its name
-/// leave nothing else to go by.
+/// The prefixes of the names of kernel threads, for sources that know only the name of a thread.
 const KERNEL_NAMES: [&str; 23] = [
     "<idle>",
     "swapper",
@@ -41,15 +40,15 @@ const KERNEL_NAMES: [&str; 23] = [
     "jbd2/",
 ];
 
-/// The threads that are alive.
+/// The live threads.
 #[derive(Debug)]
 pub(super) struct Tasks {
     live: HashMap<Tid, Task>,
-    /// By Linux's number, as long as a thread of it is alive.
+    /// Processes with a live thread, by Linux's number.
     processes: HashMap<u32, Process>,
-    /// What is known of threads that did nothing yet.
+    /// Threads without an event so far, and what is known about them.
     start: HashMap<Tid, StartTask>,
-    /// Those among them that are to be recorded.
+    /// The threads in `start` that will be recorded.
     wanted: HashSet<Tid>,
     next_task: u32,
     next_space: u32,
@@ -71,40 +70,33 @@ enum Role {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
-    /// In user mode, or in the kernel for something that is not recorded.
+    /// In user mode, or in the kernel without a recorded call.
     Runs,
-    /// In a call that is recorded.
+    /// In a recorded call.
     InCall,
-    /// It has ended, though it runs until it is switched from.
+    /// The thread has ended, but runs until its CPU switches to another thread.
     Ended,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Process {
     owner: Owner,
-    /// The space, once it has a number.
+    /// The address space, once it has a number.
     space: Option<SpaceId>,
-    /// What stands for all its threads, if they are not recorded and one of them was seen.
+    /// The task that stands for all threads of a process that is not recorded, once one of them
+    /// had an event.
     task: Option<TaskId>,
-    /// Whose the space was first.
+    /// The original owner of the address space.
     origin: Origin,
+    /// Number of live threads.
     threads: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Own,
-    /// It is the maker's until `exec` (`vfork`).
+    /// The address space is the creator's until `exec` (`vfork`).
     Borrowed,
-}
-
-/// What is seen of a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
-    /// It leaves its CPU for good.
-    Death,
-    /// Anything else.
-    Life,
 }
 
 impl Tasks {
@@ -119,7 +111,7 @@ impl Tasks {
         }
     }
 
-    /// The recording's number of a thread, and its introduction, if that is due.
+    /// Returns the recording's number of a thread, and its introduction if it has none yet.
     pub(super) fn identify(&mut self, tid: Tid, name: &str) -> (TaskId, Option<Event>) {
         if let Some(&task) = self.live.get(&tid) {
             return match task.role {
@@ -135,63 +127,63 @@ impl Tasks {
         self.begin(start)
     }
 
-    /// What is known of a thread, unless more is known already.
-    pub(super) fn meet(&mut self, tid: Tid, process: Option<u32>, name: &str) {
+    /// Adds a thread, unless it is known already.
+    pub(super) fn introduce(&mut self, tid: Tid, process: Option<u32>, name: &str) {
         if tid != Tid(0) && !self.live.contains_key(&tid) && self.has_room() {
             self.start.entry(tid).or_insert_with(|| guess(tid, process, name));
         }
     }
 
-    /// Whether a thread is recorded, and has not ended.
+    /// Returns `true` if a thread is recorded, and has not ended.
     pub(super) fn is_recorded(&self, tid: Tid) -> bool {
         self.live.get(&tid).is_some_and(Task::is_recorded)
     }
 
-    /// Whether it is, or was until it ended: what waits for its end is woken by it after that.
+    /// Returns `true` if a thread is or was recorded: it wakes joining threads after its end.
     pub(super) fn was_recorded(&self, tid: Tid) -> bool {
         self.live.get(&tid).is_some_and(|task| matches!(task.role, Role::Recorded(_)))
     }
 
-    /// Whether it is, or will be as soon as it does something.
+    /// Returns `true` if a thread is recorded, or will be recorded from its first event on.
     pub(super) fn is_to_be_recorded(&self, tid: Tid) -> bool {
         self.is_recorded(tid) || !self.live.contains_key(&tid) && self.wanted.contains(&tid)
     }
 
-    /// A thread makes another: what to record of it.
+    /// Adds a thread that another thread creates. Returns the record of it, if any.
     pub(super) fn spawn(
         &mut self,
-        maker: Tid,
+        creator: Tid,
         child: Tid,
         clone_flags: Option<u64>,
         name: &str,
     ) -> Option<Event> {
-        // `sched_process_fork` says less of what `task_newtask` may just have said.
+        // `sched_process_fork` repeats part of the `task_newtask` before it.
         let is_known = self.live.get(&child).is_some_and(|task| task.life != Life::Ended);
         if child == Tid(0) || clone_flags.is_none() && is_known {
             return None;
         }
         self.forget(child);
         self.start.remove(&child);
-        let maker = self.live.get(&maker).copied().unwrap_or(Task::IDLE);
-        let is_of_recorded = matches!(maker.role, Role::Recorded(_));
+        let creator = self.live.get(&creator).copied().unwrap_or(Task::IDLE);
+        let is_of_recorded = matches!(creator.role, Role::Recorded(_));
         if !is_of_recorded && self.wanted.contains(&child) {
-            self.meet(child, None, name);
+            self.introduce(child, None, name);
             return None;
         }
         if !self.has_room() {
             return None;
         }
-        if maker.role == Role::Kernel {
+        if creator.role == Role::Kernel {
             self.add(child, child.0, Role::Kernel);
             return None;
         }
-        // Flags that nobody knows are taken for those of a thread: a program that is started
-        // begins with `exec`, which gives it a space of its own.
+        // Unknown flags are treated as those of a thread: a new program begins with `exec`, which
+        // gives it an address space of its own.
         let has = |flag| clone_flags.is_none_or(|flags| flags & flag != 0);
-        let process = if has(CLONE_THREAD) { maker.process } else { child.0 };
-        if process != maker.process {
+        let process = if has(CLONE_THREAD) { creator.process } else { child.0 };
+        if process != creator.process {
             let origin = if has(CLONE_VM) { Origin::Borrowed } else { Origin::Own };
-            self.derive(process, maker.process, origin);
+            self.derive(process, creator.process, origin);
         }
         if is_of_recorded {
             let (task, space) = self.record(child, process)?;
@@ -201,36 +193,37 @@ impl Tasks {
         None
     }
 
-    /// A thread begins another program: what to record of it.
+    /// Notes that a thread executes another program. Returns the record of it, if any.
     pub(super) fn exec(&mut self, tid: Tid, name: &str) -> Option<Event> {
         let task = *self.live.get(&tid)?;
         if task.role == Role::Kernel {
-            // A helper that the kernel starts in user mode.
+            // A helper that the kernel runs in user mode.
             self.add(tid, tid.0, Role::Other);
             return None;
         }
         let is_borrowed = self.process(task.process).origin == Origin::Borrowed;
         let is_recorded = matches!(task.role, Role::Recorded(_));
         if !is_recorded && !is_borrowed {
-            // Nobody sees the space before it any more, so that its number may stay.
+            // No later record refers to the old address space: the new one can reuse its number.
             return None;
         }
-        let space = if is_recorded { Some(self.allot_space()?) } else { None };
+        let space = if is_recorded { Some(self.allocate_space()?) } else { None };
         let process = self.process(task.process);
         (process.space, process.task, process.origin) = (space, None, Origin::Own);
         space.map(|space| Event::Exec { space, name: name.to_owned() })
     }
 
-    /// A CPU on which `before` ran has not switched, and `now` is seen there. If that is how Linux
-    /// numbers them, they have each other's number from now on.
+    /// Exchanges the numbers of two threads if Linux has renumbered them. Call this when a CPU on
+    /// which `before` ran has not switched, and `now` has an event there; `is_final` if that event
+    /// is its last one.
     ///
-    /// `exec` ends all threads of a process but the one that calls it. If that is not the first,
-    /// it gets the number of that one, which is the process's, as soon as that one has ended, and
-    /// gives it its own to leave the CPU with.
-    pub(super) fn see_renumbered(&mut self, before: Tid, now: Tid, sight: Sight) {
+    /// `exec` ends all threads of a process except its caller. If the caller is not the first
+    /// thread, it takes over the number of the first thread, which is the process's, as soon as the
+    /// first thread has ended. The first thread leaves its CPU with the caller's former number.
+    pub(super) fn detect_renumbering(&mut self, before: Tid, now: Tid, is_final: bool) {
         let found = self.live.get(&now).copied();
         let Some(known) = self.live.get(&before).copied().filter(Task::is_of_program) else {
-            // The switch to it is missing as well.
+            // The switch to the thread is missing as well.
             let last = if found.is_none() { self.last_thread(now) } else { None };
             return last.into_iter().for_each(|last| self.renumber(last, now));
         };
@@ -240,14 +233,14 @@ impl Tasks {
         } else {
             let is_first = before.0 == known.process && has_ended(known);
             let goes_on = |task: Task| task.process == known.process && !has_ended(task);
-            is_first && sight == Sight::Death && found.is_some_and(goes_on)
+            is_first && is_final && found.is_some_and(goes_on)
         };
         if is_renumbered {
             self.renumber(before, now);
         }
     }
 
-    /// A thread ends: whether that is recorded.
+    /// Marks a thread as ended. Returns `true` if the end is recorded.
     pub(super) fn exit(&mut self, tid: Tid) -> bool {
         let was_recorded = self.is_recorded(tid);
         if let Some(task) = self.live.get_mut(&tid) {
@@ -256,8 +249,8 @@ impl Tasks {
         was_recorded
     }
 
-    /// A thread enters a call: whether that is recorded. A call before it that is still open lost
-    /// its return.
+    /// Marks a thread as in a call. Returns `true` if the call is recorded. If an earlier call is
+    /// still open, its return was lost.
     pub(super) fn enter(&mut self, tid: Tid) -> bool {
         self.recorded(tid).is_some_and(|task| {
             task.life = Life::InCall;
@@ -265,7 +258,7 @@ impl Tasks {
         })
     }
 
-    /// A thread returns from a call: whether it was recorded that it entered it.
+    /// Marks a thread as out of its call. Returns `true` if the call was recorded.
     pub(super) fn leave(&mut self, tid: Tid) -> bool {
         self.recorded(tid).is_some_and(|task| {
             let was = core::mem::replace(&mut task.life, Life::Runs);
@@ -273,7 +266,7 @@ impl Tasks {
         })
     }
 
-    /// A thread is gone: its number may be another's.
+    /// Removes a thread. Linux may reuse its number.
     pub(super) fn forget(&mut self, tid: Tid) {
         let Some(task) = self.live.remove(&tid) else { return };
         if task.role == Role::Kernel {
@@ -288,15 +281,15 @@ impl Tasks {
         }
     }
 
-    /// How many threads and processes are remembered.
+    /// Returns the number of threads and of processes that are stored.
     #[cfg(test)]
     pub(super) fn len(&self) -> (usize, usize) {
         (self.live.len() + self.start.len(), self.processes.len())
     }
 
-    /// The only thread that is left of the process of that number, whose first one is gone.
+    /// Returns the only live thread of the process with this number, if its first thread is gone.
     fn last_thread(&self, first: Tid) -> Option<Tid> {
-        // That of which nothing was seen yet is not gone.
+        // A first thread without an event so far is not gone.
         if self.start.contains_key(&first) || !self.processes.contains_key(&first.0) {
             return None;
         }
@@ -307,6 +300,7 @@ impl Tasks {
         left.next().filter(|_| left.next().is_none())
     }
 
+    /// Exchanges the numbers of two threads.
     fn renumber(&mut self, one: Tid, other: Tid) {
         let tasks = [one, other].map(|tid| self.live.remove(&tid));
         self.live.extend(
@@ -318,7 +312,7 @@ impl Tasks {
         self.live.get_mut(&tid).filter(|task| task.is_recorded())
     }
 
-    /// A thread that was there already does something for the first time.
+    /// Adds a thread from `start` at its first event.
     fn begin(&mut self, start: StartTask) -> (TaskId, Option<Event>) {
         let StartTask { tid, process, kind, name } = start;
         let is_wanted = self.wanted.remove(&tid);
@@ -337,12 +331,12 @@ impl Tasks {
         (task, Some(Event::Task { task, owner: Owner::Recorded, space, name }))
     }
 
-    /// What stands for another program's threads, and its introduction, if that is due.
+    /// Returns the task for another program's threads, and its introduction if it has none yet.
     fn identify_process(&mut self, number: u32) -> (TaskId, Option<Event>) {
         if let Some(task) = self.process(number).task {
             return (task, None);
         }
-        let Some((space, task)) = self.allot_space().zip(self.allot_task()) else {
+        let Some((space, task)) = self.allocate_space().zip(self.allocate_task()) else {
             return (TaskId::KERNEL, None);
         };
         let process = self.process(number);
@@ -350,10 +344,10 @@ impl Tasks {
         (task, Some(Event::Task { task, owner: Owner::Other, space, name: String::new() }))
     }
 
-    /// Begins to record a thread; `None` if there is no number for it.
+    /// Begins to record a thread; `None` if the numbers are used up.
     fn record(&mut self, tid: Tid, number: u32) -> Option<(TaskId, SpaceId)> {
-        let space = self.process(number).space.or_else(|| self.allot_space());
-        let numbers = self.allot_task().zip(space);
+        let space = self.process(number).space.or_else(|| self.allocate_space());
+        let numbers = self.allocate_task().zip(space);
         let process = self.process(number);
         process.space = space;
         let role = match numbers {
@@ -375,12 +369,12 @@ impl Tasks {
         }
     }
 
-    /// A process that another one makes.
-    fn derive(&mut self, number: u32, maker: u32, origin: Origin) {
-        let maker = *self.process(maker);
+    /// Adds a process that another process creates.
+    fn derive(&mut self, number: u32, creator: u32, origin: Origin) {
+        let creator = *self.process(creator);
         let derived = match origin {
-            Origin::Own => Process { owner: maker.owner, ..Process::NEW },
-            Origin::Borrowed => Process { origin, threads: 0, ..maker },
+            Origin::Own => Process { owner: creator.owner, ..Process::NEW },
+            Origin::Borrowed => Process { origin, threads: 0, ..creator },
         };
         self.processes.insert(number, derived);
     }
@@ -393,14 +387,14 @@ impl Tasks {
         self.live.len() + self.start.len() < TASKS_MAX as usize
     }
 
-    fn allot_task(&mut self) -> Option<TaskId> {
+    fn allocate_task(&mut self) -> Option<TaskId> {
         (self.next_task <= TASKS_MAX).then(|| {
             self.next_task += 1;
             TaskId(self.next_task - 1)
         })
     }
 
-    fn allot_space(&mut self) -> Option<SpaceId> {
+    fn allocate_space(&mut self) -> Option<SpaceId> {
         (self.next_space < SPACES_MAX).then(|| {
             self.next_space += 1;
             SpaceId(self.next_space - 1)
@@ -409,7 +403,7 @@ impl Tasks {
 }
 
 impl Task {
-    /// What runs where nothing is known to.
+    /// The task of a CPU on which no thread is known to run.
     const IDLE: Self = Self { process: 0, role: Role::Kernel, life: Life::Runs };
 
     fn is_recorded(&self) -> bool {
@@ -426,7 +420,7 @@ impl Process {
         Self { owner: Owner::Other, space: None, task: None, origin: Origin::Own, threads: 0 };
 }
 
-/// What a thread is likely to be of which only the name is known.
+/// Guesses the kind of a thread from its name.
 fn guess(tid: Tid, process: Option<u32>, name: &str) -> StartTask {
     let is_kernel = KERNEL_NAMES.iter().any(|start| name.starts_with(start));
     let kind = if is_kernel { TaskKind::Kernel } else { TaskKind::User };

@@ -1,4 +1,4 @@
-//! What becomes of events.
+//! The records that the assembler makes of events.
 
 use std::slice::from_ref;
 
@@ -12,8 +12,8 @@ const FORK: u64 = 0;
 const VFORK: u64 = 0x100;
 const UNMAP: Call = Call::Unmap { address: 0x1000, length: 0x1000 };
 
-/// Time, CPU, thread, kind.
-type Told = (u64, u32, u32, RawKind);
+/// Time, CPU, thread and kind of an event.
+type Input = (u64, u32, u32, RawKind);
 
 fn assemble(startup: Startup, events: impl IntoIterator<Item = RawEvent>) -> Vec<Record> {
     let header = Header {
@@ -32,11 +32,12 @@ fn assemble(startup: Startup, events: impl IntoIterator<Item = RawEvent>) -> Vec
     Reader::open(bytes.as_slice()).unwrap().map(|record| record.unwrap()).collect()
 }
 
-fn raw((time_ns, cpu, tid, kind): Told) -> RawEvent {
+fn raw((time_ns, cpu, tid, kind): Input) -> RawEvent {
     RawEvent { time_ns, cpu, tid: Tid(tid), during: During::Task, kind }
 }
 
-/// Thread 10 of process 10 is recorded; 20 and 21 are another program's; 2 is the kernel's.
+/// Thread 10 of process 10 is recorded. Threads 20 and 21 belong to another program, and 2 is a
+/// kernel thread.
 fn startup() -> Startup {
     let task = |tid, process, kind, name: &str| StartTask {
         tid: Tid(tid),
@@ -55,12 +56,12 @@ fn startup() -> Startup {
     }
 }
 
-fn told(events: impl IntoIterator<Item = Told>) -> Vec<Record> {
+fn records(events: impl IntoIterator<Item = Input>) -> Vec<Record> {
     assemble(startup(), events.into_iter().map(raw))
 }
 
-fn events(told_events: impl IntoIterator<Item = Told>) -> Vec<Event> {
-    told(told_events).into_iter().map(|record| record.event).collect()
+fn events(inputs: impl IntoIterator<Item = Input>) -> Vec<Event> {
+    records(inputs).into_iter().map(|record| record.event).collect()
 }
 
 fn switch(next: u32, left: Left) -> RawKind {
@@ -94,10 +95,10 @@ fn switched(next: u32, left: Left) -> Event {
 }
 
 #[test]
-fn times_start_at_the_first_event_and_never_go_backwards() {
+fn times_start_at_zero_and_never_decrease() {
     let exit = |value| RawKind::Return { value };
     let enter = || RawKind::Enter(UNMAP);
-    let records = told([(500, 1, 10, enter()), (400, 1, 10, exit(0)), (507, 1, 10, enter())]);
+    let records = records([(500, 1, 10, enter()), (400, 1, 10, exit(0)), (507, 1, 10, enter())]);
     let times: Vec<_> = records.iter().map(|record| (record.time_ns, record.cpu)).collect();
     assert_eq!(times, [(0, 0), (0, 1), (0, 1), (0, 1), (7, 1)]);
     assert_eq!(records[0].event, recorded(1, 0, "sort"));
@@ -105,9 +106,9 @@ fn times_start_at_the_first_event_and_never_go_backwards() {
 }
 
 #[test]
-fn threads_of_another_program_are_one_task_and_the_kernel_is_none() {
+fn threads_of_another_program_are_one_task() {
     let blocked = Left::Blocked;
-    let told = events([
+    let actual = events([
         (0, 0, 0, switch(20, Left::Runnable)),
         (1, 0, 20, switch(21, blocked)),
         (2, 0, 21, RawKind::Enter(UNMAP)),
@@ -123,13 +124,13 @@ fn threads_of_another_program_are_one_task_and_the_kernel_is_none() {
         recorded(2, 1, "sort"),
         switched(2, Left::Runnable),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn a_thread_shares_its_makers_space_and_a_process_has_its_own_until_exec_gives_it_another() {
+fn threads_share_a_space_and_processes_do_not() {
     let exec = || RawKind::Exec { file: "/usr/bin/true".to_owned() };
-    let told = events([
+    let actual = events([
         (0, 0, 10, new_task(11, THREAD)),
         (1, 0, 10, new_task(12, FORK)),
         (2, 0, 10, new_task(13, VFORK)),
@@ -151,12 +152,12 @@ fn a_thread_shares_its_makers_space_and_a_process_has_its_own_until_exec_gives_i
         switched(2, Left::Blocked),
         spawned(6, 0),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn another_programs_child_is_its_own_task_once_it_has_its_own_space() {
-    let told = events([
+fn another_programs_child_with_own_space_is_own_task() {
+    let actual = events([
         (0, 0, 20, new_task(30, VFORK)),
         (1, 0, 20, switch(30, Left::Blocked)),
         (2, 0, 30, RawKind::Exec { file: "x".to_owned() }),
@@ -173,12 +174,12 @@ fn another_programs_child_is_its_own_task_once_it_has_its_own_space() {
         other(3, 2),
         switched(3, Left::Runnable),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn a_number_that_is_used_again_is_another_task() {
-    let told = events([
+fn reused_number_is_another_task() {
+    let actual = events([
         (0, 0, 10, new_task(11, THREAD)),
         (1, 0, 10, switch(11, Left::Blocked)),
         (2, 0, 11, RawKind::Exit),
@@ -197,36 +198,36 @@ fn a_number_that_is_used_again_is_another_task() {
         other(3, 1),
         switched(3, Left::Blocked),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn what_was_known_of_a_number_before_it_was_used_again_is_forgotten() {
-    let told = events([
+fn reused_number_forgets_its_former_thread() {
+    let actual = events([
         (0, 0, 10, new_task(2, THREAD)),
         (1, 0, 10, switch(2, Left::Blocked)),
         (2, 0, 2, RawKind::Exit),
         (3, 0, 2, switch(10, Left::Dead)),
         (4, 0, 10, switch(2, Left::Blocked)),
     ]);
-    assert_eq!(told[6..], [other(3, 1), switched(3, Left::Blocked)], "not the kernel's");
+    assert_eq!(actual[6..], [other(3, 1), switched(3, Left::Blocked)], "not the kernel's");
 }
 
 #[test]
-fn a_fork_that_says_nothing_of_spaces_is_a_thread_unless_more_was_said_before() {
+fn fork_without_flags_is_a_thread_unless_known() {
     let fork = |tid| RawKind::NewTask { tid: Tid(tid), clone_flags: None, name: "made".to_owned() };
-    let told = events([
+    let actual = events([
         (0, 0, 10, new_task(11, FORK)),
         (1, 0, 10, fork(11)),
         (2, 0, 10, fork(12)),
         (3, 0, 10, fork(0)),
     ]);
-    assert_eq!(told[2..], [spawned(2, 1), spawned(3, 0)]);
+    assert_eq!(actual[2..], [spawned(2, 1), spawned(3, 0)]);
 }
 
 #[test]
-fn a_return_needs_its_call_and_a_call_that_never_returned_does_not_keep_the_next_out() {
-    let told = events([
+fn return_needs_a_call_but_call_no_return() {
+    let actual = events([
         (0, 0, 10, RawKind::Return { value: 1 }),
         (1, 0, 10, RawKind::Enter(UNMAP)),
         (2, 0, 10, RawKind::Enter(UNMAP)),
@@ -234,11 +235,11 @@ fn a_return_needs_its_call_and_a_call_that_never_returned_does_not_keep_the_next
         (4, 0, 10, RawKind::Return { value: 3 }),
     ]);
     let (call, back) = (Event::Call(UNMAP), Event::Return { value: 2 });
-    assert_eq!(told[2..], [call.clone(), call, back]);
+    assert_eq!(actual[2..], [call.clone(), call, back]);
 }
 
 #[test]
-fn only_what_the_program_does_itself_at_its_own_addresses_is_a_fault() {
+fn only_user_faults_of_the_program_are_recorded() {
     let code = FaultCode(6);
     let fault = |address| RawKind::Fault { address, code };
     let mut raws =
@@ -251,7 +252,7 @@ fn only_what_the_program_does_itself_at_its_own_addresses_is_a_fault() {
 }
 
 #[test]
-fn a_task_is_woken_by_the_program_or_by_whatever_else() {
+fn waker_is_the_program_or_an_interrupt() {
     let waking = || RawKind::Waking { tid: Tid(10) };
     let mut raws = [
         (0, 0, 20, waking()),
@@ -278,41 +279,41 @@ fn a_task_is_woken_by_the_program_or_by_whatever_else() {
 }
 
 #[test]
-fn an_idle_cpu_switches_to_what_is_put_into_its_queue_though_nobody_says_so() {
+fn idle_cpu_switches_to_its_queued_thread() {
     let queued = |tid| RawKind::Queued { tid: Tid(tid), target: 1 };
     let start = [(0, 0, 10, new_task(11, THREAD)), (1, 1, 0, queued(11))];
-    let switches = |rest: &[Told]| -> Vec<_> {
-        let told = told(start.iter().chain(rest).cloned());
+    let switches = |rest: &[Input]| -> Vec<_> {
+        let records = records(start.iter().chain(rest).cloned());
         let is_switch = |record: &Record| matches!(record.event, Event::Switch { .. });
-        let switches = told.into_iter().filter(is_switch).filter(|record| record.cpu == 1);
+        let switches = records.into_iter().filter(is_switch).filter(|record| record.cpu == 1);
         switches.map(|record| (record.time_ns, record.event)).collect()
     };
     let fault = || RawKind::Fault { address: 4096, code: FaultCode(6) };
-    // It is seen there long after, or leaves again.
+    // The thread has an event there much later, or leaves the CPU again.
     let inferred = (1501, switched(2, Left::Runnable));
     assert_eq!(switches(&[(90_000, 1, 11, fault())]), from_ref(&inferred));
     let left = (90_000, switched(0, Left::Blocked));
     let leaves = [(90_000, 1, 11, switch(0, Left::Blocked))];
     assert_eq!(switches(&leaves), [inferred.clone(), left]);
-    // The switch is traced after all, sooner or later, perhaps to another thread.
+    // The switch is traced after all, before or after the prediction, perhaps to another thread.
     let traced = |at, to| [(at, 1, 0, switch(to, Left::Runnable)), (90_000, 0, 10, fault())];
     assert_eq!(switches(&traced(900, 11)), [(900, switched(2, Left::Runnable))]);
     assert_eq!(switches(&traced(5000, 11)), from_ref(&inferred));
     assert_eq!(switches(&traced(5000, 0)), [inferred, (5000, switched(0, Left::Runnable))]);
-    // Into another CPU's queue, or into that of a busy one.
+    // The thread enters the queue of another CPU, or of a busy CPU.
     let elsewhere = [(0, 1, 0, RawKind::Queued { tid: Tid(10), target: 0 })];
     assert!(!events(elsewhere.to_vec()).contains(&switched(1, Left::Runnable)));
 }
 
 #[test]
-fn interrupts_that_flush_are_kept_whoever_sends_them_in_ascending_order() {
+fn flush_interrupts_are_kept_in_ascending_order() {
     let ipi =
         |targets: &[u32]| RawKind::Ipi { targets: targets.to_vec(), site: CallSite::CallFunction };
     let queue = |function| RawKind::QueueCall { function };
     let flush = || RawKind::Flush { reason: FlushReason::Request, pages: Some(1) };
-    let sent = |told_events: &[Told]| -> Vec<_> {
-        let told = events(told_events.to_vec());
-        told.into_iter().filter(|event| matches!(event, Event::Interrupts { .. })).collect()
+    let sent = |inputs: &[Input]| -> Vec<_> {
+        let events = events(inputs.to_vec());
+        events.into_iter().filter(|event| matches!(event, Event::Interrupts { .. })).collect()
     };
     let one = [Event::Interrupts { targets: vec![0, 1] }];
     assert_eq!(sent(&[(0, 0, 20, flush()), (1, 0, 20, ipi(&[1, 0, 1]))]), one);
@@ -330,9 +331,9 @@ fn interrupts_that_flush_are_kept_whoever_sends_them_in_ascending_order() {
 }
 
 #[test]
-fn what_runs_is_said_again_after_losses_and_where_a_switch_is_missing() {
+fn running_task_is_repeated_after_a_loss() {
     let enter = || RawKind::Enter(UNMAP);
-    let told = events([
+    let actual = events([
         (0, 0, 10, enter()),
         (1, 0, 0, RawKind::Lost { count: 3 }),
         (2, 0, 10, enter()),
@@ -352,13 +353,13 @@ fn what_runs_is_said_again_after_losses_and_where_a_switch_is_missing() {
         running(1),
         call(),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(actual, expected);
 }
 
 #[test]
-fn a_flush_amid_a_switch_does_not_look_like_a_switch_back() {
+fn flush_within_a_switch_is_not_a_switch() {
     let flush = || RawKind::Flush { reason: FlushReason::TaskSwitch, pages: None };
-    let told = events([
+    let actual = events([
         (0, 0, 10, switch(20, Left::Blocked)),
         (1, 0, 10, flush()),
         (2, 0, 20, RawKind::Enter(UNMAP)),
@@ -367,11 +368,11 @@ fn a_flush_amid_a_switch_does_not_look_like_a_switch_back() {
     let flushed = || Event::Flush { reason: FlushReason::TaskSwitch, pages: None };
     let switched = switched(2, Left::Blocked);
     let expected = [other(2, 1), switched, flushed(), running(1), flushed()];
-    assert_eq!(told[2..], expected);
+    assert_eq!(actual[2..], expected);
 }
 
-/// What Linux may trace between `sched_switch` and the next thread's first event.
-fn amid_a_switch() -> [RawKind; 4] {
+/// The events that Linux may trace between `sched_switch` and the next thread's first event.
+fn within_a_switch() -> [RawKind; 4] {
     [
         RawKind::QueueCall { function: Function::FlushSpace },
         RawKind::Ipi { targets: vec![1], site: CallSite::CallFunction },
@@ -381,16 +382,16 @@ fn amid_a_switch() -> [RawKind; 4] {
 }
 
 #[test]
-fn nothing_amid_a_switch_looks_like_a_switch_back_even_from_a_task_that_is_gone() {
-    let amid = amid_a_switch().map(|kind| (2, 0, 10, kind));
+fn events_within_a_switch_are_not_a_switch() {
+    let within = within_a_switch().map(|kind| (2, 0, 10, kind));
     for left in [Left::Blocked, Left::Dead] {
         let first = [(0, 0, 10, RawKind::Enter(UNMAP)), (1, 0, 10, switch(20, left))];
         let last = (3, 0, 20, switch(0, Left::Blocked));
-        let told = events(first.into_iter().chain(amid.clone()).chain([last]));
+        let actual = events(first.into_iter().chain(within.clone()).chain([last]));
         let changes = |event: &Event| {
             matches!(event, Event::Running { .. } | Event::Switch { .. } | Event::Task { .. })
         };
-        let changes: Vec<_> = told.iter().filter(|event| changes(event)).cloned().collect();
+        let changes: Vec<_> = actual.iter().filter(|event| changes(event)).cloned().collect();
         let expected = [
             recorded(1, 0, "sort"),
             running(1),
@@ -399,31 +400,31 @@ fn nothing_amid_a_switch_looks_like_a_switch_back_even_from_a_task_that_is_gone(
             switched(0, Left::Blocked),
         ];
         assert_eq!(changes, expected);
-        assert!(told.contains(&Event::Interrupts { targets: vec![1] }));
+        assert!(actual.contains(&Event::Interrupts { targets: vec![1] }));
         if left == Left::Blocked {
-            assert!(told.contains(&Event::Wake { task: TaskId(1), by: Waker::Interrupt }));
+            assert!(actual.contains(&Event::Wake { task: TaskId(1), by: Waker::Interrupt }));
         }
     }
 }
 
 #[test]
-fn what_only_a_running_thread_does_tells_that_a_switch_back_is_missing() {
-    let told = events([
+fn running_thread_reveals_a_missing_switch() {
+    let actual = events([
         (0, 0, 10, switch(20, Left::Blocked)),
         (1, 0, 10, RawKind::Enter(UNMAP)),
         (2, 0, 10, switch(20, Left::Blocked)),
         (3, 0, 20, switch(10, Left::Blocked)),
-        (4, 0, 10, amid_a_switch()[3].clone()),
+        (4, 0, 10, within_a_switch()[3].clone()),
     ]);
     let (call, flushed) = (Event::Call(UNMAP), FlushReason::Remote);
     let flushed = Event::Flush { reason: flushed, pages: Some(1) };
     let to = |task| switched(task, Left::Blocked);
-    assert_eq!(told[3..], [to(2), running(1), call, to(2), to(1), flushed]);
+    assert_eq!(actual[3..], [to(2), running(1), call, to(2), to(1), flushed]);
 }
 
 #[test]
-fn a_switch_from_the_idle_loop_that_is_missing_is_mended() {
-    let told = events([
+fn missing_switch_from_idle_loop_is_added() {
+    let actual = events([
         (0, 0, 10, switch(0, Left::Blocked)),
         (1, 0, 0, RawKind::Waking { tid: Tid(10) }),
         (2, 0, 10, RawKind::Enter(UNMAP)),
@@ -439,11 +440,11 @@ fn a_switch_from_the_idle_loop_that_is_missing_is_mended() {
         running(1),
         Event::Call(UNMAP),
     ];
-    assert_eq!(told[2..], expected, "and one from a kernel thread is not");
+    assert_eq!(actual[2..], expected, "only the switch from the idle loop is added");
 }
 
-/// The first thread, 10, makes 11, which executes another program while 12 is there as well.
-fn exec_by_a_thread(renumbered: impl IntoIterator<Item = Told>) -> Vec<Event> {
+/// The first thread, 10, creates threads 11 and 12. Thread 11 executes another program.
+fn exec_by_a_thread(renumbered: impl IntoIterator<Item = Input>) -> Vec<Event> {
     let begin = [
         (0, 0, 10, new_task(11, THREAD)),
         (1, 0, 10, new_task(12, THREAD)),
@@ -461,24 +462,24 @@ fn exec_by_a_thread(renumbered: impl IntoIterator<Item = Told>) -> Vec<Event> {
         (24, 0, 10, RawKind::Exit),
         (25, 0, 10, switch(0, Left::Dead)),
     ];
-    let told = events(begin.into_iter().chain(renumbered).chain(end));
+    let actual = events(begin.into_iter().chain(renumbered).chain(end));
     assert_eq!(
-        told[..5],
+        actual[..5],
         [recorded(1, 0, "sort"), running(1), spawned(2, 0), spawned(3, 0), running(0)]
     );
-    told[5..].to_vec()
+    actual[5..].to_vec()
 }
 
 #[test]
-fn a_thread_that_executes_a_program_goes_on_as_one_task_under_the_first_threads_number() {
+fn thread_that_execs_stays_one_task() {
     let flush = || RawKind::Flush { reason: FlushReason::LocalSpace, pages: None };
     let flushed = || Event::Flush { reason: FlushReason::LocalSpace, pages: None };
     let ended = || (10, 0, 10, switch(0, Left::Dead));
     let ended_later = || (12, 0, 11, switch(0, Left::Dead));
     let seen = || (11, 1, 10, flush());
     let gone = || switched(0, Left::Dead);
-    // The first thread has its own number still, or the other one's, and that before or after the
-    // other one is seen.
+    // The first thread still has its own number, or has the other thread's number, before or after
+    // an event of the other thread.
     let orders = [
         (vec![ended(), seen()], vec![gone(), flushed()]),
         (vec![seen(), ended_later()], vec![flushed(), gone()]),
@@ -506,8 +507,8 @@ fn a_thread_that_executes_a_program_goes_on_as_one_task_under_the_first_threads_
 }
 
 #[test]
-fn a_thread_that_executes_a_program_is_known_even_if_the_switch_to_it_is_missing() {
-    let told = events([
+fn thread_that_execs_is_known_without_its_switch() {
+    let actual = events([
         (0, 0, 10, new_task(11, THREAD)),
         (1, 0, 10, RawKind::Exit),
         (2, 0, 10, switch(0, Left::Dead)),
@@ -515,13 +516,13 @@ fn a_thread_that_executes_a_program_is_known_even_if_the_switch_to_it_is_missing
         (4, 1, 10, RawKind::Exec { file: "/bin/true".to_owned() }),
     ]);
     let exec = Event::Exec { space: SpaceId(1), name: "true".to_owned() };
-    assert_eq!(told[told.len() - 2..], [switched(2, Left::Runnable), exec]);
+    assert_eq!(actual[actual.len() - 2..], [switched(2, Left::Runnable), exec]);
 }
 
 #[test]
-fn a_first_thread_that_lives_or_that_nobody_saw_yet_has_lent_its_number_to_nobody() {
+fn live_or_unseen_first_thread_keeps_its_number() {
     let enter = || RawKind::Enter(UNMAP);
-    let told = events([
+    let actual = events([
         (0, 0, 10, new_task(11, THREAD)),
         (1, 0, 10, switch(11, Left::Blocked)),
         (2, 0, 10, enter()),
@@ -531,22 +532,22 @@ fn a_first_thread_that_lives_or_that_nobody_saw_yet_has_lent_its_number_to_nobod
     let call = || Event::Call(UNMAP);
     let expected =
         [switched(2, Left::Blocked), running(1), call(), running(2), call(), other(3, 1)];
-    assert_eq!(told[3..9], expected);
+    assert_eq!(actual[3..9], expected);
 }
 
 #[test]
-fn a_cpu_that_the_recording_does_not_have_changes_nothing_on_those_it_has() {
-    let told = events([
+fn event_on_unknown_cpu_changes_nothing_elsewhere() {
+    let actual = events([
         (0, u32::MAX, 10, RawKind::Enter(UNMAP)),
         (1, 2, 10, new_task(11, THREAD)),
         (2, 0, 10, new_task(12, THREAD)),
         (3, 1, 10, RawKind::Ipi { targets: vec![7], site: CallSite::CallFunction }),
     ]);
-    assert_eq!(told, [recorded(1, 0, "sort"), running(1), spawned(2, 0), running(1)]);
+    assert_eq!(actual, [recorded(1, 0, "sort"), running(1), spawned(2, 0), running(1)]);
 }
 
 #[test]
-fn names_are_as_long_as_they_may_be() {
+fn long_names_are_shortened() {
     let name = "é".repeat(200);
     let start = StartTask { tid: Tid(10), process: 10, kind: TaskKind::User, name };
     let startup = Startup { recorded: vec![Tid(10)], tasks: vec![start] };
@@ -555,7 +556,7 @@ fn names_are_as_long_as_they_may_be() {
 }
 
 #[test]
-fn a_thread_of_which_only_the_name_is_known_is_the_kernels_if_it_looks_like_one() {
+fn kernel_threads_are_recognised_by_name() {
     let next = |next, name: &str| RawKind::Switch {
         left: Left::Blocked,
         next: Tid(next),
@@ -563,19 +564,19 @@ fn a_thread_of_which_only_the_name_is_known_is_the_kernels_if_it_looks_like_one(
     };
     let raws = [(0, 0, 0, next(40, "kworker/0:1")), (1, 0, 40, next(41, "sh"))].map(raw);
     let records = assemble(Startup::default(), raws);
-    let told: Vec<_> = records.into_iter().map(|record| record.event).collect();
-    assert_eq!(told, [running(0), other(1, 0), switched(1, Left::Blocked)]);
+    let actual: Vec<_> = records.into_iter().map(|record| record.event).collect();
+    assert_eq!(actual, [running(0), other(1, 0), switched(1, Left::Blocked)]);
 }
 
 #[test]
-fn live_threads_bound_what_is_remembered() {
+fn live_threads_bound_the_memory() {
     let mut tasks = Tasks::new(Startup::default());
     for tid in 1..100_000 {
-        let (maker, child) = (Tid(tid), Tid(tid + 1));
-        tasks.identify(maker, "sh");
-        tasks.spawn(maker, child, Some(if tid % 2 == 0 { FORK } else { THREAD }), "");
-        tasks.exit(maker);
-        tasks.forget(maker);
+        let (creator, child) = (Tid(tid), Tid(tid + 1));
+        tasks.identify(creator, "sh");
+        tasks.spawn(creator, child, Some(if tid % 2 == 0 { FORK } else { THREAD }), "");
+        tasks.exit(creator);
+        tasks.forget(creator);
     }
     assert_eq!(tasks.len(), (1, 1));
 }

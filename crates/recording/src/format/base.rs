@@ -1,18 +1,19 @@
-//! What numbers of a block are relative to, and how addresses and sizes are written.
+//! The values that numbers of a block are relative to, and the encodings of addresses and sizes.
 //!
-//! A fault is mostly some pages after the last one of the same CPU, and what calls are given are
-//! whole pages: so both are written as pages, with a mark where bytes follow.
+//! Most faults are a few pages after the last fault of the same CPU, and most arguments of calls
+//! are whole pages. Addresses and sizes are therefore encoded in pages, with a mark if a number of
+//! bytes follows.
 
 use super::rules::Invalid;
 use shootdown_program::varint::{Cursor, put, unzigzag, zigzag};
 
 const PAGE_SHIFT: u32 = 12;
 const BYTES_MASK: u64 = (1 << PAGE_SHIFT) - 1;
-/// Pages of 64-bit addresses.
+/// Number of pages of 64-bit addresses.
 const PAGES: u64 = 1 << (64 - PAGE_SHIFT);
 
-/// The last record's time and CPU, and each CPU's last address. A block begins with zeros, so
-/// that it can be read without those before it.
+/// The time and the CPU of the last record, and each CPU's last address. They are zero at the
+/// start of a block, so that a reader can decode a block without the blocks before it.
 #[derive(Clone, Debug)]
 pub(super) struct Base {
     pub(super) time_ns: u64,
@@ -31,7 +32,7 @@ impl Base {
         self.addresses.fill(0);
     }
 
-    /// Moves to a CPU that a file names.
+    /// Sets the CPU to a number that a file contains. Fails if the recording has no such CPU.
     pub(super) fn move_to(&mut self, cpu: u32) -> Result<(), Invalid> {
         if cpu as usize >= self.addresses.len() {
             return Err(Invalid::UnknownCpu(cpu));
@@ -40,8 +41,8 @@ impl Base {
         Ok(())
     }
 
-    /// 0 stands for no address in many calls: it is written as such, and nothing is relative to
-    /// it.
+    /// Appends an address. 0 stands for no address in many calls: its encoding is absolute, and
+    /// the next address is not relative to it.
     #[inline]
     pub(super) fn put_address(&mut self, out: &mut Vec<u8>, address: u64) {
         if address == 0 {
@@ -57,6 +58,7 @@ impl Base {
         }
     }
 
+    /// Decodes an address.
     #[inline]
     pub(super) fn take_address(&mut self, from: &mut Cursor<'_>) -> Result<u64, Invalid> {
         let Some(code) = from.varint()?.checked_sub(1) else { return Ok(0) };
@@ -71,6 +73,7 @@ impl Base {
     }
 }
 
+/// Appends a size in bytes.
 #[inline]
 pub(super) fn put_size(out: &mut Vec<u8>, size: u64) {
     let bytes = size & BYTES_MASK;
@@ -80,6 +83,7 @@ pub(super) fn put_size(out: &mut Vec<u8>, size: u64) {
     }
 }
 
+/// Decodes a size in bytes.
 #[inline]
 pub(super) fn take_size(from: &mut Cursor<'_>) -> Result<u64, Invalid> {
     let code = from.varint()?;
@@ -89,7 +93,7 @@ pub(super) fn take_size(from: &mut Cursor<'_>) -> Result<u64, Invalid> {
     Ok(code >> 1 << PAGE_SHIFT | take_bytes(from, code)?)
 }
 
-/// The bytes beyond whole pages, if the code before them says that there are any.
+/// Decodes the bytes beyond whole pages, if the mark in `code` is set.
 #[inline]
 fn take_bytes(from: &mut Cursor<'_>, code: u64) -> Result<u64, Invalid> {
     if code & 1 == 0 {
@@ -106,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_and_sizes_are_read_as_they_were_written(
+        fn addresses_and_sizes_survive_encoding(
             values: Vec<u64>, shift in 0..64_u32, whole_pages: bool,
         ) {
             let mask = if whole_pages { !BYTES_MASK } else { u64::MAX };
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_and_no_address_take_a_byte_each() {
+    fn next_page_and_null_take_a_byte_each() {
         let mut out = Vec::new();
         let mut base = Base::new(1);
         base.put_address(&mut out, 0x7f00_1234_5678);
@@ -140,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn more_pages_than_there_are_and_bytes_beyond_a_page_are_refused() {
+    fn excess_pages_and_bytes_are_refused() {
         for (code, bytes) in [(PAGES << 1, 0), (u64::MAX, 1), (1, BYTES_MASK + 1)] {
             let mut out = Vec::new();
             put(&mut out, code);

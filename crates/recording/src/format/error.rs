@@ -1,4 +1,4 @@
-//! Why a file was refused, where, and what to do about it.
+//! The errors of reading a file: cause, place and remedy.
 
 use std::io;
 
@@ -7,56 +7,58 @@ use thiserror::Error;
 use super::Version;
 use super::rules::Invalid;
 
-/// Why a file was refused, and where.
+/// The reason why a file was refused, and its place.
 #[derive(Debug, Error)]
 #[error("{cause}, at byte {offset}")]
 pub struct ReadError {
-    /// So many bytes of the file are before what it was refused for.
+    /// Number of bytes of the file before the place of the error.
     pub offset: u64,
-    /// Why.
+    /// The reason.
     #[source]
     pub cause: Cause,
 }
 
-/// Why a file was refused.
+/// The reason why a file was refused.
 #[derive(Debug, Error)]
 pub enum Cause {
-    /// It does not begin like a recording.
+    /// The file does not start with the magic bytes of a recording.
     #[error("this is not a recording")]
     NotARecording,
-    /// It has a layout that this version does not know.
+    /// The file has a layout that this version does not support.
     #[error("the recording has version {version}, newer than {}", Version::KNOWN)]
     Newer {
-        /// The file's version.
+        /// Version of the file.
         version: Version,
     },
-    /// It ends before its end.
+    /// The file ends before the end mark.
     #[error("the recording ends too early")]
     Truncated,
-    /// It is not as it was written: a checksum is not that of the bytes.
+    /// A checksum, a frame or the end mark does not match: the file was changed after it was
+    /// written.
     #[error("the recording was damaged or altered")]
     Altered,
-    /// It was written like that, and makes no sense.
+    /// The file is intact, but its contents are invalid.
     #[error("the recording is invalid: {0}")]
     Invalid(#[source] Invalid),
-    /// It could not be read.
+    /// The file could not be read.
     #[error("the recording cannot be read: {0}")]
     Io(#[source] io::Error),
 }
 
 impl ReadError {
-    /// What to do about it, in one line.
+    /// Returns the remedy, in one line.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         match self.cause {
             Cause::NotARecording => {
-                "a file that `shootdown record` or `shootdown import` has written"
+                "give a file that `shootdown record` or `shootdown import` has written"
             }
-            Cause::Newer { .. } => "the version of shootdown that wrote it, or a later one",
-            Cause::Truncated => "copy it again from where it is whole, or record again",
-            Cause::Altered => "copy it again from where it is intact, or record again",
+            Cause::Newer { .. } => "use the version of shootdown that wrote it, or a later one",
+            Cause::Truncated | Cause::Altered => {
+                "copy it again from an intact copy, or record again"
+            }
             Cause::Invalid(_) => "record again; if shootdown itself has written it, report this",
-            Cause::Io(_) => "see whether the file and what it is stored on can be read",
+            Cause::Io(_) => "check that the file and its storage can be read",
         }
     }
 }

@@ -11,7 +11,7 @@ use super::rules::Invalid;
 use super::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::record::{FaultCode, FlushReason, Left, Owner, SpaceId, TaskId, Waker};
 
-/// An encoding, as a file's header describes it. A new encoding needs a new major version.
+/// An encoding, as the header of a file describes it. A new encoding needs a new major version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Encoding {
@@ -25,7 +25,7 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// Reads a field, and drops it. Addresses count: later addresses are relative to them.
+    /// Decodes a field and discards it. An address changes the base of later addresses.
     pub(super) fn skip(&self, from: &mut Cursor<'_>, base: &mut Base) -> Result<(), Invalid> {
         match self {
             Self::Unsigned | Self::Signed | Self::Choice(_) => from.varint().map(drop)?,
@@ -44,19 +44,19 @@ pub(super) trait Code<T> {
     fn take(from: &mut Cursor<'_>, base: &mut Base) -> Result<T, Invalid>;
 }
 
-/// A number.
+/// Numbers without a sign.
 pub(super) struct Unsigned;
-/// A number that may be negative.
+/// Numbers that may be negative.
 pub(super) struct Signed;
-/// An address, relative to the last address of the same CPU.
+/// Addresses, relative to the last address of the same CPU.
 pub(super) struct Address;
-/// A number of bytes.
+/// Numbers of bytes.
 pub(super) struct Size;
-/// A name.
+/// Names of tasks.
 pub(super) struct Text;
-/// CPUs in ascending order.
+/// Sets of CPUs, in ascending order.
 pub(super) struct Cpus;
-/// A [`Choice`].
+/// Types that implement [`Choice`].
 pub(super) struct One<C>(PhantomData<C>);
 
 impl<C: Choice> One<C> {
@@ -76,7 +76,7 @@ impl<C: Choice> Code<C> for One<C> {
     }
 }
 
-/// Implements encodings: how a value is put, and how it is taken.
+/// Implements encodings. For each: the expression that encodes, and the expression that decodes.
 macro_rules! code {
     ($($code:ident: $type:ty = |$out:ident, $base:pat_param, $value:ident| $put:expr,
         |$from:ident, $other:pat_param| $take:expr;)*) => {$(
@@ -116,6 +116,7 @@ code! {
     Cpus: Vec<u32> = |out, _, value| put_cpus(out, value), |from, _| cpus(from);
 }
 
+/// Decodes a name, which may not be UTF-8.
 fn text<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8], Invalid> {
     match usize::try_from(from.varint()?) {
         Ok(length @ 0..=NAME_BYTES_MAX) => Ok(from.take(length)?),
@@ -123,7 +124,7 @@ fn text<'a>(from: &mut Cursor<'a>) -> Result<&'a [u8], Invalid> {
     }
 }
 
-/// The number of CPUs, the first one, and the number of CPUs between each and the one before.
+/// Encodes the number of CPUs, the first CPU, and the number of CPUs between each two.
 fn put_cpus(out: &mut Vec<u8>, cpus: &[u32]) {
     put(out, cpus.len() as u64);
     let mut next = 0;
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_numbered_and_others_are_refused() {
+    fn choices_are_numbered_and_others_refused() {
         fn check<C: Choice + core::fmt::Debug>() {
             for (number, (_, choice)) in (0..).zip(C::ALL) {
                 assert_eq!(choice.number(), number);

@@ -1,4 +1,4 @@
-//! What a file says before and after its records.
+//! The parts of a file before and after its records.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,24 +7,24 @@ use super::rules::Invalid;
 use super::schema::{Kind, Treatment, treatments};
 use super::{CPUS_MAX, HEADER_BYTES_MAX};
 
-/// Where a recording comes from.
+/// The origin of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// The program that made it, and its version.
+    /// The program that wrote the recording, and its version.
     pub recorder: String,
-    /// What that read the events from.
+    /// The source that the recorder read events from.
     pub source: Source,
     /// The release of the kernel, such as `6.18.44`.
     pub kernel: String,
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
-    /// How many CPUs there are: 1 to [`CPUS_MAX`].
+    /// Number of CPUs: 1 to [`CPUS_MAX`].
     pub cpus: u32,
     /// The recorded command and its arguments.
     pub command: Vec<String>,
 }
 
-/// What events were read from.
+/// A source of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -36,24 +36,24 @@ pub enum Source {
     PerfScript,
 }
 
-/// What all records amount to.
+/// A summary of all records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// How many records there are, those included that a reader skips.
+    /// Number of records, including those of kinds that a reader skips.
     pub records: u64,
-    /// How many events were lost, as far as anybody knows.
+    /// Number of lost events, as far as they were counted.
     pub lost: u64,
-    /// The last record's time.
+    /// Time of the last record, in nanoseconds since the recording began.
     pub time_ns: u64,
-    /// How the recording ended.
+    /// The reason why the recording ended.
     pub ended: Ended,
 }
 
-/// How a recording ended.
+/// The reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// The command did, with this status.
+    /// The command exited with this status.
     Exited(i32),
     /// The command was killed by this signal.
     Signalled(i32),
@@ -61,14 +61,14 @@ pub enum Ended {
     Interrupted,
 }
 
-/// A file's header, as JSON.
+/// The header of a file, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Document {
     recording: Header,
     kinds: Vec<Kind>,
 }
 
-/// The header as JSON, unless a reader would refuse it.
+/// Encodes the header as JSON. Fails if a reader would refuse the header.
 pub(super) fn to_json(header: &Header) -> Result<Vec<u8>, Invalid> {
     check(header)?;
     let document = Document { recording: header.clone(), kinds: kinds() };
@@ -76,14 +76,15 @@ pub(super) fn to_json(header: &Header) -> Result<Vec<u8>, Invalid> {
     if json.len() > HEADER_BYTES_MAX { Err(Invalid::LongHeader) } else { Ok(json) }
 }
 
-/// The header, and what to do with each kind of records.
+/// Decodes the header, and the treatment of each kind of records.
 pub(super) fn of_json(json: &[u8]) -> Result<(Header, Vec<Treatment>), Invalid> {
     let document: Document = serde_json::from_slice(json).map_err(invalid)?;
     check(&document.recording)?;
     Ok((document.recording, treatments(document.kinds)?))
 }
 
-/// The parser's own words would quote the file, with whatever control characters it has.
+/// Keeps only the column of an error: the parser's message would quote the file, with its control
+/// characters.
 pub(super) fn invalid(error: serde_json::Error) -> Invalid {
     Invalid::Header { column: error.column() }
 }
@@ -101,13 +102,13 @@ mod tests {
     use crate::format::tests::samples;
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn header_survives_encoding() {
         let header = samples::header(3);
         assert_eq!(of_json(&to_json(&header).unwrap()).unwrap().0, header);
     }
 
     #[test]
-    fn a_header_without_cpus_or_with_too_many_is_refused_on_both_sides() {
+    fn zero_or_excess_cpus_are_refused() {
         for cpus in [0, CPUS_MAX + 1, u32::MAX] {
             let header = samples::header(cpus);
             assert_eq!(to_json(&header), Err(Invalid::Cpus(cpus)));
@@ -118,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_too_long_for_a_header_is_refused() {
+    fn overlong_command_is_refused() {
         let command = vec!["x".repeat(HEADER_BYTES_MAX)];
         let header = Header { command, ..samples::header(1) };
         assert_eq!(to_json(&header), Err(Invalid::LongHeader));
     }
 
     #[test]
-    fn what_is_wrong_with_a_header_is_told_without_quoting_it() {
+    fn header_errors_do_not_quote_the_file() {
         let error = of_json(br#"{"recording":{"recorder":"r","source":"\u001b[2J"}}"#).unwrap_err();
         assert_eq!(error.to_string(), "the header has an error in column 49");
         assert!(matches!(of_json(b"[[["), Err(Invalid::Header { .. })));

@@ -1,12 +1,14 @@
-//! How a recording is written to a file, and read from one that nobody vouches for.
+//! The file format of recordings, written by [`Writer`] and read by [`Reader`] from files that are
+//! not trusted.
 //!
-//! `docs/recording-format.md` has the layout for those who write a reader of their own. In short:
-//! a [`Header`] with the fields of every kind of record, blocks of records with a checksum each,
-//! and [`Totals`] at the end, so that a file that lacks anything is known to.
+//! `docs/recording-format.md` describes the layout for authors of other readers. In short: a
+//! [`Header`] describes the fields of every kind of record; blocks of records follow, each with a
+//! checksum; and [`Totals`] at the end reveal a file that is incomplete.
 //!
-//! In reading order: `base` is what numbers are relative to; `fields` has the encodings of fields,
-//! `records` the table of the kinds of records, and `schema` the kinds as a file describes them;
-//! `rules` is what is true of every recording, and `block` how much is written at once.
+//! In reading order: `base` has the values that numbers are relative to. `fields` encodes fields,
+//! `records` has the table of the kinds of records, and `schema` describes the kinds in a file.
+//! `rules` checks the properties of every valid recording, and `block` frames the records that are
+//! written together.
 
 mod base;
 mod block;
@@ -30,33 +32,34 @@ pub use reader::Reader;
 pub use rules::Invalid;
 pub use writer::Writer;
 
-/// As many CPUs as a recording may have.
+/// Largest number of CPUs in a recording.
 pub const CPUS_MAX: u32 = 8192;
-/// As many tasks as a recording may have, besides the kernel's.
+/// Largest number of tasks in a recording, without the kernel's.
 pub const TASKS_MAX: u32 = 1 << 20;
-/// As many spaces as a recording may have.
+/// Largest number of address spaces in a recording.
 pub const SPACES_MAX: u32 = 1 << 20;
-/// The longest name of a task.
+/// Largest length of a task's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// The longest header.
+/// Largest length of the header, in bytes.
 pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
-/// How files begin. What copies text and mends its line ends breaks it, and so is found out.
+/// The first bytes of a file. A tool that converts line ends in text damages these bytes.
 const MAGIC: [u8; 8] = *b"\x89SHOOT\r\n";
-/// How files end.
+/// The last bytes of a file.
 const END_MARK: [u8; 8] = *b"\r\nTOOHS\x89";
 
 /// The version of a file's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Files of another one cannot be read.
+    /// Readers refuse a file with a greater major version than their own.
     pub major: u16,
-    /// A greater one has more kinds of records, which its files describe and older readers skip.
+    /// A greater minor version has more kinds of records. Its files describe them, and older
+    /// readers skip them.
     pub minor: u16,
 }
 
 impl Version {
-    /// The one that is written here.
+    /// The version that [`Writer`] writes.
     pub const KNOWN: Self = Self { major: 1, minor: 0 };
 }
 

@@ -1,10 +1,10 @@
-//! Reads a recording, a block at a time, and believes nothing.
+//! The reader of a recording. It checks every block and every record.
 
 use std::fmt;
 use std::io::{self, Read};
 
 use super::base::Base;
-use super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
+use super::block::{BlockKind, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
 use super::error::{Cause, ReadError};
 use super::header::{self, Header, Totals};
 use super::records::{Decoded, decode};
@@ -16,9 +16,9 @@ use shootdown_program::varint::Cursor;
 
 /// Reads a recording, block by block: at most a header and 64 KiB of records are in memory.
 ///
-/// What it gives obeys the rules that a [`Writer`](super::Writer) enforces, so that a consumer
-/// may index with what it finds. It ends with the first error; whoever gets no record any more
-/// and no [`Reader::totals`] has got such an error before.
+/// Every record obeys the rules that a [`Writer`](super::Writer) enforces, so that a consumer may
+/// use its numbers as indexes. The reader stops at the first error. If it returns no more records
+/// and has no [`Reader::totals`], it has returned an error before.
 #[derive(Debug)]
 pub struct Reader<'r> {
     input: Input<'r>,
@@ -26,13 +26,13 @@ pub struct Reader<'r> {
     treatments: Vec<Treatment>,
     rules: Rules,
     base: Base,
-    /// The records of the block that is being read,
+    /// The records of the current block.
     payload: Vec<u8>,
-    /// how far that is read,
+    /// Offset of the next record in `payload`.
     at: usize,
-    /// and how many records are left in it.
+    /// Number of records that are left in `payload`.
     left: u32,
-    /// How many blocks there were.
+    /// Number of blocks that were read.
     blocks: u32,
     state: State,
 }
@@ -45,11 +45,11 @@ enum State {
 }
 
 impl<'r> Reader<'r> {
-    /// Reads the header. `input` needs no buffer of its own.
+    /// Reads the header. `input` does not have to be buffered.
     ///
     /// # Errors
     ///
-    /// If there is none that can be understood.
+    /// Fails if `input` does not start with a valid header of a supported version.
     pub fn open(input: impl Read + 'r) -> Result<Self, ReadError> {
         let mut input = Input { inner: Box::new(input), offset: 0 };
         let magic: [u8; MAGIC.len()] = input.array()?;
@@ -76,7 +76,7 @@ impl<'r> Reader<'r> {
             return Err(error(Cause::Altered));
         }
         let (header, treatments) = header::of_json(&json)
-            .map_err(|what| ReadError { offset: json_at, cause: Cause::Invalid(what) })?;
+            .map_err(|invalid| ReadError { offset: json_at, cause: Cause::Invalid(invalid) })?;
         let (rules, base) = (Rules::new(header.cpus), Base::new(header.cpus));
         Ok(Self {
             input,
@@ -92,12 +92,12 @@ impl<'r> Reader<'r> {
         })
     }
 
-    /// What the file says before its records.
+    /// Returns the header of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What all records amount to, once all have been read.
+    /// Returns the totals; `None` before all records have been read.
     pub fn totals(&self) -> Option<&Totals> {
         match &self.state {
             State::Ended(totals) => Some(totals),
@@ -105,11 +105,11 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// The next record; `None` at the end, and after an error.
+    /// Returns the next record; `None` at the end, and after an error.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or is not a whole and valid recording.
+    /// Fails if the file cannot be read, or is not a complete and valid recording.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<Record>, ReadError> {
         if !matches!(self.state, State::Reading) {
@@ -126,13 +126,13 @@ impl<'r> Reader<'r> {
         loop {
             if self.left == 0 {
                 match self.next_block()? {
-                    Contents::Records => {}
-                    Contents::Totals => return Ok(None),
+                    BlockKind::Records => {}
+                    BlockKind::Totals => return Ok(None),
                 }
             }
             self.left -= 1;
             let at = self.at;
-            let decoded = self.decode().map_err(|what| self.invalid_at(at, what))?;
+            let decoded = self.decode().map_err(|invalid| self.invalid_at(at, invalid))?;
             if self.left == 0 && self.at < self.payload.len() {
                 return Err(self.invalid_at(self.at, Invalid::BlockEnd));
             }
@@ -159,7 +159,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    fn next_block(&mut self) -> Result<Contents, ReadError> {
+    fn next_block(&mut self) -> Result<BlockKind, ReadError> {
         let offset = self.input.offset;
         let error = |cause| Err(ReadError { offset, cause });
         let frame_bytes: [u8; FRAME_BYTES] = self.input.array()?;
@@ -172,18 +172,18 @@ impl<'r> Reader<'r> {
         if frame.number != self.blocks {
             return error(Cause::Invalid(Invalid::BlockOrder));
         }
-        match frame.contents {
-            Contents::Records if frame.records == 0 => {
+        match frame.kind {
+            BlockKind::Records if frame.records == 0 => {
                 return error(Cause::Invalid(Invalid::BlockEnd));
             }
-            Contents::Records => {
+            BlockKind::Records => {
                 self.blocks = self.blocks.wrapping_add(1);
                 self.base.reset();
                 (self.at, self.left) = (0, frame.records);
             }
-            Contents::Totals => self.end()?,
+            BlockKind::Totals => self.end()?,
         }
-        Ok(frame.contents)
+        Ok(frame.kind)
     }
 
     fn end(&mut self) -> Result<(), ReadError> {
@@ -198,18 +198,20 @@ impl<'r> Reader<'r> {
             return Err(ReadError { offset, cause: Cause::Altered });
         }
         let offset = self.input.offset;
-        if self.input.read(&mut [0])? > 0 {
-            return Err(ReadError { offset, cause: Cause::Invalid(Invalid::Surplus) });
+        match self.input.fill(&mut [0]) {
+            Err(ReadError { cause: Cause::Truncated, .. }) => {}
+            Err(error) => return Err(error),
+            Ok(()) => return Err(ReadError { offset, cause: Cause::Invalid(Invalid::Surplus) }),
         }
         self.state = State::Ended(totals);
         Ok(())
     }
 
-    /// Something is wrong at a place in the block.
+    /// Returns the error for an invalid value at an offset in the block.
     #[cold]
-    fn invalid_at(&self, at: usize, what: Invalid) -> ReadError {
+    fn invalid_at(&self, at: usize, invalid: Invalid) -> ReadError {
         let block_at = self.input.offset - self.payload.len() as u64;
-        ReadError { offset: block_at + at as u64, cause: Cause::Invalid(what) }
+        ReadError { offset: block_at + at as u64, cause: Cause::Invalid(invalid) }
     }
 }
 
@@ -222,8 +224,8 @@ impl Iterator for Reader<'_> {
     }
 }
 
-/// A file, and how far it has been read.
-/// The kind of input is erased, so that a reader is compiled once. It is called for blocks.
+/// A file, and the number of bytes that were read from it. The type of the file is erased, so that
+/// the reader is compiled once; the dynamic call happens once per block.
 struct Input<'r> {
     inner: Box<dyn Read + 'r>,
     offset: u64,
@@ -242,28 +244,19 @@ impl Input<'_> {
         Ok(bytes)
     }
 
-    fn fill(&mut self, mut bytes: &mut [u8]) -> Result<(), ReadError> {
-        while !bytes.is_empty() {
-            match self.read(bytes)? {
-                0 => return Err(ReadError { offset: self.offset, cause: Cause::Truncated }),
-                count => bytes = &mut bytes[count..],
-            }
-        }
-        Ok(())
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), ReadError> {
+        self.read_exact(bytes).map_err(|error| {
+            let is_end = error.kind() == io::ErrorKind::UnexpectedEof;
+            let cause = if is_end { Cause::Truncated } else { Cause::Io(error) };
+            ReadError { offset: self.offset, cause }
+        })
     }
+}
 
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, ReadError> {
-        loop {
-            match self.inner.read(bytes) {
-                Ok(count) => {
-                    self.offset += count as u64;
-                    return Ok(count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(ReadError { offset: self.offset, cause: Cause::Io(error) });
-                }
-            }
-        }
+impl Read for Input<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(bytes)?;
+        self.offset += count as u64;
+        Ok(count)
     }
 }

@@ -1,9 +1,9 @@
-//! The kinds of records, in one table: their numbers and names, and the names and encodings of
-//! their fields. A macro makes the description in a file's header, the encoder and the decoder of
-//! the table.
+//! The table of the kinds of records: their numbers and names, and the names and encodings of
+//! their fields. A macro generates the description in a file's header, the encoder and the decoder
+//! from the table.
 //!
-//! A record is a byte with its kind and a mark; the CPU, if the mark says that it is another than
-//! the last record's; the time since the last record; and the fields.
+//! A record is a byte with its kind and a mark; the CPU, if the mark is set because the CPU differs
+//! from the last record's; the time since the last record; and the fields.
 
 use shootdown_program::varint::{Cursor, put};
 
@@ -13,25 +13,26 @@ use super::rules::Invalid;
 use super::schema::{Field, Kind, Treatment};
 use crate::record::{Call, Event, FlushReason, Left, Owner, Record, Waker};
 
-/// The mark in a record's first byte: the CPU is another than the last record's.
+/// The mark in a record's first byte: the CPU differs from the last record's.
 const OTHER_CPU: u8 = 0x80;
 
-/// Returned values from here on are addresses. Values below the other bound are, too.
+/// Values that calls return are encoded as addresses from this value on, and below `ERRORS_FROM`.
 const ADDRESSES_FROM: i64 = 4096;
+/// The lowest error number.
 const ERRORS_FROM: i64 = -4095;
 
-/// The largest length of a record without names and targets: 58 bytes, of `mremap`.
+/// An upper bound of the bytes of a record without names and targets. `mremap` needs 58.
 const FIXED_BYTES_MAX: usize = 64;
-/// The largest length of a CPU's number.
+/// Largest number of bytes of a CPU's number.
 const CPU_BYTES_MAX: usize = 2;
 
-/// Makes the description, the encoder and the decoder. Of each kind: its number and name; the names
-/// and encodings of its fields, in order; and the event that has them, as a pattern and as an
-/// expression. An event is of the first kind that it matches.
+/// Generates the description, the encoder and the decoder. An entry has the kind's number and
+/// name, the names and encodings of its fields in order, and the event that has these fields, as a
+/// pattern and as an expression. An event is encoded as the first kind that it matches.
 macro_rules! kinds {
     ($($number:literal $name:literal [$($field:ident: $code:ident $(<$choice:ident>)?),*]
         ($($event:tt)*) $(if $guard:expr)?;)*) => {
-        /// The kinds that are written, in the order of their numbers.
+        /// Returns the kinds that are written, in the order of their numbers.
         pub(super) fn kinds() -> Vec<Kind> {
             vec![$(Kind {
                 number: $number,
@@ -110,7 +111,7 @@ kinds! {
     19 "lost" [count: Unsigned] (Event::Lost { count });
 }
 
-/// An upper bound of the length of a record with this event.
+/// Returns an upper bound of the bytes of a record with this event.
 #[inline]
 pub(super) fn bytes_max(event: &Event) -> usize {
     let more = match event {
@@ -123,7 +124,7 @@ pub(super) fn bytes_max(event: &Event) -> usize {
     FIXED_BYTES_MAX + more
 }
 
-/// Appends a record that the rules allow.
+/// Appends a record, which the rules have admitted.
 pub(super) fn encode(out: &mut Vec<u8>, base: &mut Base, record: &Record) {
     let Record { time_ns, cpu, event } = record;
     let kind = kind_of(event);
@@ -142,13 +143,13 @@ pub(super) fn encode(out: &mut Vec<u8>, base: &mut Base, record: &Record) {
 /// A record that was decoded.
 #[derive(Debug)]
 pub(super) enum Decoded {
-    /// A record, which may break rules.
+    /// A record of a known kind. The rules have not admitted it yet.
     Record(Record),
     /// A record of a kind that the reader does not know.
     Skipped { time_ns: u64, cpu: u32 },
 }
 
-/// Reads a record of a kind that the file describes, from bytes that may be damaged.
+/// Decodes a record, from bytes that may be damaged.
 pub(super) fn decode(
     from: &mut Cursor<'_>,
     base: &mut Base,
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_longer_than_is_made_room_for() {
+    fn records_fit_their_upper_bound() {
         let call = Call::Remap {
             address: 1 << 63 | 0xfff,
             old_length: u64::MAX,
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_on_the_next_page_takes_four_bytes_and_another_for_its_cpu() {
+    fn fault_on_next_page_takes_four_bytes() {
         let (mut out, mut base) = (Vec::new(), Base::new(2));
         let lengths =
             [(100, 0, 5), (200, 0, 6), (300, 0, 7), (400, 1, 7)].map(|(time_ns, cpu, page)| {

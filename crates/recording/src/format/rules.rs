@@ -1,20 +1,21 @@
-//! What is true of every recording: a writer refuses what a reader would.
+//! The properties of every valid recording. A writer refuses each record that a reader would
+//! refuse.
 
 use super::{CPUS_MAX, HEADER_BYTES_MAX, NAME_BYTES_MAX, SPACES_MAX, TASKS_MAX};
 use crate::record::{Event, Record, SpaceId, TaskId};
 use shootdown_program::varint::Malformed;
 use thiserror::Error;
 
-/// Watches the records go by, and counts.
+/// Checks the records in order, and counts them.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     cpus: u32,
     tasks: u32,
-    /// How many there were.
+    /// Number of records.
     pub(super) records: u64,
-    /// How many events were lost.
+    /// Number of lost events.
     pub(super) lost: u64,
-    /// The last one's time.
+    /// Time of the last record.
     pub(super) time_ns: u64,
 }
 
@@ -23,20 +24,16 @@ impl Rules {
         Self { cpus, tasks: 0, records: 0, lost: 0, time_ns: 0 }
     }
 
-    /// Counts a record, unless it may not be where it is: then nothing has changed.
+    /// Counts a record. Returns an error, and changes nothing, if the record is invalid here.
     #[inline]
     pub(super) fn admit(&mut self, record: &Record) -> Result<(), Invalid> {
-        self.check_moment(record.time_ns, record.cpu)?;
+        self.check_time_and_cpu(record.time_ns, record.cpu)?;
         match &record.event {
             Event::Task { task, space, name, .. } | Event::Spawn { task, space, name } => {
-                check_space(*space)?;
-                check_name(name)?;
+                check_space(*space, name)?;
                 self.declare(*task)?;
             }
-            Event::Exec { space, name } => {
-                check_space(*space)?;
-                check_name(name)?;
-            }
+            Event::Exec { space, name } => check_space(*space, name)?,
             Event::Running { task }
             | Event::Switch { next: task, .. }
             | Event::Wake { task, .. } => {
@@ -56,9 +53,9 @@ impl Rules {
         Ok(())
     }
 
-    /// Counts a record of a kind that is not known here.
+    /// Counts a record of a kind that this version does not know.
     pub(super) fn skip(&mut self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
-        self.check_moment(time_ns, cpu)?;
+        self.check_time_and_cpu(time_ns, cpu)?;
         self.count(time_ns);
         Ok(())
     }
@@ -68,7 +65,7 @@ impl Rules {
         self.time_ns = time_ns;
     }
 
-    fn check_moment(&self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
+    fn check_time_and_cpu(&self, time_ns: u64, cpu: u32) -> Result<(), Invalid> {
         if time_ns < self.time_ns {
             return Err(Invalid::TimeBackwards);
         }
@@ -104,82 +101,82 @@ impl Rules {
     }
 }
 
-fn check_space(space: SpaceId) -> Result<(), Invalid> {
-    if space.0 >= SPACES_MAX { Err(Invalid::TooManySpaces) } else { Ok(()) }
-}
-
-fn check_name(name: &str) -> Result<(), Invalid> {
+/// Checks the number of a space, and the name of a task in it.
+fn check_space(space: SpaceId, name: &str) -> Result<(), Invalid> {
+    if space.0 >= SPACES_MAX {
+        return Err(Invalid::TooManySpaces);
+    }
     if name.len() > NAME_BYTES_MAX { Err(Invalid::LongName) } else { Ok(()) }
 }
 
-/// What is wrong with a recording, though it is as it was written.
+/// The reason why a recording is invalid, although its checksums match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// A header that cannot be understood from this column on.
+    /// The JSON of the header is invalid from this column on.
     #[error("the header has an error in column {column}")]
     Header {
-        /// The first is 1.
+        /// Number of the column; the first is 1.
         column: usize,
     },
-    /// A header longer than [`HEADER_BYTES_MAX`].
+    /// The header is longer than [`HEADER_BYTES_MAX`].
     #[error("the header is longer than {HEADER_BYTES_MAX} bytes")]
     LongHeader,
-    /// So many CPUs.
+    /// The number of CPUs is 0 or more than [`CPUS_MAX`].
     #[error("{0} CPUs are not between 1 and {CPUS_MAX}")]
     Cpus(u32),
-    /// A kind of records that is described twice, or otherwise than this version knows it.
-    #[error("kind {0} is described twice, or not as this version knows it")]
+    /// The header describes this kind of records twice, or differently from this version.
+    #[error("kind {0} is described twice, or differently from this version")]
     Schema(u8),
-    /// A block that is not where it belongs: one before it is missing, or there twice.
-    #[error("a block is missing, or there twice")]
+    /// A block has the wrong index: a block is missing or duplicated.
+    #[error("a block is missing or duplicated")]
     BlockOrder,
-    /// A block whose records do not end with it.
+    /// The records of a block end before or after its last byte.
     #[error("a block and its records do not end together")]
     BlockEnd,
-    /// A record of a kind that the header does not describe.
+    /// The header does not describe the kind of a record.
     #[error("a record is of kind {0}, which the header does not describe")]
     UnknownKind(u8),
-    /// A number that is too large for its field.
+    /// A number is too large for its field.
     #[error("a number is too large for its field")]
     Number,
-    /// A choice that there is not.
+    /// A number does not name a choice of its field.
     #[error("{0} is not among the choices of its field")]
     Choice(u64),
-    /// A name that is not UTF-8.
+    /// A name is not UTF-8.
     #[error("a name is not UTF-8")]
     Text,
-    /// A name longer than [`NAME_BYTES_MAX`].
+    /// A name is longer than [`NAME_BYTES_MAX`].
     #[error("a name is longer than {NAME_BYTES_MAX} bytes")]
     LongName,
-    /// A record before the one before it.
+    /// A record is earlier than the record before it.
     #[error("time goes backwards")]
     TimeBackwards,
-    /// A CPU that the header does not count.
+    /// A CPU is not below the number of CPUs in the header.
     #[error("there is no CPU {0}")]
     UnknownCpu(u32),
-    /// CPUs that are not in ascending order.
+    /// The targets of an interrupt are not in ascending order.
     #[error("targets are not in ascending order")]
     TargetsUnsorted,
-    /// A task that has not been introduced.
+    /// A record refers to a task that has not been introduced.
     #[error("task {} was never introduced", .0.0)]
     UnknownTask(TaskId),
-    /// A task that is introduced under a number that is not the next.
+    /// A task is introduced with a number that is not the next one.
     #[error("task {} is introduced out of sequence", .0.0)]
     TaskOutOfSequence(TaskId),
-    /// More than [`TASKS_MAX`] tasks.
+    /// The recording has more than [`TASKS_MAX`] tasks.
     #[error("there are more than {TASKS_MAX} tasks")]
     TooManyTasks,
-    /// A space of a number that is not below [`SPACES_MAX`].
+    /// The number of an address space is not below [`SPACES_MAX`].
     #[error("there are more than {SPACES_MAX} spaces")]
     TooManySpaces,
-    /// More lost events than 64 bits can count.
+    /// The number of lost events exceeds 64 bits.
     #[error("more events were lost than can be counted")]
     TooManyLost,
-    /// Totals that are not those of the records.
+    /// The totals differ from those of the records.
     #[error("the totals are not those of the records")]
     Totals,
-    /// Something after the end.
+    /// Bytes follow the end mark.
     #[error("something follows the end")]
     Surplus,
 }
@@ -208,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_consumer_would_index_with_is_bounded() {
+    fn numbers_that_index_are_bounded() {
         let task = TaskId(1);
         let name = String::new;
         let unknown = Some(Invalid::UnknownTask(task));
@@ -230,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_numbered_in_sequence_up_to_a_bound() {
+    fn tasks_are_numbered_in_sequence_up_to_bound() {
         let mut rules = Rules::new(1);
         let mut admit =
             |task| rules.admit(&Record { time_ns: 0, cpu: 0, event: spawn(task, 0, 0) });
@@ -241,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_refused_changes_nothing() {
+    fn refused_record_changes_nothing() {
         let mut rules = Rules::new(2);
         let mut admit = |time_ns, cpu, event| {
             let result = rules.admit(&Record { time_ns, cpu, event });

@@ -1,5 +1,5 @@
-//! The kinds of records, as a file's header describes them. With the description, a reader can skip
-//! kinds that it does not know, and a program that knows no kind can list them all.
+//! The kinds of records, as the header of a file describes them. The description lets a reader skip
+//! kinds that it does not know, and lets a program without a list of kinds print every record.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::fields::Encoding;
 use super::records::kinds;
 use super::rules::Invalid;
 
-/// One more than the greatest number of a kind: seven bits.
+/// Number of possible kinds: a kind's number has seven bits.
 const KINDS: usize = 128;
 
 /// A kind of records.
@@ -38,7 +38,7 @@ pub(super) enum Treatment {
     Skip(Vec<Field>),
 }
 
-/// The treatment of each kind, by its number, for a file with these kinds.
+/// Returns the treatment of each kind, indexed by its number, for a file with these kinds.
 pub(super) fn treatments(of_file: Vec<Kind>) -> Result<Vec<Treatment>, Invalid> {
     let known = kinds();
     let mut treatments = vec![Treatment::Refuse; KINDS];
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_numbered_from_zero_on_and_have_different_names() {
+    fn kinds_are_numbered_and_have_unique_names() {
         let kinds = kinds();
         assert!(kinds.iter().map(|kind| usize::from(kind.number)).eq(0..kinds.len()));
         let mut names: Vec<_> = kinds.iter().map(|kind| &*kind.name).collect();
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_kind_that_is_described_otherwise_is_refused_and_so_is_one_described_twice() {
+    fn altered_or_duplicate_kind_is_refused() {
         let refused = |change: fn(&mut Vec<Kind>)| {
             let mut kinds = kinds();
             change(&mut kinds);

@@ -1,9 +1,9 @@
-//! Writes a recording, a block at a time.
+//! The writer of a recording.
 
 use std::io::{self, Write};
 
 use super::base::Base;
-use super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
+use super::block::{BlockKind, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
 use super::header::{self, Ended, Header, Totals};
 use super::records::{bytes_max, encode};
 use super::rules::{Invalid, Rules};
@@ -12,30 +12,30 @@ use crate::record::Record;
 
 /// Writes a recording, block by block: at most 64 KiB are kept in memory.
 ///
-/// A file without [`Writer::finish`] is refused by readers as truncated.
+/// A reader refuses the file as truncated unless [`Writer::finish`] has been called.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    /// What it could not be given, nothing can follow.
+    /// `true` after a failed write to `out`: the recording then has a gap, and nothing can follow.
     failed: bool,
     rules: Rules,
     base: Base,
-    /// The frame that comes, and the records after it.
+    /// Room for the frame, and the records that follow it.
     block: Vec<u8>,
-    /// How many records are in it.
+    /// Number of records in `block`.
     records: u32,
-    /// How many blocks there were.
+    /// Number of blocks that were written.
     blocks: u32,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a recording in `out`, which needs no buffer of its own.
+    /// Begins a recording in `out`, which does not have to be buffered.
     ///
     /// # Errors
     ///
-    /// Of [`io::ErrorKind::InvalidInput`] if the header is longer than
-    /// [`HEADER_BYTES_MAX`](super::HEADER_BYTES_MAX), or its CPUs are not between 1 and
-    /// [`CPUS_MAX`](super::CPUS_MAX); else that of `out`.
+    /// Fails with [`io::ErrorKind::InvalidInput`] if the header is longer than
+    /// [`HEADER_BYTES_MAX`](super::HEADER_BYTES_MAX), or if its number of CPUs is not between 1 and
+    /// [`CPUS_MAX`](super::CPUS_MAX). Otherwise returns the errors of `out`.
     pub fn create(mut out: W, header: &Header) -> io::Result<Self> {
         let json = header::to_json(header).map_err(refused)?;
         let Version { major, minor } = Version::KNOWN;
@@ -57,44 +57,44 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     ///
-    /// Of [`io::ErrorKind::InvalidInput`], with an [`Invalid`], if a reader would refuse the
-    /// record: the recording is then as before, and others can follow. Else that of `out`, after
-    /// which nothing can.
+    /// Fails with [`io::ErrorKind::InvalidInput`] and an [`Invalid`] if a reader would refuse the
+    /// record; the recording is then unchanged, and other records can follow. Otherwise returns the
+    /// errors of `out`; after such an error, every later write to `out` fails.
     #[inline]
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         self.rules.admit(record).map_err(refused)?;
         if self.block.len() + bytes_max(&record.event) > FRAME_BYTES + PAYLOAD_BYTES_MAX {
-            self.end_block(Contents::Records)?;
+            self.end_block(BlockKind::Records)?;
         }
         encode(&mut self.block, &mut self.base, record);
         self.records += 1;
         Ok(())
     }
 
-    /// Ends the recording, and gives back what it was written to, flushed.
+    /// Ends the recording, flushes the output, and returns it.
     ///
     /// # Errors
     ///
-    /// That of what it is written to.
+    /// Returns the errors of the output.
     pub fn finish(mut self, ended: Ended) -> io::Result<W> {
         if self.records > 0 {
-            self.end_block(Contents::Records)?;
+            self.end_block(BlockKind::Records)?;
         }
         let Rules { records, lost, time_ns, .. } = self.rules;
         serde_json::to_writer(&mut self.block, &Totals { records, lost, time_ns, ended })?;
-        self.end_block(Contents::Totals)?;
+        self.end_block(BlockKind::Totals)?;
         self.out.write_all(&END_MARK)?;
         self.out.flush()?;
         Ok(self.out)
     }
 
-    fn end_block(&mut self, contents: Contents) -> io::Result<()> {
+    fn end_block(&mut self, kind: BlockKind) -> io::Result<()> {
         if self.failed {
             return Err(io::Error::other("the recording could not be written before"));
         }
         let (frame, payload) = self.block.split_at_mut(FRAME_BYTES);
         let (number, records, length) = (self.blocks, self.records, payload.len() as u32);
-        frame.copy_from_slice(&Frame { contents, number, records, length }.bytes(payload));
+        frame.copy_from_slice(&Frame { kind, number, records, length }.bytes(payload));
         self.failed = true;
         self.out.write_all(&self.block)?;
         self.failed = false;
@@ -106,6 +106,6 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn refused(what: Invalid) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, what)
+fn refused(invalid: Invalid) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, invalid)
 }

@@ -1,32 +1,32 @@
-//! What is said about an event, in the kernel's words and in those of trace-cmd's plugins.
+//! Parses the name and the fields of an event, as the kernel and trace-cmd's plugins print them.
 
 use super::head::decimal;
 use crate::format::CPUS_MAX;
 use crate::raw::{CallSite, Function, RawKind, Tid};
 use crate::record::{Call, FaultCode, FlushReason, Left};
 
-/// What a line says happened.
+/// The event of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    /// This.
+pub(super) enum Parsed {
+    /// An event that a recording uses.
     Event(RawKind),
-    /// Something that a recording has no use for.
-    Nothing,
-    /// An event that is not known here.
+    /// An event that no recording uses.
+    Ignored,
+    /// An event of an unknown kind.
     Unknown,
 }
 
-/// Why it cannot be understood.
+/// The reason why an event of a known kind cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unclear {
-    /// The words are not those that are known.
-    Words,
-    /// A function is given by its address.
-    Function,
+pub(super) enum ParseError {
+    /// Fields are missing, or have an unknown format.
+    Format,
+    /// A function is printed as its address.
+    Symbol,
 }
 
-/// Into which functions `smp_call_function_many_cond`, which sends flush interrupts, may have been
-/// inlined.
+/// `smp_call_function_many_cond`, which sends flush interrupts, and the functions that it may be
+/// inlined into.
 const CALL_SITES: [&str; 4] = [
     "smp_call_function_many_cond",
     "on_each_cpu_cond_mask",
@@ -34,22 +34,22 @@ const CALL_SITES: [&str; 4] = [
     "smp_call_function",
 ];
 
-/// How the names of perf's own records begin.
+/// The start of the names of perf's own records.
 pub(super) const PERF_RECORD: &str = "PERF_RECORD_";
 
-/// The system calls that a recording has.
+/// The system calls that a recording contains.
 const CALLS: [&str; 6] = ["mmap", "munmap", "mprotect", "madvise", "mremap", "brk"];
 
-/// Understands what follows a line's head.
-pub(super) fn parse(rest: &str) -> Result<Said, Unclear> {
-    // perf's own records have no colon.
+/// Parses the text that follows the head of a line.
+pub(super) fn parse(rest: &str) -> Result<Parsed, ParseError> {
+    // perf's own records have no colon after their name.
     if let Some(record) = rest.strip_prefix(PERF_RECORD) {
-        return lost(record).ok_or(Unclear::Words);
+        return lost(record).ok_or(ParseError::Format);
     }
-    // In the kernel's own text, system calls look like calls.
+    // In the kernel's own text, system calls have the syntax of calls.
     if let Some(call) = rest.strip_prefix("sys_") {
         if let Some((name, arguments)) = call.split_once('(').filter(|(name, _)| is_word(name)) {
-            let arguments = arguments.trim_end().strip_suffix(')').ok_or(Unclear::Words)?;
+            let arguments = arguments.trim_end().strip_suffix(')').ok_or(ParseError::Format)?;
             return entered(name, arguments);
         }
         if let Some((name, value)) = call.split_once(" -> ").filter(|(name, _)| is_word(name)) {
@@ -70,7 +70,7 @@ pub(super) fn parse(rest: &str) -> Result<Said, Unclear> {
     event(name, text)
 }
 
-fn event(name: &str, text: &str) -> Result<Said, Unclear> {
+fn event(name: &str, text: &str) -> Result<Parsed, ParseError> {
     let kind = match name {
         "sched_switch" => switch(text),
         "sched_waking" => {
@@ -81,38 +81,36 @@ fn event(name: &str, text: &str) -> Result<Said, Unclear> {
         "sched_process_fork" => fork(text),
         "sched_process_exec" => exec(text),
         "sched_process_exit" => Some(RawKind::Exit),
-        "page_fault_user" | "page_fault_kernel" => return fault(text).ok_or(Unclear::Words),
+        "page_fault_user" | "page_fault_kernel" => return fault(text).ok_or(ParseError::Format),
         "tlb_flush" => flush(text),
         "csd_queue_cpu" => {
-            let function = symbol(word(text, "func=").ok_or(Unclear::Words)?)?;
+            let function = symbol(word(text, "func=").ok_or(ParseError::Format)?)?;
             let is_flush = function == "flush_tlb_func";
             let function = if is_flush { Function::FlushSpace } else { Function::Other };
             Some(RawKind::QueueCall { function })
         }
-        "ipi_send_cpu" => {
+        "ipi_send_cpu" | "ipi_send_cpumask" => {
             let site = call_site(text)?;
-            word(text, "cpu=")
-                .and_then(decimal)
-                .map(|target| RawKind::Ipi { targets: vec![target], site })
+            let targets = match name {
+                "ipi_send_cpu" => word(text, "cpu=").and_then(decimal).map(|target| vec![target]),
+                _ => word(text, "cpumask=").and_then(mask),
+            };
+            targets.map(|targets| RawKind::Ipi { targets, site })
         }
-        "ipi_send_cpumask" => {
-            let site = call_site(text)?;
-            word(text, "cpumask=").and_then(mask).map(|targets| RawKind::Ipi { targets, site })
-        }
-        _ => return Ok(Said::Unknown),
+        _ => return Ok(Parsed::Unknown),
     };
-    kind.map(Said::Event).ok_or(Unclear::Words)
+    kind.map(Parsed::Event).ok_or(ParseError::Format)
 }
 
-/// `LOST lost 14`
-fn lost(record: &str) -> Option<Said> {
-    let Some(count) = record.strip_prefix("LOST ") else { return Some(Said::Nothing) };
+/// Parses a record of perf, such as `LOST lost 14`.
+fn lost(record: &str) -> Option<Parsed> {
+    let Some(count) = record.strip_prefix("LOST ") else { return Some(Parsed::Ignored) };
     let count = count.trim().strip_prefix("lost ")?.parse().ok()?;
-    Some(Said::Event(RawKind::Lost { count }))
+    Some(Parsed::Event(RawKind::Lost { count }))
 }
 
-/// `prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b next_pid=2 next_prio=120`,
-/// or in trace-cmd's words `a:1 [120] S ==> b:2 [120]`.
+/// Parses `prev_comm=a prev_pid=1 prev_prio=120 prev_state=S ==> next_comm=b next_pid=2
+/// next_prio=120`, or trace-cmd's `a:1 [120] S ==> b:2 [120]`.
 fn switch(text: &str) -> Option<RawKind> {
     if text.starts_with("prev_comm=") {
         let (text, next) = text.rsplit_once(" next_pid=")?;
@@ -129,7 +127,7 @@ fn switch(text: &str) -> Option<RawKind> {
     Some(RawKind::Switch { left: left(state), next, next_name: next_name.to_owned() })
 }
 
-/// The letters of a state: `R`, `R+`, `S`, `D|K`, `Z`, `X`.
+/// Parses the letters of a state: `R`, `R+`, `S`, `D|K`, `Z`, `X`.
 fn left(state: &str) -> Left {
     let state = state.split(' ').next().unwrap_or_default();
     if state.contains(['Z', 'X', 'x']) {
@@ -141,12 +139,13 @@ fn left(state: &str) -> Left {
     }
 }
 
-/// `pid=2 comm=b clone_flags=3d0f00 oom_score_adj=0`
+/// Parses `comm=b pid=2 prio=120 target_cpu=001`.
 fn queued(text: &str) -> Option<RawKind> {
     let tid = Tid(decimal(word(text, " pid=")?)?);
     Some(RawKind::Queued { tid, target: decimal(word(text, " target_cpu=")?)? })
 }
 
+/// Parses `pid=2 comm=b clone_flags=3d0f00 oom_score_adj=0`.
 fn new_task(text: &str) -> Option<RawKind> {
     let tid = Tid(decimal(word(text, "pid=")?)?);
     let (_, text) = text.split_once(" comm=")?;
@@ -155,7 +154,7 @@ fn new_task(text: &str) -> Option<RawKind> {
     Some(RawKind::NewTask { tid, clone_flags, name: name.to_owned() })
 }
 
-/// `comm=a pid=1 child_comm=b child_pid=2`
+/// Parses `comm=a pid=1 child_comm=b child_pid=2`.
 fn fork(text: &str) -> Option<RawKind> {
     let (text, tid) = text.rsplit_once(" child_pid=")?;
     let tid = Tid(decimal(tid.trim_end())?);
@@ -163,25 +162,25 @@ fn fork(text: &str) -> Option<RawKind> {
     Some(RawKind::NewTask { tid, clone_flags: None, name: name.to_owned() })
 }
 
-/// `filename=/usr/bin/b pid=2 old_pid=2`
+/// Parses `filename=/usr/bin/b pid=2 old_pid=2`.
 fn exec(text: &str) -> Option<RawKind> {
     let (file, _) = text.strip_prefix("filename=")?.rsplit_once(" pid=")?;
     Some(RawKind::Exec { file: file.to_owned() })
 }
 
-/// `address=0x7f00 ip=0x5500 error_code=0x6`
-fn fault(text: &str) -> Option<Said> {
+/// Parses `address=0x7f00 ip=0x5500 error_code=0x6`.
+fn fault(text: &str) -> Option<Parsed> {
     let address = word(text, "address=")?;
-    // The kernel's own addresses have names; no program faults there.
+    // The kernel's own addresses are printed as symbols; no program faults there.
     if address.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-        return Some(Said::Nothing);
+        return Some(Parsed::Ignored);
     }
     let address = hexadecimal(address)?;
     let code = FaultCode(u32::try_from(hexadecimal(word(text, " error_code=")?)?).ok()?);
-    Some(Said::Event(RawKind::Fault { address, code }))
+    Some(Parsed::Event(RawKind::Fault { address, code }))
 }
 
-/// `pages:-1 reason:local MM shootdown (3)`, or in trace-cmd's words `pages=-1 reason=…`.
+/// Parses `pages:-1 reason:local MM shootdown (3)`, or trace-cmd's `pages=-1 reason=…`.
 fn flush(text: &str) -> Option<RawKind> {
     let pages = word(text, "pages:").or_else(|| word(text, "pages="))?;
     let pages = if pages == "-1" { None } else { Some(pages.parse().ok()?) };
@@ -198,25 +197,26 @@ fn flush(text: &str) -> Option<RawKind> {
     Some(RawKind::Flush { reason, pages })
 }
 
-fn call_site(text: &str) -> Result<CallSite, Unclear> {
-    // A wake-up has no callback, and then it does not matter who sent it.
-    let callback = word(text, " callback=").ok_or(Unclear::Words)?;
+fn call_site(text: &str) -> Result<CallSite, ParseError> {
+    // A wake-up has no callback. Its sender does not matter.
+    let callback = word(text, " callback=").ok_or(ParseError::Format)?;
     if callback.trim_start_matches("0x").bytes().all(|byte| byte == b'0') {
         return Ok(CallSite::Other);
     }
-    let site = symbol(word(text, " callsite=").ok_or(Unclear::Words)?)?;
+    let site = symbol(word(text, " callsite=").ok_or(ParseError::Format)?)?;
     Ok(if CALL_SITES.contains(&site) { CallSite::CallFunction } else { CallSite::Other })
 }
 
-/// A function's name, without where in it (`+0x20/0x60`) and what a compiler added (`.isra.0`).
-fn symbol(text: &str) -> Result<&str, Unclear> {
+/// Returns the name of a function, without the offset (`+0x20/0x60`) and a compiler's suffix
+/// (`.isra.0`).
+fn symbol(text: &str) -> Result<&str, ParseError> {
     if !text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
-        return Err(Unclear::Function);
+        return Err(ParseError::Symbol);
     }
     Ok(text.split(['+', '.', ' ']).next().unwrap_or_default())
 }
 
-/// CPUs: `0000000e`, `1,00000000` (hexadecimal, 32 to a group), or `1-3,5`.
+/// Parses CPUs: `0000000e` or `1,00000000` (hexadecimal, 32 CPUs to a group), or `1-3,5`.
 fn mask(text: &str) -> Option<Vec<u32>> {
     let is_list = text.contains('-') || text.split(',').skip(1).any(|group| group.len() != 8);
     let mut cpus = Vec::new();
@@ -224,7 +224,7 @@ fn mask(text: &str) -> Option<Vec<u32>> {
         for range in text.split(',') {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last) = (decimal(first)?, decimal(last)?);
-            // Ranges that overlap would make more of a short text than there are CPUs.
+            // Overlapping ranges could expand a short text to more CPUs than there are.
             if last >= CPUS_MAX || cpus.len() > CPUS_MAX as usize {
                 return None;
             }
@@ -240,23 +240,23 @@ fn mask(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// `addr: 0x7fce7b769000, len: 0x94d7`
-fn entered(name: &str, arguments: &str) -> Result<Said, Unclear> {
+/// Parses the arguments of a system call, such as `addr: 0x7fce7b769000, len: 0x94d7`.
+fn entered(name: &str, arguments: &str) -> Result<Parsed, ParseError> {
     if !CALLS.contains(&name) {
-        return Ok(Said::Unknown);
+        return Ok(Parsed::Unknown);
     }
-    let call = call(name, arguments).ok_or(Unclear::Words)?;
-    Ok(Said::Event(RawKind::Enter(call)))
+    let call = call(name, arguments).ok_or(ParseError::Format)?;
+    Ok(Parsed::Event(RawKind::Enter(call)))
 }
 
-/// The arguments' names differ among calls and versions: what counts is their order.
+/// Parses arguments by their order, because their names differ among calls and versions.
 fn call(name: &str, arguments: &str) -> Option<Call> {
     let value = |argument: &str| {
         let (_, value) = argument.rsplit_once(": ")?;
         hexadecimal(value.trim().split(' ').next()?)
     };
     let values: Vec<u64> = arguments.split(',').map(value).collect::<Option<_>>()?;
-    // Linux takes these for `int`: no more than their low half means anything.
+    // Linux takes these arguments as `int`, so that only their low half is significant.
     let low = |value: u64| value as u32;
     Some(match (name, values.as_slice()) {
         ("mmap", &[address, length, protection, flags, _, _]) => {
@@ -277,27 +277,27 @@ fn call(name: &str, arguments: &str) -> Option<Call> {
     })
 }
 
-/// `0x7fce7b773000`, `0xfffffffffffffff4`, `-12`
-fn returned(name: &str, value: &str) -> Result<Said, Unclear> {
+/// Parses the result of a system call, such as `0x7fce7b773000`, `0xfffffffffffffff4` or `-12`.
+fn returned(name: &str, value: &str) -> Result<Parsed, ParseError> {
     if !CALLS.contains(&name) {
-        return Ok(Said::Unknown);
+        return Ok(Parsed::Unknown);
     }
     let value = value.trim();
     let value = match value.strip_prefix('-') {
         Some(_) => value.parse().ok(),
         None => hexadecimal(value).map(u64::cast_signed),
     };
-    let value = value.ok_or(Unclear::Words)?;
-    Ok(Said::Event(RawKind::Return { value }))
+    let value = value.ok_or(ParseError::Format)?;
+    Ok(Parsed::Event(RawKind::Return { value }))
 }
 
-/// What follows a key, up to a space. The key's last occurrence counts: names stand first, and may
-/// look like anything.
+/// Returns the text between a key and the next space. The last occurrence of the key counts,
+/// because names stand first and may contain a key.
 fn word<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.rsplit_once(key)?.1.split(' ').next()
 }
 
-/// With or without `0x`.
+/// Parses a hexadecimal number, with or without `0x`.
 fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.starts_with('+') { None } else { u64::from_str_radix(digits, 16).ok() }
@@ -313,13 +313,13 @@ mod tests {
 
     fn event(rest: &str) -> RawKind {
         match parse(rest) {
-            Ok(Said::Event(kind)) => kind,
+            Ok(Parsed::Event(kind)) => kind,
             other => panic!("{rest}: {other:?}"),
         }
     }
 
     #[test]
-    fn names_may_look_like_what_follows_them() {
+    fn names_may_look_like_the_fields_after_them() {
         let next = |next_name: &str| RawKind::Switch {
             left: Left::Blocked,
             next: Tid(7),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_says_how_a_thread_was_left() {
+    fn state_gives_how_a_thread_left() {
         assert_eq!(["R", "R+", "S", "D|K", "I", "Z", "X", "x"].map(left), {
             use Left::{Blocked, Dead, Runnable};
             [Runnable, Runnable, Blocked, Blocked, Blocked, Dead, Dead, Dead]
@@ -362,11 +362,11 @@ mod tests {
     }
 
     #[test]
-    fn only_what_calls_functions_elsewhere_can_flush() {
+    fn only_function_calls_can_flush() {
         let site = |callsite: &str, callback: &str| {
             parse(&format!("ipi_send_cpu: cpu=1 callsite={callsite} callback={callback}"))
         };
-        let ipi = |site| Ok(Said::Event(RawKind::Ipi { targets: vec![1], site }));
+        let ipi = |site| Ok(Parsed::Event(RawKind::Ipi { targets: vec![1], site }));
         let callback = "generic_smp_call_function_single_interrupt+0x0/0x10";
         let inlined = "on_each_cpu_cond_mask+0x20/0x60";
         assert_eq!(site(inlined, callback), ipi(CallSite::CallFunction));
@@ -374,11 +374,11 @@ mod tests {
         assert_eq!(site(cloned, callback), ipi(CallSite::CallFunction));
         assert_eq!(site("ttwu_queue_wakelist+0x11d", callback), ipi(CallSite::Other));
         assert_eq!(site("0xffffffff81000000", "0x0"), ipi(CallSite::Other));
-        assert_eq!(site("0xffffffff81000000", callback), Err(Unclear::Function));
+        assert_eq!(site("0xffffffff81000000", callback), Err(ParseError::Symbol));
     }
 
     #[test]
-    fn arguments_are_taken_in_order_whatever_they_are_called() {
+    fn arguments_are_parsed_by_order() {
         let call = |rest: &str| match event(rest) {
             RawKind::Enter(call) => call,
             other => panic!("{other:?}"),
@@ -413,8 +413,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_must_be_understood_and_what_is_not_is_passed_over() {
-        let unclear = [
+    fn known_events_must_parse_and_unknown_are_skipped() {
+        let malformed = [
             "sched_switch: prev_comm=a",
             "sched_switch: a:1 [120] S ==> b:x [120]",
             "sched_waking: comm=a pid=-1 prio=120",
@@ -435,12 +435,12 @@ mod tests {
             "sys_brk -> ",
             "PERF_RECORD_LOST lost many",
         ];
-        for rest in unclear {
-            assert_eq!(parse(rest), Err(Unclear::Words), "{rest}");
+        for rest in malformed {
+            assert_eq!(parse(rest), Err(ParseError::Format), "{rest}");
         }
         for rest in ["irq_handler_entry: irq=1", "sys_enter_read: fd: 0", "sys_read -> 0x1", "x:"] {
-            assert_eq!(parse(rest), Ok(Said::Unknown), "{rest}");
+            assert_eq!(parse(rest), Ok(Parsed::Unknown), "{rest}");
         }
-        assert_eq!(parse("PERF_RECORD_COMM: a:1/1"), Ok(Said::Nothing));
+        assert_eq!(parse("PERF_RECORD_COMM: a:1/1"), Ok(Parsed::Ignored));
     }
 }

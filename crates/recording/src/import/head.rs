@@ -1,4 +1,4 @@
-//! What every event's line begins with, in the words of three tools:
+//! Parses the start of an event's line, as three tools print it:
 //!
 //! ```text
 //!          python3-12541   [001] d.h2. 23974.164751: sched_waking: …          the kernel's `trace`
@@ -6,46 +6,46 @@
 //!          python3 10879 [000] 23759.721652388:   syscalls:sys_enter_brk: …   perf script
 //! ```
 //!
-//! Newer versions of trace-cmd print the kernel's flags as well. A buffer's name may stand before
-//! the line (trace-cmd), the process's number beside the thread's (the kernel with `record-tgid`,
-//! perf with `-F +pid`). A name has up to 15 bytes of any kind, which may look like the rest: the
-//! first place that can be understood is taken.
+//! Newer versions of trace-cmd print the kernel's flags as well. trace-cmd may print the name of a
+//! buffer before the line. The kernel prints the process's number beside the thread's with
+//! `record-tgid`, and perf with `-F +pid`. A name has up to 15 bytes of any kind, which may look
+//! like the rest of the line: the parser uses the first position that it can parse.
 
 use crate::format::Source;
 use crate::raw::{During, Tid};
 
-/// What an event's line begins with.
+/// The start of an event's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head<'a> {
     pub(super) source: Source,
-    /// The name of the thread; what trace-cmd and the kernel say is the last one it had.
+    /// Name of the thread. trace-cmd and the kernel print the last name that the thread had.
     pub(super) name: &'a str,
-    /// `None` if it has ended: perf has its number no more.
+    /// `None` if the thread has ended: perf no longer knows its number.
     pub(super) tid: Option<Tid>,
-    /// The process's number, if it is said.
+    /// Number of the process, if the line contains it.
     pub(super) process: Option<u32>,
     pub(super) cpu: u32,
     pub(super) during: During,
-    /// `None` if it is not in seconds.
+    /// `None` if the time is not in seconds.
     pub(super) time_ns: Option<u64>,
-    /// The event, and what is said about it.
+    /// Name and fields of the event.
     pub(super) rest: &'a str,
 }
 
 impl<'a> Head<'a> {
-    /// `None` if the line does not begin like an event's.
+    /// Parses a line; `None` if it is not the line of an event.
     pub(super) fn parse(line: &'a str) -> Option<Self> {
         let mut brackets = line.match_indices(" [").map(|(at, _)| at);
         brackets.find_map(|at| Self::parse_at(line.get(..at)?, line.get(at + 2..)?))
     }
 
-    /// Takes what stands before the CPU's bracket, and after it.
+    /// Parses the text before the bracket of the CPU, and the text after the bracket.
     fn parse_at(before: &'a str, after: &'a str) -> Option<Self> {
         let (cpu, after) = after.split_once("] ")?;
         let cpu = decimal(cpu)?;
         let (word, after) = after.trim_start().split_once(' ')?;
         let (during, time, rest) = match word.strip_suffix(':') {
-            // Neither perf nor older versions of trace-cmd say it.
+            // perf and older versions of trace-cmd print no flags.
             None => {
                 let (time, rest) = after.trim_start().split_once(": ")?;
                 (during(word)?, time, rest)
@@ -59,7 +59,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Who runs: `name-tid`, `name-tid (tgid)`, `name tid`, `name tgid/tid`, `:-1 -1`.
+/// Parses the thread: `name-tid`, `name-tid (tgid)`, `name tid`, `name tgid/tid`, or `:-1 -1`.
 fn thread(text: &str) -> Option<(Source, &str, Option<Tid>, Option<u32>)> {
     let (text, in_brackets) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
         Some((text, process)) => (text.trim_end(), decimal(process.trim())),
@@ -81,7 +81,7 @@ fn thread(text: &str) -> Option<(Source, &str, Option<Tid>, Option<u32>)> {
     }
 }
 
-/// Removes the name of the buffer. Names of threads are set in 16 columns, and never fill them.
+/// Removes the name of the buffer. Names of threads stand in 16 columns, and never fill them.
 fn without_buffer(name: &str) -> &str {
     match name.split_once(": ") {
         Some((buffer, name)) if !buffer.contains(' ') && name.chars().count() >= 16 => name,
@@ -89,7 +89,8 @@ fn without_buffer(name: &str) -> &str {
     }
 }
 
-/// The kernel's flags, as in `d.h2.`: the third says in which interrupt, if in any.
+/// Parses the kernel's flags, such as `d.h2.`. The third flag names the kind of interrupt, if the
+/// event happened in one.
 fn during(flags: &str) -> Option<During> {
     let known = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '#';
     if !(4..=8).contains(&flags.len()) || !flags.chars().all(known) {
@@ -101,7 +102,8 @@ fn during(flags: &str) -> Option<During> {
     }
 }
 
-/// Seconds with up to nine digits after the point; `Some(None)` for a number without a point.
+/// Parses seconds with up to nine digits after the point; `Some(None)` for a number without a
+/// point.
 #[expect(clippy::option_option, reason = "not a time, or a time of an unknown unit")]
 fn nanoseconds(text: &str) -> Option<Option<u64>> {
     let Some((seconds, fraction)) = text.split_once('.') else {
@@ -117,19 +119,20 @@ fn nanoseconds(text: &str) -> Option<Option<u64>> {
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds).map(Some)
 }
 
-/// A number without sign.
+/// Parses a number without a sign.
 pub(super) fn decimal(text: &str) -> Option<u32> {
     if text.starts_with('+') { None } else { text.parse().ok() }
 }
 
-/// `CPU:1 [LOST 23 EVENTS]` (the kernel), `CPU:1 [23 EVENTS DROPPED]` (trace-cmd), or either
-/// without the number: the CPU, and how many it lost.
+/// Parses a report of lost events: `CPU:1 [LOST 23 EVENTS]` (the kernel), `CPU:1 [23 EVENTS
+/// DROPPED]` (trace-cmd), or either without the number. Returns the CPU and the number, 0 if it is
+/// missing.
 pub(super) fn lost(line: &str) -> Option<(u32, u64)> {
-    let (cpu, what) = line.strip_prefix("CPU:")?.trim_end().strip_suffix(']')?.split_once(" [")?;
-    let count = what
+    let (cpu, loss) = line.strip_prefix("CPU:")?.trim_end().strip_suffix(']')?.split_once(" [")?;
+    let count = loss
         .strip_prefix("LOST ")
-        .and_then(|what| what.strip_suffix("EVENTS"))
-        .or_else(|| what.strip_suffix("EVENTS DROPPED"))?
+        .and_then(|loss| loss.strip_suffix("EVENTS"))
+        .or_else(|| loss.strip_suffix("EVENTS DROPPED"))?
         .trim_end();
     Some((decimal(cpu)?, if count.is_empty() { 0 } else { count.parse().ok()? }))
 }
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn three_tools_say_the_same_in_their_own_words() {
+    fn three_tools_lines_parse_alike() {
         let trace = head(Source::TraceCmd, "python3", 541, 23_974_164_751_000, "x: y");
         let interrupted = Head { during: During::Interrupt, ..trace.clone() };
         let of_process = Head { process: Some(540), ..trace.clone() };
@@ -161,7 +164,7 @@ mod tests {
         ];
         for (line, expected) in lines {
             let mut head = Head::parse(line).unwrap();
-            // How far the event's own words are set apart is not this module's concern.
+            // The width of the gap before the event's fields is not parsed here.
             assert_eq!(head.rest.split_whitespace().count(), 2, "{line}");
             head.rest = expected.rest;
             assert_eq!(&head, expected, "{line}");
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_have_spaces_dashes_and_brackets() {
+    fn name_may_contain_spaces_dashes_and_brackets() {
         for name in ["lto cgu.00", "a-1 [000] 1.2", "Web: x", "-", "é-[0]", "x] [1"] {
             for line in [
                 format!("{name:>16}-541 [001] 1.000000: x: y"),
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_told_from_one() {
+    fn lines_without_an_event_are_rejected() {
         let lines = [
             "",
             "cpus=2",
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_without_a_point_is_of_an_unknown_clock() {
+    fn time_without_a_point_has_unknown_clock() {
         let head = Head::parse("  sh-541 [001] 123456789: x: y").unwrap();
         assert_eq!(head.time_ns, None);
     }

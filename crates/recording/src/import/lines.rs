@@ -1,13 +1,13 @@
-//! Lines of text that nobody vouches for.
+//! Reads lines of text that is not trusted.
 
 use std::io::{BufRead, Read as _};
 
 use super::ImportError;
 
-/// The longest line that is read: those of the tools have some hundred bytes.
+/// The longest line that is read. The tools' lines have some hundred bytes.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Reads one line after the other, with their numbers.
+/// Reads one line after the other, and counts them.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     text: R,
@@ -21,7 +21,7 @@ impl<R: BufRead> Lines<R> {
         Self { text, bytes: Vec::new(), number: 0 }
     }
 
-    /// The next line, without its end; bytes that are not UTF-8 are replaced.
+    /// Returns the next line, without its line feed. Bytes that are not UTF-8 are replaced.
     pub(super) fn next_line(&mut self) -> Result<Option<String>, ImportError> {
         self.bytes.clear();
         let limit = LINE_BYTES_MAX as u64 + 1;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_as_long_as_it_may_be_or_refused() {
+    fn longest_line_is_read_and_longer_refused() {
         let mut text = vec![b'x'; LINE_BYTES_MAX];
         text.push(b'\n');
         let mut lines = Lines::new(text.as_slice());
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_ends_within_a_line_is_known_to_be_cut() {
+    fn text_cut_within_a_line_is_refused() {
         let mut lines = Lines::new(&b"whole\n\xffcu"[..]);
         assert_eq!(lines.next_line().unwrap().as_deref(), Some("whole"));
         let refused = lines.next_line();

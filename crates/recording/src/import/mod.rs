@@ -1,20 +1,20 @@
 //! Recordings from the text of other tools: `trace-cmd report`, the kernel's own `trace` file,
 //! and `perf script`.
 //!
-//! All three print the same events in much the same words. What a recording needs of them, on all
-//! CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `sched:sched_wakeup`,
+//! All three print the same events in almost the same words. A recording needs these events, on
+//! all CPUs (`-a`): `sched:sched_switch`, `sched:sched_waking`, `sched:sched_wakeup`,
 //! `task:task_newtask`, `sched:sched_process_exec`, `sched:sched_process_exit`,
 //! `exceptions:page_fault_user`, `exceptions:page_fault_kernel`, `tlb:tlb_flush`,
 //! `csd:csd_queue_cpu`, `ipi:ipi_send_cpu`, `ipi:ipi_send_cpumask`, and `syscalls:sys_enter_*` and
-//! `sys_exit_*` of `mmap`, `munmap`, `mprotect`, `madvise`, `mremap` and `brk`. What is missing is
-//! not there for a replay either.
+//! `sys_exit_*` of `mmap`, `munmap`, `mprotect`, `madvise`, `mremap` and `brk`. A replay lacks the
+//! events that the text lacks.
 //!
-//! The text of perf needs `--ns`, or times are rounded to microseconds, as trace-cmd rounds them
-//! without `-t`. It does not say what happened in an interrupt; neither do older versions of
-//! trace-cmd. What happened in one is then taken for the thread's doing.
+//! The text of perf needs `--ns`, because perf otherwise rounds times to microseconds; trace-cmd
+//! does so without `-t`. The text of perf and that of older versions of trace-cmd do not mark
+//! events in interrupts. Such events are then attributed to the thread.
 //!
-//! In reading order: `lines`, `head` what every line begins with, `fields` what an event says, and
-//! `survey` what must be known before.
+//! In reading order: `lines` reads lines, `head` parses the start of each line, `fields` parses the
+//! fields of an event, and `survey` collects the data that the recording's header needs.
 
 mod error;
 mod fields;
@@ -27,62 +27,64 @@ use std::io::{BufRead, Seek, Write};
 
 pub use error::ImportError;
 
-use super::assemble::{Assembler, StartTask, Startup};
+use super::assemble::{Assembler, Startup};
 use super::format::{CPUS_MAX, Ended, Header, Source, Writer};
 use super::raw::{During, RawEvent, RawKind, Tid};
 use error::excerpt;
-use fields::{Said, Unclear};
+use fields::{ParseError, Parsed};
 use head::Head;
 use lines::Lines;
 use survey::Survey;
 
-/// What to import of a text.
+/// The text's tool, and the program to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whose text it is; `None` to find out.
+    /// The tool that wrote the text; `None` to detect it.
     pub source: Option<Source>,
-    /// What to record of all that it says.
+    /// The program to record.
     pub program: Program,
 }
 
-/// The program to record, with all threads and processes that it makes.
+/// The program to record, with all threads and processes that it creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The process of this number.
+    /// The process with this number.
     Pid(u32),
-    /// The first thread of this name, as the text has it: at most 15 bytes count.
+    /// The first thread with this name. Only the first 15 bytes are compared, because the text has
+    /// no more.
     Name(String),
 }
 
-/// What was imported.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Whose text it was.
+    /// The tool that wrote the text.
     pub source: Source,
     /// The program's first thread.
     pub tid: Tid,
-    /// How many events were used, or were of no use to this recording.
+    /// Number of events of known kinds, whether they concern the program or not.
     pub events: u64,
-    /// How many events are of a kind that no recording has a use for.
+    /// Number of events of kinds that no recording uses.
     pub unknown: u64,
-    /// How many events the source lost, as far as it counted them.
+    /// Number of events that the source lost, as far as it counted them.
     pub lost: u64,
-    /// Whether it lost none.
+    /// `true` if the source reported no lost events.
     pub is_complete: bool,
-    /// How many CPUs there were.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// From the first event to the last.
+    /// Nanoseconds from the first event to the last.
     pub time_ns: u64,
 }
 
 /// Reads a text twice, and writes the recording.
 ///
-/// Memory is bounded by the number of live threads in the text, and by a line.
+/// The memory that this needs is bounded by the number of live threads in the text, and by the
+/// length of a line.
 ///
 /// # Errors
 ///
-/// If the text cannot be read or understood, or the recording not be written. What was written
-/// until then is no recording.
+/// Fails if the text cannot be read or parsed, or if the recording cannot be written. The output is
+/// then not a valid recording.
 pub fn import<W: Write>(
     mut text: impl BufRead + Seek,
     options: &Options,
@@ -101,45 +103,40 @@ pub fn import<W: Write>(
     };
     let writer = Writer::create(out, &header).map_err(ImportError::Write)?;
     let startup = Startup { recorded: vec![survey.first.tid], tasks: vec![survey.first.clone()] };
-    Import::new(Assembler::new(writer, startup), &survey).run(text)
+    let imported = Imported {
+        source: survey.source,
+        tid: survey.first.tid,
+        events: 0,
+        unknown: 0,
+        lost: 0,
+        is_complete: true,
+        cpus: survey.cpus,
+        time_ns: 0,
+    };
+    let import = Import {
+        assembler: Assembler::new(writer, startup),
+        survey: &survey,
+        imported,
+        running: HashMap::new(),
+        time_ns: survey.start_ns,
+        ended: Ended::Interrupted,
+    };
+    import.run(text)
 }
 
-/// An import that has begun.
+/// An import in progress.
 struct Import<'a, W: Write> {
     assembler: Assembler<W>,
     survey: &'a Survey,
     imported: Imported,
-    /// What ran last on each CPU.
+    /// The last thread that ran on each CPU.
     running: HashMap<u32, Tid>,
-    /// The last event's time.
+    /// Time of the last event.
     time_ns: u64,
     ended: Ended,
 }
 
-impl<'a, W: Write> Import<'a, W> {
-    fn new(assembler: Assembler<W>, survey: &'a Survey) -> Self {
-        let Survey { source, cpus, first: StartTask { tid, .. }, .. } = *survey;
-        let imported = Imported {
-            source,
-            tid,
-            events: 0,
-            unknown: 0,
-            lost: 0,
-            is_complete: true,
-            cpus,
-            time_ns: 0,
-        };
-        let ended = Ended::Interrupted;
-        Self {
-            assembler,
-            survey,
-            imported,
-            running: HashMap::new(),
-            time_ns: survey.start_ns,
-            ended,
-        }
-    }
-
+impl<W: Write> Import<'_, W> {
     fn run(mut self, text: impl BufRead) -> Result<(Imported, W), ImportError> {
         let mut lines = Lines::new(text);
         while let Some(line) = lines.next_line()? {
@@ -148,7 +145,7 @@ impl<'a, W: Write> Import<'a, W> {
                     self.event(&head, lines.number)?;
                 }
                 Some(_) => {}
-                None => self.no_event(&line)?,
+                None => self.parse_loss(&line)?,
             }
         }
         let out = self.assembler.finish(self.ended).map_err(ImportError::Write)?;
@@ -158,17 +155,17 @@ impl<'a, W: Write> Import<'a, W> {
 
     fn event(&mut self, head: &Head<'_>, line: u64) -> Result<(), ImportError> {
         let kind = match fields::parse(head.rest) {
-            Ok(Said::Event(kind)) => kind,
-            Ok(Said::Nothing) => return Ok(()),
-            Ok(Said::Unknown) => {
+            Ok(Parsed::Event(kind)) => kind,
+            Ok(Parsed::Ignored) => return Ok(()),
+            Ok(Parsed::Unknown) => {
                 self.imported.unknown += 1;
                 return Ok(());
             }
-            Err(unclear) => {
+            Err(error) => {
                 let excerpt = excerpt(head.rest);
-                return Err(match unclear {
-                    Unclear::Words => ImportError::Malformed { line, excerpt },
-                    Unclear::Function => ImportError::Unresolved { line, excerpt },
+                return Err(match error {
+                    ParseError::Format => ImportError::Malformed { line, excerpt },
+                    ParseError::Symbol => ImportError::Unresolved { line, excerpt },
                 });
             }
         };
@@ -180,39 +177,39 @@ impl<'a, W: Write> Import<'a, W> {
         self.imported.events += 1;
         let Head { cpu, during, .. } = *head;
         if let RawKind::Lost { count } = kind {
-            return self.lose(cpu, count);
+            return self.record_loss(cpu, count);
         }
         let Some(tid) = head.tid.or_else(|| self.running.get(&cpu).copied()) else {
-            // Whoever it was ended before anything else was said of it.
+            // The thread ended before any line named it.
             return Ok(());
         };
         let next = if let RawKind::Switch { next, .. } = kind { next } else { tid };
         self.running.insert(cpu, next);
         if head.tid.is_some() {
-            self.assembler.meet(tid, head.process, head.name);
+            self.assembler.introduce(tid, head.process, head.name);
         }
         if kind == RawKind::Exit && tid == self.survey.first.tid {
-            // With which status, no event says.
+            // No event contains the exit status.
             self.ended = Ended::Exited(0);
         }
         let event = RawEvent { time_ns, cpu, tid, during, kind };
         self.assembler.event(event).map_err(ImportError::Write)
     }
 
-    /// What is no event may say that some are missing.
-    fn no_event(&mut self, line: &str) -> Result<(), ImportError> {
+    /// Records a loss of events, if the line reports one.
+    fn parse_loss(&mut self, line: &str) -> Result<(), ImportError> {
         match head::lost(line) {
-            Some((cpu, count)) => self.lose(cpu, count),
+            Some((cpu, count)) => self.record_loss(cpu, count),
             None => Ok(()),
         }
     }
 
-    fn lose(&mut self, cpu: u32, count: u64) -> Result<(), ImportError> {
+    fn record_loss(&mut self, cpu: u32, count: u64) -> Result<(), ImportError> {
         self.running.remove(&cpu);
         self.imported.lost = self.imported.lost.saturating_add(count);
         self.imported.is_complete = false;
         let kind = RawKind::Lost { count };
-        // Nobody knows when, but it was after the event that was seen last.
+        // The time of the loss is unknown, but it was after the last event of the text.
         let event =
             RawEvent { time_ns: self.time_ns, cpu, tid: Tid(0), during: During::Task, kind };
         self.assembler.event(event).map_err(ImportError::Write)

@@ -1,8 +1,8 @@
-//! What must be known of a text before a recording of it can begin.
+//! The first pass over a text: collects the data that a recording needs before its first record.
 
 use std::io::BufRead;
 
-use super::fields::{self, Said};
+use super::fields::{self, Parsed};
 use super::head::{self, Head};
 use super::lines::Lines;
 use super::{CPUS_MAX, ImportError, Options, Program};
@@ -10,27 +10,27 @@ use crate::assemble::{StartTask, TaskKind, shorten};
 use crate::format::Source;
 use crate::raw::{RawKind, Tid};
 
-/// As much of a name as Linux keeps (`TASK_COMM_LEN`).
+/// Largest number of bytes of a thread's name that Linux keeps (`TASK_COMM_LEN`).
 const COMM_BYTES_MAX: usize = 15;
-/// As much as is kept of a line that `perf script --header` has before the events.
+/// Largest number of bytes that are kept of a line of `perf script --header`.
 const TITLE_BYTES_MAX: usize = 255;
 
-/// What must be known.
+/// The result of the first pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Survey {
     pub(super) source: Source,
     pub(super) cpus: u32,
-    /// When the first event happened.
+    /// Time of the first event.
     pub(super) start_ns: u64,
     /// The first thread of the program.
     pub(super) first: StartTask,
-    /// The kernel's release, or nothing.
+    /// The kernel's release; empty if the text lacks it.
     pub(super) kernel: String,
-    /// The processor's name, or nothing.
+    /// The processor's name; empty if the text lacks it.
     pub(super) processor: String,
 }
 
-/// What is known so far.
+/// The data that were found so far.
 #[derive(Debug, Default)]
 struct Known {
     source: Option<Source>,
@@ -69,17 +69,17 @@ impl Survey {
 impl Known {
     fn event(&mut self, head: &Head<'_>, program: &Program, line: u64) -> Result<(), ImportError> {
         if head.rest.starts_with(fields::PERF_RECORD) {
-            // These may be about what was before.
+            // These records may concern events from before the start.
             return Ok(());
         }
         self.start_ns.get_or_insert(head.time_ns.ok_or(ImportError::UnknownClock { line })?);
-        self.has_cpu(head.cpu, line)?;
-        // A CPU may do nothing but be interrupted.
+        self.count_cpu(head.cpu, line)?;
+        // A CPU without events of its own may still be interrupted.
         if head.rest.contains("ipi_send_")
-            && let Ok(Said::Event(RawKind::Ipi { targets, .. })) = fields::parse(head.rest)
+            && let Ok(Parsed::Event(RawKind::Ipi { targets, .. })) = fields::parse(head.rest)
         {
             for target in targets {
-                self.has_cpu(target, line)?;
+                self.count_cpu(target, line)?;
             }
         }
         if let Some(tid) = head.tid
@@ -92,7 +92,7 @@ impl Known {
         Ok(())
     }
 
-    /// What is no event may say something about all of them.
+    /// Parses a line that is not an event: a header line, or a report of lost events.
     fn title(&mut self, line: &str, number: u64) -> Result<(), ImportError> {
         let title = |key: &str| {
             let value = line.strip_prefix(key)?.trim_start().strip_prefix(": ")?;
@@ -106,15 +106,15 @@ impl Known {
         let cpus = title("# nrcpus avail");
         let cpus = cpus.as_deref().or_else(|| line.strip_prefix("cpus="));
         if let Some(last) = cpus.and_then(head::decimal).and_then(|cpus| cpus.checked_sub(1)) {
-            self.has_cpu(last, number)?;
+            self.count_cpu(last, number)?;
         }
         match head::lost(line) {
-            Some((cpu, _)) => self.has_cpu(cpu, number),
+            Some((cpu, _)) => self.count_cpu(cpu, number),
             None => Ok(()),
         }
     }
 
-    fn has_cpu(&mut self, cpu: u32, line: u64) -> Result<(), ImportError> {
+    fn count_cpu(&mut self, cpu: u32, line: u64) -> Result<(), ImportError> {
         if cpu >= CPUS_MAX {
             return Err(ImportError::TooManyCpus { line });
         }

@@ -1,29 +1,29 @@
-//! What files hold, and have held.
+//! The contents of files, now and in the past.
 
 use std::collections::BTreeMap;
 
-use super::{FileKey, Moment};
+use super::{FileKey, Tick};
 
 /// The pages of all files.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// Every page that was used, with what was written to it, in order. Before that it is zero.
+    /// Every page that was used, with its writes in order. A page without a write is zero.
     pages: BTreeMap<(FileKey, u64), Vec<Version>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Version {
-    since: Moment,
+    since: Tick,
     value: u64,
-    landed: Landed,
+    certainty: Certainty,
 }
 
-/// Whether a write has come here.
+/// The certainty that a write went to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Landed {
-    Certainly,
-    /// Or in something else that is mapped at the same place.
-    Perhaps,
+pub(super) enum Certainty {
+    Certain,
+    /// The write may have gone to another page that was mapped at the same place.
+    Possible,
 }
 
 impl Files {
@@ -31,36 +31,36 @@ impl Files {
         &mut self,
         file: FileKey,
         page: u64,
-        (value, since): (u64, Moment),
-        landed: Landed,
+        (value, since): (u64, Tick),
+        certainty: Certainty,
     ) {
-        self.pages.entry((file, page)).or_default().push(Version { since, value, landed });
+        self.pages.entry((file, page)).or_default().push(Version { since, value, certainty });
     }
 
-    /// A page is known to hold this now, and to be used.
-    pub(super) fn settle(&mut self, file: FileKey, page: u64, value: u64, now: Moment) {
+    /// Records that a read has found this value: the page certainly holds it now.
+    pub(super) fn observe(&mut self, file: FileKey, page: u64, value: u64, now: Tick) {
         let is_known = self.now(file, page) == [value];
         let versions = self.pages.entry((file, page)).or_default();
         if !is_known {
-            versions.push(Version { since: now, value, landed: Landed::Certainly });
+            versions.push(Version { since: now, value, certainty: Certainty::Certain });
         }
     }
 
-    /// A page is used.
-    pub(super) fn note(&mut self, file: FileKey, page: u64) {
+    /// Marks a page as used.
+    pub(super) fn mark_used(&mut self, file: FileKey, page: u64) {
         self.pages.entry((file, page)).or_default();
     }
 
-    /// What a page may hold.
+    /// Returns the values that a page may hold.
     pub(super) fn now(&self, file: FileKey, page: u64) -> Vec<u64> {
-        self.since(file, page, Moment::MAX)
+        self.since(file, page, Tick::MAX)
     }
 
-    /// What it may have held at this moment or later.
-    pub(super) fn since(&self, file: FileKey, page: u64, since: Moment) -> Vec<u64> {
+    /// Returns the values that a page may have held at this time or later.
+    pub(super) fn since(&self, file: FileKey, page: u64, since: Tick) -> Vec<u64> {
         let versions = self.pages.get(&(file, page)).map_or(&[][..], |versions| versions);
         let is_before =
-            |version: &Version| version.landed == Landed::Certainly && version.since <= since;
+            |version: &Version| version.certainty == Certainty::Certain && version.since <= since;
         let values = |versions: &[Version]| versions.iter().map(|version| version.value).collect();
         match versions.iter().rposition(is_before) {
             Some(first) => values(&versions[first..]),
@@ -68,7 +68,7 @@ impl Files {
         }
     }
 
-    /// The pages that were used.
+    /// Returns the pages that were used.
     pub(super) fn used(&self) -> impl Iterator<Item = (FileKey, u64)> {
         self.pages.keys().copied()
     }

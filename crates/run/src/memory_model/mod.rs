@@ -1,36 +1,40 @@
-//! What memory must hold: a model that knows what was asked for, and nothing of how it is done.
+//! A model of the contents of memory, which depends on the operations of a workload and not on
+//! their implementation.
 //!
-//! The oracle of the simulated machine finds translations that are used when they are dead. This
-//! looks at the bytes instead, and so finds what no translation shows: a write that is lost, a copy
-//! that was made too early, a page written out before the last write to it, the wrong page read in
-//! again. It has no page tables, no frames and no flushes; it could be wrong about memory, but not
-//! in the same way as the memory manager.
+//! The oracle of the simulated machine detects uses of dead translations. This model checks the
+//! words in memory instead, and so detects errors that no translation shows: a lost write, a copy
+//! that was made too early, a page that was written out before the last write to it, or the wrong
+//! page that is read in again. The model has no page tables, no frames and no flushes. It may be
+//! wrong about memory, but not in the same way as the memory manager.
 //!
-//! # What may be read
+//! # The values that a read may find
 //!
-//! A place is a page of a process. What it *shows* is a page of a shared file, or a page of its
-//! own; that begins as zero or as a page of a file, which it follows until it is written.
+//! A place is a page of a process. It *shows* a page of a shared file, or a private page. A private
+//! page begins as zero or as a page of a file, and follows the file until the private page is
+//! written.
 //!
-//! - Reads and writes happen at one moment. What is written is read from then on, by all, and
-//!   nothing else is: across copies on write, reclaim, migration, changes of protection, and moves
-//!   to other CPUs, none of which the model is told of.
-//! - What changes contents (`munmap`, a new mapping, `MADV_DONTNEED`, `mremap`) takes from when it
-//!   *begins* to when it *ends*. Meanwhile a place may have two pages, of before and after, and
-//!   each CPU uses one of them: reads find anything that either may hold, and a write goes to one
-//!   of them, so that it replaces nothing. When it ends, all that was there before it began is gone
-//!   for good, and what was written meanwhile may be there or not.
-//! - After that there is one page again. The first read tells which of several possible values it
-//!   holds, and the next must find the same.
-//! - A fork's child holds, in each page, something that the parent's page held between its
-//!   beginning and its end.
-//! - A page that was offered (`MADV_FREE`) holds what it held, until it is found to be zero; a
-//!   write after the offer keeps it.
-//! - A shared file's page is one page, whatever is done to mappings of it: a write to it is never
-//!   lost, not even one through a mapping that is just being removed.
-//! - Who writes to a private page of a file has it copied some time before. Until the write, others
-//!   may find the file's contents of any moment since its fault began.
+//! - Reads and writes are instantaneous. All later reads find the written word and no other, across
+//!   copies on write, reclaim, migration, changes of protection, and moves to other CPUs. The model
+//!   does not observe these.
+//! - A change of contents (`munmap`, a new mapping, `MADV_DONTNEED`, `mremap`) lasts from its
+//!   *beginning* to its *end*. During the change, a place may have two pages, the old and the new
+//!   one, and each CPU uses one of them. Reads find any word that either page may hold. A write
+//!   goes to one of the pages, so that it replaces no possible word. At the end of the change, all
+//!   words from before its beginning are gone, and words that were written during it may remain or
+//!   not.
+//! - After the change, the place has one page again. The first read shows which of the possible
+//!   words the page holds, and the next read must find the same word.
+//! - A fork's child has, in each page, a word that the parent's page had between the beginning and
+//!   the end of the fork.
+//! - A page that was offered (`MADV_FREE`) holds its word until it is found to be zero. A write
+//!   after the offer keeps the page.
+//! - A page of a shared file is one page, whatever happens to mappings of it. A write to it is
+//!   never lost, even if it goes through a mapping that is being removed.
+//! - A write to a private page of a file needs a copy of the file's page, made between the fault
+//!   and the write. Until the write, other threads may find the file's word of any time since the
+//!   fault began.
 //!
-//! # How it goes wrong, for example
+//! # An example of an error
 //!
 //! ```text
 //!   CPU 0                             CPU 1                         the model
@@ -40,15 +44,15 @@
 //!                                     reads 0                       wrong
 //! ```
 //!
-//! # What it does not see
+//! # Limits
 //!
-//! A page is one word, as the simulated machine holds no more. Stores take effect in order, at
-//! once, for every CPU (sequential consistency): so does the simulated machine, whose store buffers
-//! cost time and hide nothing. An access that is refused where it should be allowed, or the other
-//! way round, is not its concern, unless it succeeds where nothing is mapped. Whether a write was
-//! lost that was made while something was under way at the same place, it cannot tell, and a page
-//! of a file is looked at in the end only if somebody has used it. So it errs by silence: what it
-//! reports is wrong.
+//! A page is one word, because the simulated machine stores no more. Stores take effect in order
+//! and immediately, for every CPU (sequential consistency). The simulated machine does the same:
+//! its store buffers cost time, but do not delay stores. The model does not check whether an access
+//! is refused or allowed correctly, except that an access must not succeed where nothing is mapped.
+//! It cannot detect the loss of a write that was made during a change of the same place. At the
+//! end, it checks only those pages of files that were used. The model therefore misses some errors,
+//! but every error that it reports is real.
 
 mod files;
 mod layers;
@@ -63,61 +67,61 @@ use std::collections::BTreeMap;
 use shootdown_program::interpreter::{Change, Ended, FileKey, Shown};
 
 use files::Files;
-use process::Memory;
+use process::ProcessModel;
 
-/// Whether what memory holds is checked.
+/// The checks of the contents of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contents {
-    /// It is not.
+    /// Contents are not checked.
     #[default]
     Unchecked,
-    /// Every word that is read is compared with what may be there, and all that is left at the end
-    /// of a process, and of the run. Runs take about three times as long; and some simulated time
-    /// after the end of what is measured, to look at files.
+    /// Every word that is read is compared with the words that are possible there, and so are all
+    /// words at the end of a process and of the run. Runs take about three times as long. They also
+    /// take simulated time after the end of the measurement, to read files.
     Checked,
 }
 
-/// Something that memory must not hold.
+/// A wrong word in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongContent {
-    /// How it was found.
+    /// The check that found the word.
     pub found_by: FoundBy,
-    /// The process, in the order in which they were made; none where a file is stored.
+    /// The process, numbered in the order of creation; `None` in a file.
     pub process: Option<usize>,
-    /// The page: of the process, or of the file.
+    /// The page of the process, or of the file.
     pub page: u64,
-    /// What was found; nothing if the page was lost.
+    /// The word; `None` if the page was lost.
     pub found: Option<u64>,
-    /// What may be there. Values are numbered as they are written, from 1 on.
+    /// The words that are possible there. Words are numbered as they are written, from 1 on.
     pub expected: Vec<u64>,
 }
 
-/// How a wrong content was found.
+/// The check that found a wrong word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FoundBy {
-    /// A thread has read it.
+    /// A thread read the word.
     Read,
-    /// A thread has written it, where nothing is mapped.
+    /// A thread wrote the word where nothing is mapped.
     Write,
-    /// It was there when the process ended.
+    /// The word was in a page when its process ended.
     EndOfProcess,
-    /// It was in a file when the run ended.
+    /// The word was in a file when the run ended.
     EndOfRun,
 }
 
-/// How many are kept as they are found.
+/// Largest number of wrong words that are kept.
 const FIRST_MAX: usize = 16;
 
-/// When something happened: the steps of the model are numbered.
-pub(crate) type Moment = u64;
+/// The logical time of the model: the number of steps so far.
+pub(crate) type Tick = u64;
 
-/// A process, by number.
+/// A process, by its number in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryId(usize);
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Debug)]
-#[must_use = "it is under way until it is ended or cancelled"]
+#[must_use = "the change is in progress until it is ended or cancelled"]
 pub(crate) struct UnderWay {
     process: usize,
     change: u64,
@@ -126,31 +130,31 @@ pub(crate) struct UnderWay {
 /// The contents of all processes and files.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    now: Moment,
-    processes: Vec<Memory>,
+    now: Tick,
+    processes: Vec<ProcessModel>,
     files: Files,
     wrong: u64,
     first: Vec<WrongContent>,
 }
 
 impl Model {
-    /// A process without memory.
+    /// Adds a process without memory.
     pub(crate) fn process(&mut self) -> MemoryId {
-        self.add(Memory::default())
+        self.add(ProcessModel::default())
     }
 
-    fn add(&mut self, memory: Memory) -> MemoryId {
+    fn add(&mut self, memory: ProcessModel) -> MemoryId {
         self.processes.push(memory);
         MemoryId(self.processes.len() - 1)
     }
 
-    /// Something begins to change.
+    /// Begins a change.
     pub(crate) fn begin(&mut self, process: MemoryId, change: Change) -> UnderWay {
         let now = self.tick();
         UnderWay { process: process.0, change: self.processes[process.0].begin(change, now) }
     }
 
-    /// A change ends. A fork that succeeds ends by [`end_fork`](Self::end_fork).
+    /// Ends a change. [`end_fork`](Self::end_fork) ends a fork that succeeded.
     pub(crate) fn end(&mut self, under_way: UnderWay, ended: Ended) {
         let memory = &mut self.processes[under_way.process];
         match ended {
@@ -162,25 +166,26 @@ impl Model {
         memory.end(under_way.change, self.now);
     }
 
-    /// A fork is done. Returns the child.
+    /// Ends a fork. Returns the child.
     pub(crate) fn end_fork(&mut self, under_way: UnderWay) -> MemoryId {
         let now = self.tick();
         let child = self.processes[under_way.process].end_fork(under_way.change, now);
         self.add(child)
     }
 
-    /// A write was refused for now: the page may be copied from now on.
+    /// Records that a write faulted. The page may be copied from now on, until
+    /// [`write_ends`](Self::write_ends).
     pub(crate) fn write_begins(&mut self, process: MemoryId, page: u64) {
         let now = self.tick();
         self.processes[process.0].write_begins(page, now);
     }
 
-    /// The same write happens, or is given up.
+    /// Records that the faulted write succeeds, or is given up.
     pub(crate) fn write_ends(&mut self, process: MemoryId, page: u64) {
         self.processes[process.0].write_ends(page);
     }
 
-    /// A page is written at this moment.
+    /// Records a write of a page.
     pub(crate) fn wrote(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if !self.processes[process.0].write(&mut self.files, page, value, now) {
@@ -188,7 +193,7 @@ impl Model {
         }
     }
 
-    /// A page is read at this moment.
+    /// Checks a read of a page.
     pub(crate) fn read(&mut self, process: MemoryId, page: u64, value: u64) {
         let now = self.tick();
         if let Err(expected) = self.processes[process.0].read(&mut self.files, page, value, now) {
@@ -196,7 +201,7 @@ impl Model {
         }
     }
 
-    /// A process is at its end; its page tables hold pages with these contents.
+    /// Checks a process at its end. `pages` are the pages in its page tables, with their words.
     pub(crate) fn end_process(&mut self, process: MemoryId, pages: &BTreeMap<u64, u64>) {
         let now = self.tick();
         let memory = core::mem::take(&mut self.processes[process.0]);
@@ -214,12 +219,12 @@ impl Model {
         }
     }
 
-    /// The pages of files that were used.
+    /// Returns the pages of files that were used.
     pub(crate) fn file_pages(&self) -> Vec<(FileKey, u64)> {
         self.files.used().collect()
     }
 
-    /// What a page of a file holds at the end.
+    /// Checks the word of a page of a file at the end of the run.
     pub(crate) fn end_file(&mut self, file: FileKey, page: u64, value: u64) {
         let expected = self.files.now(file, page);
         if !expected.contains(&value) {
@@ -227,12 +232,12 @@ impl Model {
         }
     }
 
-    /// How much was wrong.
+    /// Returns the number of wrong words.
     pub(crate) const fn wrong(&self) -> u64 {
         self.wrong
     }
 
-    /// The first of it.
+    /// Returns the first wrong words.
     pub(crate) fn first(&self) -> &[WrongContent] {
         &self.first
     }
@@ -252,7 +257,7 @@ impl Model {
         }
     }
 
-    fn tick(&mut self) -> Moment {
+    fn tick(&mut self) -> Tick {
         self.now += 1;
         self.now
     }

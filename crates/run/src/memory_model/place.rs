@@ -1,44 +1,44 @@
-//! What may be at one place: what its mapping shows, and what a page of its own holds.
+//! The possible contents of one place: the page that its mapping shows, and the private page.
 
 use std::collections::BTreeSet;
 
 use super::files::Files;
-use super::{FileKey, Moment, Shown};
+use super::{FileKey, Shown, Tick};
 
-/// What a page of its own may hold, if the place shows one.
+/// The words that a private page may hold, if the place shows one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
     pub(super) contents: Vec<Content>,
-    /// It may be zero, since this offer ended.
-    pub(super) offered: Option<Moment>,
-    /// It may have been copied at this moment or later, where it is fresh.
-    pub(super) copied: Option<Moment>,
+    /// The end of an offer; the page may be zero since then. `None` without an offer.
+    pub(super) offered: Option<Tick>,
+    /// The earliest time of a copy of a file's page, if the private page is fresh.
+    pub(super) copied: Option<Tick>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) word: Word,
-    pub(super) since: Moment,
-    pub(super) gone: Option<Moment>,
+    pub(super) since: Tick,
+    pub(super) removed: Option<Tick>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// What the mapping shows at first.
+    /// The initial word, which the mapping shows.
     Fresh,
     Written(u64),
 }
 
-/// All that may be at one place.
+/// The possible contents of one place.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) sources: Vec<Source>,
     pub(super) words: Vec<Word>,
-    pub(super) offered: Option<Moment>,
-    pub(super) copied: Option<Moment>,
+    pub(super) offered: Option<Tick>,
+    pub(super) copied: Option<Tick>,
 }
 
-/// What a mapping shows at one place.
+/// The page that a mapping shows at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Nothing,
@@ -48,35 +48,30 @@ pub(super) enum Source {
 }
 
 impl Page {
-    /// As its mapping shows it.
-    pub(super) fn fresh(since: Moment) -> Self {
+    /// Creates a page that holds the word that its mapping shows.
+    pub(super) fn fresh(since: Tick) -> Self {
         Self { contents: vec![Content::new(Word::Fresh, since)], offered: None, copied: None }
     }
 
-    /// Whether no more is known of it than of any other.
+    /// Returns `true` if the page has no information beyond its mapping.
     pub(super) fn is_plain(&self) -> bool {
         let mut words = self.contents.iter().map(|content| content.word);
         words.all(|word| word == Word::Fresh) && self.offered.is_none() && self.copied.is_none()
     }
 
-    /// What was there before `begun` is gone.
-    pub(super) fn forget_before(
-        &mut self,
-        begun: Moment,
-        now: Moment,
-        copied_since: Option<Moment>,
-    ) {
+    /// Removes the words from before a change began.
+    pub(super) fn forget_before(&mut self, began: Tick, now: Tick, copied_since: Option<Tick>) {
         for content in &mut self.contents {
-            if content.since < begun {
-                content.gone.get_or_insert(now);
+            if content.since < began {
+                content.removed.get_or_insert(now);
             }
         }
-        let is_needed = |gone| copied_since.is_some_and(|at| at < gone);
-        self.contents.retain(|content| content.gone.is_none_or(is_needed));
-        self.offered = self.offered.filter(|&at| at >= begun);
+        let is_needed = |removed| copied_since.is_some_and(|at| at < removed);
+        self.contents.retain(|content| content.removed.is_none_or(is_needed));
+        self.offered = self.offered.filter(|&at| at >= began);
     }
 
-    /// What may be there, too.
+    /// Adds the possible contents of another page.
     pub(super) fn add(&mut self, other: Self) {
         self.contents.extend(other.contents);
         self.offered = self.offered.max(other.offered);
@@ -85,18 +80,18 @@ impl Page {
 }
 
 impl Content {
-    pub(super) const fn new(word: Word, since: Moment) -> Self {
-        Self { word, since, gone: None }
+    pub(super) const fn new(word: Word, since: Tick) -> Self {
+        Self { word, since, removed: None }
     }
 }
 
 impl State {
-    /// What an access that was not refused may have found.
+    /// Returns the pages that a successful access may have used.
     pub(super) fn places(&self) -> Vec<Source> {
         self.sources.iter().copied().filter(|source| *source != Source::Nothing).collect()
     }
 
-    pub(super) fn values(&self, files: &Files, now: Moment) -> Vec<u64> {
+    pub(super) fn values(&self, files: &Files, now: Tick) -> Vec<u64> {
         let mut values = BTreeSet::new();
         let is_fresh = self.words.contains(&Word::Fresh);
         for source in &self.sources {
@@ -133,9 +128,11 @@ impl State {
         self.copied = self.copied.into_iter().chain(other.copied).min();
     }
 
-    pub(super) fn add_page(&mut self, page: &Page, since: Moment) {
+    pub(super) fn add_page(&mut self, page: &Page, since: Tick) {
         let contents = page.contents.iter();
-        for content in contents.filter(|content| content.gone.is_none_or(|gone| gone > since)) {
+        for content in
+            contents.filter(|content| content.removed.is_none_or(|removed| removed > since))
+        {
             self.add_word(content.word);
         }
         (self.offered, self.copied) = (page.offered, page.copied);
@@ -155,7 +152,7 @@ impl State {
 }
 
 impl Source {
-    /// The page that a mapping shows at `page` of the process.
+    /// Returns the page that a mapping shows at `page` of the process.
     pub(super) const fn of(shown: Shown, page: u64) -> Self {
         match shown {
             Shown::Nothing => Self::Nothing,

@@ -1,58 +1,58 @@
-//! What the memory of one process must hold.
+//! The model of the memory of one process.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::files::{Files, Landed};
+use super::files::{Certainty, Files};
 use super::layers::{Layer, Layers};
 use super::place::{Content, Page, Source, State, Word};
-use super::{Change, Moment, Shown};
+use super::{Change, Shown, Tick};
 
-/// The memory of one process.
+/// The model of the memory of one process.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct ProcessModel {
     layers: Layers,
-    /// Those of which more is known than what their mapping shows at first.
+    /// The pages about which more is known than their mapping shows.
     pages: BTreeMap<u64, Page>,
-    changes: Vec<Begun>,
+    changes: Vec<ActiveChange>,
     next_change: u64,
-    /// Pages whose writes were refused, and are about to be tried again.
+    /// The pages whose writes have faulted, and will be tried again.
     faults: Vec<u64>,
 }
 
-/// A change that is under way.
+/// A change in progress.
 #[derive(Clone, Debug)]
-struct Begun {
+struct ActiveChange {
     number: u64,
-    at: Moment,
+    at: Tick,
     change: Change,
 }
 
 /// Changes.
-impl Memory {
-    pub(super) fn begin(&mut self, change: Change, now: Moment) -> u64 {
+impl ProcessModel {
+    pub(super) fn begin(&mut self, change: Change, now: Tick) -> u64 {
         let number = self.next_change;
         self.next_change += 1;
-        self.changes.push(Begun { number, at: now, change });
+        self.changes.push(ActiveChange { number, at: now, change });
         number
     }
 
     pub(super) fn cancel(&mut self, number: u64) {
-        self.changes.retain(|begun| begun.number != number);
+        self.changes.retain(|active| active.number != number);
     }
 
-    pub(super) fn end(&mut self, number: u64, now: Moment) {
-        let Some(Begun { at, change, .. }) = self.take(number) else { return };
+    pub(super) fn end(&mut self, number: u64, now: Tick) {
+        let Some(ActiveChange { at, change, .. }) = self.remove(number) else { return };
+        let layer = |range: &Range<u64>, shown| vec![Layer::new(range.clone(), shown, now)];
+        let none = BTreeMap::new();
         match change {
             Change::Map { range, shown } => {
-                self.put(&range, vec![Layer::new(range.clone(), shown, now)], at, now);
-                self.refresh(&range, BTreeMap::new(), at, now);
+                self.replace(&range, layer(&range, shown), none, at, now);
             }
             Change::Unmap(range) => {
-                self.put(&range, vec![Layer::new(range.clone(), Shown::Nothing, now)], at, now);
-                self.refresh(&range, BTreeMap::new(), at, now);
+                self.replace(&range, layer(&range, Shown::Nothing), none, at, now);
             }
-            Change::Discard(range) => self.refresh(&range, BTreeMap::new(), at, now),
+            Change::Discard(range) => self.refresh(&range, none, at, now),
             Change::Offer(range) => {
                 self.pages.range_mut(range).for_each(|(_, page)| page.offered = Some(now));
             }
@@ -60,76 +60,84 @@ impl Memory {
             Change::Grow(range) => {
                 let layers = self.grown(&range, at, &[]);
                 let layers = layers.into_iter().map(|layer| Layer { since: now, ..layer });
-                self.put(&range, layers.collect(), at, now);
-                self.refresh(&range, BTreeMap::new(), at, now);
+                self.replace(&range, layers.collect(), none, at, now);
             }
             Change::MapAnywhere { .. } | Change::Fork => {}
         }
         self.tidy();
     }
 
-    /// A mapping whose address was chosen is at `range`.
+    /// Sets the range of a mapping whose address has been chosen.
     pub(super) fn place(&mut self, number: u64, range: Range<u64>) {
-        let begun = self.changes.iter_mut().find(|begun| begun.number == number);
-        if let Some(Begun { change, .. }) = begun
+        let active = self.changes.iter_mut().find(|active| active.number == number);
+        if let Some(ActiveChange { change, .. }) = active
             && let Change::MapAnywhere { shown, .. } = *change
         {
             *change = Change::Map { shown: shown.moved(range.start), range };
         }
     }
 
-    fn end_move(&mut self, from: &Range<u64>, to: &Range<u64>, at: Moment, now: Moment) {
+    fn end_move(&mut self, from: &Range<u64>, to: &Range<u64>, at: Tick, now: Tick) {
         let layers = self.layers_since(from, at, &[]);
         let layers = layers.iter().filter_map(|layer| layer.moved(from, to));
-        let layers = layers.map(|layer| Layer { since: now, gone: None, ..layer }).collect();
+        let layers = layers.map(|layer| Layer { since: now, removed: None, ..layer }).collect();
         let origins: Vec<u64> = self.known(from, &[]).into_iter().collect();
         let page = |origin| (to.start + (origin - from.start), self.page_since(origin, at, now));
         let arrived = origins.into_iter().map(page).filter(|(page, _)| to.contains(page)).collect();
-        self.put(from, vec![Layer::new(from.clone(), Shown::Nothing, now)], at, now);
-        self.refresh(from, BTreeMap::new(), at, now);
-        self.put(to, layers, at, now);
-        self.refresh(to, arrived, at, now);
+        let nothing = vec![Layer::new(from.clone(), Shown::Nothing, now)];
+        self.replace(from, nothing, BTreeMap::new(), at, now);
+        self.replace(to, layers, arrived, at, now);
     }
 
-    /// The child of a fork: everything that was here since it began, and may yet be found to have
-    /// been.
-    pub(super) fn end_fork(&mut self, number: u64, now: Moment) -> Self {
-        let at = self.take(number).map_or(now, |begun| begun.at);
+    /// Returns the child of a fork: everything that was possible in the parent since the fork
+    /// began.
+    pub(super) fn end_fork(&mut self, number: u64, now: Tick) -> Self {
+        let at = self.remove(number).map_or(now, |active| active.at);
         let all = 0..u64::MAX;
         let mut layers = Layers::default();
         let inherited = self.layers_since(&all, at, &[]).into_iter();
-        layers.add(inherited.map(|layer| Layer { since: now, gone: None, ..layer }));
+        layers.add(inherited.map(|layer| Layer { since: now, removed: None, ..layer }));
         let known = self.known(&all, &[]).into_iter();
         let pages = known.map(|page| (page, self.page_since(page, at, now))).collect();
-        // Nobody knows yet where that is.
-        let is_somewhere = |begun: &&Begun| matches!(begun.change, Change::MapAnywhere { .. });
-        let changes = self.changes.iter().filter(is_somewhere).cloned().collect();
+        // The addresses of these mappings are not known yet.
+        let is_unplaced =
+            |active: &&ActiveChange| matches!(active.change, Change::MapAnywhere { .. });
+        let changes = self.changes.iter().filter(is_unplaced).cloned().collect();
         self.tidy();
         Self { layers, pages, changes, next_change: self.next_change, faults: Vec::new() }
     }
 
-    fn take(&mut self, number: u64) -> Option<Begun> {
-        let index = self.changes.iter().position(|begun| begun.number == number)?;
+    fn remove(&mut self, number: u64) -> Option<ActiveChange> {
+        let index = self.changes.iter().position(|active| active.number == number)?;
         Some(self.changes.remove(index))
     }
 
-    /// These layers are in `range`, and no others that were there when the change began.
-    fn put(&mut self, range: &Range<u64>, layers: Vec<Layer>, begun: Moment, now: Moment) {
-        self.layers.replace(range, begun, now, self.copied_since());
+    /// Replaces the mappings and the pages that were in `range` before a change began.
+    fn replace(
+        &mut self,
+        range: &Range<u64>,
+        layers: Vec<Layer>,
+        arrived: BTreeMap<u64, Page>,
+        began: Tick,
+        now: Tick,
+    ) {
+        self.layers.replace(range, began, now, self.copied_since());
         self.layers.add(layers);
+        self.refresh(range, arrived, began, now);
     }
 
-    /// The pages in `range` are as at first, or as they arrive, or were written since `begun`.
+    /// Resets the pages in `range` to the words that their mapping shows, the words that arrive,
+    /// and the words that were written since `began`.
     fn refresh(
         &mut self,
         range: &Range<u64>,
         mut arrived: BTreeMap<u64, Page>,
-        begun: Moment,
-        now: Moment,
+        began: Tick,
+        now: Tick,
     ) {
         let copied_since = self.copied_since();
         for (number, page) in self.pages.range_mut(range.clone()) {
-            page.forget_before(begun, now, copied_since);
+            page.forget_before(began, now, copied_since);
             match arrived.remove(number) {
                 Some(new) => page.add(new),
                 None => page.contents.push(Content::new(Word::Fresh, now)),
@@ -144,13 +152,13 @@ impl Memory {
         }
     }
 
-    /// Since when something is being copied: what is gone since then is still needed.
-    fn copied_since(&self) -> Option<Moment> {
+    /// Returns the beginning of the oldest copy in progress. The copy needs what was removed since.
+    fn copied_since(&self) -> Option<Tick> {
         let copies = self
             .changes
             .iter()
-            .filter(|begun| matches!(begun.change, Change::Move { .. } | Change::Fork));
-        copies.map(|begun| begun.at).min()
+            .filter(|active| matches!(active.change, Change::Move { .. } | Change::Fork));
+        copies.map(|active| active.at).min()
     }
 
     fn tidy(&mut self) {
@@ -161,8 +169,8 @@ impl Memory {
 }
 
 /// Accesses.
-impl Memory {
-    pub(super) fn write_begins(&mut self, page: u64, now: Moment) {
+impl ProcessModel {
+    pub(super) fn write_begins(&mut self, page: u64, now: Tick) {
         self.faults.push(page);
         let page = self.pages.entry(page).or_insert_with(|| Page::fresh(now));
         page.copied.get_or_insert(now);
@@ -174,26 +182,26 @@ impl Memory {
         }
     }
 
-    /// Returns whether there is anything that can be written.
-    pub(super) fn write(&mut self, files: &mut Files, page: u64, value: u64, now: Moment) -> bool {
+    /// Returns `true` if a page that can be written is mapped.
+    pub(super) fn write(&mut self, files: &mut Files, page: u64, value: u64, now: Tick) -> bool {
         let sources = self.state(page, now, &[]).places();
-        let landed = if sources.len() == 1 { Landed::Certainly } else { Landed::Perhaps };
+        let certainty = if sources.len() == 1 { Certainty::Certain } else { Certainty::Possible };
         let is_mapped = !sources.is_empty();
         let mut is_own = false;
         for source in sources {
             match source {
-                Source::Shared(file, number) => files.write(file, number, (value, now), landed),
+                Source::Shared(file, number) => files.write(file, number, (value, now), certainty),
                 _ => is_own = true,
             }
         }
         if is_own {
-            self.write_own(page, value, landed, now);
+            self.write_own(page, value, certainty, now);
         }
         is_mapped
     }
 
-    fn write_own(&mut self, number: u64, value: u64, landed: Landed, now: Moment) {
-        let is_open = self.is_open(number, now) || landed == Landed::Perhaps;
+    fn write_own(&mut self, number: u64, value: u64, certainty: Certainty, now: Tick) {
+        let is_open = self.is_open(number, now) || certainty == Certainty::Possible;
         let is_faulted = self.faults.contains(&number);
         let copied_since = self.copied_since();
         let page = self.pages.entry(number).or_insert_with(|| Page::fresh(0));
@@ -205,42 +213,43 @@ impl Memory {
         page.contents.push(Content::new(Word::Written(value), now));
     }
 
-    /// Returns what may have been read, if that was not.
+    /// Returns the words that are possible, if the word that was read is not one of them.
     pub(super) fn read(
         &mut self,
         files: &mut Files,
         page: u64,
         value: u64,
-        now: Moment,
+        now: Tick,
     ) -> Result<(), Vec<u64>> {
         let state = self.state(page, now, &[]);
         let expected = state.values(files, now);
         let result = if expected.contains(&value) { Ok(()) } else { Err(expected) };
-        // While something is under way, or where one of several things may be mapped, another CPU
-        // may find something else.
+        // During a change, or where one of several pages may be mapped, another CPU may find
+        // another word.
         if let [source] = state.places()[..] {
             match source {
-                Source::Shared(file, number) => files.settle(file, number, value, now),
+                Source::Shared(file, number) => files.observe(file, number, value, now),
                 _ if self.is_open(page, now) => {}
-                _ => self.settle(files, page, (value, now), source, &state),
+                _ => self.observe(files, page, (value, now), source, &state),
             }
         }
         result
     }
 
-    /// It is known what a page of its own holds: it was read. What was wrong is so from now on.
-    fn settle(
+    /// Records that a read has found the word of a private page. Even if the word was wrong, it is
+    /// the page's word from now on.
+    fn observe(
         &mut self,
         files: &mut Files,
         number: u64,
-        (value, now): (u64, Moment),
+        (value, now): (u64, Tick),
         source: Source,
         state: &State,
     ) {
         let first = match source {
             Source::Private(file, of_file) => {
                 let values = files.now(file, of_file);
-                files.note(file, of_file);
+                files.mark_used(file, of_file);
                 values
             }
             _ => vec![0],
@@ -250,40 +259,40 @@ impl Memory {
         if is_certain || state.words == [Word::Fresh] && is_fresh && state.offered.is_none() {
             return;
         }
-        // It has just been discarded, after an offer.
-        let is_taken = state.offered.is_some() && source == Source::Zero && value == 0;
+        // The page was reclaimed after an offer.
+        let is_reclaimed = state.offered.is_some() && source == Source::Zero && value == 0;
         let copied_since = self.copied_since();
         let page = self.pages.entry(number).or_insert_with(|| Page::fresh(0));
         let offered = page.offered;
         page.forget_before(now, now, copied_since);
-        let word = if is_fresh || is_taken { Word::Fresh } else { Word::Written(value) };
+        let word = if is_fresh || is_reclaimed { Word::Fresh } else { Word::Written(value) };
         page.contents.push(Content::new(word, now));
-        // To be read does not take an offer back.
+        // A read does not take the offer back.
         page.offered = offered.filter(|_| word != Word::Fresh);
     }
 
-    /// What may be read.
-    pub(super) fn values(&self, files: &Files, page: u64, now: Moment) -> Vec<u64> {
+    /// Returns the words that a read may find.
+    pub(super) fn values(&self, files: &Files, page: u64, now: Tick) -> Vec<u64> {
         self.state(page, now, &[]).values(files, now)
     }
 
-    /// The pages that may have been written.
+    /// Returns the pages that may have been written.
     pub(super) fn written(&self) -> impl Iterator<Item = u64> {
         self.pages.keys().copied()
     }
 
-    /// Whether a page need not be there, since its contents are to be had elsewhere.
-    pub(super) fn may_be_absent(&self, page: u64, now: Moment) -> bool {
+    /// Returns `true` if a page may be unmapped, because its word is also stored elsewhere.
+    pub(super) fn may_be_absent(&self, page: u64, now: Tick) -> bool {
         let state = self.state(page, now, &[]);
         let is_own = |source: &Source| matches!(source, Source::Zero | Source::Private(..));
         let is_offered = state.offered.is_some() && state.sources.contains(&Source::Zero);
         state.words.contains(&Word::Fresh) || is_offered || !state.sources.iter().all(is_own)
     }
 
-    /// Whether something is under way at a page, so that there may be two of it.
-    fn is_open(&self, page: u64, now: Moment) -> bool {
-        let may_be_nothing = || self.state(page, now, &[]).sources.contains(&Source::Nothing);
-        self.changes.iter().any(|begun| match &begun.change {
+    /// Returns `true` if a change concerns a page, so that the place may have two pages.
+    fn is_open(&self, page: u64, now: Tick) -> bool {
+        let may_be_nothing = || self.state(page, now, &[]).may_be_nothing();
+        self.changes.iter().any(|active| match &active.change {
             Change::Map { range, .. }
             | Change::Unmap(range)
             | Change::Discard(range)
@@ -296,24 +305,24 @@ impl Memory {
     }
 }
 
-/// What may be where, with what is under way, but for the changes in `skip`.
-impl Memory {
-    fn under_way<'s>(&'s self, skip: &'s [u64]) -> impl Iterator<Item = &'s Begun> {
-        self.changes.iter().filter(|begun| !skip.contains(&begun.number))
+/// The possible contents, including those of changes in progress, except for the changes in `skip`.
+impl ProcessModel {
+    fn in_progress<'s>(&'s self, skip: &'s [u64]) -> impl Iterator<Item = &'s ActiveChange> {
+        self.changes.iter().filter(|active| !skip.contains(&active.number))
     }
 
-    /// The layers that may have been in `range` at `since` or later.
-    fn layers_since(&self, range: &Range<u64>, since: Moment, skip: &[u64]) -> Vec<Layer> {
+    /// Returns the layers that may have been in `range` at `since` or later.
+    fn layers_since(&self, range: &Range<u64>, since: Tick, skip: &[u64]) -> Vec<Layer> {
         let mut layers = self.layers.since(range, since);
-        for begun in self.under_way(skip) {
+        for active in self.in_progress(skip) {
             let new = |range: &Range<u64>, shown| Layer::new(range.clone(), shown, since);
-            let skip = || [skip, &[begun.number]].concat();
-            let brought = match &begun.change {
+            let skip = || [skip, &[active.number]].concat();
+            let brought = match &active.change {
                 Change::Map { range, shown } => vec![new(range, *shown)],
                 Change::Unmap(range) => vec![new(range, Shown::Nothing)],
-                Change::Grow(range) => self.grown(range, begun.at.min(since), &skip()),
+                Change::Grow(range) => self.grown(range, active.at.min(since), &skip()),
                 Change::Move { from, to } => {
-                    let moving = self.layers_since(from, begun.at.min(since), &skip());
+                    let moving = self.layers_since(from, active.at.min(since), &skip());
                     let moved = moving.iter().filter_map(|layer| layer.moved(from, to));
                     moved.chain([new(from, Shown::Nothing)]).collect()
                 }
@@ -324,22 +333,22 @@ impl Memory {
         layers
     }
 
-    /// What goes on in `range`.
-    fn grown(&self, range: &Range<u64>, since: Moment, skip: &[u64]) -> Vec<Layer> {
+    /// Returns the layers of `range` after the mapping below has grown into it.
+    fn grown(&self, range: &Range<u64>, since: Tick, skip: &[u64]) -> Vec<Layer> {
         let before = self.layers_since(&(range.start - 1..range.start), since, skip);
         before
             .into_iter()
-            .map(|layer| Layer { range: range.clone(), gone: None, ..layer })
+            .map(|layer| Layer { range: range.clone(), removed: None, ..layer })
             .collect()
     }
 
-    /// The pages in `range` of which more may be known than what their mapping shows.
+    /// Returns the pages in `range` about which more may be known than their mapping shows.
     fn known(&self, range: &Range<u64>, skip: &[u64]) -> BTreeSet<u64> {
         let mut known: BTreeSet<u64> =
             self.pages.range(range.clone()).map(|(&page, _)| page).collect();
-        for begun in self.under_way(skip) {
-            if let Change::Move { from, to } = &begun.change {
-                let origins = self.known(from, &[skip, &[begun.number]].concat()).into_iter();
+        for active in self.in_progress(skip) {
+            if let Change::Move { from, to } = &active.change {
+                let origins = self.known(from, &[skip, &[active.number]].concat()).into_iter();
                 let moved = origins.map(|origin| to.start + (origin - from.start));
                 known.extend(moved.filter(|page| to.contains(page) && range.contains(page)));
             }
@@ -347,8 +356,8 @@ impl Memory {
         known
     }
 
-    /// All that may have been at a page at `since` or later.
-    fn state(&self, number: u64, since: Moment, skip: &[u64]) -> State {
+    /// Returns all contents that are possible at a page at `since` or later.
+    fn state(&self, number: u64, since: Tick, skip: &[u64]) -> State {
         let mut state = State::default();
         for layer in self.layers_since(&(number..number + 1), since, skip) {
             state.add_source(Source::of(layer.shown, number));
@@ -360,31 +369,33 @@ impl Memory {
             Some(page) => state.add_page(page, since),
             None => state.words.push(Word::Fresh),
         }
-        for begun in self.under_way(skip) {
-            match &begun.change {
-                Change::Map { range, .. } | Change::Unmap(range) | Change::Discard(range)
+        for active in self.in_progress(skip) {
+            match &active.change {
+                Change::Map { range, .. }
+                | Change::Unmap(range)
+                | Change::Discard(range)
+                | Change::Grow(range)
                     if range.contains(&number) =>
                 {
                     state.add_word(Word::Fresh);
                 }
-                Change::Grow(range) if range.contains(&number) => state.add_word(Word::Fresh),
-                Change::Offer(range) if range.contains(&number) => state.offered = Some(begun.at),
+                Change::Offer(range) if range.contains(&number) => state.offered = Some(active.at),
                 Change::Move { from, to } => {
                     if from.contains(&number) {
                         state.add_word(Word::Fresh);
                     }
                     if to.contains(&number) {
                         let origin = from.start + (number - to.start);
-                        let skip = [skip, &[begun.number]].concat();
+                        let skip = [skip, &[active.number]].concat();
                         if from.contains(&origin) {
-                            state.add(self.state(origin, begun.at.min(since), &skip));
+                            state.add(self.state(origin, active.at.min(since), &skip));
                         } else {
                             state.add_word(Word::Fresh);
                         }
                     }
                 }
                 Change::MapAnywhere { pages, shown } if state.may_be_nothing() => {
-                    // Which of them is here is not known yet.
+                    // The mapping's page at this place is not known yet.
                     (0..*pages).for_each(|page| state.add_source(Source::of(*shown, page)));
                     state.add_word(Word::Fresh);
                 }
@@ -394,8 +405,8 @@ impl Memory {
         state
     }
 
-    /// What a copy of the page holds that was made at `since` or later.
-    fn page_since(&self, number: u64, since: Moment, now: Moment) -> Page {
+    /// Returns the contents of a copy of the page that was made at `since` or later.
+    fn page_since(&self, number: u64, since: Tick, now: Tick) -> Page {
         let state = self.state(number, since, &[]);
         Page {
             contents: state.words.iter().map(|&word| Content::new(word, now)).collect(),

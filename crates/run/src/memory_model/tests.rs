@@ -1,4 +1,4 @@
-//! The model, without a machine: what it takes for right, and what for wrong.
+//! The model without a machine: the reads that it accepts and refuses.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn process(mappings: &[Shown]) -> (Model, MemoryId) {
     (model, process)
 }
 
-/// Whether each of these may be read there: in turn, each in the model as it is now.
+/// Checks that exactly these words may be read in a page. Does not change the model.
 #[track_caller]
 fn may_read(model: &Model, process: MemoryId, page: u64, values: &[u64]) {
     let found = model.processes[process.0].values(&model.files, page, model.now);
@@ -30,7 +30,7 @@ fn may_read(model: &Model, process: MemoryId, page: u64, values: &[u64]) {
 }
 
 #[test]
-fn what_is_written_is_all_that_is_read() {
+fn only_the_last_write_is_read() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     may_read(&model, process, 1, &[0]);
     model.wrote(process, 1, 5);
@@ -45,7 +45,7 @@ fn what_is_written_is_all_that_is_read() {
 }
 
 #[test]
-fn between_beginning_and_end_both_sides_may_be_seen_and_after_it_one() {
+fn change_shows_both_sides_until_its_end() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     model.wrote(process, 0, 1);
     let discard = model.begin(process, Change::Discard(0..4));
@@ -62,7 +62,7 @@ fn between_beginning_and_end_both_sides_may_be_seen_and_after_it_one() {
 }
 
 #[test]
-fn of_two_changes_at_once_each_leaves_what_came_after_its_beginning() {
+fn overlapping_changes_keep_later_writes() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     model.wrote(process, 0, 1);
     let outer = model.begin(process, Change::Discard(0..4));
@@ -77,7 +77,7 @@ fn of_two_changes_at_once_each_leaves_what_came_after_its_beginning() {
 }
 
 #[test]
-fn a_shared_file_is_one_page_for_all_and_a_private_one_follows_it_until_it_is_written() {
+fn private_file_page_follows_shared_until_written() {
     let shared = Shown::Shared { file: FILE, offset: 0 };
     let (mut model, one) = process(&[shared, private()]);
     model.wrote(one, 2, 7);
@@ -94,7 +94,7 @@ fn a_shared_file_is_one_page_for_all_and_a_private_one_follows_it_until_it_is_wr
 }
 
 #[test]
-fn a_write_has_a_file_copied_at_some_time_since_its_fault() {
+fn private_file_page_is_copied_after_its_fault() {
     let (mut model, process) = process(&[private(), Shown::Shared { file: FILE, offset: 0 }]);
     model.wrote(process, 4, 1);
     model.write_begins(process, 0);
@@ -109,7 +109,7 @@ fn a_write_has_a_file_copied_at_some_time_since_its_fault() {
 }
 
 #[test]
-fn an_offer_is_taken_up_until_the_next_write() {
+fn offered_page_may_be_zero_until_written() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     (0..3).for_each(|page| model.wrote(process, page, 1 + page));
     let offer = model.begin(process, Change::Offer(0..4));
@@ -129,7 +129,7 @@ fn an_offer_is_taken_up_until_the_next_write() {
 }
 
 #[test]
-fn a_child_has_what_the_parent_had_at_some_time_while_it_was_made() {
+fn child_has_the_parents_words_during_fork() {
     let (mut model, parent) = process(&[Shown::Anonymous]);
     model.wrote(parent, 0, 1);
     let fork = model.begin(parent, Change::Fork);
@@ -146,7 +146,7 @@ fn a_child_has_what_the_parent_had_at_some_time_while_it_was_made() {
 }
 
 #[test]
-fn pages_move_with_what_is_written_meanwhile_and_areas_grow_at_their_end() {
+fn moved_pages_keep_writes_and_areas_grow() {
     let (mut model, process) = process(&[private(), Shown::Anonymous]);
     model.wrote(process, 1, 1);
     let go = model.begin(process, Change::Move { from: 0..4, to: 20..26 });
@@ -156,17 +156,17 @@ fn pages_move_with_what_is_written_meanwhile_and_areas_grow_at_their_end() {
     model.end(go, Ended::Done);
     may_read(&model, process, 21, &[1, 2, 3]);
     may_read(&model, process, 1, &[]);
-    model.files.settle(FILE, 5, 6, model.now);
+    model.files.observe(FILE, 5, 6, model.now);
     may_read(&model, process, 25, &[6]);
     let grow = model.begin(process, Change::Grow(26..28));
     model.end(grow, Ended::Done);
-    model.files.settle(FILE, 7, 8, model.now);
+    model.files.observe(FILE, 7, 8, model.now);
     may_read(&model, process, 27, &[8]);
     assert_eq!(model.wrong(), 0);
 }
 
 #[test]
-fn what_is_discarded_while_it_moves_may_arrive_all_the_same() {
+fn page_discarded_during_a_move_may_arrive() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     model.wrote(process, 1, 1);
     let go = model.begin(process, Change::Move { from: 0..4, to: 8..12 });
@@ -177,7 +177,7 @@ fn what_is_discarded_while_it_moves_may_arrive_all_the_same() {
 }
 
 #[test]
-fn where_room_is_being_looked_for_nothing_may_become_something() {
+fn mapping_may_appear_anywhere_until_it_ends() {
     let (mut model, process) = process(&[Shown::Anonymous]);
     let shared = Shown::Shared { file: FILE, offset: 0 };
     let map = model.begin(process, Change::MapAnywhere { pages: 2, shown: shared });
@@ -193,7 +193,7 @@ fn where_room_is_being_looked_for_nothing_may_become_something() {
 }
 
 #[test]
-fn at_the_end_pages_are_as_they_must_be_or_need_not_be_there() {
+fn pages_at_the_end_match_or_may_be_absent() {
     let end = |pages: &[(u64, u64)]| {
         let (mut model, process) = process(&[Shown::Anonymous]);
         model.wrote(process, 0, 1);

@@ -1,9 +1,10 @@
 //! The workloads of the study of ARC's ASIDs: `ls` on an ARC at 80 MHz, and the rows of LMbench
 //! that concern memory.
 //!
-//! A page stands for one of that machine's, which has 8 KiB. What LMbench does is in its source
-//! (`lat_proc.c`, `lat_mmap.c`, `lat_pagefault.c`, `lat_sig.c`). What the programs consist of is
-//! not published: busybox and uClibc of that time, built for ARC, with sizes that are assumed.
+//! A page of the model stands for one page of that machine, which has 8 KiB. The operations of
+//! LMbench are those of its source (`lat_proc.c`, `lat_mmap.c`, `lat_pagefault.c`, `lat_sig.c`).
+//! The sizes of the programs are not published: they are busybox and uClibc of that time, built for
+//! ARC, with assumed sizes.
 
 use shootdown_sim::Rng;
 
@@ -11,11 +12,10 @@ use shootdown_program::operation::{
     AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
 
-use super::parts::steps;
+use super::linked::{HEAP, Linker, OWN, Object, Program, fork, write_after_fork, write_stack};
+use super::parts::{measured, on_cpu_0, steps};
 
-use super::linked::{HEAP, Linker, OWN, Object, Program, write_stack};
-
-/// Assumed: 800 KiB, of which a simple command uses 160.
+/// Assumed: 800 KiB, of which a simple command uses 160 KiB.
 const BUSYBOX: Object = Object {
     text_pages: 100,
     used_pages: 20,
@@ -28,7 +28,7 @@ const BUSYBOX: Object = Object {
 const LDSO: Object = Object { text_pages: 3, used_pages: 3, zero_pages: 0, ..SMALL };
 /// Assumed: 384 KiB.
 const LIBC: Object = Object { text_pages: 48, used_pages: 12, data_pages: 2, ..SMALL };
-/// `libm`, `libcrypt`, or a program that says hello; assumed: 64 KiB.
+/// `libm`, `libcrypt`, or a program that prints a greeting. Assumed: 64 KiB.
 const SMALL: Object = Object {
     text_pages: 8,
     used_pages: 2,
@@ -38,7 +38,7 @@ const SMALL: Object = Object {
     zero_pages: 1,
 };
 
-/// A shell and its commands, which are the same file.
+/// A shell and its commands, which are one file.
 const LINKED: [Object; 5] = [BUSYBOX, LDSO, LIBC, SMALL, SMALL];
 const SHELL: Program =
     Program { file: 0, objects: &LINKED, linker: Linker::Uclibc, heap_pages: 12 };
@@ -47,50 +47,35 @@ const HELLO: Program =
 /// A program of LMbench.
 const BENCH: Program = Program { file: 200, heap_pages: 6, ..HELLO };
 
-/// So many pages of its stack and of its heap does a process write after it has forked; both were
-/// seen under Linux 6.18 on x86-64, for `fork` and `exit` in a loop: 4 by who forks, 13 by the
-/// child.
+/// Numbers of pages of its stack and of its heap that a process writes after it has forked, and
+/// that its child writes. Under Linux 6.18 on x86-64, with `fork` and `exit` in a loop, the parent
+/// writes 4 pages and the child 13.
 const PARENT_WRITES: [u64; 2] = [2, 2];
 const CHILD_WRITES: [u64; 2] = [4, 6];
 
-fn write_after_fork([stack, heap]: [u64; 2]) -> impl Iterator<Item = Operation> {
-    write_stack(stack).chain([Operation::write(HEAP, 0..heap)])
-}
-
-/// Forks, goes on, and waits for the child.
+/// Forks, continues, and waits for the child.
 fn fork_and_wait(child: ProgramId) -> impl Iterator<Item = Operation> {
-    let wait = [Operation::SystemCall, Operation::Join(child)];
-    [Operation::Fork(child)].into_iter().chain(write_after_fork(PARENT_WRITES)).chain(wait)
+    fork(child, PARENT_WRITES).chain([Operation::SystemCall, Operation::Join(child)])
 }
 
-fn one_process() -> Vec<Start> {
-    vec![Start { program: ProgramId(0), cpu: Some(0) }]
-}
-
-/// `ls`, started from a shell, again and again: the shell forks, the child becomes `ls`, which
-/// lists a directory and exits, and the shell waits for it. An iteration is one `ls`.
+/// `ls`, started from a shell repeatedly: the shell forks, the child executes `ls`, which lists a
+/// directory and exits, and the shell waits for the child. An iteration is one `ls`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ls {
-    /// How often.
+    /// Number of commands.
     pub commands: u64,
-    /// With how many libraries `ls` is linked, 3 at most. The seed's "5 or 7" fits one and three,
-    /// for the linker unmaps one page with the header of each.
+    /// Number of libraries that `ls` is linked with, 3 at most. The study's "5 or 7" flushes fit
+    /// one and three libraries, because the linker unmaps one page with the header of each.
     pub libraries: u32,
 }
 
 impl Ls {
-    /// The libraries that there are.
+    /// Number of libraries that exist.
     pub const LIBRARIES_MAX: u32 = LINKED.len() as u32 - 2;
 
     fn program(&self) -> Program {
         let libraries = self.libraries.min(Self::LIBRARIES_MAX) as usize;
         Program { objects: &LINKED[..2 + libraries], ..SHELL }
-    }
-
-    /// How many times one command unmaps pages that are there.
-    #[must_use]
-    pub fn unmaps_per_command(&self) -> u64 {
-        self.program().unmaps()
     }
 }
 
@@ -100,20 +85,18 @@ impl Workload for Ls {
     }
 
     fn processes(&self) -> Vec<Start> {
-        one_process()
+        on_cpu_0()
     }
 
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { commands, .. } = *self;
         if program == ProgramId(0) {
             let command = |_| fork_and_wait(ProgramId(1));
-            // Once before the clock starts: files are in memory then.
+            // The first command is not measured: it brings the files into memory.
             let begin = self.program().begin().into_iter().chain(command(0));
-            let measured = (0..commands).flat_map(command);
-            let end = Operation::End { iterations: commands };
-            return steps![begin, [Operation::Begin], measured, [end]];
+            return measured(begin, (0..commands).flat_map(command), commands);
         }
-        // `opendir`, `getdents` into a buffer, `stat` of each, `write` of all.
+        // `opendir`, `getdents` into a buffer, `stat` of each entry, `write` of all entries.
         let list = [Operation::SystemCall, Operation::SystemCall, Operation::write(HEAP, 12..16)];
         let stat = (0..16).map(|_| Operation::SystemCall);
         let exec = write_after_fork(CHILD_WRITES).chain(self.program().exec());
@@ -121,26 +104,26 @@ impl Workload for Ls {
     }
 }
 
-/// What is made and waited for.
+/// The process that [`LatProc`] creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProcessKind {
     /// A copy that exits (`lat_proc fork`).
     Fork,
-    /// A copy that becomes another program, which says hello (`lat_proc exec`).
+    /// A copy that executes another program, which prints a greeting (`lat_proc exec`).
     Exec,
-    /// A copy that becomes a shell, which starts that program (`lat_proc shell`).
+    /// A copy that executes a shell, which starts that program (`lat_proc shell`).
     Shell,
 }
 
-/// `lat_proc`: makes a process, and waits for it. An iteration is one of them.
+/// `lat_proc`: creates a process, and waits for it. An iteration is one process.
 #[derive(Clone, Copy, Debug)]
 pub struct LatProc {
-    /// What is made.
+    /// The process that is created.
     pub kind: ProcessKind,
-    /// How often.
+    /// Number of processes.
     pub iterations: u64,
-    /// What the kernel and the programs compute for each, besides what memory costs. Not known, and
-    /// to be fitted to the time *before* the change.
+    /// Time that the kernel and the programs compute for each process, without the costs of memory.
+    /// The time is unknown. Fit it to the published time *before* the change.
     pub compute_ns: u64,
 }
 
@@ -155,7 +138,7 @@ impl Workload for LatProc {
     }
 
     fn processes(&self) -> Vec<Start> {
-        one_process()
+        on_cpu_0()
     }
 
     fn steps(&self, program: ProgramId) -> Steps {
@@ -169,9 +152,8 @@ impl Workload for LatProc {
                     let compute = Operation::Compute(compute_ns);
                     fork_and_wait(child).chain([compute])
                 };
-                let begin = BENCH.begin().into_iter().chain(turn(0)).chain([Operation::Begin]);
-                let measured = (0..iterations).flat_map(turn);
-                steps![begin, measured, [Operation::End { iterations }]]
+                let begin = BENCH.begin().into_iter().chain(turn(0));
+                measured(begin, (0..iterations).flat_map(turn), iterations)
             }
             (1, ProcessKind::Fork) => Box::new(forked),
             (1, ProcessKind::Shell) => steps![forked, SHELL.exec(), fork_and_wait(grandchild)],
@@ -183,28 +165,28 @@ impl Workload for LatProc {
 const FILE: FileId = FileId(1000);
 const AREA: AreaId = AreaId(OWN);
 
-/// `lat_mmap`: maps a file, writes a byte in every 16 KiB of its first tenth, and unmaps it. An
-/// iteration is all of that.
+/// `lat_mmap`: maps a file, writes a byte in every 16 KiB of its first tenth, and unmaps the file.
+/// An iteration is one such sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct LatMmap {
-    /// The size of the file. LMbench reports the largest that there was room for. Of the powers of
-    /// two, only 16 MiB fits the times *before* the change: with 32, a page would take less than a
-    /// page fault does, with 8, three times as long.
+    /// Size of the file. LMbench reports the largest size for which the machine has room. Of the
+    /// powers of two, only 16 MiB fits the times *before* the change: with 32 MiB, a page would
+    /// take less time than a page fault, and with 8 MiB, three times as long.
     pub file_bytes: u64,
-    /// The size of a page of the machine, for which pages of the model stand.
+    /// Size of a page of the machine. A page of the model stands for one such page.
     pub page_bytes: u64,
-    /// How often.
+    /// Number of iterations.
     pub iterations: u64,
 }
 
 impl LatMmap {
-    /// On the machine of the seed.
+    /// The benchmark on the machine of the study.
     #[must_use]
     pub const fn published(iterations: u64) -> Self {
         Self { file_bytes: 16 << 20, page_bytes: 8192, iterations }
     }
 
-    /// How many pages are written in an iteration.
+    /// Returns the number of pages that an iteration writes.
     #[must_use]
     pub const fn pages_written(&self) -> u64 {
         (self.file_bytes / 10).div_ceil(Self::STRIDE_BYTES)
@@ -219,7 +201,7 @@ impl Workload for LatMmap {
     }
 
     fn processes(&self) -> Vec<Start> {
-        one_process()
+        on_cpu_0()
     }
 
     fn steps(&self, _program: ProgramId) -> Steps {
@@ -234,38 +216,37 @@ impl Workload for LatMmap {
             let map = Operation::map(AREA, pages, Permission::ReadWrite, Mapping::SharedFile(FILE));
             [map].into_iter().chain(write).chain([Operation::unmap(AREA, 0..pages)])
         };
-        let begin = BENCH.begin().into_iter().chain(turn(0)).chain([Operation::Begin]);
-        let measured = (0..iterations).flat_map(turn);
-        steps![begin, measured, [Operation::End { iterations }]]
+        let begin = BENCH.begin().into_iter().chain(turn(0));
+        measured(begin, (0..iterations).flat_map(turn), iterations)
     }
 }
 
-/// Which of two runs it is.
+/// The pages that [`LatPagefault`] reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PagesRead {
-    /// That in which every page is read.
+    /// Every page.
     All,
-    /// That in which none is, whose time LMbench subtracts.
+    /// No page. LMbench subtracts the time of this run.
     None,
 }
 
-/// `lat_pagefault`: reads a byte of every page of a file in random order, unmaps it and maps it
-/// again. LMbench subtracts the time of as many rounds without the reading, and divides by the
-/// number of pages; so an iteration is a page, read or not.
+/// `lat_pagefault`: reads a byte of every page of a file in random order, unmaps the file, and maps
+/// it again. LMbench subtracts the time of the same number of rounds without reads, and divides by
+/// the number of pages. An iteration is therefore a page, with or without a read.
 #[derive(Clone, Copy, Debug)]
 pub struct LatPagefault {
-    /// Which of the two runs.
+    /// The pages that are read.
     pub read: PagesRead,
-    /// The size of the file, in pages.
+    /// Size of the file, in pages.
     pub pages: u64,
-    /// How often it is mapped.
+    /// Number of times that the file is mapped.
     pub rounds: u64,
-    /// The order depends on this.
+    /// Seed of the order of pages.
     pub seed: u64,
 }
 
 impl LatPagefault {
-    /// The pages, each once, in random order.
+    /// Returns each page once, in random order.
     fn order(&self) -> Vec<u64> {
         let mut order: Vec<_> = (0..self.pages).collect();
         let mut rng = Rng::new(self.seed);
@@ -282,7 +263,7 @@ impl Workload for LatPagefault {
     }
 
     fn processes(&self) -> Vec<Start> {
-        one_process()
+        on_cpu_0()
     }
 
     fn steps(&self, _program: ProgramId) -> Steps {
@@ -294,33 +275,33 @@ impl Workload for LatPagefault {
             order.map(|page| Operation::read(AREA, page..page + 1))
         };
         let again = move || {
-            // `msync(MS_INVALIDATE)` at the end.
+            // The system call is `msync(MS_INVALIDATE)`.
             [Operation::unmap(AREA, 0..pages), map(), Operation::SystemCall]
         };
         let begin = BENCH.begin().into_iter().chain([map()]).chain(read_all()).chain(again());
-        let measured = (0..rounds).flat_map(move |_| {
+        let turns = (0..rounds).flat_map(move |_| {
             let reads = (read == PagesRead::All).then(&read_all);
             reads.into_iter().flatten().chain(again())
         });
-        let end = Operation::End { iterations: pages * rounds };
-        steps![begin, [Operation::Begin], measured, [end]]
+        measured(begin, turns, pages * rounds)
     }
 }
 
-/// `lat_sig prot`: writes to a page that may only be read, and handles the signal; the handler
+/// `lat_sig prot`: writes to a page that permits only reads, and handles the signal. The handler
 /// returns to the write. An iteration is one such fault.
 ///
-/// No translation is changed, so no design can make a difference but by what it has left in the
-/// TLB. LMbench reports the time less that of a signal that a process sends to itself, which the
-/// seed lists, too: 1.59 µs more than 31.6 before, and 6.91 more than 24.2 after. The fault with
-/// its signal took 33.2 µs before, and 31.1 after: the row got worse because what is subtracted got
-/// better.
+/// The benchmark changes no translation, so that a design can affect it only through the entries
+/// that it has left in the TLB. LMbench reports the time less that of a signal that a process sends
+/// to itself. The study lists that time as well: the reported 1.59 µs come on top of 31.6 µs before
+/// the change, and 6.91 µs on top of 24.2 µs after it. The fault with its signal therefore took
+/// 33.2 µs before, and 31.1 µs after: the row got worse because the time that is subtracted
+/// improved.
 #[derive(Clone, Copy, Debug)]
 pub struct LatProt {
-    /// How often.
+    /// Number of faults.
     pub iterations: u64,
-    /// What the kernel and the handler compute for a signal, besides the fault and the return. Not
-    /// known, and to be fitted to the time *before* the change.
+    /// Time that the kernel and the handler compute for a signal, without the fault and the return.
+    /// The time is unknown. Fit it to the published time *before* the change.
     pub signal_ns: u64,
 }
 
@@ -330,7 +311,7 @@ impl Workload for LatProt {
     }
 
     fn processes(&self) -> Vec<Start> {
-        one_process()
+        on_cpu_0()
     }
 
     fn steps(&self, _program: ProgramId) -> Steps {
@@ -341,8 +322,6 @@ impl Workload for LatProt {
         };
         let map = Operation::map(AREA, 1, Permission::Read, Mapping::SharedFile(FILE));
         let begin = BENCH.begin().into_iter().chain([map]).chain(turn(0));
-        let measured = (0..iterations).flat_map(turn);
-        let end = Operation::End { iterations };
-        steps![begin, [Operation::Begin], measured, [end]]
+        measured(begin, (0..iterations).flat_map(turn), iterations)
     }
 }

@@ -1,18 +1,19 @@
-//! The three workloads of the study of arm64's broadcasts. A shell starts each once for each CPU,
-//! or 256 times, and waits for it. The shell is measured along with them, as `perf stat` did.
+//! The three workloads of the study of arm64's broadcasts. A shell starts each program once per
+//! CPU, or 256 times, and waits for all. The measurement includes the shell, as with `perf stat` in
+//! the study.
 //!
-//! Nothing is bound to a CPU. Numbers of pages that programs use, and that are copied after a fork,
-//! were seen on another machine: see `linked`. The study's had pages of 64 KiB, as kernels of its
-//! author's distribution did at the time, or of 4 KiB; it does not say.
+//! No thread is bound to a CPU. The numbers of pages that programs use, and that are copied after a
+//! fork, were observed on another machine: see `linked`. The study's machine had pages of 64 KiB,
+//! as kernels of its author's distribution did at the time, or of 4 KiB; the study does not state
+//! which.
 
 use shootdown_program::operation::{
     AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
 
-use super::parts::steps;
-
-use super::linked::{HEAP, Linker, OWN, Object, Program, write_stack};
+use super::linked::{Linker, OWN, Object, Program, fork, write_after_fork};
 use super::page_heap::{self, PageHeap, Request};
+use super::parts::{measured, steps};
 
 /// `libc.so.6`.
 const LIBC: Object = Object {
@@ -32,7 +33,7 @@ const LDSO: Object = Object {
     read_first_pages: 1,
     zero_pages: 0,
 };
-/// `sort`, or something else of its size.
+/// `sort`, or another tool of its size.
 const TOOL: Object = Object {
     text_pages: 25,
     used_pages: 10,
@@ -41,7 +42,7 @@ const TOOL: Object = Object {
     read_first_pages: 2,
     zero_pages: 1,
 };
-/// A library of another's: `libpthread`, `libstdc++`.
+/// A library of the C++ or the C runtime, such as `libpthread` or `libstdc++`.
 const LIBRARY: Object = Object { zero_pages: 1, ..TOOL };
 
 const BASH: Program = Program {
@@ -65,43 +66,36 @@ const TCMALLOC: Program = Program {
     heap_pages: 12,
 };
 
-/// So many pages of its stack and of its heap does `bash` write after it has forked, and so many
-/// does the child before `exec`: 20 and 21, as seen.
+/// Numbers of pages of its stack and of its heap that `bash` writes after it has forked, and that
+/// its child writes before `exec`: 20 and 21, as observed.
 const PARENT_WRITES: [u64; 2] = [4, 16];
 const CHILD_WRITES: [u64; 2] = [4, 17];
 
-fn write_after_fork([stack, heap]: [u64; 2]) -> impl Iterator<Item = Operation> {
-    write_stack(stack).chain([Operation::write(HEAP, 0..heap)])
-}
-
-fn fork(child: ProgramId) -> impl Iterator<Item = Operation> {
-    [Operation::Fork(child)].into_iter().chain(write_after_fork(PARENT_WRITES))
-}
-
-/// A shell that starts children in the background, and waits for all.
+/// A shell that starts children in the background, and waits for all of them.
 fn shell(children: impl Iterator<Item = ProgramId> + Clone + 'static, iterations: u64) -> Steps {
     let join = children.clone().map(Operation::Join);
-    let children = children.flat_map(fork);
-    steps![BASH.begin(), [Operation::Begin], children, join, [Operation::End { iterations }]]
+    let children = children.flat_map(|child| fork(child, PARENT_WRITES));
+    measured(BASH.begin(), children.chain(join), iterations)
 }
 
 /// `for-each-cpu.sh mprotect-threaded 10000`: processes that each change the protection of a page
-/// back and forth, and have a second thread, which sleeps. An iteration is there and back.
+/// back and forth, and have a second thread, which sleeps. An iteration is both changes.
 ///
-/// The source is not published. Whether the page is written in each iteration was decided before
-/// anything was run: it is not, but once before the first, for else there would be nothing to
-/// protect. Its name says that it calls `mprotect`; a write would add a page fault, of which nobody
-/// else is told. Linux flushes at both calls, for the page is there both times.
+/// The source is not published. It was decided before the first run that the page is written once,
+/// before the first iteration, and not in each iteration. Without any write there would be nothing
+/// to protect. The benchmark's name says that it calls `mprotect`; a write in each iteration would
+/// add a page fault, of which no other CPU is notified. Linux flushes in both calls, because the
+/// page is present both times.
 #[derive(Clone, Copy, Debug)]
 pub struct MprotectThreaded {
-    /// How many processes.
+    /// Number of processes.
     pub copies: u32,
-    /// How often each does it.
+    /// Number of iterations of each process.
     pub iterations: u64,
 }
 
 impl MprotectThreaded {
-    /// As published: one for each of 32 CPUs.
+    /// The published benchmark: one process for each of 32 CPUs.
     #[must_use]
     pub const fn published() -> Self {
         Self { copies: 32, iterations: 10_000 }
@@ -116,7 +110,7 @@ impl Workload for MprotectThreaded {
     fn steps(&self, program: ProgramId) -> Steps {
         const STACK: AreaId = AreaId(OWN);
         const PAGE: AreaId = AreaId(OWN + 1);
-        /// `pthread_create`: 8 MiB and a guard.
+        /// The stack of `pthread_create`: 8 MiB and a guard page.
         const STACK_PAGES: u64 = 1 + (8 << 20) / 4096;
         let ProgramId(number) = program;
         if number == 0 {
@@ -140,42 +134,41 @@ impl Workload for MprotectThreaded {
             [Permission::Read, Permission::ReadWrite]
                 .map(|permission| Operation::protect(PAGE, 0..1, permission))
         });
-        // `exit` would end the other thread, which takes as long.
+        // `exit` would end the other thread, which takes the same time.
         steps![begin, turns, [Operation::Wake(sleeper), Operation::Join(sleeper)]]
     }
 }
 
-/// `for-each-cpu.sh tcmalloc_large_heap_fragmentation_unittest`, as it was from 2014 to 2020: three
-/// times, all sizes from 100 to 500 MiB in steps of 20,000 bytes are allocated, freed at once, and
-/// the size of the heap is asked for. An iteration is one of them; there are 62,916 in each
-/// process.
+/// `for-each-cpu.sh tcmalloc_large_heap_fragmentation_unittest`, as it was from 2014 to 2020. Three
+/// times, the test allocates all sizes from 100 to 500 MiB in steps of 20,000 bytes, frees each
+/// allocation, and queries the size of the heap. An iteration is one size; each process has 62,916.
 ///
-/// What the heap asks of the kernel for that is what its own algorithm says, which is done again
-/// here: in every second iteration, on average, it returns some 350 MiB. The memory that is
-/// allocated is never touched, nor, therefore, are there pages to take back: what is written is the
-/// map of the heap's pages, 16 KiB for 16 MiB.
+/// The heap's system calls follow from its own algorithm, which this workload repeats: in every
+/// second iteration, on average, the heap returns some 350 MiB. The allocated memory is never
+/// touched, so that the kernel has no pages to free. The heap writes only its map of pages, 16 KiB
+/// for 16 MiB.
 #[derive(Clone, Copy, Debug)]
 pub struct TcmallocLargeHeap {
-    /// How many processes.
+    /// Number of processes.
     pub copies: u32,
-    /// Only each so-many-th size is tried, for a short run: 1 is as published. All but the start
-    /// and the end of a process then takes so many times less: what is computed, and how often
-    /// spans are returned.
+    /// Only one size in this number is tried, for a short run; 1 is the published benchmark. All
+    /// work except the start and the end of a process is divided by this number: the computing
+    /// time, and the number of spans that are returned.
     pub every: u64,
-    /// What an iteration computes, most of which is to add up 88 size classes for the heap's size.
-    /// Not known, and to be fitted to the time *before* the change.
+    /// Time that an iteration computes, mostly to add up 88 size classes for the heap's size. The
+    /// time is unknown. Fit it to the published time *before* the change.
     pub compute_ns: u64,
 }
 
-/// The room that the heap grows into: the test asserts that it does not take more.
+/// The room that the heap grows into. The test asserts that the heap does not exceed it.
 const HEAP_BYTES: u64 = 1 << 30;
-/// Of the heap's map of pages, one piece for so many of the heap's pages.
+/// Number of the heap's pages that a leaf of the heap's map describes.
 const LEAF_PAGES: u64 = 2048;
 const LEAF_BYTES: u64 = LEAF_PAGES * 8;
 const MIB: u64 = 1 << 20;
 
 impl TcmallocLargeHeap {
-    /// How many sizes each process tries.
+    /// Returns the number of sizes that each process tries.
     #[must_use]
     pub const fn iterations(&self) -> u64 {
         3 * (400 * MIB).div_ceil(self.step_bytes())
@@ -185,12 +178,12 @@ impl TcmallocLargeHeap {
         20_000 * self.every
     }
 
-    /// What one process does between `main` and its end.
+    /// Returns the steps of a process between `main` and its end.
     fn heap(&self) -> Vec<Operation> {
         const ROOM: AreaId = AreaId(OWN);
         const LEAVES: AreaId = AreaId(OWN + 1);
         let pages = |bytes: u64| bytes / 4096;
-        // Growing is no flush, and here no new area: what is there may be used from then on.
+        // `sbrk` does not flush. Here it makes a part of an existing area accessible.
         let leaves = HEAP_BYTES / page_heap::PAGE_BYTES / LEAF_PAGES + 1;
         let mut steps = vec![
             Operation::map(ROOM, pages(HEAP_BYTES), Permission::None, Mapping::Anonymous),
@@ -249,32 +242,33 @@ impl Workload for TcmallocLargeHeap {
 /// `sort-compute`: shells in the background that each run `sort </usr/bin/sort >/dev/null` 32
 /// times, one after the other. An iteration is one `sort`.
 ///
-/// It has one thread, for its input is small: `sort` takes more from 128 Ki lines on.
+/// `sort` has one thread, because its input is small: it starts more threads from 128 Ki lines on.
 #[derive(Clone, Copy, Debug)]
 pub struct SortCompute {
-    /// How many shells.
+    /// Number of shells.
     pub shells: u32,
-    /// How often each sorts.
+    /// Number of sorts of each shell.
     pub sorts: u64,
-    /// What one `sort` computes, with what the kernel computes to fork, start and end it, besides
-    /// what memory costs. Not known, and to be fitted to the time *before* the change.
+    /// Time that one `sort` computes, with the kernel's time to fork, start and end it, and without
+    /// the costs of memory. The time is unknown. Fit it to the published time *before* the change.
     pub compute_ns: u64,
 }
 
 impl SortCompute {
-    /// As published, but for what is computed.
+    /// The published benchmark, except for the computing time.
     #[must_use]
     pub const fn published(compute_ns: u64) -> Self {
         Self { shells: 256, sorts: 32, compute_ns }
     }
 
-    /// From `main` to the end.
+    /// Returns the steps from `main` to the end.
     fn sort(compute_ns: u64) -> impl Iterator<Item = Operation> {
-        /// One for each category of the locale, and one of all characters.
+        /// One file for each category of the locale, and one of all characters.
         const LOCALE_FILES: u32 = 13;
         const LOCALE: FileId = FileId(1000);
         const BUFFER: AreaId = AreaId(OWN + LOCALE_FILES);
-        /// Mapped, and used for 118 KB of input and an entry for each line, at the other end.
+        /// The buffer is mapped as a whole. `sort` uses its beginning for 118 KB of input, and its
+        /// end for an entry of each line.
         const BUFFER_PAGES: u64 = 1880;
         const INPUT_PAGES: u64 = 29;
         const LINES_PAGES: u64 = 4;
@@ -314,9 +308,9 @@ impl Workload for SortCompute {
         if number.is_multiple_of(2) {
             return steps![forked, SORT.exec(), Self::sort(compute_ns)];
         }
-        // One child after the other has the same number.
+        // The children exist one after the other, and have the same number.
         let child = ProgramId(number + 1);
-        let turn = move |_| fork(child).chain([Operation::Join(child)]);
+        let turn = move |_| fork(child, PARENT_WRITES).chain([Operation::Join(child)]);
         steps![forked, (0..sorts).flat_map(turn)]
     }
 }

@@ -1,5 +1,5 @@
-//! Who flushes beside whom: processes that all flush at the same time, and threads that flush
-//! beside others that only compute.
+//! Processes that all flush at the same time, and threads that compute while another thread of
+//! their process flushes.
 
 use shootdown_program::operation::{Operation, ProgramId, Steps, Workload};
 
@@ -7,21 +7,20 @@ use super::parts::{start_all, steps};
 
 use super::{Kind, Loop, Tasks};
 
-/// Processes of several threads each, of which every thread does the same over and over.
+/// Processes of several threads each. Every thread repeats the same operations.
 ///
-/// They have nothing in common but the machine: where their flushes hold each other up, it is
-/// there.
+/// The processes share only the machine, so that their flushes can delay each other only there.
 #[derive(Clone, Copy, Debug)]
 pub struct Crowd {
-    /// What each thread does: anything but [`Kind::ContextSwitch`].
+    /// The operations of each thread: any kind except [`Kind::ContextSwitch`].
     pub kind: Kind,
-    /// How many processes.
+    /// Number of processes.
     pub processes: u32,
-    /// Of how many threads each.
+    /// Number of threads of each process.
     pub threads: u32,
-    /// How often each thread does it.
+    /// Number of times that each thread repeats the operations.
     pub iterations: u64,
-    /// As of [`Loop`].
+    /// Seed of the threads' delays, as in [`Loop`].
     pub seed: u64,
 }
 
@@ -32,7 +31,7 @@ impl Workload for Crowd {
 
     fn steps(&self, program: ProgramId) -> Steps {
         let Self { kind, processes, threads, iterations, seed } = *self;
-        // The first thread of each starts the others, and waits for them.
+        // The first thread of each process starts the others, and waits for them.
         let size = 1 + threads;
         if program == ProgramId(0) {
             let all = (0..processes).map(move |process| ProgramId(1 + process * size));
@@ -46,21 +45,21 @@ impl Workload for Crowd {
     }
 }
 
-/// One thread gives pages back with `madvise` over and over; others of its process compute, and
-/// lose what time it takes from them.
+/// One thread discards pages with `madvise`, and other threads of its process compute. They lose
+/// the time that its flushes take from them.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside {
-    /// How many compute.
+pub struct MadviseAndCompute {
+    /// Number of threads that compute.
     pub others: u32,
-    /// How often the one gives a page back.
+    /// Number of times that the first thread discards a page.
     pub iterations: u64,
-    /// What each of the others computes, for each of these iterations.
+    /// Time that each of the others computes, for each of these iterations.
     pub compute_ns: u64,
-    /// As of [`Loop`].
+    /// Seed of the threads' delays, as in [`Loop`].
     pub seed: u64,
 }
 
-impl Workload for Beside {
+impl Workload for MadviseAndCompute {
     fn name(&self) -> String {
         format!("madvise-beside-{}", self.others)
     }

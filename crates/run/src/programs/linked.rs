@@ -1,61 +1,65 @@
-//! Processes as shells and dynamic linkers make them: what a fork writes, and what happens between
-//! `exec` and `main`.
+//! Processes as shells and dynamic linkers create them: the writes after a fork, and the operations
+//! between `exec` and `main`.
 //!
-//! What is mapped in which order, and how many pages are used, was seen under Linux 6.18 on x86-64
-//! (Debian 12: bash 5.2, glibc 2.36) with `strace`, and with the trace points of page faults; for
-//! uClibc, which could not be run, its source says the former, and the latter is assumed. Numbers
-//! of pages that come from nowhere else are in the constants of those who use this module.
+//! The order of mappings and the numbers of pages that are used were observed under Linux 6.18 on
+//! x86-64 (Debian 12: bash 5.2, glibc 2.36), with `strace` and with the trace points of page
+//! faults. uClibc could not be run: its order of mappings is that of its source, and its numbers of
+//! pages are assumed. Numbers of pages without another source are constants of the modules that use
+//! this module.
 //!
-//! A fault there brings up to 16 neighbours of a page of a file along, and here one page, so that
-//! pages which are read are as many here as faults were there. No flush depends on it.
+//! On that machine, a fault maps up to 16 neighbours of a page of a file; here, a fault maps one
+//! page. The numbers of pages that are read here are therefore those of the observed faults. No
+//! flush depends on this.
 
 use shootdown_program::operation::{
-    Access, AreaId, Entry, FileId, Filling, Mapping, Operation, Permission, RawAddress,
+    Access, AreaId, Entry, FileId, Filling, Mapping, Operation, Permission, ProgramId, RawAddress,
 };
 
 /// A program, with its linker and libraries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
-    /// The number of its file; those of other objects follow.
+    /// Number of the program's file. The other objects' files have the next numbers.
     pub(super) file: u32,
-    /// Itself, the linker, and libraries.
+    /// The program itself, the linker, and the libraries.
     pub(super) objects: &'static [Object],
     pub(super) linker: Linker,
-    /// Pages of its own that it has written before it begins with what it is there for.
+    /// Pages of its heap that the program has written before its own work begins.
     pub(super) heap_pages: u64,
 }
 
-/// A file that is mapped to be executed.
+/// A file that is mapped for execution.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Object {
     /// Pages of code and constants.
     pub(super) text_pages: u64,
-    /// How many of those are used.
+    /// Number of these pages that are used.
     pub(super) used_pages: u64,
-    /// Pages of data, which relocation writes.
+    /// Pages of data. Relocation writes them.
     pub(super) data_pages: u64,
-    /// How many of those are read-only after relocation (`PT_GNU_RELRO`).
+    /// Number of these pages that are read-only after relocation (`PT_GNU_RELRO`).
     pub(super) sealed_pages: u64,
-    /// How many of the others are read before they are written, and so taken away from every CPU.
+    /// Number of the other data pages that are read before they are written. The write then flushes
+    /// the page on every CPU.
     pub(super) read_first_pages: u64,
     /// Pages of zeros after the data, of which one is written.
     pub(super) zero_pages: u64,
 }
 
-/// Whose linker it is.
+/// The dynamic linker of a C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Linker {
-    /// Looks libraries up in a file that it maps and unmaps at the end (`/etc/ld.so.cache`), reads
-    /// their headers to its stack, and seals data after relocation.
+    /// The linker searches libraries in a file, which it maps and unmaps at the end
+    /// (`/etc/ld.so.cache`). It reads the libraries' headers to its stack, and makes data read-only
+    /// after relocation.
     Glibc,
-    /// Reads the header of each library into a page that it maps, and unmaps when it is done with
-    /// that library; no cache, nothing sealed.
+    /// The linker reads the header of each library into a page, which it maps before and unmaps
+    /// after it loads the library. It has no cache, and leaves all data writable.
     Uclibc,
 }
 
-/// The one mapping in a process that its program has for itself.
+/// The heap: the one mapping that a program has for its own use.
 pub(super) const HEAP: AreaId = AreaId(1000);
-/// The first of those that a program may name as it likes.
+/// The lowest area that a program may use for its own purposes.
 pub(super) const OWN: u32 = 2000;
 const CACHE: AreaId = AreaId(1001);
 const THREAD: AreaId = AreaId(1002);
@@ -63,19 +67,30 @@ const CACHE_FILE: FileId = FileId(u32::MAX);
 
 const AREAS_PER_OBJECT: u32 = 5;
 
-/// The page above the stack, as `exec` first has it.
+/// The page above the stack at the beginning of `exec`.
 const STACK_TOP: u64 = 0x7_ffff_f000;
-/// By how many pages `exec` then moves it: a random number, here always the same, and large enough
-/// for another page table (`setup_arg_pages`, `shift_arg_pages`).
+/// Number of pages by which `exec` then moves the stack (`setup_arg_pages`, `shift_arg_pages`).
+/// Linux uses a random number. The number here is constant, and large enough to need another page
+/// table.
 const STACK_SHIFT: u64 = 801;
-/// The page above the stack, as the program has it.
+/// The page above the stack when the program begins.
 const STACK_END: u64 = STACK_TOP - STACK_SHIFT;
-/// How much room it is given at once (`setup_arg_pages`: 128 KiB).
+/// Number of pages of the stack's initial size (`setup_arg_pages`: 128 KiB).
 const STACK_PAGES: u64 = 32;
 
-/// Writes to the last so many pages of the stack: those that were written before.
+/// Writes the highest `pages` pages of the stack, which were written before.
 pub(super) fn write_stack(pages: u64) -> impl Iterator<Item = Operation> {
     (STACK_END - pages..STACK_END).rev().map(|page| use_stack(page, Access::Write))
+}
+
+/// Forks; the parent then writes pages of its stack and of its heap.
+pub(super) fn fork(child: ProgramId, writes: [u64; 2]) -> impl Iterator<Item = Operation> {
+    [Operation::Fork(child)].into_iter().chain(write_after_fork(writes))
+}
+
+/// Writes numbers of pages of the stack and of the heap, which a fork has shared.
+pub(super) fn write_after_fork([stack, heap]: [u64; 2]) -> impl Iterator<Item = Operation> {
+    write_stack(stack).chain([Operation::write(HEAP, 0..heap)])
 }
 
 const fn use_stack(page: u64, access: Access) -> Operation {
@@ -83,20 +98,18 @@ const fn use_stack(page: u64, access: Access) -> Operation {
 }
 
 impl Program {
-    /// From `exec` to `main`, for a process that has memory.
+    /// Returns the steps from `exec` to `main`, for a process that has memory.
     pub(super) fn exec(&self) -> Vec<Operation> {
-        let mut steps = vec![Operation::Exec];
-        steps.extend(self.begin());
-        steps
+        [vec![Operation::Exec], self.begin()].concat()
     }
 
-    /// The same for one that has none yet.
+    /// Returns the steps from the end of `exec` to `main`, for a process that has no memory yet.
     pub(super) fn begin(&self) -> Vec<Operation> {
-        let mut steps = Vec::new();
-        steps.extend(stack());
+        let mut steps = Vec::from(stack());
         let indices = 0..self.objects.len() as u32;
         let libraries = indices.clone().skip(2);
-        // The kernel maps the program and its linker; that relocates itself, and maps the rest.
+        // The kernel maps the program and its linker. The linker relocates itself and maps the
+        // rest.
         for index in indices.clone().take(2) {
             steps.extend(self.map_object(index));
         }
@@ -125,20 +138,12 @@ impl Program {
         steps
     }
 
-    /// How many times that unmaps something that is there.
-    pub(super) const fn unmaps(&self) -> u64 {
-        match self.linker {
-            Linker::Glibc => 1,
-            Linker::Uclibc => self.objects.len() as u64 - 2,
-        }
-    }
-
     fn object(&self, index: u32) -> Object {
         self.objects[index as usize]
     }
 
-    /// Room for all of it is taken in one piece, to have it together; then text and data are mapped
-    /// over that (`MAP_FIXED`), which goes, untouched as it is.
+    /// Loads a library. To place the parts together, the linker maps room for the whole library
+    /// first, and then maps text and data over it (`MAP_FIXED`). No page of the room is ever used.
     fn load_library(&self, index: u32) -> Vec<Operation> {
         let Object { text_pages, data_pages, .. } = self.object(index);
         let header = AreaId(AREAS_PER_OBJECT * index + 3);
@@ -195,8 +200,8 @@ impl Program {
     }
 }
 
-/// `exec` writes the arguments to the top of the stack before it knows where that is to be, moves
-/// it there, and gives it room.
+/// Returns the operations of `exec` on the stack: it writes the arguments to the top of the stack,
+/// moves the stack to its final address, and extends it.
 fn stack() -> [Operation; 4] {
     let map = |pages| {
         Operation::RawAddress(RawAddress::Map {
@@ -216,7 +221,7 @@ fn stack() -> [Operation; 4] {
     ]
 }
 
-/// Text, data and zeros.
+/// Returns the areas of an object's text, data and zeros.
 const fn areas(index: u32) -> [AreaId; 3] {
     let first = AREAS_PER_OBJECT * index;
     [AreaId(first), AreaId(first + 1), AreaId(first + 2)]

@@ -1,33 +1,31 @@
-//! Loops like those of will-it-scale: each task does one thing over and over, as a thread of one
+//! Loops like those of will-it-scale: each task repeats a few operations, as a thread of one
 //! process or as a process of its own.
-
-use shootdown_sim::Rng;
 
 use shootdown_program::operation::{AreaId, Operation, Permission, ProgramId, Steps, Workload};
 
-use super::parts::{start_all, steps};
+use super::parts::{discard_page, head_start, start_all, steps};
 
-/// What a task does over and over.
+/// The operations that a task repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Writes a page of its own and gives it back with `madvise` (`tlb_flush2`).
+    /// Writes a page of its own, discards it with `madvise`, and reads it (`tlb_flush2`).
     Madvise,
-    /// Maps 16 pages, writes them, unmaps them.
+    /// Maps 16 pages, writes them, and unmaps them.
     Mmap,
-    /// Makes a page read-only, reads it, makes it writable, writes it.
+    /// Writes a page, makes it read-only, reads it, and makes it writable.
     Mprotect,
-    /// Writes 64 fresh pages, and gives all of them back at once (`page_fault1`).
+    /// Writes 64 fresh pages, and discards them in one call (`page_fault1`).
     PageFault,
-    /// Hands a token to its partner and waits for it (`context_switch1`).
+    /// Passes a token to its partner, and waits until it returns (`context_switch1`).
     ContextSwitch,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::Madvise, Self::Mmap, Self::Mprotect, Self::PageFault, Self::ContextSwitch];
 
-    /// Its name.
+    /// Returns the name of the kind.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,7 +38,7 @@ impl Kind {
     }
 }
 
-/// What the tasks are.
+/// The relation of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tasks {
     /// Threads of one process.
@@ -50,7 +48,7 @@ pub enum Tasks {
 }
 
 impl Tasks {
-    /// Their name.
+    /// Returns the name of the relation.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +57,7 @@ impl Tasks {
         }
     }
 
-    /// Starts one.
+    /// Returns the operation that starts a task.
     pub(super) const fn start(self, task: ProgramId) -> Operation {
         match self {
             Self::Threads => Operation::Spawn(task),
@@ -68,19 +66,19 @@ impl Tasks {
     }
 }
 
-/// A number of tasks in a loop.
+/// Tasks that repeat the same operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Loop {
-    /// What each does.
+    /// The operations of each task.
     pub kind: Kind,
-    /// What they are.
+    /// The relation of the tasks.
     pub tasks: Tasks,
-    /// How many there are. In pairs, for [`Kind::ContextSwitch`].
+    /// Number of tasks; even for [`Kind::ContextSwitch`].
     pub count: u32,
-    /// How often each does it.
+    /// Number of times that each task repeats the operations.
     pub iterations: u64,
-    /// Each task computes for a while first, up to 20 µs, depending on this: who collides with whom
-    /// depends on such things, and a comparison should not.
+    /// Seed of the delay of up to 20 µs after which each task begins. Which tasks collide depends
+    /// on such delays, and a comparison must not depend on one choice of them.
     pub seed: u64,
 }
 
@@ -94,78 +92,44 @@ impl Workload for Loop {
             let tasks = self.tasks;
             return start_all((1..=self.count).map(ProgramId), move |task| tasks.start(task));
         }
-        let area = AreaId(program.0);
-        let iterations = self.iterations;
+        let (area, iterations) = (AreaId(program.0), self.iterations);
+        let turns = 0..iterations;
         let body: Steps = match self.kind {
             Kind::Madvise => {
-                once_and_then(Operation::map_own(area, 256), iterations, madvise(area))
+                let turn = move |turn| discard_page(area, turn % 256);
+                steps![[Operation::map_own(area, 256)], turns.flat_map(turn)]
             }
             Kind::PageFault => {
-                once_and_then(Operation::map_own(area, 64), iterations, page_fault(area))
+                let turn =
+                    move |_| [Operation::write(area, 0..64), Operation::discard(area, 0..64)];
+                steps![[Operation::map_own(area, 64)], turns.flat_map(turn)]
             }
             Kind::Mprotect => {
-                once_and_then(Operation::map_own(area, 1), iterations, mprotect(area))
+                let protect = move |permission| Operation::protect(area, 0..1, permission);
+                let turn = move |_| {
+                    [
+                        Operation::write(area, 0..1),
+                        protect(Permission::Read),
+                        Operation::read(area, 0..1),
+                        protect(Permission::ReadWrite),
+                    ]
+                };
+                steps![[Operation::map_own(area, 1)], turns.flat_map(turn)]
             }
-            Kind::Mmap => Box::new((0..iterations).flat_map(mmap(area))),
-            Kind::ContextSwitch => context_switch(program, iterations),
+            Kind::Mmap => Box::new(turns.flat_map(move |_| {
+                let map = Operation::map_own(area, 16);
+                [map, Operation::write(area, 0..16), Operation::unmap(area, 0..16)]
+            })),
+            Kind::ContextSwitch => {
+                // The odd thread of each pair begins.
+                let begins = program.0 % 2 == 1;
+                let partner = ProgramId(if begins { program.0 + 1 } else { program.0 - 1 });
+                Box::new(turns.flat_map(move |_| {
+                    let (wake, block) = (Operation::Wake(partner), Operation::Block);
+                    if begins { [wake, block] } else { [block, wake] }
+                }))
+            }
         };
-        let head_start = Rng::stream(self.seed, u64::from(program.0)).below(20_000);
-        steps![[Operation::Compute(head_start)], body, [Operation::End { iterations }]]
+        steps![head_start(self.seed, program), body, [Operation::End { iterations }]]
     }
-}
-
-fn once_and_then<I>(
-    first: Operation,
-    iterations: u64,
-    turn: impl FnMut(u64) -> I + 'static,
-) -> Steps
-where
-    I: IntoIterator<Item = Operation> + 'static,
-{
-    steps![[first], (0..iterations).flat_map(turn)]
-}
-
-fn madvise(area: AreaId) -> impl FnMut(u64) -> [Operation; 3] {
-    move |turn| {
-        let page = turn % 256;
-        let pages = page..page + 1;
-        [
-            Operation::write(area, pages.clone()),
-            Operation::discard(area, pages.clone()),
-            Operation::read(area, pages),
-        ]
-    }
-}
-
-fn page_fault(area: AreaId) -> impl FnMut(u64) -> [Operation; 2] {
-    move |_| [Operation::write(area, 0..64), Operation::discard(area, 0..64)]
-}
-
-fn mprotect(area: AreaId) -> impl FnMut(u64) -> [Operation; 4] {
-    move |_| {
-        let protect = |permission| Operation::protect(area, 0..1, permission);
-        [
-            Operation::write(area, 0..1),
-            protect(Permission::Read),
-            Operation::read(area, 0..1),
-            protect(Permission::ReadWrite),
-        ]
-    }
-}
-
-fn mmap(area: AreaId) -> impl FnMut(u64) -> [Operation; 3] {
-    move |_| {
-        [Operation::map_own(area, 16), Operation::write(area, 0..16), Operation::unmap(area, 0..16)]
-    }
-}
-
-/// The odd one of each pair begins.
-fn context_switch(program: ProgramId, iterations: u64) -> Steps {
-    let begins = program.0 % 2 == 1;
-    let partner = ProgramId(if begins { program.0 + 1 } else { program.0 - 1 });
-    let turn = move |_| {
-        let (wake, block) = (Operation::Wake(partner), Operation::Block);
-        if begins { [wake, block] } else { [block, wake] }
-    };
-    Box::new((0..iterations).flat_map(turn))
 }

@@ -1,30 +1,31 @@
-//! The page heap of gperftools 2.x, as far as it asks the kernel for something: `PageHeap` of
-//! `src/page_heap.cc`, as it is set up by default, used by one who allocates what is larger than
-//! 1 MiB and nothing else.
+//! The page heap of gperftools 2.x, as far as it makes system calls: `PageHeap` of
+//! `src/page_heap.cc` with its default parameters, for a program that only allocates more than
+//! 1 MiB at a time.
 //!
-//! Free spans are *normal*, or *returned* to the kernel, and only those of one kind are merged. A
-//! span is taken from whichever kind fits best; if none fits, all are returned, and so merged, if
-//! there are both kinds and the heap would grow past a multiple of 128 MiB, as it nearly always
-//! would for who asks for so much; then the heap grows. Now and then, after as much was freed as
-//! the rate of release asks for, a span is returned.
+//! Free spans are *normal*, or *returned* to the kernel, and only spans of the same kind are
+//! merged. An allocation takes the span of either kind that fits best. If no span fits, both kinds
+//! exist, and the heap would grow past a multiple of 128 MiB, the heap first returns all spans and
+//! so merges them. Large allocations nearly always meet this condition. If still no span fits, the
+//! heap grows. A span is also returned whenever as much was freed as the release rate demands.
 
 use core::ops::Range;
 
-/// In bytes (`kPageShift`).
+/// Size of a page of the heap (`kPageShift`).
 pub(super) const PAGE_BYTES: u64 = 8192;
-/// Spans below this are on lists by their length (`kMaxPages`).
+/// Spans of fewer pages are on lists by their length (`kMaxPages`).
 const LARGE: u64 = 128;
-/// In pages (`kForcedCoalesceInterval`).
+/// Interval of merging, in pages (`kForcedCoalesceInterval`).
 const COALESCE_INTERVAL: u64 = (128 << 20) / PAGE_BYTES;
-/// In pages (`kMaxReleaseDelay`). Whoever returns 1049 pages or more waits for so many.
+/// Largest delay of the next release, in pages (`kMaxReleaseDelay`). A release of 1049 pages or
+/// more leads to this delay.
 const RELEASE_DELAY_MAX: i64 = 1 << 20;
 
-/// What the heap asks of the kernel. In its pages, from its beginning.
+/// A system call of the heap. Pages are those of the heap, counted from its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// To grow by these (`sbrk`).
+    /// Extends the heap by these pages (`sbrk`).
     Grow(Range<u64>),
-    /// To take these back (`madvise(MADV_DONTNEED)`).
+    /// Returns these pages (`madvise(MADV_DONTNEED)`).
     Return(Range<u64>),
 }
 
@@ -47,14 +48,14 @@ impl Span {
     }
 }
 
-/// The heap. It begins empty.
+/// The heap, which is empty at first.
 #[derive(Debug, Default)]
 pub(super) struct PageHeap {
-    /// All of it, in order.
+    /// All spans, in order.
     spans: Vec<Span>,
-    /// How many more pages are freed before a span is returned.
+    /// Number of pages that are freed before a span is returned.
     until_release: i64,
-    /// From which list that is taken: by length, from 0 on; the last is that of large spans.
+    /// The list from which that span is taken: the length, from 0 on, or `LARGE` for large spans.
     next_list: u64,
     requests: Vec<Request>,
 }
@@ -64,17 +65,17 @@ impl PageHeap {
         Self { next_list: LARGE, ..Self::default() }
     }
 
-    /// What was asked of the kernel since the last call.
+    /// Removes and returns the system calls since the last call of this method.
     pub(super) fn take_requests(&mut self) -> Vec<Request> {
         core::mem::take(&mut self.requests)
     }
 
-    /// All that it has, in pages.
+    /// Returns the size of the heap in pages.
     pub(super) fn size(&self) -> u64 {
         self.spans.last().map_or(0, |span| span.pages.end)
     }
 
-    /// Takes a span of so many pages, and returns its first.
+    /// Allocates a span of this number of pages, and returns its first page.
     pub(super) fn allocate(&mut self, pages: u64) -> u64 {
         if let Some(first) = self.take_best(pages) {
             return first;
@@ -88,12 +89,12 @@ impl PageHeap {
         let grown = self.size()..self.size() + pages;
         self.requests.push(Request::Grow(grown.clone()));
         self.spans.push(Span { pages: grown.clone(), state: State::Used });
-        // It counts as freed, and is merged with the normal span before it.
+        // The new span counts as freed, and is merged with the normal span before it.
         self.free(grown.start);
         self.take_best(pages).expect("as much was just freed")
     }
 
-    /// Frees the span that begins there.
+    /// Frees the span that begins at a page.
     pub(super) fn free(&mut self, first: u64) {
         let Some(index) = self.spans.iter().position(|span| span.pages.start == first) else {
             return;
@@ -108,7 +109,7 @@ impl PageHeap {
         }
     }
 
-    /// The shortest that is long enough; of those, the first.
+    /// Allocates from the shortest span that is long enough; of several, from the first.
     fn take_best(&mut self, pages: u64) -> Option<u64> {
         let spans = self.spans.iter().enumerate();
         let fitting = spans.filter(|(_, it)| it.state != State::Used && it.length() >= pages);
@@ -122,8 +123,8 @@ impl PageHeap {
         Some(found.start)
     }
 
-    /// Whether there is much that is free, of both kinds, and to grow instead would go past a
-    /// multiple of 128 MiB.
+    /// Returns `true` if both kinds of free spans exist, they are a quarter of the heap or more,
+    /// and growth would go past a multiple of 128 MiB.
     fn may_coalesce(&self, pages: u64) -> bool {
         let of = |state| {
             let spans = self.spans.iter().filter(move |span| span.state == state);
@@ -136,7 +137,7 @@ impl PageHeap {
             && size / COALESCE_INTERVAL != (size + pages) / COALESCE_INTERVAL
     }
 
-    /// Returns the next normal span, list by list, and says how long it was.
+    /// Returns the next normal span to the kernel, list by list. Returns its length, or 0.
     fn return_next(&mut self) -> u64 {
         for _ in 0..=LARGE {
             let list = self.next_list;
@@ -156,7 +157,7 @@ impl PageHeap {
         0
     }
 
-    /// Joins a span to its neighbours that are like it.
+    /// Merges a span with neighbours of the same kind.
     fn merge(&mut self, index: usize) {
         let state = self.spans[index].state;
         if self.spans.get(index + 1).is_some_and(|next| next.state == state) {
@@ -172,22 +173,21 @@ impl PageHeap {
 mod tests {
     use super::*;
 
-    /// What is free and was returned is not joined to what is free and was not.
     #[test]
-    fn only_spans_of_a_kind_are_merged_and_all_are_when_the_heap_would_grow_for_long() {
+    fn fitting_span_is_reused_without_a_system_call() {
         let mut heap = PageHeap::new();
         let interval = COALESCE_INTERVAL;
         let first = heap.allocate(interval / 2);
         assert_eq!(heap.take_requests().first(), Some(&Request::Grow(0..interval / 2)));
         heap.free(first);
         let _ = heap.take_requests();
-        assert_eq!(heap.allocate(interval / 2), first, "what fits is taken");
+        assert_eq!(heap.allocate(interval / 2), first, "the free span fits");
         assert_eq!(heap.take_requests(), []);
     }
 
-    /// The test that the workload is made of asserts it of the real heap.
+    /// The test of gperftools asserts the same of the real heap.
     #[test]
-    fn the_heap_stays_below_a_gibibyte() {
+    fn heap_stays_below_a_gibibyte() {
         let mut heap = PageHeap::new();
         let mut asked = 0;
         for _ in 0..3 {

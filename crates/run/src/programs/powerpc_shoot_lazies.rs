@@ -1,42 +1,42 @@
-//! The two workloads of the study of lazy spaces on POWER: threads that hand their CPUs to the idle
-//! loop and get them back, and processes that exit while CPUs idle on them.
+//! The two workloads of the study of lazy address spaces on POWER: threads that block and wake each
+//! other, so that their CPUs enter and leave the idle loop, and processes that exit while CPUs idle
+//! with their address spaces.
 
 use shootdown_sim::Rng;
 
 use shootdown_program::operation::{Access, AreaId, Operation, ProgramId, Start, Steps, Workload};
 
-use super::parts::steps;
+use super::parts::{measured, on_cpu_0, steps};
 
 const AREA: AreaId = AreaId(0);
 
 /// "As many software threads as CPUs (so each switch will go in and out of idle)": pairs of threads
-/// of one process, each on a CPU of its own, that hand a byte back and forth through two pipes
+/// of one process, each on a CPU of its own, that pass a byte back and forth through two pipes
 /// (`context_switch1_threads` of will-it-scale, with half as many tasks as CPUs).
 ///
-/// Like will-it-scale, it measures while all are running: the pair that starts last begins and ends
-/// the measurement, and the others have started before and go on after. So what is to be read is
+/// Like will-it-scale, the workload measures while all threads run. The pair that starts last
+/// begins and ends the measurement; the others start before and continue after it. Read
 /// [`Counts::switches`](shootdown_sim::Counts::switches) of all CPUs in that time, not the
-/// iterations, which are those of one pair. Each switch of the seed's goes in and out of idle, and
-/// is two of the scheduler's: see [`Self::switches`].
+/// iterations, which are those of one pair. A switch of the study enters and leaves idle, and is
+/// two switches of the scheduler: see [`Self::switches`].
 #[derive(Clone, Copy, Debug)]
 pub struct ContextSwitches {
-    /// CPUs, and threads: an even number. Neighbours are a pair.
+    /// Number of CPUs and of threads; even. Neighbours are a pair.
     pub cpus: u32,
-    /// How often the measured pair hands the byte there and back.
+    /// Number of times that the measured pair passes the byte forth and back.
     pub rounds: u64,
-    /// Each pair computes for a while first, up to 10 µs, depending on this: in which order CPUs
-    /// queue for a line that they share does, and so, how often it goes to a neighbour.
+    /// Seed of the delay of up to 10 µs after which each pair begins. The delays decide the order
+    /// in which CPUs queue for a shared cache line, and so how often the line moves to a neighbour.
     pub seed: u64,
 }
-
-/// So often a pair hands its byte there and back before it is measured.
+/// Number of rounds of a pair before it is measured.
 const WARM_UP: u64 = 3;
 const HEAD_START_NS: u64 = 10_000;
-/// How many rounds that may be, on a fast machine.
+/// Upper bound of the number of rounds in a head start, on a fast machine.
 const HEAD_START_ROUNDS: u64 = 20;
 
 impl ContextSwitches {
-    /// How many switches in and out of idle so many of the scheduler's are.
+    /// Converts switches of the scheduler to switches that enter and leave idle.
     #[must_use]
     pub const fn switches(scheduler_switches: u64) -> u64 {
         scheduler_switches / 2
@@ -46,13 +46,14 @@ impl ContextSwitches {
         self.cpus / 2
     }
 
-    /// How many rounds the first pairs may be ahead of the last: the start goes from pair to pair,
-    /// as in a heap, and takes about a round on each level, for which two are allowed.
+    /// Returns an upper bound of the rounds by which the first pairs are ahead of the last one.
+    /// Each pair starts two others, as in a binary heap. Each level takes about one round; the
+    /// bound allows two.
     const fn rounds_ahead(&self) -> u64 {
         HEAD_START_ROUNDS + 2 * (self.pairs().ilog2() as u64 + 1)
     }
 
-    /// The last pair begins when all others have.
+    /// Returns the delay of a pair. The last pair begins when all others have.
     fn head_start_ns(&self, pair: u32) -> u64 {
         if pair == self.pairs() {
             return HEAD_START_NS;
@@ -60,7 +61,7 @@ impl ContextSwitches {
         Rng::stream(self.seed, pair.into()).below(HEAD_START_NS)
     }
 
-    /// Who of a pair writes first.
+    /// Returns the thread of a pair that writes first.
     const fn first_of(pair: u32) -> ProgramId {
         ProgramId(2 * pair - 1)
     }
@@ -81,7 +82,7 @@ impl Workload for ContextSwitches {
     }
 
     fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: Some(0) }]
+        on_cpu_0()
     }
 
     fn steps(&self, program: ProgramId) -> Steps {
@@ -90,7 +91,7 @@ impl Workload for ContextSwitches {
             return self.main();
         }
         let (page, pairs, pair) = (u64::from(number - 1), self.pairs(), number.div_ceil(2));
-        // The byte that is written and read is on the thread's stack.
+        // The thread writes and reads the byte on its stack.
         let byte = move |access| Operation::Touch { area: AREA, pages: page..page + 1, access };
         let ready = [
             Operation::Migrate(number as usize - 1),
@@ -124,32 +125,32 @@ impl Workload for ContextSwitches {
     }
 }
 
-/// Short-lived processes, one after the other on each group of CPUs. Each has a thread on every CPU
-/// of its group; when it exits, those CPUs idle, with its space loaded.
+/// Short-lived processes, one after the other on each group of CPUs. Each process has a thread on
+/// every CPU of its group. When the process exits, those CPUs idle with its address space loaded.
 ///
-/// An iteration is the exit of a process. Besides it, nothing is flushed that another CPU could
-/// have: whatever interrupts are sent, are sent for exits, or for the copying of pages after a
-/// fork, of which the parent alone has translations.
+/// An iteration is the exit of a process. No other operation flushes a translation that another CPU
+/// could have. All interrupts are therefore sent for exits, or for the copies of pages after a
+/// fork, of which only the parent has translations.
 #[derive(Clone, Copy, Debug)]
 pub struct ExitStorm {
-    /// CPUs, of which each group has one and one for each thread. What is left over, idles.
+    /// Number of CPUs. Each group has one CPU, and one for each thread. The remaining CPUs idle.
     pub cpus: u32,
-    /// How many processes live and die in each group.
+    /// Number of processes of each group.
     pub processes: u32,
-    /// How many threads each has beside its first.
+    /// Number of threads of each process, without its first.
     pub threads: u32,
-    /// How long threads sleep depends on this, and so, which CPUs are idle when their process ends,
-    /// and for how long.
+    /// Seed of the times that threads sleep. They decide which CPUs are idle when their process
+    /// ends, and for how long.
     pub seed: u64,
 }
 
-/// What a process has in memory when it forks.
+/// Number of pages of a process that forks.
 const STORM_PAGES: u64 = 8;
-/// A thread sleeps for up to so long.
+/// Largest time that a thread sleeps.
 const SLEEP_NS: u64 = 20_000;
 
 impl ExitStorm {
-    /// How many groups of CPUs there are.
+    /// Returns the number of groups of CPUs.
     #[must_use]
     pub const fn groups(&self) -> u32 {
         self.cpus / self.cpus_per_group()
@@ -159,7 +160,7 @@ impl ExitStorm {
         1 + self.threads
     }
 
-    /// How many programs a group has: its parent, and the threads of all its processes.
+    /// Returns the number of programs of a group: its parent, and the threads of all its processes.
     const fn programs_per_group(&self) -> u32 {
         1 + self.processes * (1 + self.threads)
     }
@@ -173,9 +174,8 @@ impl ExitStorm {
             }
         });
         let map = Operation::map_own(AREA, STORM_PAGES);
-        let before = [map, Operation::write(AREA, 0..STORM_PAGES), Operation::Begin];
-        let end = Operation::End { iterations: self.processes.into() };
-        steps![before, children, [end]]
+        let before = [map, Operation::write(AREA, 0..STORM_PAGES)];
+        measured(before, children, self.processes.into())
     }
 }
 
@@ -200,17 +200,17 @@ impl Workload for ExitStorm {
         }
         let thread = (number - 1) % (1 + self.threads);
         let cpu = group * self.cpus_per_group() + thread;
-        let here = Operation::Migrate(cpu as usize);
+        let migrate = Operation::Migrate(cpu as usize);
         let all = 0..STORM_PAGES;
         if thread == 0 {
             let threads = (1..=self.threads).map(move |thread| ProgramId(program.0 + thread));
             let spawn = threads.clone().map(Operation::Spawn);
             let join = threads.map(Operation::Join);
-            return steps![[here, Operation::write(AREA, all)], spawn, join];
+            return steps![[migrate, Operation::write(AREA, all)], spawn, join];
         }
         let sleep = Rng::stream(self.seed, program.0.into()).below(SLEEP_NS);
         let steps = [
-            here,
+            migrate,
             Operation::read(AREA, all.clone()),
             Operation::Sleep(sleep),
             Operation::read(AREA, all),

@@ -1,39 +1,31 @@
-//! Memory that is short, or in the wrong place: copies on write for which others have to give up
-//! pages, and pages that move between nodes while they are used.
-
-use shootdown_sim::Rng;
+//! Memory that is short, or on the wrong node: copies on write that force reclaim, and pages that
+//! move between nodes while threads use them.
 
 use shootdown_program::operation::{
     Access, AreaId, FileId, Mapping, Operation, Permission, ProgramId, Start, Steps, Workload,
 };
 
-use super::parts::steps;
-
-/// So many pages are used between two looks at whether the timeslice is over.
-const CHUNK: u64 = 16;
+use super::parts::{CHUNK, chunks, head_start, steps};
 
 fn touch_all(area: AreaId, pages: u64, access: Access) -> impl Iterator<Item = Operation> {
-    (0..pages).step_by(CHUNK as usize).map(move |first| Operation::Touch {
-        area,
-        pages: first..pages.min(first + CHUNK),
-        access,
-    })
+    chunks(pages).map(move |pages| Operation::Touch { area, pages, access })
 }
 
-/// mmtests' `wptlbflush`: a process writes 511 pages and forks children, each of which writes all
-/// of them, starts threads that do, too, and ends; then the first reads what it had written. Beside
-/// them another process reads a file, for whose pages there is only the memory that is left.
+/// mmtests' `wptlbflush`: a process writes 511 pages and forks children. Each child writes all
+/// pages, starts threads that also write them, and ends. Then the parent reads the words that it
+/// wrote. Another process reads a file at the same time, and has only the remaining memory for its
+/// pages.
 ///
-/// A copy that some CPU did not learn of shows as a wrong word, in the parent or in a child.
+/// A copy without a flush on some CPU shows as a wrong word, in the parent or in a child.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyOnWrite {
-    /// Children at a time; each starts half as many threads.
+    /// Number of children at a time. Each starts half as many threads.
     pub children: u32,
-    /// How often they are forked: 50 000 times.
+    /// Number of times that the children are forked. `wptlbflush` does so 50 000 times.
     pub rounds: u64,
-    /// 511.
+    /// Number of pages; 511 in `wptlbflush`.
     pub pages: u64,
-    /// How long the file is.
+    /// Length of the file, in pages.
     pub file_pages: u64,
 }
 
@@ -42,7 +34,7 @@ impl CopyOnWrite {
     const READER: ProgramId = ProgramId(2);
     const CHILDREN: u32 = 3;
 
-    /// The process that is the `index`th child, whose threads come after it.
+    /// Returns the program of the child with an index. The child's threads have the next numbers.
     fn child(&self, index: u32) -> ProgramId {
         ProgramId(Self::CHILDREN + index * (1 + self.children / 2))
     }
@@ -98,31 +90,31 @@ impl Workload for CopyOnWrite {
     }
 }
 
-/// Threads that write to memory of their process while another moves it from node to node
-/// (`move_pages`, or what Linux does of itself as *automatic NUMA balancing*).
+/// Threads that write to memory of their process, while another thread moves it from node to node
+/// (`move_pages`, or Linux's *automatic NUMA balancing*).
 ///
-/// Each of the threads ends what is measured, as does the process that moves: where the threads go
-/// on for longer, [`Outcome::time`](crate::Outcome) is theirs, and [`time_range`] is how much
-/// sooner the moves were done.
+/// Each thread ends the measurement, and so does the thread that moves pages. If the other threads
+/// continue for longer, [`Outcome::time`](crate::Outcome) is their time, and [`time_range`] is the
+/// time by which the moves ended earlier.
 ///
 /// [`time_range`]: crate::Outcome::time_range
 #[derive(Clone, Copy, Debug)]
 pub struct PageMigration {
-    /// How many write.
+    /// Number of threads that write.
     pub threads: u32,
-    /// How many pages each of them has.
+    /// Number of pages of each thread.
     pub pages: u64,
-    /// How often all are moved.
+    /// Number of times that all pages are moved.
     pub rounds: u64,
-    /// Among so many nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// How often each thread writes to all of its pages.
+    /// Number of times that each thread writes all of its pages.
     pub laps: u64,
-    /// How long a thread computes for each page that it writes.
+    /// Time that a thread computes for each page that it writes.
     pub compute_ns: u64,
-    /// How long a thread sleeps after it has written to all of its pages; 0 for not at all.
+    /// Time that a thread sleeps after it has written all of its pages; 0 for no sleep.
     pub sleep_ns: u64,
-    /// As of [`Loop`](super::Loop): decides for how long each thread computes first.
+    /// Seed of the threads' delays, as in [`Loop`](super::Loop).
     pub seed: u64,
 }
 
@@ -134,10 +126,6 @@ impl Workload for PageMigration {
     fn name(&self) -> String {
         let sleeping = if self.sleep_ns == 0 { "" } else { "-sleeping" };
         format!("page-migration-{}{sleeping}", self.threads)
-    }
-
-    fn processes(&self) -> Vec<Start> {
-        vec![Start { program: Self::MOVER, cpu: None }]
     }
 
     fn steps(&self, program: ProgramId) -> Steps {
@@ -170,8 +158,7 @@ impl Workload for PageMigration {
                 .flat_map(move |touch| [touch, Operation::Compute(CHUNK * compute_ns)])
                 .chain((sleep_ns != 0).then_some(Operation::Sleep(sleep_ns)))
         };
-        let head_start = Rng::stream(seed, u64::from(program.0)).below(20_000);
         let laps = (0..laps).flat_map(lap);
-        steps![[Operation::Compute(head_start)], laps, [Operation::End { iterations: 0 }]]
+        steps![head_start(seed, program), laps, [Operation::End { iterations: 0 }]]
     }
 }

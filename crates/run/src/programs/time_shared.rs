@@ -1,5 +1,5 @@
-//! Many processes on each CPU, which run in turn: tags have to last for more address spaces than a
-//! CPU remembers.
+//! Many processes on each CPU, which run in turn: there are more address spaces than the CPU has
+//! tags.
 
 use shootdown_sim::Rng;
 
@@ -8,13 +8,13 @@ use shootdown_program::operation::{AreaId, Operation, ProgramId, Steps, Workload
 use super::parts::{start_all, steps};
 
 /// Processes of one thread each, the same number bound to each CPU. In each turn a process reads
-/// its working set, computes, and gives the CPU to the next one.
+/// its working set, computes, and yields the CPU to the next process.
 ///
-/// Every process flushes [a few times](Self::FIRST_FLUSHES) before its first turn, as a process
-/// does that starts, when no other CPU has its space. No address space is ever used by two CPUs: no
-/// flush has to notify another CPU, and no translation has to be dropped at a switch for as long as
-/// there are tags for all processes. Working sets are at different addresses, so that those of
-/// several processes fit into a TLB that has room for them.
+/// Every process flushes [a few times](Self::FIRST_FLUSHES) before its first turn, as a starting
+/// process does, while no other CPU has its address space. No address space is ever used by two
+/// CPUs. No flush therefore has to notify another CPU, and no switch has to drop translations as
+/// long as there are tags for all processes. Working sets are at different addresses, so that
+/// several working sets fit in a TLB that has room for them.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeShared {
     /// Number of CPUs.
@@ -27,18 +27,19 @@ pub struct TimeShared {
     pub pages: u64,
     /// Time that a process computes in each turn.
     pub compute_ns: u64,
-    /// A process gives one page back with `madvise` in one turn of this number; 0 means never after
+    /// A process discards one page with `madvise` in one turn of this number; 0 means never after
     /// the first turn.
     pub turns_per_flush: u64,
-    /// Decides when each process starts, up to 20 µs late, and in which of its turns it flushes.
+    /// Seed of the delay of up to 20 µs after which each process starts, and of the turns in which
+    /// it flushes.
     pub seed: u64,
 }
 
 impl TimeShared {
-    /// Number of flushes before the first turn: more than an engine's log has entries.
+    /// Number of flushes before the first turn: more than an engine's flush log has entries.
     pub const FIRST_FLUSHES: u64 = 20;
 
-    /// The CPU of a process.
+    /// Returns the CPU of a process.
     fn cpu(&self, program: ProgramId) -> usize {
         ((program.0 - 1) % self.cpus) as usize
     }
@@ -101,14 +102,14 @@ mod tests {
     };
 
     #[test]
-    fn each_cpu_has_the_same_number_of_processes() {
+    fn cpus_have_equal_numbers_of_processes() {
         let mut counts = [0; 3];
         (1..=12).for_each(|program| counts[SHARED.cpu(ProgramId(program))] += 1);
         assert_eq!(counts, [4; 3]);
     }
 
     #[test]
-    fn a_process_flushes_first_and_then_regularly() {
+    fn process_flushes_first_and_then_regularly() {
         let flushes = |shared: TimeShared| {
             let steps = shared.steps(ProgramId(7));
             steps.filter(|step| matches!(step, Operation::Discard { .. })).count()

@@ -1,33 +1,34 @@
-//! Cases of will-it-scale that map memory, as its sources have them. Each task has memory of its
-//! own; that what it reads is what it wrote, or that it is gone, is for
-//! [`Contents::Checked`](crate::Contents) to see, where the sources assert it.
+//! Cases of will-it-scale that map memory. Each task has memory of its own. The sources assert that
+//! a task reads the words that it wrote, or that they are gone; here,
+//! [`Contents::Checked`](crate::Contents) checks this.
 
 use crate::programs::Tasks;
 use shootdown_program::operation::{
     AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
 
-use super::parts::{start_all, steps};
+use super::parts::{discard_page, start_all, steps};
 
-/// What a task does over and over.
+/// The operations that a task repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Case {
-    /// Writes a page of a privately mapped file, discards it, and reads the file's again.
+    /// Writes a page of a privately mapped file, discards it, and reads the file's page.
     TlbFlush1,
-    /// The same with memory of its own: zeros come back. (128 times less of it at a time.)
+    /// Writes an anonymous page, discards it, and reads zeros. Each task has 128 times less memory
+    /// at a time than in the other cases.
     TlbFlush2,
-    /// The same with a shared file: what was written comes back.
+    /// Writes a page of a shared file, discards it, and reads the written word.
     TlbFlush3,
-    /// Maps memory of its own, writes all of it, and unmaps it.
+    /// Maps anonymous memory, writes all of it, and unmaps it.
     PageFault1,
-    /// The same with a private file.
+    /// Maps a private file, writes all of its pages, and unmaps it.
     PageFault2,
-    /// The same with a shared file.
+    /// Maps a shared file, writes all of its pages, and unmaps it.
     PageFault3,
 }
 
 impl Case {
-    /// All of them.
+    /// All cases.
     pub const ALL: [Self; 6] = [
         Self::TlbFlush1,
         Self::TlbFlush2,
@@ -37,7 +38,7 @@ impl Case {
         Self::PageFault3,
     ];
 
-    /// Its name.
+    /// Returns the name of the case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,18 +64,19 @@ impl Case {
     }
 }
 
-/// A number of tasks in a loop.
+/// Tasks that repeat the same operations.
 #[derive(Clone, Copy, Debug)]
 pub struct WillItScale {
-    /// What each does.
+    /// The operations of each task.
     pub case: Case,
-    /// What they are.
+    /// The relation of the tasks.
     pub tasks: Tasks,
-    /// How many there are.
+    /// Number of tasks.
     pub count: u32,
-    /// How many pages each maps at a time: 32 768, and 256 for [`Case::TlbFlush2`].
+    /// Number of pages that each task maps at a time: 32 768 in will-it-scale, and 256 for
+    /// [`Case::TlbFlush2`].
     pub pages: u64,
-    /// How often.
+    /// Number of times that each task maps the pages.
     pub rounds: u64,
 }
 
@@ -93,11 +95,7 @@ impl Workload for WillItScale {
             let mapping = case.mapping(FileId(program.0));
             let map = Operation::map(area, pages, Permission::ReadWrite, mapping);
             let work: Steps = if case.flushes_each_page() {
-                Box::new((0..pages).flat_map(move |page| {
-                    let page = page..page + 1;
-                    let discard = Operation::discard(area, page.clone());
-                    [Operation::write(area, page.clone()), discard, Operation::read(area, page)]
-                }))
+                Box::new((0..pages).flat_map(move |page| discard_page(area, page)))
             } else {
                 Box::new((0..pages).map(move |page| Operation::write(area, page..page + 1)))
             };

@@ -1,27 +1,24 @@
-//! The benchmark of the study of batched unmapping: readers of files that memory does not hold.
+//! The benchmark of the study of batched unmapping: readers of files that do not fit in memory.
 //! (vm-scalability: `lru-file-mmap-read`.)
 
 use shootdown_program::operation::{
     AreaId, FileId, Mapping, Operation, Permission, ProgramId, Steps, Workload,
 };
 
-use super::parts::{start_all, steps};
-
-/// So many pages are read between two looks at whether the timeslice is over.
-const CHUNK: u64 = 16;
+use super::parts::{chunks, start_all, steps};
 
 /// Processes that each map a file of their own, and read it from beginning to end.
 ///
-/// As `usemem --readonly` does for each CPU, with files of ten times the memory together. They are
-/// sparse there, so that no disk is waited for, and zeros here. Every page that is read takes the
-/// place of another, whose reader runs at that moment, most likely on another CPU.
+/// `usemem --readonly` does this on each CPU, with files of ten times the memory together. Its
+/// files are sparse, so that no process waits for a disk; here they are zeros. Every page that is
+/// read replaces a page of another process, which runs at that moment, most likely on another CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedReaders {
-    /// How many.
+    /// Number of processes.
     pub readers: u32,
-    /// How long each file is, in pages.
+    /// Length of each file, in pages.
     pub pages: u64,
-    /// How long it takes to read a page that is there, word by word.
+    /// Time to read a page that is in memory, word by word.
     pub compute_ns: u64,
 }
 
@@ -38,10 +35,9 @@ impl Workload for MappedReaders {
         let area = AreaId(0);
         let file = Mapping::SharedFile(FileId(program.0));
         let map = Operation::map(area, pages, Permission::Read, file);
-        let read = (0..pages).step_by(CHUNK as usize).flat_map(move |first| {
-            let last = pages.min(first + CHUNK);
-            let touch = Operation::read(area, first..last);
-            [touch, Operation::Compute(compute_ns * (last - first))]
+        let read = chunks(pages).flat_map(move |chunk| {
+            let compute = Operation::Compute(compute_ns * (chunk.end - chunk.start));
+            [Operation::read(area, chunk), compute]
         });
         steps![[map], read, [Operation::End { iterations: pages }]]
     }

@@ -1,18 +1,17 @@
 //! The two benchmarks of the study of x86's lazy TLB mode.
 
-use shootdown_sim::Rng;
-
 use shootdown_program::operation::{AreaId, Operation, ProgramId, Start, Steps, Workload};
 
-use super::parts::{start_all, steps};
+use super::parts::{head_start, measured, on_cpu_0, start_all, steps};
 
-/// "MADV_DONTNEED; touch the page; switch CPUs using sched_setaffinity": one thread, one page. A
-/// nearly worst case: the CPU that it came from is idle, with the space loaded lazily.
+/// "MADV_DONTNEED; touch the page; switch CPUs using sched_setaffinity": one thread, one page. This
+/// is nearly a worst case: the CPU that the thread leaves is idle, with the address space loaded
+/// lazily.
 #[derive(Clone, Copy, Debug)]
 pub struct MadviseMigrate {
-    /// CPUs, which the thread visits in order.
+    /// Number of CPUs. The thread visits them in order.
     pub cpus: usize,
-    /// How often it does the three things.
+    /// Number of times that the thread performs the three operations.
     pub iterations: u64,
 }
 
@@ -22,7 +21,7 @@ impl Workload for MadviseMigrate {
     }
 
     fn processes(&self) -> Vec<Start> {
-        vec![Start { program: ProgramId(0), cpu: Some(0) }]
+        on_cpu_0()
     }
 
     fn steps(&self, _program: ProgramId) -> Steps {
@@ -34,20 +33,19 @@ impl Workload for MadviseMigrate {
             let next = (index as usize + 1) % cpus;
             [Operation::discard(AREA, 0..1), touch(), Operation::Migrate(next)]
         };
-        // Once around first, so that every CPU has been there when the clock starts.
+        // The thread visits every CPU once before the measurement.
         let warm = cpus as u64;
-        let warm_up = (0..warm).flat_map(turn);
-        let measured = (warm..warm + iterations).flat_map(turn);
-        steps![before, warm_up, [Operation::Begin], measured, [Operation::End { iterations }]]
+        let before = before.into_iter().chain((0..warm).flat_map(turn));
+        measured(before, (warm..warm + iterations).flat_map(turn), iterations)
     }
 }
 
-/// Which pages of each mapping are written.
+/// The pages of each mapping that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched {
-    /// The first.
+    /// Only the first page.
     First,
-    /// Every one.
+    /// Every page.
     All,
 }
 
@@ -55,30 +53,30 @@ pub enum Touched {
 /// unmap it, "with 8 threads (on four cores), nrounds = 100, 256M data".
 ///
 /// Its source is in no public archive that could be searched. Here each round maps 256 MB, writes
-/// the first word, and unmaps it again, some [98 times](Self::published): a number that was fitted
-/// to the published time *before* the change. It scales both times alike, so that their ratio is
-/// none of its doing. The other reading, in which a round writes every page of its part of one
-/// mapping of 256 MB, can be had with [`Touched::All`]; it makes but 800 flushes, which cannot cost
-/// the 0.8 s that the change saved.
+/// the first word, and unmaps the memory, [98 times](Self::published). This number was fitted to
+/// the published time *before* the change. It scales the times before and after the change equally,
+/// and does not affect their ratio. In another interpretation, a round writes every page of its
+/// part of one mapping of 256 MB: use [`Touched::All`]. That interpretation has only 800 flushes,
+/// which cannot cost the 0.8 s that the change saved.
 #[derive(Clone, Copy, Debug)]
 pub struct PthreadMmap {
-    /// Threads of one process.
+    /// Number of threads.
     pub threads: u32,
-    /// How often each does it all.
+    /// Number of rounds of each thread.
     pub rounds: u64,
     /// Mappings per round, one after the other.
     pub mappings: u32,
     /// Pages per mapping.
     pub pages: u64,
-    /// Which of them are written.
+    /// The pages that are written.
     pub touched: Touched,
-    /// Each thread computes for a while first, up to 20 µs, depending on this.
+    /// Seed of the delay of up to 20 µs after which each thread begins.
     pub seed: u64,
 }
 
 impl PthreadMmap {
-    /// With the published parameters, and with as many mappings per round as take the published
-    /// time before the change.
+    /// The published parameters, with the number of mappings per round that was fitted to the
+    /// published time before the change.
     #[must_use]
     pub const fn published() -> Self {
         let (touched, seed) = (Touched::First, 1);
@@ -97,7 +95,7 @@ impl Workload for PthreadMmap {
             let threads = start_all((1..=threads).map(ProgramId), Operation::Spawn);
             return steps![threads, [Operation::End { iterations: 1 }]];
         }
-        // Each thread's area has a name of its own.
+        // Each thread has an area of its own.
         let area = AreaId(program.0);
         let written = if touched == Touched::All { 0..pages } else { 0..1 };
         let turn = move |_| {
@@ -107,7 +105,7 @@ impl Workload for PthreadMmap {
                 Operation::unmap(area, 0..pages),
             ]
         };
-        let head_start = Rng::stream(seed, u64::from(program.0)).below(20_000);
-        steps![[Operation::Compute(head_start)], (0..rounds * u64::from(mappings)).flat_map(turn)]
+        let turns = (0..rounds * u64::from(mappings)).flat_map(turn);
+        steps![head_start(seed, program), turns]
     }
 }

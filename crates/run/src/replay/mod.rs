@@ -1,13 +1,14 @@
-//! Recordings, run again on a simulated machine.
+//! Replays of recordings on a simulated machine.
 //!
-//! A recording is read twice. The first time, a [`Survey`] sees whether it is whole, counts what
-//! the recorded kernel did, and notes how each system call came out. The second time its records
-//! become steps, in one of two ways:
+//! A recording is read twice. The first time, a [`Survey`] checks that it is complete, counts the
+//! operations of the recorded kernel, and stores the result of each system call. The second time,
+//! its records become steps. There are two kinds of replay:
 //!
-//! - [by the recorded schedule](replay): every operation and context switch on its recorded CPU
-//!   and in its recorded order, so that what a design does can be held against what the kernel did;
-//! - by a schedule of the simulated machine's own, which may have other CPUs than the one that
-//!   recorded, and more of them: [`threads`] makes a workload like any other.
+//! - [Under the recorded schedule](replay): every operation and every context switch happens on its
+//!   recorded CPU and in its recorded order, so that a design can be compared with the recorded
+//!   kernel.
+//! - Under a schedule that the simulated machine chooses: [`threads`] makes a workload from the
+//!   recording. The machine may have other CPUs than the recorded one, and more of them.
 
 mod recorded;
 mod simulated;

@@ -1,20 +1,21 @@
-//! A recording by its own schedule: every step on its recorded CPU, and none before the one that
-//! was recorded before it.
+//! The replay of a recording under its own schedule: every step happens on its recorded CPU, and
+//! not before the step that was recorded before it.
 //!
-//! One simulated thread holds each CPU, and does what the recording says that the CPU did. Steps
-//! *begin* in their recorded order, on different CPUs at the same time if they take long. When a
-//! step begins:
+//! One simulated thread holds each CPU, and performs the CPU's recorded steps. Steps *begin* in
+//! their recorded order; long steps on different CPUs overlap. The time at which a step begins
+//! depends on its CPU:
 //!
-//! - where a thread of the program computed before it, when it has computed for as long as it did
-//!   when it was recorded, and its CPU is done with the step before;
-//! - where the CPU was idle, or another program's, as long after the step that was recorded before
-//!   it, on whichever CPU, as it did when it was recorded: it was waiting for that, or for
-//!   something that is not in the recording.
+//! - If a thread of the program computed before the step, the step begins when the CPU has finished
+//!   its last step and then computed for the recorded time.
+//! - If the CPU was idle or ran another program, the step begins after the previous step of the
+//!   recording, on any CPU, by the recorded time between the two: the CPU waited for that step, or
+//!   for an event that is not in the recording.
 //!
-//! So what a design makes slower delays all that comes after on the same CPU, and what waits for
-//! it elsewhere; and what was idle time stays idle time.
+//! A slower design therefore delays all later steps on the same CPU, and the steps of other CPUs
+//! that wait for them. Idle time remains idle time.
 
 use core::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ use shootdown_recording::{ReadError, Reader};
 use thiserror::Error;
 
 use super::steps::{Action, Step, Steps};
-use super::survey::{PROGRESS_RECORDS, Survey};
+use super::survey::Survey;
+use super::tracker::Task;
 
 /// The reason why a replay has no outcome.
 #[derive(Debug, Error)]
@@ -53,12 +55,13 @@ pub enum ReplayError {
     },
 }
 
-/// Replays a recording, of which `survey` was made, by its own schedule, on a machine under the
-/// design that `design` makes. `progress` is told now and then how many records were replayed.
+/// Replays a recording under its own schedule, on a machine under the design that `design` makes.
+/// `survey` must be of the same recording. `progress` is called at regular intervals with the
+/// number of records that were replayed.
 ///
 /// # Errors
 ///
-/// If the recording cannot be read, does not fit the machine, or the host has no room.
+/// Fails if the recording cannot be read, does not fit the machine, or the host lacks room.
 pub fn replay<D: Into<ErasedCoherence>>(
     machine: Machine,
     frames: usize,
@@ -74,35 +77,33 @@ pub fn replay<D: Into<ErasedCoherence>>(
     }
     let sim = Rc::new(Sim::new(machine, frames, cpus).map_err(host)?);
     let design = design(Rc::clone(&sim)).into();
-    let mut steps = Steps::new(reader, survey);
-    let next_step = Box::new(move || (steps.next_step(), steps.records_read()));
-    replay_on(sim, cpus, next_step, Box::new(progress), design)
+    let mut steps = Steps::new(reader, survey, progress);
+    replay_on(sim, cpus, Box::new(move || steps.next_step()), design)
 }
 
-/// Reads a step, and returns it with the number of records that were read.
-type NextStep = Box<dyn FnMut() -> (Result<Option<Step>, ReadError>, u64)>;
+/// Reads the next step.
+type NextStep = Box<dyn FnMut() -> Result<Option<Step>, ReadError>>;
 
 fn host(error: std::io::Error) -> ReplayError {
     ReplayError::Run(RunError::Host(error.to_string()))
 }
 
-/// Replays a recording, compiled once for all designs and all kinds of files.
+/// Replays a recording; compiled once for all designs.
 fn replay_on(
     sim: Rc<Sim>,
     cpus: usize,
     next_step: NextStep,
-    progress: Box<dyn Fn(u64)>,
     design: ErasedCoherence,
 ) -> Result<Outcome, ReplayError> {
     let kernel = SimKernel::new(Rc::clone(&sim), &Limits::DEFAULT, design).map_err(step_error)?;
     let replay = Rc::new(Replay {
         kernel: Rc::new(kernel),
-        cursor: RefCell::new(Cursor { next_step, next: None, told: 0, progress }),
+        cursor: RefCell::new(Cursor { next_step, next: None }),
         tasks: RefCell::default(),
         on_cpus: RefCell::new(vec![None; cpus]),
-        holders: RefCell::default(),
+        cpu_threads: RefCell::default(),
         before: Cell::default(),
-        under_way: Cell::new(0),
+        in_progress: Cell::new(0),
         failure: RefCell::default(),
         sim: Rc::clone(&sim),
     });
@@ -113,61 +114,52 @@ fn replay_on(
     replay.outcome(end.map_err(host)?)
 }
 
-/// Everything that a replay consists of.
+/// The state of a replay.
 struct Replay {
     sim: Rc<Sim>,
     kernel: Rc<SimKernel>,
     cursor: RefCell<Cursor>,
-    /// The space of each task, by the task's number in the recording. The kernel has the processes
-    /// by the numbers of their spaces in the recording.
-    tasks: RefCell<Vec<Option<InSpace>>>,
-    /// The space that each CPU's task runs in.
+    /// The owner and the space of each task. The kernel numbers processes by their space in the
+    /// recording.
+    tasks: RefCell<HashMap<TaskId, Task>>,
+    /// The space in which each CPU's task runs.
     on_cpus: RefCell<Vec<Option<SpaceId>>>,
     /// The thread that holds each CPU.
-    holders: RefCell<Vec<ThreadId>>,
-    /// When the last step was recorded, and when it began now.
+    cpu_threads: RefCell<Vec<ThreadId>>,
+    /// The recorded time and the simulated time of the last step's beginning.
     before: Cell<(u64, Time)>,
-    /// How many steps have begun and are not done.
-    under_way: Cell<usize>,
+    /// Number of steps that have begun and are not complete.
+    in_progress: Cell<usize>,
     failure: RefCell<Option<ReplayError>>,
 }
 
-/// Where the replay is in the recording.
+/// The position of the replay in the recording.
 struct Cursor {
     next_step: NextStep,
-    /// The step that begins next, whoever's it is.
+    /// The next step of the recording, on any CPU.
     next: Option<Step>,
-    /// How often `progress` was called.
-    told: u64,
-    progress: Box<dyn Fn(u64)>,
 }
 
+/// The state of a CPU between two steps.
 #[derive(Clone, Copy, Debug)]
-struct InSpace {
-    owner: Owner,
-    space: SpaceId,
-}
-
-/// A CPU, between two steps.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    /// Which task runs on it; `None` for the kernel's.
-    running: Option<InSpace>,
-    /// When it was done with its last step.
+struct ReplayCpu {
+    /// The task that runs on the CPU; `None` for the kernel's.
+    running: Option<Task>,
+    /// The end of the last step.
     done_at: Time,
-    /// How long it had been interrupted, all in all, by then.
+    /// The total time of interrupts on this CPU, at the end of the last step.
     interrupted: Time,
 }
 
-impl Held {
-    fn meanwhile(&self) -> WaitMode {
+impl ReplayCpu {
+    fn wait_mode(&self) -> WaitMode {
         match self.running {
             Some(_) => WaitMode::Busy,
             None => WaitMode::Idle,
         }
     }
 
-    /// Whether the program runs on it, whose times are known.
+    /// Returns `true` if the recorded program runs on the CPU, so that its computing time is known.
     fn is_recorded(&self) -> bool {
         self.running.is_some_and(|running| running.owner == Owner::Recorded)
     }
@@ -179,74 +171,75 @@ impl Replay {
         for cpu in 0..cpus {
             let spec = ThreadSpec { space: None, affinity: Affinity::Cpu(cpu) };
             let replay = Rc::clone(self);
-            let holder = self.sim.spawn(spec, move || replay.hold(cpu))?;
-            self.holders.borrow_mut().push(holder);
+            let thread = self.sim.spawn(spec, move || replay.run_cpu(cpu))?;
+            self.cpu_threads.borrow_mut().push(thread);
         }
         Ok(())
     }
 
-    /// All that a CPU does, from beginning to end.
-    fn hold(self: Rc<Self>, cpu: usize) {
+    /// Performs the steps of a CPU, from the beginning of the replay to its end.
+    fn run_cpu(self: Rc<Self>, number: usize) {
         self.sim.keep_cpu();
-        let mut held = Held { running: None, done_at: self.sim.now(), interrupted: Time::ZERO };
+        let mut cpu = ReplayCpu { running: None, done_at: self.sim.now(), interrupted: Time::ZERO };
         while !self.is_over() {
-            let Some(turn) = self.turn_of(cpu) else {
-                self.sim.wait_on_cpu(held.meanwhile(), None);
+            let Some((at_ns, computed_ns)) = self.next_start(number) else {
+                self.sim.wait_on_cpu(cpu.wait_mode(), None);
                 continue;
             };
-            self.wait_for_time(&turn, &held);
+            self.wait_to_begin(at_ns, computed_ns, &cpu);
             let Some(step) = self.cursor.borrow_mut().next.take() else { break };
             self.before.set((step.at_ns, self.sim.now()));
-            self.under_way.set(self.under_way.get() + 1);
+            self.in_progress.set(self.in_progress.get() + 1);
             self.advance();
-            if let Err(error) = self.perform(&step, &mut held) {
+            if let Err(error) = self.perform(&step, &mut cpu) {
                 self.fail(step_error(error));
             }
-            held.done_at = self.sim.now();
-            held.interrupted = self.interrupted();
-            self.under_way.set(self.under_way.get() - 1);
+            cpu.done_at = self.sim.now();
+            cpu.interrupted = self.interrupted();
+            self.in_progress.set(self.in_progress.get() - 1);
             if self.is_over() {
-                // Whoever still waits has nothing to wait for.
+                // No further step will wake the CPUs that still wait.
                 self.wake_all();
             }
         }
     }
 
-    /// Whether every step was begun and is done. Until then no CPU leaves the place where the
-    /// recording has it, for the steps under way may concern it.
+    /// Returns `true` if all steps have begun and are complete. Until then, no CPU leaves its
+    /// recorded place, because the steps in progress may concern it.
     fn is_over(&self) -> bool {
-        self.under_way.get() == 0 && self.cursor.borrow().next.is_none()
+        self.in_progress.get() == 0 && self.cursor.borrow().next.is_none()
     }
 
-    /// The next step, as far as one must know it to wait for it, if it is this CPU's.
-    fn turn_of(&self, cpu: usize) -> Option<Turn> {
+    /// Returns the recorded time of the next step and the time computed before it, if the step is
+    /// on this CPU.
+    fn next_start(&self, cpu: usize) -> Option<(u64, u64)> {
         let cursor = self.cursor.borrow();
         let step = cursor.next.as_ref().filter(|step| step.cpu == cpu)?;
-        Some(Turn { at_ns: step.at_ns, computed_ns: step.computed_ns })
+        Some((step.at_ns, step.computed_ns))
     }
 
-    fn wait_for_time(&self, turn: &Turn, held: &Held) {
-        if held.is_recorded() {
-            let stolen = self.interrupted() - held.interrupted;
-            let due = held.done_at + Time::from_ns(turn.computed_ns) + stolen;
-            // Interrupts that come now are added by themselves.
+    fn wait_to_begin(&self, at_ns: u64, computed_ns: u64, cpu: &ReplayCpu) {
+        if cpu.is_recorded() {
+            let stolen = self.interrupted() - cpu.interrupted;
+            let due = cpu.done_at + Time::from_ns(computed_ns) + stolen;
+            // The simulator adds interrupts from now on to the time that is spent.
             return self.sim.spend(due.saturating_sub(self.sim.now()));
         }
-        let (at_ns, began_at) = self.before.get();
-        let due = began_at + Time::from_ns(turn.at_ns - at_ns);
+        let (before_ns, began_at) = self.before.get();
+        let due = began_at + Time::from_ns(at_ns - before_ns);
         if due > self.sim.now() {
-            self.sim.wait_on_cpu(held.meanwhile(), Some(due));
+            self.sim.wait_on_cpu(cpu.wait_mode(), Some(due));
         }
     }
 
-    /// How long this CPU has been interrupted, all in all.
+    /// Returns the total time of interrupts on this CPU.
     fn interrupted(&self) -> Time {
         self.sim.read_counts(self.sim.cpu(), |counts| counts.interrupted)
     }
 
-    /// Reads the next step, and has its CPU look at it.
+    /// Reads the next step, and wakes its CPU.
     fn advance(&self) {
-        let (next, read) = (self.cursor.borrow_mut().next_step)();
+        let next = (self.cursor.borrow_mut().next_step)();
         let next = match next {
             Ok(next) if self.failure.borrow().is_none() => next,
             Ok(_) => None,
@@ -255,54 +248,48 @@ impl Replay {
                 None
             }
         };
-        let turn = next.as_ref().map(|step| step.cpu);
-        let mut cursor = self.cursor.borrow_mut();
-        cursor.next = next;
-        if read / PROGRESS_RECORDS > cursor.told {
-            cursor.told = read / PROGRESS_RECORDS;
-            (cursor.progress)(read);
-        }
-        drop(cursor);
-        let holder = turn.and_then(|cpu| self.holders.borrow().get(cpu).copied());
-        if let Some(holder) = holder {
-            self.sim.resume_on_cpu(holder);
+        let cpu = next.as_ref().map(|step| step.cpu);
+        self.cursor.borrow_mut().next = next;
+        let thread = cpu.and_then(|cpu| self.cpu_threads.borrow().get(cpu).copied());
+        if let Some(thread) = thread {
+            self.sim.resume_on_cpu(thread);
         }
     }
 
     fn wake_all(&self) {
-        for &holder in &*self.holders.borrow() {
-            self.sim.resume_on_cpu(holder);
+        for &thread in &*self.cpu_threads.borrow() {
+            self.sim.resume_on_cpu(thread);
         }
     }
 
-    fn perform(&self, step: &Step, held: &mut Held) -> Result<(), StepError> {
+    fn perform(&self, step: &Step, cpu: &mut ReplayCpu) -> Result<(), StepError> {
         match &step.action {
-            Action::Meet { task, owner, space } => self.meet(*task, *owner, *space)?,
-            Action::Switch { next, .. } => self.switch(*next, held)?,
+            Action::Introduce { task, owner, space } => self.introduce(*task, *owner, *space)?,
+            Action::Switch { next, .. } => self.switch(*next, cpu)?,
             Action::Memory(operation) => {
-                let process = held.running.and_then(|running| self.process(running.space));
+                let process = cpu.running.and_then(|running| self.process(running.space));
                 if let Some(process) = process {
                     let memory = ProcessMemory::new(&*self.kernel, &process);
                     memory.perform_raw(operation.clone())?;
                 }
             }
-            Action::Spawn { task, space } => self.spawn(*task, *space, held)?,
-            Action::Exec { space } => self.exec(step.task, *space, held)?,
-            Action::Exit => self.exit(held),
-            // When whom it woke ran, the recording says.
+            Action::Spawn { task, space } => self.spawn(*task, *space, cpu)?,
+            Action::Exec { space } => self.exec(step.task, *space, cpu)?,
+            Action::Exit => self.exit(cpu),
+            // The recording contains the switch to the task that was woken.
             Action::Wake { .. } => {}
         }
         Ok(())
     }
 
-    fn meet(&self, task: TaskId, owner: Owner, space: SpaceId) -> Result<(), StepError> {
-        let at = InSpace { owner, space };
-        // Of other programs' spaces, most are never seen again.
+    fn introduce(&self, task: TaskId, owner: Owner, space: SpaceId) -> Result<(), StepError> {
+        let state = Task { owner, space };
+        // The spaces of other programs are created at their first switch, because most have none.
         if owner == Owner::Recorded {
             let process = self.process_for(space)?;
-            self.let_run(task, &process, at);
+            self.enter(task, &process, state);
         } else {
-            self.set_task(task, at);
+            self.set_task(task, state);
         }
         Ok(())
     }
@@ -314,9 +301,9 @@ impl Replay {
         }
     }
 
-    fn switch(&self, next: TaskId, held: &mut Held) -> Result<(), StepError> {
-        let running = self.tasks.borrow().get(next.0 as usize).copied().flatten();
-        self.run(running, held);
+    fn switch(&self, next: TaskId, cpu: &mut ReplayCpu) -> Result<(), StepError> {
+        let running = self.tasks.borrow().get(&next).copied();
+        self.run(running, cpu);
         let process = running.map(|running| self.process_for(running.space)).transpose()?;
         self.sim.switch_space(process.as_ref().map(|process| process.data.number.get()));
         if let Some(process) = process {
@@ -325,29 +312,29 @@ impl Replay {
         Ok(())
     }
 
-    fn spawn(&self, task: TaskId, space: SpaceId, held: &Held) -> Result<(), StepError> {
-        let Some(running) = held.running else { return Ok(()) };
+    fn spawn(&self, task: TaskId, space: SpaceId, cpu: &ReplayCpu) -> Result<(), StepError> {
+        let Some(running) = cpu.running else { return Ok(()) };
         let Some(parent) = self.process(running.space) else { return Ok(()) };
         self.kernel.enter_kernel();
         let process = match self.process(space) {
             Some(process) => process,
             None => self.add(space, ProcessMemory::new(&*self.kernel, &parent).fork()?),
         };
-        self.let_run(task, &process, InSpace { owner: Owner::Recorded, space });
+        self.enter(task, &process, Task { owner: Owner::Recorded, space });
         self.kernel.return_to_user(&parent);
         Ok(())
     }
 
-    fn exec(&self, task: TaskId, space: SpaceId, held: &mut Held) -> Result<(), StepError> {
-        let Some(running) = held.running.filter(|_| self.process(space).is_none()) else {
+    fn exec(&self, task: TaskId, space: SpaceId, cpu: &mut ReplayCpu) -> Result<(), StepError> {
+        let Some(running) = cpu.running.filter(|_| self.process(space).is_none()) else {
             return Ok(());
         };
         self.kernel.enter_kernel();
         let old = self.process(running.space);
         let fresh = self.add(space, self.kernel.new_process()?);
-        let running = InSpace { space, ..running };
-        self.run(Some(running), held);
-        self.let_run(task, &fresh, running);
+        let running = Task { space, ..running };
+        self.run(Some(running), cpu);
+        self.enter(task, &fresh, running);
         self.sim.set_space(Some(fresh.data.number.get()));
         if let Some(old) = old {
             self.leave(&old);
@@ -356,23 +343,23 @@ impl Replay {
         Ok(())
     }
 
-    fn exit(&self, held: &mut Held) {
-        let Some(running) = held.running else { return };
-        self.run(None, held);
+    fn exit(&self, cpu: &mut ReplayCpu) {
+        let Some(running) = cpu.running else { return };
+        self.run(None, cpu);
         self.sim.set_space(None);
         if let Some(process) = self.process(running.space) {
             self.leave(&process);
         }
     }
 
-    /// This CPU goes on with a task, or with none.
-    fn run(&self, running: Option<InSpace>, held: &mut Held) {
-        held.running = running;
+    /// Makes this CPU run a task, or none.
+    fn run(&self, running: Option<Task>, cpu: &mut ReplayCpu) {
+        cpu.running = running;
         self.on_cpus.borrow_mut()[self.sim.cpu()] = running.map(|running| running.space);
     }
 
-    /// A task uses the process no more; after the last one its memory is taken down. If another CPU
-    /// is still said to run the process, something is missing in the recording, and it stays.
+    /// Removes a task from a process. The last task destroys the process. If the recording still
+    /// has the process on another CPU, records are missing, and the process remains.
     fn leave(&self, process: &SimProcess) {
         let runs_there = |space: &Option<SpaceId>| {
             space.is_some_and(|space| u64::from(space.0) == process.data.number.get())
@@ -387,17 +374,13 @@ impl Replay {
         self.kernel.add_at(space.0 as usize, process)
     }
 
-    fn let_run(&self, task: TaskId, process: &SimProcess, at: InSpace) {
+    fn enter(&self, task: TaskId, process: &SimProcess, state: Task) {
         process.enter();
-        self.set_task(task, at);
+        self.set_task(task, state);
     }
 
-    fn set_task(&self, task: TaskId, at: InSpace) {
-        let (number, mut tasks) = (task.0 as usize, self.tasks.borrow_mut());
-        if tasks.len() <= number {
-            tasks.resize(number + 1, None);
-        }
-        tasks[number] = Some(at);
+    fn set_task(&self, task: TaskId, state: Task) {
+        self.tasks.borrow_mut().insert(task, state);
     }
 
     fn process(&self, space: SpaceId) -> Option<Arc<SimProcess>> {
@@ -412,19 +395,9 @@ impl Replay {
         if let Some(failure) = self.failure.borrow_mut().take() {
             return Err(failure);
         }
-        match end {
-            RunEnd::Done => Ok(Outcome::of(&self.kernel)),
-            RunEnd::TimeUp => Err(ReplayError::Run(RunError::TimeUp)),
-            RunEnd::Deadlock(threads) => Err(ReplayError::Run(RunError::Deadlock(threads))),
-        }
+        RunError::check(end).map_err(ReplayError::Run)?;
+        Ok(Outcome::of(&self.kernel))
     }
-}
-
-/// When a step was recorded, and after how much computing.
-#[derive(Clone, Copy, Debug)]
-struct Turn {
-    at_ns: u64,
-    computed_ns: u64,
 }
 
 const fn step_error(error: StepError) -> ReplayError {

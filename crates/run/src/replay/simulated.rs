@@ -1,11 +1,11 @@
-//! A recording by a schedule that the simulated machine chooses.
+//! The replay of a recording under a schedule that the simulated machine chooses.
 //!
-//! The operations of each thread are kept, in their order, and so are the waits of threads for each
-//! other. A thread that was woken by another waits until that thread has come as far. A thread that
-//! was woken by a timer or a device sleeps as long as it did. The machine chooses when and where a
-//! thread runs, and may have other CPUs than the one that recorded.
+//! The replay keeps the order of each thread's operations, and the waits of threads for each other.
+//! A thread that another thread woke waits until that thread reaches the wake-up. A thread that a
+//! timer or a device woke sleeps for the recorded time. The machine chooses when and where a thread
+//! runs, and may have other CPUs than the recorded machine.
 //!
-//! The threads are kept in memory, encoded: a few bytes for most operations.
+//! The threads are kept in memory, encoded in a few bytes for most operations.
 
 use std::collections::HashMap;
 
@@ -16,41 +16,35 @@ use shootdown_recording::{ReadError, Reader};
 use shootdown_sim::Rng;
 
 use super::steps::{Action, Step, Steps};
-use super::survey::{PROGRESS_RECORDS, Survey};
+use super::survey::Survey;
 
-/// Turns a recording, of which `survey` was made, into the programs of its threads.
+/// Converts a recording to the programs of its threads. `survey` must be of the same recording.
 ///
 /// Threads begin up to a microsecond later than recorded, and their computations and sleeps take up
-/// to 1.6 % more or less, by random numbers from `seed`: the order of two events is often chance.
-/// `progress` is called now and then with the number of records that were read.
+/// to 1.6 % more or less, by random numbers from `seed`, because the order of two events is often
+/// random. `progress` is called at regular intervals with the number of records that were read.
 ///
 /// # Errors
 ///
-/// If the recording cannot be read.
-pub fn threads(
-    reader: Reader<'_>,
+/// Fails if the recording cannot be read.
+pub fn threads<'r>(
+    reader: Reader<'r>,
     survey: &Survey,
     seed: u64,
-    progress: impl Fn(u64),
+    progress: impl Fn(u64) + 'r,
 ) -> Result<Encoded, ReadError> {
-    let mut steps = Steps::new(reader, survey);
+    let mut steps = Steps::new(reader, survey, progress);
     let mut sorter = Sorter::new(seed);
-    let mut told = 0;
     while let Some(step) = steps.next_step()? {
         sorter.step(&step);
-        let read = steps.records_read();
-        if read / PROGRESS_RECORDS > told {
-            told = read / PROGRESS_RECORDS;
-            progress(read);
-        }
     }
     Ok(sorter.encoder.finish(&survey.header.command.join(" ")))
 }
 
-/// The part of a time by which it varies at most: one in this many.
+/// The divisor of the variation of times: a time varies by at most one part in this number.
 const VARIATION: u64 = 64;
 
-/// The longest time of an operation, two months: longer ones are no times.
+/// The longest time of an operation, about two months. Longer times are errors of the recording.
 const TIME_NS_MAX: u64 = (1 << 52) - 1;
 
 /// The largest delay of a thread's beginning, in nanoseconds.
@@ -60,11 +54,11 @@ const LATE_NS_MAX: u64 = 1000;
 #[derive(Debug)]
 struct Sorter {
     encoder: Encoder,
-    /// The thread that began in each space.
+    /// The first thread of each space.
     first_in: HashMap<SpaceId, ProgramId>,
     spaces: HashMap<TaskId, SpaceId>,
     rng: Rng,
-    /// Since when threads are blocked.
+    /// The times at which blocked threads blocked.
     blocked_at_ns: HashMap<TaskId, u64>,
 }
 
@@ -86,12 +80,14 @@ impl Sorter {
             self.push(step.task, Operation::Compute(computed_ns));
         }
         match &step.action {
-            Action::Meet { task, owner: Owner::Recorded, space } => self.meet(*task, *space),
+            Action::Introduce { task, owner: Owner::Recorded, space } => {
+                self.introduce(*task, *space);
+            }
             Action::Switch { next, left } => {
                 if is_recorded && *left == Left::Blocked {
                     self.blocked_at_ns.insert(step.task, step.at_ns);
                 }
-                // Woken by nobody whom the recording shows.
+                // The recording does not show the waker.
                 self.slept(*next, step.at_ns);
             }
             Action::Wake { task, by: Waker::Running }
@@ -115,8 +111,8 @@ impl Sorter {
                 self.spaces.insert(step.task, *space);
                 self.push(step.task, Operation::Exec);
             }
-            // Of other programs, or of tasks that the recording has not introduced.
-            Action::Meet { .. }
+            // Events of other programs, or of tasks that the recording has not introduced.
+            Action::Introduce { .. }
             | Action::Memory(_)
             | Action::Spawn { .. }
             | Action::Exec { .. }
@@ -124,8 +120,8 @@ impl Sorter {
         }
     }
 
-    /// A thread that was there from the beginning.
-    fn meet(&mut self, task: TaskId, space: SpaceId) {
+    /// Adds a thread that existed when the recording began.
+    fn introduce(&mut self, task: TaskId, space: SpaceId) {
         self.begin(task, space);
         match self.first_in.get(&space) {
             Some(&first) => self.push(TaskId(first.0), Operation::Spawn(program(task))),
@@ -149,7 +145,7 @@ impl Sorter {
         }
     }
 
-    /// A time, more or less.
+    /// Varies a time at random.
     fn varied(&mut self, ns: u64) -> u64 {
         let most = ns / VARIATION;
         (ns - most).saturating_add(self.rng.below(2 * most + 1)).min(TIME_NS_MAX)

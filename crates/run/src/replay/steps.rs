@@ -1,15 +1,14 @@
-//! The second reading: records become steps, each a thing that a CPU does, in the recorded order.
+//! The second reading of a recording: records become steps of CPUs, in the recorded order.
 //!
-//! When does a system call take effect? Its beginning and its end are recorded; what it does lies
-//! between, and on other CPUs the world goes on. If it flushed, the flush says when. If not, it
-//! changed nothing that a TLB could have held, and the order matters only where addresses change
-//! hands: what gives memory back and does nothing else (`munmap`, `madvise`) does so when the call
-//! begins, and whoever may get some has it when the call returns, so that nobody gets what another
-//! has not yet given.
+//! The time at which a system call takes effect is not recorded, only its beginning and its end.
+//! Other CPUs continue in between. If the call flushed, it takes effect at the flush. If it did not
+//! flush, it changed nothing that a TLB could have held, and the order matters only where addresses
+//! are reused. A call that allocates no addresses (`munmap`, `mprotect`, `madvise`) therefore takes
+//! effect when it begins, and any other call when it returns. No thread then gets an address before
+//! another thread has freed it.
 //!
-//! What of the recorded time did a thread compute? All of it that it was on its CPU and not in one
-//! of these calls. Of a page fault only the beginning is recorded, and so the rest of its time, a
-//! microsecond or less, is taken for computing.
+//! A thread computes whenever it is on its CPU and not in one of these calls. Of a page fault, only
+//! the beginning is recorded. The rest of the fault, a microsecond or less, counts as computing.
 
 use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
@@ -22,34 +21,35 @@ use shootdown_recording::record::{
 };
 use shootdown_recording::{ReadError, Reader};
 
-use super::survey::{Outcome, Survey};
+use super::survey::{Outcome, PROGRESS_RECORDS, Survey};
 use super::tracker::Tracker;
 
-/// What a CPU does next.
+/// A step of a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// When it did it, as recorded.
+    /// The recorded time.
     pub(crate) at_ns: u64,
     pub(crate) cpu: usize,
-    /// Which task ran there.
+    /// The task that ran on the CPU.
     pub(crate) task: TaskId,
-    /// How long that had computed since its last step.
+    /// The time that the task has computed since its last step.
     pub(crate) computed_ns: u64,
     pub(crate) action: Action,
 }
 
-/// What is done.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// There is a task that nobody of the recording made.
-    Meet { task: TaskId, owner: Owner, space: SpaceId },
-    /// The CPU is found to run another task, and from now on does.
+    /// The recording introduces a task that no recorded task created.
+    Introduce { task: TaskId, owner: Owner, space: SpaceId },
+    /// The CPU runs another task from now on.
     Switch { next: TaskId, left: Left },
     /// The task changes or uses memory.
+    /// The task changes or accesses memory.
     Memory(RawAddress),
-    /// The task makes another, in its own space or in a copy of it.
+    /// The task creates another task, in its own space or in a copy of it.
     Spawn { task: TaskId, space: SpaceId },
-    /// The task goes on in a new space.
+    /// The task continues in a new space.
     Exec { space: SpaceId },
     /// The task ends.
     Exit,
@@ -65,30 +65,33 @@ pub(crate) struct Steps<'r> {
     tracker: Tracker,
     cpus: Vec<Cpu>,
     tasks: HashMap<TaskId, InKernel>,
+    /// The end of the heap of each space, as the last `brk` returned it.
     heap_ends: HashMap<SpaceId, u64>,
-    read: u64,
+    records_read: u64,
+    progress: Box<dyn Fn(u64) + 'r>,
 }
 
-/// Up to where a CPU's time is accounted for, and how much of it was computing.
+/// The time up to which a CPU is accounted for, and the part of it in which a task computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpu {
     accounted_to_ns: u64,
     computed_ns: u64,
 }
 
-/// What a task is in the kernel for.
+/// The reason why a task is in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InKernel {
     /// A call, which may already have taken effect.
     Call { call: Call, outcome: Outcome, moved_to: u64, is_done: bool },
     /// A page fault, whose end is not recorded.
     Fault,
-    /// To end.
+    /// The end of the task.
     Exit,
 }
 
 impl<'r> Steps<'r> {
-    pub(crate) fn new(reader: Reader<'r>, survey: &Survey) -> Self {
+    /// `progress` is called with the number of records read, once per [`PROGRESS_RECORDS`].
+    pub(crate) fn new(reader: Reader<'r>, survey: &Survey, progress: impl Fn(u64) + 'r) -> Self {
         let cpus = reader.header().cpus;
         Self {
             reader,
@@ -98,19 +101,18 @@ impl<'r> Steps<'r> {
             cpus: vec![Cpu::default(); cpus as usize],
             tasks: HashMap::new(),
             heap_ends: HashMap::new(),
-            read: 0,
+            records_read: 0,
+            progress: Box::new(progress),
         }
     }
 
-    /// How many records were read.
-    pub(crate) const fn records_read(&self) -> u64 {
-        self.read
-    }
-
-    /// The next step; `None` at the end.
+    /// Returns the next step; `None` at the end.
     pub(crate) fn next_step(&mut self) -> Result<Option<Step>, ReadError> {
         while let Some(record) = self.reader.next_record()? {
-            self.read += 1;
+            self.records_read += 1;
+            if self.records_read.is_multiple_of(PROGRESS_RECORDS) {
+                (self.progress)(self.records_read);
+            }
             self.account(&record);
             let task = self.tracker.running(record.cpu);
             let action = self.action(&record);
@@ -124,8 +126,8 @@ impl<'r> Steps<'r> {
         Ok(None)
     }
 
-    /// Splits the time since the last record of this CPU into computing and what the simulation
-    /// does itself.
+    /// Splits the time since the last record of this CPU into computing, and time that the
+    /// simulation of the kernel spends itself.
     fn account(&mut self, record: &Record) {
         let cpu = &mut self.cpus[record.cpu as usize];
         let passed_ns = record.time_ns - cpu.accounted_to_ns;
@@ -134,7 +136,7 @@ impl<'r> Steps<'r> {
         match self.tasks.get(&task) {
             Some(InKernel::Call { .. } | InKernel::Exit) => {}
             Some(InKernel::Fault) => {
-                // What the kernel is seen to do at once, it does for the fault.
+                // Flushes and interrupts directly after a fault belong to the fault.
                 if !matches!(record.event, Event::Flush { .. } | Event::Interrupts { .. }) {
                     cpu.computed_ns += passed_ns;
                     self.tasks.remove(&task);
@@ -148,7 +150,7 @@ impl<'r> Steps<'r> {
         let running = self.tracker.recorded(record.cpu);
         match &record.event {
             Event::Task { task, owner, space, .. } => {
-                Some(Action::Meet { task: *task, owner: *owner, space: *space })
+                Some(Action::Introduce { task: *task, owner: *owner, space: *space })
             }
             Event::Running { task: next } => {
                 Some(Action::Switch { next: *next, left: Left::Runnable })
@@ -168,13 +170,13 @@ impl<'r> Steps<'r> {
                 Some(Action::Exit)
             }
             Event::Call(call) => self.call(running?, call),
-            Event::Return { value } => self.has_returned(running?, *value),
+            Event::Return { value } => self.returned(running?, *value),
             Event::Fault { address, code } => {
                 self.tasks.insert(running?, InKernel::Fault);
                 Some(Action::Memory(fault(*address, *code)))
             }
             Event::Flush { reason: FlushReason::LocalSpace | FlushReason::Request, .. } => {
-                self.has_flushed(running?)
+                self.flushed(running?)
             }
             Event::Flush { .. } | Event::Interrupts { .. } | Event::Lost { .. } => None,
         }
@@ -186,21 +188,21 @@ impl<'r> Steps<'r> {
             Call::Remap { .. } if outcome != Outcome::Failed => self.moved_to.pop_front()?,
             _ => 0,
         };
-        let gives_back =
+        let allocates_nothing =
             matches!(call, Call::Unmap { .. } | Call::Protect { .. } | Call::Advise { .. });
-        let is_done = gives_back && outcome == Outcome::Silent;
+        let is_done = allocates_nothing && outcome == Outcome::Silent;
         self.tasks.insert(task, InKernel::Call { call: *call, outcome, moved_to, is_done });
         is_done.then(|| self.effect(task, call, 0)).flatten()
     }
 
-    fn has_flushed(&mut self, task: TaskId) -> Option<Action> {
+    fn flushed(&mut self, task: TaskId) -> Option<Action> {
         let Some(InKernel::Call { call, outcome: Outcome::Flushed, moved_to, is_done }) =
             self.tasks.get_mut(&task)
         else {
             return None;
         };
-        // Where new memory is to be is known only when the call returns, if the program left it
-        // to the kernel; but then nothing is replaced, and nothing flushed.
+        // If the program left the address of new memory to the kernel, it is known only when the
+        // call returns. But then the call replaces no mapping, and does not flush.
         if core::mem::replace(is_done, true) {
             return None;
         }
@@ -212,7 +214,7 @@ impl<'r> Steps<'r> {
         self.effect(task, &call, at)
     }
 
-    fn has_returned(&mut self, task: TaskId, value: i64) -> Option<Action> {
+    fn returned(&mut self, task: TaskId, value: i64) -> Option<Action> {
         let Some(InKernel::Call { call, outcome, is_done, .. }) = self.tasks.remove(&task) else {
             return None;
         };
@@ -222,7 +224,7 @@ impl<'r> Steps<'r> {
         self.effect(task, &call, value as u64)
     }
 
-    /// What a call does that got `at` from the kernel.
+    /// Returns the effect of a call, for which the kernel chose the address `at`.
     fn effect(&mut self, task: TaskId, call: &Call, at: u64) -> Option<Action> {
         let operation = match *call {
             Call::Map { length, protection, flags, .. } => map(at, length, protection, flags),
@@ -302,7 +304,7 @@ const fn pages(address: u64, length: u64) -> Range<u64> {
     address / PAGE_BYTES..page_after(address.saturating_add(length))
 }
 
-/// Numbers from Linux's headers, the same on every architecture with recordings to import.
+/// Constants from Linux's headers, which are the same on every architecture with recordings.
 mod linux {
     pub(super) const PROT_WRITE: u32 = 2;
     pub(super) const MAP_SHARED: u32 = 1;

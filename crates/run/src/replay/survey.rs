@@ -1,5 +1,6 @@
-//! The first reading of a recording: whether it is whole, what the kernel that ran the program did
-//! for it, and how its system calls came out, which the second reading must know when they begin.
+//! The first reading of a recording: checks that the recording is complete, counts the operations
+//! of the recorded kernel, and stores the results of system calls. The second reading needs a
+//! call's result when the call begins.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -8,68 +9,71 @@ use shootdown_recording::{Header, ReadError, Reader, Totals};
 
 use super::tracker::Tracker;
 
-/// What a recording holds, before any of it is replayed.
+/// The properties of a recording that are known before its replay.
 #[derive(Clone, Debug)]
 pub struct Survey {
-    /// Who recorded what, where.
+    /// The header of the recording.
     pub header: Header,
-    /// How much of it there is.
+    /// The totals of the recording.
     pub totals: Totals,
-    /// What the kernel that was recorded did for the program.
+    /// The operations of the recorded kernel for the program.
     pub kernel: KernelCounts,
-    /// How many threads the program had, all in all.
+    /// Number of threads that the program had in total.
     pub threads: usize,
-    /// How many address spaces.
+    /// Number of address spaces that the program had in total.
     pub spaces: usize,
-    /// How each call came out, in the order in which they began.
+    /// The outcome of each call, in the order in which the calls began.
     pub(crate) outcomes: Vec<Outcome>,
-    /// Where each `mremap` that succeeded moved to, in that order.
+    /// The destination of each `mremap` that succeeded, in the same order.
     pub(crate) moved_to: VecDeque<u64>,
 }
 
-/// What the recorded kernel did for the program.
+/// Counts of the operations of the recorded kernel for the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounts {
-    /// Flush interrupts that it sent, one for each target.
+    /// Flush interrupts that the program's threads sent, one for each target.
     pub interrupts_sent: u64,
-    /// How often a CPU flushed all of a space.
+    /// Flushes of a whole space, on any CPU.
     pub flushes_full: u64,
-    /// How often a CPU flushed pages.
+    /// Flushes of ranges of pages, on any CPU.
     pub flushes_ranged: u64,
-    /// How often it set out to tell others, whether or not anyone needed to be told.
+    /// Requests of the program's threads to flush other CPUs, with or without a CPU that had to be
+    /// interrupted.
     pub requests: u64,
     /// Page faults of the program.
     pub faults: u64,
     /// System calls of the program that concern memory.
     pub calls: u64,
-    /// Flush interrupts that others than the program's threads sent to CPUs that ran it: reclaim,
-    /// write-back, huge pages. A replay does not know their causes.
+    /// Flush interrupts to CPUs that ran the program, sent by threads of other programs or of the
+    /// kernel: for reclaim, write-back, or huge pages. A replay does not know their causes.
     pub interrupts_by_others: u64,
 }
 
-/// How a call came out, and when its effect is thought to have taken place.
+/// The outcome of a call, which decides when the replay applies its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It returned an error, or never.
+    /// The call returned an error, or did not return.
     Failed,
-    /// It succeeded, and flushed: there and then it had taken effect.
+    /// The call succeeded and flushed. It takes effect at the flush.
     Flushed,
-    /// It succeeded, and flushed nothing.
+    /// The call succeeded and did not flush.
     Silent,
 }
 
 impl Survey {
-    /// Reads all of a recording. `progress` is told how many records were read.
+    /// Reads a whole recording. `progress` is called at regular intervals with the number of
+    /// records that were read.
     ///
     /// # Errors
     ///
-    /// If it is damaged, or cannot be read.
+    /// Fails if the recording is damaged, or cannot be read.
     ///
     /// # Panics
     ///
-    /// Never: a reader that came to the end without an error has totals.
+    /// Does not panic: a reader that has reached the end without an error has totals.
     pub fn of(mut reader: Reader<'_>, mut progress: impl FnMut(u64)) -> Result<Self, ReadError> {
-        let mut surveyor = Surveyor::new(reader.header().cpus);
+        let tracker = Tracker::new(reader.header().cpus);
+        let mut surveyor = Surveyor { tracker, ..Surveyor::default() };
         let mut read = 0;
         while let Some(record) = reader.next_record()? {
             surveyor.record(&record);
@@ -80,7 +84,7 @@ impl Survey {
         }
         Ok(Self {
             header: reader.header().clone(),
-            totals: *reader.totals().expect("a reader that came to the end has them"),
+            totals: *reader.totals().expect("a reader has totals at its end"),
             kernel: surveyor.kernel,
             threads: surveyor.threads,
             spaces: surveyor.spaces.len(),
@@ -90,9 +94,10 @@ impl Survey {
     }
 }
 
-/// How often progress is told.
+/// Number of records between two reports of progress.
 pub(super) const PROGRESS_RECORDS: u64 = 1 << 16;
 
+#[derive(Default)]
 struct Surveyor {
     tracker: Tracker,
     kernel: KernelCounts,
@@ -100,34 +105,21 @@ struct Surveyor {
     spaces: HashSet<SpaceId>,
     outcomes: Vec<Outcome>,
     moved_to: Vec<Option<u64>>,
-    /// The CPUs that were last interrupted by others than the program, and have not flushed since.
+    /// CPUs that another program or the kernel interrupted last, and that have not flushed since.
     by_others: HashSet<u32>,
-    /// The calls that have not returned.
+    /// Calls that have not returned.
     open: HashMap<TaskId, OpenCall>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OpenCall {
     number: usize,
-    /// In `moved_to`, for `mremap`.
+    /// Index in `moved_to`, for `mremap`.
     move_number: Option<usize>,
     has_flushed: bool,
 }
 
 impl Surveyor {
-    fn new(cpus: u32) -> Self {
-        Self {
-            tracker: Tracker::new(cpus),
-            kernel: KernelCounts::default(),
-            threads: 0,
-            spaces: HashSet::new(),
-            outcomes: Vec::new(),
-            moved_to: Vec::new(),
-            by_others: HashSet::new(),
-            open: HashMap::new(),
-        }
-    }
-
     fn record(&mut self, record: &Record) {
         let recorded = self.tracker.recorded(record.cpu);
         match &record.event {
@@ -148,7 +140,7 @@ impl Surveyor {
             }
             Event::Return { value } => {
                 if let Some(task) = recorded {
-                    self.has_returned(task, *value);
+                    self.returned(task, *value);
                 }
             }
             Event::Task { owner: Owner::Other, .. }
@@ -164,7 +156,7 @@ impl Surveyor {
     fn flush(&mut self, cpu: u32, by: Option<TaskId>, reason: FlushReason, pages: Option<u64>) {
         let is_ours = match reason {
             FlushReason::LocalSpace | FlushReason::Request => by.is_some(),
-            // On this CPU, for whoever has changed the space that it has loaded.
+            // The CPU flushes the space that it has loaded, on behalf of the sender.
             FlushReason::Remote => {
                 let is_by_others = self.by_others.remove(&cpu);
                 self.tracker.has_recorded_space(cpu) && !is_by_others
@@ -213,7 +205,7 @@ impl Surveyor {
         self.open.insert(task, OpenCall { number, move_number, has_flushed: false });
     }
 
-    fn has_returned(&mut self, task: TaskId, value: i64) {
+    fn returned(&mut self, task: TaskId, value: i64) {
         let Some(call) = self.open.remove(&task) else { return };
         if is_error(value) {
             return;
@@ -226,7 +218,7 @@ impl Surveyor {
     }
 }
 
-/// Whether a system call failed, by what it returned.
+/// Returns `true` if the returned value of a system call is an error number.
 const fn is_error(value: i64) -> bool {
     -4096 < value && value < 0
 }

@@ -1,13 +1,13 @@
-//! Who runs where, and in which space: the state that a recording's records change.
+//! The state that a recording's records change: the task and the space of each CPU.
 
 use std::collections::HashSet;
 
 use shootdown_recording::record::{Event, Owner, Record, SpaceId, TaskId};
 
 /// The state between two records.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tracker {
-    /// By number; the first is [`TaskId::KERNEL`].
+    /// Tasks by number. The first is [`TaskId::KERNEL`].
     tasks: Vec<Option<Task>>,
     recorded_spaces: HashSet<SpaceId>,
     cpus: Vec<Cpu>,
@@ -23,7 +23,7 @@ pub(crate) struct Task {
 #[derive(Clone, Copy, Debug)]
 struct Cpu {
     running: TaskId,
-    /// The space of whoever had one last: kernel threads borrow it.
+    /// The space that is loaded. Kernel threads borrow the last task's space.
     loaded: Option<SpaceId>,
 }
 
@@ -34,29 +34,29 @@ impl Tracker {
         Self { tasks: vec![None], recorded_spaces: HashSet::new(), cpus }
     }
 
-    /// The task that runs on a CPU.
+    /// Returns the task that runs on a CPU.
     pub(crate) fn running(&self, cpu: u32) -> TaskId {
         self.cpus[cpu as usize].running
     }
 
-    /// What is known of a task; `None` for the kernel's.
+    /// Returns the owner and the space of a task; `None` for the kernel's.
     pub(crate) fn task(&self, task: TaskId) -> Option<Task> {
         self.tasks.get(task.0 as usize).copied().flatten()
     }
 
-    /// The task that runs on a CPU, if it is the recorded program's.
+    /// Returns the task that runs on a CPU, if it belongs to the recorded program.
     pub(crate) fn recorded(&self, cpu: u32) -> Option<TaskId> {
         let task = self.running(cpu);
         self.task(task).is_some_and(|task| task.owner == Owner::Recorded).then_some(task)
     }
 
-    /// Whether the space that a CPU has loaded is one of the recorded program.
+    /// Returns `true` if the space that a CPU has loaded belongs to the recorded program.
     pub(crate) fn has_recorded_space(&self, cpu: u32) -> bool {
         let loaded = self.cpus[cpu as usize].loaded;
         loaded.is_some_and(|space| self.recorded_spaces.contains(&space))
     }
 
-    /// Takes a record into account, after whoever looks at the state before it has done so.
+    /// Applies a record to the state.
     pub(crate) fn apply(&mut self, record: &Record) {
         let running = self.running(record.cpu);
         match &record.event {

@@ -1,4 +1,4 @@
-//! The workloads of seed 002, as they run: what they are said to do, they do.
+//! Runs of the workloads of the study of ARC's ASIDs, and checks of their operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -25,7 +25,7 @@ const LS: Ls = Ls { commands: 3, libraries: 1 };
 const PAGEFAULT: LatPagefault =
     LatPagefault { read: PagesRead::All, pages: 100, rounds: 3, seed: 1 };
 
-/// On one CPU, as the seed's machine has it.
+/// Runs a workload on one CPU, as on the study's machine.
 fn outcome<C: Into<ErasedCoherence>>(
     workload: Rc<dyn Workload>,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -38,7 +38,7 @@ fn outcome<C: Into<ErasedCoherence>>(
     assert_eq!((outcome.violations, outcome.hazards), (0, 0), "{name} {first:?}");
     let first = outcome.first_wrong_contents.first();
     assert_eq!(outcome.wrong_contents, 0, "{first:?}");
-    assert_eq!(outcome.counts.interrupts_sent, 0, "{name}: whom would it interrupt");
+    assert_eq!(outcome.counts.interrupts_sent, 0, "{name}: there is only one CPU");
     outcome
 }
 
@@ -58,7 +58,7 @@ fn all() -> Vec<(Rc<dyn Workload>, u64)> {
 }
 
 #[test]
-fn all_run_to_their_end_and_count_what_they_measure() {
+fn workloads_complete_and_count_iterations() {
     for (workload, iterations) in all() {
         for outcome in [
             outcome(Rc::clone(&workload), Engine::<1>::new),
@@ -71,7 +71,7 @@ fn all_run_to_their_end_and_count_what_they_measure() {
 }
 
 #[test]
-fn an_iteration_is_the_same_work_however_many_there_are() {
+fn iterations_flush_equally_often() {
     let long: [(Rc<dyn Workload>, u64); 2] = [
         (Rc::new(Ls { commands: 30, ..LS }), 30),
         (Rc::new(LatProc { kind: ProcessKind::Shell, iterations: 30, compute_ns: 1000 }), 30),
@@ -79,14 +79,14 @@ fn an_iteration_is_the_same_work_however_many_there_are() {
     for (workload, iterations) in long {
         let outcome = outcome(workload, Linux70::new);
         let counts = &outcome.counts;
-        // What is flushed at a switch depends on which tag is free.
+        // The number of flushes at switches depends on which tag is free.
         let full = counts.flushes_full - counts.flushes_full_at_switch;
         let forks = full.is_multiple_of(iterations) && full >= iterations;
         assert!(forks && counts.flushes_ranged.is_multiple_of(iterations), "{counts:?}");
     }
 }
 
-/// Which pages of which areas a thread has used, and which it unmaps although it has.
+/// Counts the unmaps of areas of which a thread has used a page.
 fn used_when_unmapped(steps: impl Iterator<Item = Operation>) -> u64 {
     let mut used: BTreeMap<_, BTreeSet<u64>> = BTreeMap::new();
     let mut count = 0;
@@ -109,16 +109,15 @@ fn used_when_unmapped(steps: impl Iterator<Item = Operation>) -> u64 {
 
 /// The linker of uClibc reads the header of each library into a page of its own.
 #[test]
-fn the_linker_unmaps_a_page_that_was_used_for_each_library() {
+fn linker_unmaps_a_used_page_per_library() {
     for libraries in 0..=Ls::LIBRARIES_MAX {
         let ls = Ls { libraries, ..LS };
-        assert_eq!(ls.unmaps_per_command(), u64::from(libraries));
         assert_eq!(used_when_unmapped(ls.steps(ProgramId(1))), u64::from(libraries));
     }
 }
 
 #[test]
-fn a_tenth_of_the_mapped_file_is_written_at_every_16_kib() {
+fn lat_mmap_writes_every_16_kib_of_a_tenth() {
     let lat = LatMmap::published(1);
     let mut pages = Vec::new();
     let measured = lat.steps(MAIN).skip_while(|step| *step != Operation::Begin);
@@ -128,13 +127,13 @@ fn a_tenth_of_the_mapped_file_is_written_at_every_16_kib() {
             pages.push(touched.start);
         }
     }
-    // 16 MiB / 10 / 16 KiB, and the one that is begun.
+    // 16 MiB / 10 / 16 KiB, rounded up.
     assert_eq!((pages.len(), lat.pages_written()), (103, 103));
     assert!(pages.iter().copied().eq((0..103).map(|index| 2 * index)));
 }
 
 #[test]
-fn each_round_of_page_faults_reads_every_page_once_in_no_order_or_none() {
+fn lat_pagefault_reads_every_page_once_or_none() {
     let reads = |read| -> Vec<u64> {
         let steps = LatPagefault { read, ..PAGEFAULT }.steps(MAIN);
         let measured = steps.skip_while(|step| *step != Operation::Begin);
@@ -152,9 +151,9 @@ fn each_round_of_page_faults_reads_every_page_once_in_no_order_or_none() {
     }
 }
 
-/// Whatever a design does to `munmap`, it does not do here.
+/// A design that flushes more than `munmap` needs does not do so here.
 #[test]
-fn a_protection_fault_flushes_nothing() {
+fn protection_fault_flushes_nothing() {
     let lat = || Rc::new(LatProt { iterations: 50, signal_ns: 0 });
     for outcome in [outcome(lat(), Linux70::new), outcome(lat(), Engine::<1>::new)] {
         let counts = &outcome.counts;

@@ -1,4 +1,4 @@
-//! The workloads of seed 003, as they run: what they are said to do, they do.
+//! Runs of the workloads of the study of arm64's broadcasts, and checks of their operations.
 
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ fn outcome<C: Into<ErasedCoherence>>(
     outcome
 }
 
-fn runs_to_its_end(workload: impl Workload + Copy + 'static, iterations: u64) {
+fn assert_completes(workload: impl Workload + Copy + 'static, iterations: u64) {
     for outcome in [
         outcome(workload, Engine::<1>::new),
         outcome(workload, Linux70::new),
@@ -48,21 +48,21 @@ fn runs_to_its_end(workload: impl Workload + Copy + 'static, iterations: u64) {
 }
 
 #[test]
-fn all_run_to_their_end_and_count_what_they_measure() {
-    runs_to_its_end(MPROTECT, 80);
-    runs_to_its_end(TCMALLOC, 4 * TCMALLOC.iterations());
-    runs_to_its_end(SORT, 24);
+fn workloads_complete_and_count_iterations() {
+    assert_completes(MPROTECT, 80);
+    assert_completes(TCMALLOC, 4 * TCMALLOC.iterations());
+    assert_completes(SORT, 24);
 }
 
 #[test]
-fn the_same_run_twice_is_the_same() {
+fn same_arguments_give_same_outcome() {
     let run = || outcome(SORT, Engine::<1>::new);
     let (one, other) = (run(), run());
     assert_eq!((one.time, one.counts), (other.time, other.counts));
 }
 
 #[test]
-fn an_iteration_is_two_changes_of_protection_and_nothing_else() {
+fn iteration_is_two_protection_changes() {
     let steps: Vec<_> = MPROTECT.steps(ProgramId(1)).collect();
     let is_turn = |pair: &[Operation]| match pair {
         [Operation::Protect { permission: first, .. }, Operation::Protect { permission, .. }] => {
@@ -77,10 +77,10 @@ fn an_iteration_is_two_changes_of_protection_and_nothing_else() {
     assert!(matches!(written, Operation::Touch { access: Access::Write, .. }), "{written:?}");
 }
 
-/// Linux flushes twice, for the page is there both times; this engine only where a permission is
-/// lost. Nobody else runs the space, so nobody is interrupted for it.
+/// Linux flushes in both calls, because the page is present both times. This engine flushes only
+/// where a permission is removed. No other CPU runs the space, so that none is interrupted.
 #[test]
-fn each_change_of_protection_is_flushed_by_linux_and_every_other_by_this_engine() {
+fn linux_flushes_every_protection_change_and_engine_half() {
     let flushes = |outcome: Outcome| outcome.counts.flushes_full + outcome.counts.flushes_ranged;
     let more = MprotectThreaded { iterations: MPROTECT.iterations + 100, ..MPROTECT };
     let linux = flushes(outcome(more, Linux70::new)) - flushes(outcome(MPROTECT, Linux70::new));
@@ -92,7 +92,7 @@ fn each_change_of_protection_is_flushed_by_linux_and_every_other_by_this_engine(
 }
 
 #[test]
-fn every_copy_has_a_thread_that_sleeps_until_the_end() {
+fn every_copy_has_a_sleeping_thread() {
     for copy in 0..MPROTECT.copies {
         let (main, sleeper) = (ProgramId(1 + 2 * copy), ProgramId(2 + 2 * copy));
         assert_eq!(MPROTECT.steps(sleeper).last(), Some(Operation::Block));
@@ -102,9 +102,9 @@ fn every_copy_has_a_thread_that_sleeps_until_the_end() {
     }
 }
 
-/// The heap's memory is grown into in order, given back where it is, and never touched.
+/// The heap grows in order, is returned in place, and is never touched.
 #[test]
-fn the_heap_is_grown_and_returned_and_never_touched() {
+fn heap_grows_and_is_returned_untouched() {
     let published = TcmallocLargeHeap { copies: 32, every: 1, compute_ns: 1 };
     assert_eq!(published.iterations(), 62_916);
     let steps: Vec<_> = published.steps(ProgramId(1)).collect();
@@ -139,7 +139,7 @@ fn the_heap_is_grown_and_returned_and_never_touched() {
 }
 
 #[test]
-fn every_shell_forks_for_each_of_its_sorts_and_waits() {
+fn shells_fork_and_join_each_sort() {
     let forks = |program| {
         let of_child = |step: &Operation| matches!(step, Operation::Fork(_) | Operation::Join(_));
         SORT.steps(program).filter(of_child).collect::<Vec<_>>()
@@ -153,9 +153,9 @@ fn every_shell_forks_for_each_of_its_sorts_and_waits() {
     assert!(shells[..12].iter().all(|step| matches!(step, Operation::Fork(_))));
 }
 
-/// Who wrote to what it may not use would fault; and so would who names another's area.
+/// A write to another process's area, or to one that permits no writes, would fault.
 #[test]
-fn a_sort_reads_its_input_and_writes_no_area_of_another() {
+fn sort_touches_only_its_own_areas() {
     let touched: Vec<AreaId> = SORT
         .steps(ProgramId(4))
         .skip_while(|step| *step != Operation::Exec)

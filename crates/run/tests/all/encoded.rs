@@ -1,4 +1,4 @@
-//! Workloads that were encoded, decoded and run.
+//! Runs of workloads that were encoded and decoded.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use shootdown_run::{Limits, run};
 use shootdown_sim::Machine;
 
 #[test]
-fn a_step_of_a_loop_is_a_few_bytes() {
+fn step_of_a_loop_takes_few_bytes() {
     let workload = MprotectThreaded { copies: 2, iterations: 1000 };
     let encoded = encode(&workload);
     let (steps, bytes) = (encoded.steps(ProgramId(1)).count(), encoded.bytes().len());
@@ -19,7 +19,7 @@ fn a_step_of_a_loop_is_a_few_bytes() {
 }
 
 #[test]
-fn what_was_written_down_runs_as_it_would_have() {
+fn encoded_workload_runs_like_the_original() {
     let crowd = Crowd { kind: Kind::Madvise, processes: 2, threads: 2, iterations: 20, seed: 1 };
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(4).unwrap();

@@ -1,5 +1,5 @@
-//! Recordings that no kernel would write: whatever they say, a replay comes to an end, with a
-//! result or with an error.
+//! Recordings that no kernel would write. Whatever they contain, a replay ends, with an outcome or
+//! with an error.
 
 use std::io::Cursor;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Tasks and spaces are numbered when the recording is written.
+/// Tasks are numbered when the recording is written.
 fn event() -> impl Strategy<Value = Event> {
     let task = || (0..5_u32).prop_map(TaskId);
     let space = || (0..4_u32).prop_map(SpaceId);
@@ -92,7 +92,7 @@ fn events() -> impl Strategy<Value = Vec<(u32, u64, Event)>> {
     prop::collection::vec((0..2_u32, gap, event()), 1..120)
 }
 
-/// What the writer admits of them.
+/// Writes the events that the writer admits.
 fn write(events: &[(u32, u64, Event)]) -> Vec<u8> {
     let header = Header {
         recorder: String::new(),
@@ -122,21 +122,21 @@ fn reader(file: &[u8]) -> Reader<'static> {
     Reader::open(Cursor::new(file.to_vec())).unwrap()
 }
 
-fn by_recorded_schedule<C: Into<ErasedCoherence>>(
+fn under_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     survey: &Survey,
     design: impl FnOnce(Rc<Sim>) -> C,
 ) {
     let machine = Machine::from_toml(MACHINE).unwrap();
-    // An error is as good: that it comes to one is what is tested.
+    // The replay may fail, but must end.
     let _ = replay(machine, 1 << 14, reader(file), survey, |_| {}, design);
 }
 
-fn ends(events: &[(u32, u64, Event)]) {
+fn assert_ends(events: &[(u32, u64, Event)]) {
     let file = write(events);
     let survey = Survey::of(reader(&file), |_| {}).unwrap();
-    by_recorded_schedule(&file, &survey, Linux70::new);
-    by_recorded_schedule(&file, &survey, Engine::<1>::new);
+    under_recorded_schedule(&file, &survey, Linux70::new);
+    under_recorded_schedule(&file, &survey, Engine::<1>::new);
     let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
     let machine = Machine::from_toml(MACHINE).unwrap();
     let limits = Limits { frames: 1 << 14, threads: 8, ..Limits::default() };
@@ -154,7 +154,7 @@ fn start() -> Vec<(u32, u64, Event)> {
 }
 
 #[test]
-fn addresses_that_mean_the_same_to_a_walk_are_no_violation() {
+fn aliased_addresses_are_no_violation() {
     let fault = |cpu, address| (cpu, 1000, Event::Fault { address, code: FaultCode(6) });
     let (page, alias) = (0x7f00_0000_0000, 0x7f00_0000_0000 | 1 << 48);
     let mut events = start();
@@ -169,13 +169,13 @@ fn addresses_that_mean_the_same_to_a_walk_are_no_violation() {
 }
 
 #[test]
-fn times_beyond_all_times_end_a_replay() {
+fn extreme_times_end_a_replay() {
     for gap_ns in [1 << 51, 1 << 53, 1 << 62, u64::MAX / 2] {
         let mut events = start();
         events.push((1, 10, Event::Switch { next: TaskId(0), left: Left::Blocked }));
         events.push((0, gap_ns, Event::Wake { task: TaskId(2), by: Waker::Interrupt }));
         events.push((0, 10, Event::Fault { address: 1 << 30, code: FaultCode(6) }));
-        ends(&events);
+        assert_ends(&events);
     }
 }
 
@@ -183,14 +183,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_recording_says_its_replay_ends(events in events()) {
+    fn replay_of_any_recording_ends(events in events()) {
         let file = write(&events);
         let survey = Survey::of(reader(&file), |_| {}).unwrap();
-        by_recorded_schedule(&file, &survey, Naive::new);
-        by_recorded_schedule(&file, &survey, Linux412::new);
-        by_recorded_schedule(&file, &survey, Linux414::new);
-        by_recorded_schedule(&file, &survey, Linux70::new);
-        by_recorded_schedule(&file, &survey, Engine::<1>::new);
+        under_recorded_schedule(&file, &survey, Naive::new);
+        under_recorded_schedule(&file, &survey, Linux412::new);
+        under_recorded_schedule(&file, &survey, Linux414::new);
+        under_recorded_schedule(&file, &survey, Linux70::new);
+        under_recorded_schedule(&file, &survey, Engine::<1>::new);
         let threads = threads(reader(&file), &survey, 1, |_| {}).unwrap();
         let machine = Machine::from_toml(MACHINE).unwrap();
         let count = threads.program_count() + 1;

@@ -1,5 +1,5 @@
-//! Large pages on the simulated machine, whose MMU walks the page tables, whose oracle looks at
-//! every use, and under designs that have other CPUs forget them.
+//! Large pages on the simulated machine, whose MMU walks the page tables and whose oracle checks
+//! every use, under designs that flush them on other CPUs.
 
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -21,10 +21,10 @@ const PAGES: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 60;
 
-/// What a thread does.
+/// The body of a thread.
 type Body = Box<dyn FnOnce(&System, &Sim)>;
 
-/// One space, and nothing else.
+/// A kernel with one address space.
 struct System {
     coherence: Arc<Instrumented>,
     space: OnceCell<Space>,
@@ -37,7 +37,7 @@ impl Kernel for System {
     }
     fn switch(&self, _: u64) {
         // SAFETY: the space lives as long as the system.
-        #[expect(unsafe_code, reason = "the seam's is unsafe")]
+        #[expect(unsafe_code, reason = "the trait's `switch` is unsafe")]
         unsafe {
             self.coherence.switch(self.space().coherent());
         }
@@ -58,15 +58,15 @@ impl Kernel for System {
 
 impl System {
     fn space(&self) -> &Space {
-        self.space.get().expect("it is made before anything runs")
+        self.space.get().expect("the space is created before any thread runs")
     }
 
-    /// The access, and faults until it is allowed.
+    /// Accesses a word, and resolves faults until the access succeeds.
     fn touch(&self, sim: &Sim, address: u64, touch: Touch) -> u64 {
         let access = if touch == Touch::Read { Access::Read } else { Access::Write };
         loop {
             // SAFETY: as for `switch`.
-            #[expect(unsafe_code, reason = "the seam's is unsafe")]
+            #[expect(unsafe_code, reason = "the trait's `return_to_user` is unsafe")]
             unsafe {
                 self.coherence.return_to_user(self.space().coherent());
             }
@@ -79,11 +79,9 @@ impl System {
     }
 }
 
-/// Threads write to pages of their own, and find what they wrote, while another collapses them and
-/// has parts of them split off.
-fn nothing_is_lost_and_nothing_stale_is_used<C: Into<ErasedCoherence>>(
-    design: impl FnOnce(Rc<Sim>) -> C,
-) {
+/// Threads write to pages of their own, and read the words that they wrote. Another thread
+/// collapses the pages, and makes parts of them small again.
+fn assert_large_pages_keep_words<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) {
     let round = include_str!("../../../sim/tests/round.toml");
     let machine = Machine::from_toml(round).unwrap().with_cpus(WORKERS as usize + 1).unwrap();
     let sim = Rc::new(Sim::new(machine, 1 << 13, 8).unwrap());
@@ -120,7 +118,7 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Into<ErasedCoherence>>(
     let count = Rc::clone(&collapsed);
     let body = move |system: &System, sim: &Sim| {
         let space = system.space();
-        // The last pages are nobody's.
+        // No worker uses the last pages.
         let part = START + (PAGES - 2) * PAGE_BYTES..START + PAGES * PAGE_BYTES;
         while system.done.get() < WORKERS {
             let made = space.collapse(START..START + LARGE_PAGE_BYTES).unwrap();
@@ -137,20 +135,20 @@ fn nothing_is_lost_and_nothing_stale_is_used<C: Into<ErasedCoherence>>(
     sim.uninstall();
     let wrong = sim.first_violations();
     assert_eq!((sim.violations(), sim.hazards()), (0, 0), "{wrong:?}");
-    assert!(collapsed.get() > 3, "only {} were made", collapsed.get());
+    assert!(collapsed.get() > 3, "only {} large pages were made", collapsed.get());
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_stale_is_used_under_ours() {
-    nothing_is_lost_and_nothing_stale_is_used(Engine::<1>::new);
+fn large_pages_keep_words_under_the_engine() {
+    assert_large_pages_keep_words(Engine::<1>::new);
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_stale_is_used_under_linux_4_14() {
-    nothing_is_lost_and_nothing_stale_is_used(Linux414::new);
+fn large_pages_keep_words_under_linux_4_14() {
+    assert_large_pages_keep_words(Linux414::new);
 }
 
 #[test]
-fn nothing_is_lost_and_nothing_stale_is_used_under_linux_7_0() {
-    nothing_is_lost_and_nothing_stale_is_used(Linux70::new);
+fn large_pages_keep_words_under_linux_7_0() {
+    assert_large_pages_keep_words(Linux70::new);
 }

@@ -1,5 +1,5 @@
-//! LATR under a memory manager: what is unmapped comes back to the system when all CPUs have
-//! looked, or when it is needed; and why `madvise` must not be put off in the same way.
+//! LATR under a memory manager: unmapped memory returns to the system when all CPUs have swept
+//! their states, or when it is needed. A `madvise` must not be deferred in the same way.
 
 use std::rc::Rc;
 
@@ -46,10 +46,11 @@ fn outcome<C: Into<ErasedCoherence>>(
     outcome
 }
 
-/// Two threads on two CPUs: both use an area, one gives it up, and that again and again.
+/// Two threads on two CPUs. Both use an area, and the first one gives it up, repeatedly.
 #[derive(Clone, Copy)]
 struct GiveUp {
-    /// Unmaps it, and maps another one; or discards it.
+    /// `true`: the first thread unmaps the area and maps another one. `false`: it discards the
+    /// area.
     unmaps: bool,
     pages: u64,
     rounds: u32,
@@ -97,9 +98,10 @@ impl Workload for GiveUp {
 }
 
 #[test]
-fn what_is_unmapped_is_put_off_and_what_is_discarded_is_not() {
+fn unmap_is_deferred_and_discard_is_not() {
     let unmapped = GiveUp { unmaps: true, pages: 4, rounds: 12 };
-    // Each switches away and back while it waits, and sweeps. One is for the end of the space.
+    // Each thread switches away and back while it waits, and sweeps. One interrupt is for the end
+    // of the space.
     assert_eq!(outcome(LIMITS, unmapped, Latr::new).counts.interrupts_sent, 1);
     let before = outcome(LIMITS, unmapped, Linux412::new).counts.interrupts_sent;
     assert!(before >= 12, "{before}");
@@ -108,19 +110,19 @@ fn what_is_unmapped_is_put_off_and_what_is_discarded_is_not() {
     assert!(interrupts >= 12, "{interrupts}");
 }
 
-/// As the authors have it: the second thread reads pages that the first has given up and written
-/// anew, and finds what was there before.
+/// The example of LATR's authors: the second thread reads pages that the first thread has discarded
+/// and written again, and finds the old words.
 #[test]
-fn were_a_discard_put_off_threads_would_read_what_was_there_before() {
+fn deferred_discard_lets_threads_read_old_words() {
     let discarded = GiveUp { unmaps: false, pages: 4, rounds: 12 };
-    // It computes all the while, and so does not look before its tick.
+    // The second thread computes all the time, and so does not sweep before its tick.
     let broken = |sim| Latr::with_broken_rule(sim, Some(LatrRule::WaitForAdvice));
     let found = try_to_run(LIMITS, Computing(discarded), broken).unwrap();
     assert!(found.wrong_contents > 0 && found.violations > 0);
     outcome(LIMITS, Computing(discarded), Latr::new);
 }
 
-/// The same, but nobody sleeps while it waits.
+/// [`GiveUp`], but the threads compute instead of sleeping.
 struct Computing(GiveUp);
 
 impl Workload for Computing {
@@ -131,7 +133,7 @@ impl Workload for Computing {
         self.0.processes()
     }
     fn steps(&self, program: ProgramId) -> Steps {
-        // As long as both together need.
+        // The time that both threads need together.
         let wait_ns = 20_000 + 5_000 * self.0.pages;
         let steps = self.0.steps(program).map(move |step| match step {
             Operation::Wake(_) | Operation::Block => Operation::Compute(wait_ns),
@@ -141,9 +143,9 @@ impl Workload for Computing {
     }
 }
 
-/// Memory holds so little that what is put off would use it up.
+/// Memory is so small that deferred frames would use it up.
 #[test]
-fn who_needs_memory_gets_what_is_put_off() {
+fn memory_shortage_reclaims_deferred_frames() {
     let unmapped = GiveUp { unmaps: true, pages: 40, rounds: 30 };
     let interrupts = |frames| {
         let limits = Limits { frames, ..LIMITS };
@@ -154,28 +156,28 @@ fn who_needs_memory_gets_what_is_put_off() {
 }
 
 #[test]
-fn loops_that_map_and_unmap_find_what_they_assert() {
+fn will_it_scale_loops_read_correct_words() {
     for case in Case::ALL {
         let workload = WillItScale { case, tasks: Tasks::Threads, count: 4, pages: 24, rounds: 3 };
         let [latr, before] = [
             outcome(LIMITS, workload, Latr::new).counts.interrupts_sent,
             outcome(LIMITS, workload, Linux412::new).counts.interrupts_sent,
         ];
-        // These tell others of nothing else.
+        // The cases with unmaps have no other flush of other CPUs.
         let unmaps = matches!(case, Case::PageFault1 | Case::PageFault2 | Case::PageFault3);
         assert!(!unmaps || (latr == 0 && before > 0), "{case:?}: {latr}, {before}");
     }
 }
 
 #[test]
-fn rings_that_are_full_have_cpus_interrupted() {
+fn full_rings_interrupt_cpus() {
     let quick = GiveUp { unmaps: true, pages: 1, rounds: 4 * RING_STATES as u32 };
     let few = outcome(LIMITS, Fast(quick), Latr::new).counts.interrupts_sent;
     let all = outcome(LIMITS, Fast(quick), Linux412::new).counts.interrupts_sent;
     assert!(few > 0 && few < all, "{few} of {all}");
 }
 
-/// Unmapping is all that the first thread does, while the second computes.
+/// [`GiveUp`], but the first thread only maps and unmaps, while the second computes.
 struct Fast(GiveUp);
 
 impl Workload for Fast {
@@ -189,7 +191,7 @@ impl Workload for Fast {
         if program == SECOND {
             return Box::new([Operation::Migrate(1), Operation::Compute(9_000_000)].into_iter());
         }
-        let is_no_wait = |step: &Operation| !matches!(step, Operation::Wake(_) | Operation::Block);
-        Box::new(self.0.steps(program).filter(is_no_wait))
+        let is_not_wait = |step: &Operation| !matches!(step, Operation::Wake(_) | Operation::Block);
+        Box::new(self.0.steps(program).filter(is_not_wait))
     }
 }

@@ -3,12 +3,13 @@
 
 mod arc_asid_range;
 mod arm64_skip_broadcast;
-mod contents;
+
 mod encoded;
 mod exhausted;
 mod hostile;
 mod large;
 mod latr;
+mod memory_model;
 mod operations;
 mod powerpc_shoot_lazies;
 mod pressure;

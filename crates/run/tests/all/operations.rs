@@ -1,4 +1,4 @@
-//! Operations, one by one, on a machine with round numbers.
+//! Single operations, on a machine with round times.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use shootdown_program::{StepError, Workload};
 use shootdown_run::{Contents, Limits, Outcome, RunError, run};
 use shootdown_sim::{Machine, Time};
 
-/// Programs by number; the first runs from the beginning.
+/// Programs by number. The first one starts with the workload.
 struct Programs(RefCell<HashMap<u32, Vec<Operation>>>);
 
 impl Workload for Programs {
@@ -57,7 +57,7 @@ fn touch(pages: core::ops::Range<u64>, access: Access) -> Operation {
 const CHILD: ProgramId = ProgramId(1);
 
 #[test]
-fn locks_exclude_and_are_let_go_of_by_their_holder_alone() {
+fn locks_exclude_and_only_holders_unlock() {
     let lock = LockId(3);
     let critical = vec![Operation::Lock(lock), Operation::Compute(50_000), Operation::Unlock(lock)];
     let parent = [Operation::Spawn(CHILD)].into_iter().chain(critical.clone());
@@ -70,7 +70,7 @@ fn locks_exclude_and_are_let_go_of_by_their_holder_alone() {
 }
 
 #[test]
-fn a_wake_is_not_lost_whichever_comes_first() {
+fn wake_before_or_after_block_is_not_lost() {
     for head_start in [0, 100_000] {
         let parent = vec![
             Operation::Spawn(CHILD),
@@ -84,12 +84,12 @@ fn a_wake_is_not_lost_whichever_comes_first() {
 }
 
 #[test]
-fn waiting_for_nobody_is_noticed() {
+fn block_without_a_waker_is_a_deadlock() {
     assert_eq!(run_programs([vec![Operation::Block]]).unwrap_err(), RunError::Deadlock(1));
 }
 
 #[test]
-fn memory_is_what_the_operations_say() {
+fn operations_permit_and_refuse_accesses() {
     let fault = |steps: Vec<Operation>| match run_programs([steps]) {
         Ok(_) => None,
         Err(RunError::Step { error, .. }) => Some(error),
@@ -114,25 +114,25 @@ fn memory_is_what_the_operations_say() {
 }
 
 #[test]
-fn large_pages_are_made_and_split_and_what_they_hold_stays() {
-    let by_address = |operation| Operation::RawAddress(operation);
+fn large_pages_keep_words_when_made_and_split() {
+    let raw = |operation| Operation::RawAddress(operation);
     let (pages, permission) = (0x4000..0x4200, Permission::ReadWrite);
     let (mapping, filling) = (Mapping::Anonymous, Filling::OnDemand);
     let map = RawAddress::Map { pages: pages.clone(), permission, mapping, filling };
-    let touch = |page, access| by_address(RawAddress::Fault { page, access, entry: Entry::Absent });
-    let collapse = || by_address(RawAddress::Collapse(pages.clone()));
+    let touch = |page, access| raw(RawAddress::Fault { page, access, entry: Entry::Absent });
+    let collapse = || raw(RawAddress::Collapse(pages.clone()));
     let steps = vec![
-        by_address(map),
+        raw(map),
         collapse(),
         touch(0x4007, Access::Write),
         collapse(),
         touch(0x4007, Access::Read),
         touch(0x4008, Access::Read),
-        by_address(RawAddress::Discard(0x4008..0x4009)),
+        raw(RawAddress::Discard(0x4008..0x4009)),
         touch(0x4007, Access::Read),
-        // There is but one node, and nobody knows where pages are mapped.
-        by_address(RawAddress::MovePages { pages: pages.clone(), node: 0 }),
-        by_address(RawAddress::MovePages { pages: pages.clone(), node: 9 }),
+        // There is only one node, and the memory manager does not record where pages are mapped.
+        raw(RawAddress::MovePages { pages: pages.clone(), node: 0 }),
+        raw(RawAddress::MovePages { pages: pages.clone(), node: 9 }),
         collapse(),
     ];
     let memory = run_programs([steps]).unwrap().memory;
@@ -140,7 +140,7 @@ fn large_pages_are_made_and_split_and_what_they_hold_stays() {
 }
 
 #[test]
-fn forks_have_their_own_memory_and_exec_throws_it_away() {
+fn fork_copies_memory_and_exec_discards_it() {
     let parent = vec![
         map(4, Mapping::Anonymous),
         touch(0..4, Access::Write),
@@ -159,7 +159,7 @@ fn forks_have_their_own_memory_and_exec_throws_it_away() {
 }
 
 #[test]
-fn a_write_that_is_refused_is_survived_and_one_that_is_not_is_a_mistake() {
+fn segfault_must_be_refused() {
     let protect = |permission| Operation::Protect { area: AREA, pages: 0..1, permission };
     let segfault = Operation::Segfault { area: AREA, page: 0 };
     let begin = || vec![map(1, Mapping::Anonymous), touch(0..1, Access::Write)];
@@ -174,7 +174,7 @@ fn a_write_that_is_refused_is_survived_and_one_that_is_not_is_a_mistake() {
 }
 
 #[test]
-fn a_system_call_takes_its_time_and_leaves_memory_alone() {
+fn system_call_takes_time_and_flushes_nothing() {
     let calls = |count| {
         let steps = [Operation::Begin].into_iter();
         let steps = steps.chain((0..count).map(|_| Operation::SystemCall));

@@ -1,4 +1,5 @@
-//! The workloads of seed 001, as they run: what they are said to do, they do.
+//! Runs of the workloads of the study of POWER's lazy address spaces, and checks of their
+//! operations.
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ const LIMITS: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// On the machine of the seed, with so many CPUs.
+/// Runs a workload on the machine of the study, with this number of CPUs.
 fn outcome<C: Into<ErasedCoherence>>(
     cpus: u32,
     workload: impl Workload + 'static,
@@ -36,16 +37,16 @@ fn outcome<C: Into<ErasedCoherence>>(
 
 const STORM: ExitStorm = ExitStorm { cpus: 13, processes: 6, threads: 3, seed: 1 };
 
-/// Had a thread found its partner on its own CPU, there would be one switch where there are two.
+/// If both threads of a pair ran on one CPU, each pair of switches would be one switch.
 #[test]
-fn each_switch_goes_in_and_out_of_idle() {
+fn switches_enter_and_leave_idle() {
     for cpus in [2, 6, 16, 64] {
         let workload = ContextSwitches { cpus, rounds: 20, seed: 1 };
         let outcome = outcome(cpus, workload, Engine::<1>::new);
         assert_eq!(outcome.iterations, 40);
         let switches = ContextSwitches::switches(outcome.counts.switches);
         let all = outcome.iterations * u64::from(cpus) / 2;
-        // Pairs need not be in step: each may have done one more or less.
+        // Pairs are not synchronised: each may have done one switch more or less.
         assert!(switches.abs_diff(all) <= u64::from(cpus), "{switches} and not {all}");
         assert_eq!(outcome.counts.migrations, 0);
         let idle = outcome.counts.idle.ps() as f64;
@@ -54,10 +55,10 @@ fn each_switch_goes_in_and_out_of_idle() {
     }
 }
 
-/// Whoever starts first must not be done before the measurement is: the last pair's time would be
-/// that of a machine which falls asleep.
+/// The first pairs must not end before the measurement does. Otherwise the machine would become
+/// idle during the time of the last pair.
 #[test]
-fn all_pairs_run_as_long_as_it_is_measured() {
+fn all_pairs_run_until_the_measurement_ends() {
     let rate = |rounds| {
         let outcome = outcome(128, ContextSwitches { cpus: 128, rounds, seed: 1 }, Linux70::new);
         ContextSwitches::switches(outcome.counts.switches) as f64 / outcome.time.us()
@@ -67,7 +68,7 @@ fn all_pairs_run_as_long_as_it_is_measured() {
 }
 
 #[test]
-fn partners_are_neighbours_and_no_two_threads_share_a_cpu() {
+fn partners_are_neighbours_on_separate_cpus() {
     let workload = ContextSwitches { cpus: 8, rounds: 1, seed: 1 };
     let cpu_of = |thread| {
         workload.steps(ProgramId(thread)).find_map(|step| match step {
@@ -95,16 +96,16 @@ fn every_process_of_the_storm_exits() {
     }
 }
 
-/// Otherwise the storm would not ask what it is meant to ask.
+/// Otherwise the storm would not measure the cost of lazy address spaces.
 #[test]
-fn cpus_idle_lazily_on_processes_that_exit() {
+fn cpus_idle_lazily_on_exiting_processes() {
     let outcome = outcome(13, STORM, Linux70::new);
     let exits = outcome.iterations;
     assert!(outcome.counts.interrupts_to_lazy >= exits, "{:?}", outcome.counts);
 }
 
 #[test]
-fn the_same_seed_makes_the_same_storm_and_another_another() {
+fn seed_decides_the_storm() {
     let run = |seed| {
         let outcome = outcome(13, ExitStorm { seed, ..STORM }, Engine::<1>::new);
         (outcome.time, outcome.counts)

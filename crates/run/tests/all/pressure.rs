@@ -1,5 +1,5 @@
-//! Programs for which memory is short or in the wrong place, and those of will-it-scale: under
-//! every design, with all that they read compared with the model of contents.
+//! Programs with memory that is short or on the wrong node, and the cases of will-it-scale, under
+//! every design. The model of contents checks all reads.
 
 use std::rc::Rc;
 
@@ -20,11 +20,11 @@ const LIMITS: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// What the children and the file need together is more than there is.
+/// The children and the file together need more memory than there is.
 const COPIES: CopyOnWrite = CopyOnWrite { children: 4, rounds: 6, pages: 128, file_pages: 3000 };
 const COPIES_LIMITS: Limits = Limits { frames: 1000, ..LIMITS };
 
-/// The threads write for about as long as it takes to move the pages.
+/// The threads write for about the time that the moves take.
 const MIGRATION: PageMigration = PageMigration {
     threads: 6,
     pages: 64,
@@ -53,7 +53,7 @@ fn outcome<C: Into<ErasedCoherence>>(
     outcome
 }
 
-/// Runs a workload under every design that may differ.
+/// Runs a workload under designs that may behave differently.
 macro_rules! under_every_design {
     ($limits:expr, $workload:expr) => {{
         let (limits, workload) = ($limits, $workload);
@@ -70,13 +70,13 @@ macro_rules! under_every_design {
 }
 
 #[test]
-fn will_it_scale_finds_what_it_asserts() {
+fn will_it_scale_cases_read_correct_words() {
     for case in Case::ALL {
         for tasks in [Tasks::Threads, Tasks::Processes] {
             let workload = WillItScale { case, tasks, count: 4, pages: 24, rounds: 3 };
             for (design, found) in under_every_design!(LIMITS, workload) {
                 assert_eq!(found.iterations, 4 * 24 * 3, "{case:?} under {design}");
-                // A task that is alone in its process has nobody to tell.
+                // A task that is alone in its process shares no translation with another CPU.
                 let is_quiet = tasks == Tasks::Processes && design == "shootdown";
                 assert!(!is_quiet || found.counts.interrupts_sent == 0, "{case:?}");
             }
@@ -85,29 +85,29 @@ fn will_it_scale_finds_what_it_asserts() {
 }
 
 #[test]
-fn copies_on_write_for_which_others_give_up_pages_are_learnt_of_by_all() {
+fn copies_on_write_during_reclaim_reach_all_cpus() {
     for (design, found) in under_every_design!(COPIES_LIMITS, COPIES) {
         assert_eq!(found.iterations, 6, "{design}");
-        // Each child copies all pages, but what the last of them finds to be its own.
+        // Each child copies all pages, except those of which it is the last user.
         assert!(found.traffic.copied > 6 * 3 * 128, "{design}: {:?}", found.traffic);
     }
 }
 
 #[test]
-fn pages_that_move_between_nodes_take_what_is_written_with_them() {
+fn moved_pages_keep_concurrent_writes() {
     let found = under_every_design!(LIMITS, MIGRATION);
     let [(_, ours), (_, latest), ..] = &found;
-    // All threads compute, and each has to be notified of each batch: as often under both. That it
-    // takes no longer is tested where many seeds are summed, in the lab's `comparisons`.
+    // All threads compute, and each must be notified of each batch, under both designs. The lab's
+    // `comparisons` compare the times, where many seeds are summed.
     assert!(ours.counts.interrupts_sent <= latest.counts.interrupts_sent);
 }
 
-/// Where threads have nothing to do any more while their memory is moved, they need not be told.
+/// Threads that sleep while their memory is moved do not have to be notified.
 #[test]
-fn whose_pages_move_while_he_sleeps_is_not_interrupted() {
+fn sleeping_owner_of_moved_pages_is_not_interrupted() {
     let sleepers = PageMigration { laps: 20, ..MIGRATION };
     let ours = outcome(LIMITS, sleepers, Engine::<1>::new);
     let latest = outcome(LIMITS, sleepers, Linux70::new);
-    // 258, and 446.
+    // 258 instead of 446.
     assert!(3 * ours.counts.interrupts_sent <= 2 * latest.counts.interrupts_sent);
 }

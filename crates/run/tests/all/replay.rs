@@ -1,5 +1,5 @@
-//! Recordings made by hand, replayed: what a program did is done again, and what the kernel is said
-//! to have done is what the design of that kernel does.
+//! Replays of handwritten recordings: the replay repeats the program's operations, and the design
+//! of the recorded kernel sends the recorded interrupts.
 
 use std::io::Cursor;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ const WRITE_REFUSED: FaultCode = FaultCode(0b111);
 
 const PAGE: u64 = 0x7f00_0000_0000;
 
-/// A recording in the making: two CPUs, and a record each microsecond.
+/// A recording under construction, with two CPUs and one record per microsecond.
 #[derive(Default)]
 struct Script {
     records: Vec<Record>,
@@ -34,7 +34,7 @@ struct Script {
 }
 
 impl Script {
-    /// Two threads of one process, each on its CPU.
+    /// Two threads of one process, each on its own CPU.
     fn two_threads() -> Self {
         let name = String::new;
         let owner = Owner::Recorded;
@@ -66,7 +66,7 @@ impl Script {
         self.on(cpu, Event::Call(call)).on(cpu, Event::Return { value: address as i64 })
     }
 
-    /// Unmaps, and says that the kernel flushed one page here, and interrupted those.
+    /// Unmaps a page. The kernel flushes it here, and interrupts the targets.
     fn unmap(self, cpu: u32, address: u64, targets: &[u32]) -> Self {
         let call = Call::Unmap { address, length: 4096 };
         let flush = |reason| Event::Flush { reason, pages: Some(1) };
@@ -104,7 +104,7 @@ fn survey(file: &[u8]) -> Survey {
     Survey::of(Reader::open(Cursor::new(file.to_vec())).unwrap(), |_| {}).unwrap()
 }
 
-fn by_recorded_schedule<C: Into<ErasedCoherence>>(
+fn under_recorded_schedule<C: Into<ErasedCoherence>>(
     file: &[u8],
     design: impl FnOnce(Rc<Sim>) -> C,
 ) -> Result<Outcome, ReplayError> {
@@ -113,7 +113,7 @@ fn by_recorded_schedule<C: Into<ErasedCoherence>>(
     replay(machine, 1 << 20, reader, &survey(file), |_| {}, design)
 }
 
-fn by_simulated_schedule(file: &[u8]) -> Outcome {
+fn under_simulated_schedule(file: &[u8]) -> Outcome {
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(file.to_vec())).unwrap();
     let threads = threads(reader, &survey(file), 1, |_| {}).unwrap();
@@ -121,15 +121,15 @@ fn by_simulated_schedule(file: &[u8]) -> Outcome {
 }
 
 #[test]
-fn who_runs_the_program_is_interrupted_and_who_is_idle_is_not() {
+fn active_cpu_is_interrupted_and_idle_is_not() {
     let both = Script::two_threads()
-        // With a neighbour, so that no page table is freed, for which idle CPUs are told.
+        // A neighbouring page keeps the page table, whose release would notify idle CPUs.
         .map(0, PAGE, 8192)
         .fault(0, PAGE + 4096, WRITE_ABSENT)
         .fault(0, PAGE, WRITE_ABSENT)
         .fault(1, PAGE, READ_ABSENT);
     let file = both.unmap(0, PAGE, &[1]).write();
-    let outcome = by_recorded_schedule(&file, Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&file, Linux70::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 1);
     assert_eq!(outcome.counts.interrupts_sent, survey(&file).kernel.interrupts_sent);
     assert_eq!(outcome.counts.flushes_ranged, 2);
@@ -142,29 +142,30 @@ fn who_runs_the_program_is_interrupted_and_who_is_idle_is_not() {
         .fault(0, PAGE, WRITE_ABSENT)
         .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked })
         .unmap(0, PAGE, &[]);
-    let outcome = by_recorded_schedule(&idle.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&idle.write(), Linux70::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
-    let outcome = by_recorded_schedule(&idle.write(), Engine::<1>::new).unwrap();
+    let outcome = under_recorded_schedule(&idle.write(), Engine::<1>::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 0);
 }
 
 #[test]
-fn a_page_that_was_read_first_is_flushed_when_it_is_written() {
+fn write_after_read_flushes_the_page() {
     let script = Script::two_threads()
         .map(0, PAGE, 8192)
         .fault(0, PAGE, READ_ABSENT)
         .fault(0, PAGE, WRITE_REFUSED)
-        // Mapped along with a neighbour, as far as one can see.
+        // The recorded kernel had mapped this page along with its neighbour.
         .fault(0, PAGE + 4096, WRITE_REFUSED);
-    let outcome = by_recorded_schedule(&script.write(), Linux70::new).unwrap();
+    let outcome = under_recorded_schedule(&script.write(), Linux70::new).unwrap();
     assert_eq!(outcome.counts.interrupts_sent, 2);
     assert_eq!(outcome.counts.flushes_ranged, 4);
 }
 
 #[test]
-fn computing_takes_as_long_as_it_did_and_so_does_idling() {
+fn computing_and_idling_take_their_recorded_time() {
     let short = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).fault(0, PAGE, WRITE_ABSENT);
-    let time = |script: &Script| by_recorded_schedule(&script.write(), Linux70::new).unwrap().time;
+    let time =
+        |script: &Script| under_recorded_schedule(&script.write(), Linux70::new).unwrap().time;
     let computing = Script::two_threads().fault(0, PAGE, WRITE_ABSENT).after_ns(5_000_000).fault(
         0,
         PAGE,
@@ -180,12 +181,13 @@ fn computing_takes_as_long_as_it_did_and_so_does_idling() {
 }
 
 #[test]
-fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
+fn blocked_thread_waits_for_its_waker_or_sleeps() {
     let time_ns = |by: Waker| {
         let mut script = Script::two_threads()
             .fault(1, PAGE, WRITE_ABSENT)
             .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Blocked });
-        // Here faults count twice, so that whoever wakes it comes to it later than it did.
+        // Faults take their recorded and their simulated time here: the waker is later than
+        // recorded.
         for page in 1..=1000 {
             script = script.fault(0, PAGE + page * 4096, WRITE_ABSENT);
         }
@@ -198,11 +200,11 @@ fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
             .after_ns(2_000_000)
             .fault(1, PAGE, WRITE_ABSENT)
             .on(1, Event::Exit);
-        let outcome = by_simulated_schedule(&script.write());
+        let outcome = under_simulated_schedule(&script.write());
         assert_eq!(outcome.violations, 0);
         outcome.time.ns()
     };
-    // It slept for 3 ms, and computed for 2.
+    // The thread slept for 3 ms, and computed for 2 ms.
     let after_a_timer_ns = time_ns(Waker::Interrupt);
     assert!((4_900_000..5_150_000).contains(&after_a_timer_ns), "{after_a_timer_ns}");
     let after_the_other_ns = time_ns(Waker::Running);
@@ -210,9 +212,9 @@ fn a_blocked_thread_waits_for_its_waker_or_sleeps_for_as_long_as_it_did() {
 }
 
 #[test]
-fn a_thread_may_be_woken_before_it_is_made() {
+fn thread_may_be_woken_before_its_creation() {
     let child = TaskId(3);
-    // The waker had no CPU while the maker computed; here it need not wait for one.
+    // The waker had no CPU while the creator computed. Here it has one.
     let script = Script::two_threads()
         .on(1, Event::Switch { next: TaskId::KERNEL, left: Left::Runnable })
         .after_ns(9_000_000)
@@ -225,11 +227,11 @@ fn a_thread_may_be_woken_before_it_is_made() {
         .on(0, Event::Exit)
         .on(0, Event::Switch { next: child, left: Left::Dead })
         .on(0, Event::Exit);
-    assert_eq!(by_simulated_schedule(&script.write()).violations, 0);
+    assert_eq!(under_simulated_schedule(&script.write()).violations, 0);
 }
 
 #[test]
-fn processes_are_made_and_end_by_either_schedule() {
+fn processes_start_and_end_under_both_schedules() {
     let (child, fresh, copy) = (TaskId(3), SpaceId(2), SpaceId(1));
     let script = Script::two_threads()
         .map(0, PAGE, 4096)
@@ -250,21 +252,21 @@ fn processes_are_made_and_end_by_either_schedule() {
     let survey = survey(&file);
     assert_eq!((survey.threads, survey.spaces), (3, 3));
     for outcome in [
-        by_recorded_schedule(&file, Linux70::new).unwrap(),
-        by_recorded_schedule(&file, Engine::<1>::new).unwrap(),
-        by_simulated_schedule(&file),
+        under_recorded_schedule(&file, Linux70::new).unwrap(),
+        under_recorded_schedule(&file, Engine::<1>::new).unwrap(),
+        under_simulated_schedule(&file),
     ] {
         assert_eq!(outcome.violations, 0);
-        // The fork takes a permission, and the child's write a page.
+        // The fork removes a permission, and the child's write replaces a page.
         let flushes = outcome.counts.flushes_full + outcome.counts.flushes_ranged;
         assert!(flushes >= 2, "{flushes}");
-        // Of three spaces, two are left for others.
+        // Two of the three spaces are left for another one.
         assert!(outcome.counts.root_loads >= 4, "{}", outcome.counts.root_loads);
     }
 }
 
 #[test]
-fn a_machine_must_have_the_recorded_cpus() {
+fn machine_needs_the_recorded_cpus() {
     let one_cpu =
         MACHINE.replace("cores_per_cluster = { value = 2", "cores_per_cluster = { value = 1");
     let machine = Machine::from_toml(&one_cpu).unwrap();
@@ -275,11 +277,11 @@ fn a_machine_must_have_the_recorded_cpus() {
 }
 
 #[test]
-fn a_recording_that_ends_early_is_refused_and_not_replayed_in_part() {
+fn truncated_recording_is_refused() {
     let file = Script::two_threads().map(0, PAGE, 4096).fault(0, PAGE, WRITE_ABSENT).write();
     let cut = file[..file.len() - 20].to_vec();
     assert!(Survey::of(Reader::open(Cursor::new(cut.clone())).unwrap(), |_| {}).is_err());
-    // Even if it is cut only after it was looked through.
+    // The replay also refuses a recording that was truncated after its survey.
     let machine = Machine::from_toml(MACHINE).unwrap();
     let reader = Reader::open(Cursor::new(cut)).unwrap();
     let result = replay(machine, 1 << 20, reader, &survey(&file), |_| {}, Linux70::new);

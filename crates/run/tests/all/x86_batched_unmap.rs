@@ -1,4 +1,4 @@
-//! The workload of seed 004, as it runs on machines whose memory is too small for it.
+//! Runs of the workload of the study of batched unmapping, on machines without enough memory.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use shootdown_sim::{Counts, Machine, Sim, Time};
 use shootdown_vm::{ErasedCoherence, OutOfMemory};
 
 const CPUS: usize = 8;
-/// On two nodes of four CPUs each, with memory for a fifth of what is read.
+/// Two nodes of four CPUs each, with memory for a fifth of the files.
 const LIMITS: Limits = Limits {
     frames: 2048,
     threads: 64,
@@ -39,7 +39,7 @@ fn outcome<C: Into<ErasedCoherence>>(design: impl FnOnce(Rc<Sim>) -> C) -> Outco
 }
 
 #[test]
-fn all_is_read_under_every_design_and_nobody_uses_what_was_taken() {
+fn readers_finish_under_every_design() {
     outcome(Engine::<1>::new);
     outcome(Linux70::new);
     outcome(Linux412::batched);
@@ -60,30 +60,30 @@ fn without_reclaim_memory_runs_out() {
 }
 
 #[test]
-fn batches_save_most_interrupts_and_ours_most_of_the_rest() {
-    let [at_once, batched, latest, ours] = [
+fn batches_save_interrupts_and_the_engine_more() {
+    let [page_by_page, batched, latest, ours] = [
         outcome(Linux412::new).counts,
         outcome(Linux412::batched).counts,
         outcome(Linux70::new).counts,
         outcome(Engine::<1>::new).counts,
     ];
     let interrupts = |counts: &Counts| counts.interrupts_sent;
-    // 4663 page by page, 1168 in batches, 1167 in those of Linux 7.0, and 116 in ours: a reader
-    // that waits for a page is in the kernel, and need not be told.
-    assert!(interrupts(&batched) * 3 < interrupts(&at_once));
+    // 4663 page by page, 1168 in batches, 1167 in those of Linux 7.0, and 116 in the engine's: a
+    // reader that waits for a page is in the kernel, and is not notified.
+    assert!(interrupts(&batched) * 3 < interrupts(&page_by_page));
     assert!(interrupts(&ours) * 8 < interrupts(&latest));
-    // 1634, and 132: some wait for so long that they miss more than is worth dropping page by page.
+    // 132 instead of 1634. After a long wait, a full flush is cheaper than a flush of every page.
     assert!(ours.flushes_full * 10 <= latest.flushes_full);
 }
 
 #[test]
-fn the_same_run_twice_is_the_same() {
+fn same_arguments_give_same_outcome() {
     let [one, other] = [(); 2].map(|()| outcome(Engine::<1>::new));
     assert_eq!((one.time, one.counts), (other.time, other.counts));
 }
 
 #[test]
-fn each_reader_reads_each_page_of_its_file_once() {
+fn reader_reads_each_page_of_its_file_once() {
     use shootdown_program::operation::Operation;
     let pages = READERS.steps(ProgramId(1)).filter_map(|step| match step {
         Operation::Touch { pages, .. } => Some(pages),

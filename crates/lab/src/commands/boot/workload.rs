@@ -29,8 +29,8 @@ use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_program::stream::{Encoded, encode};
 use shootdown_run::programs::{
-    Beside, Crowd, ExitStorm, Kind, Loop, MadviseMigrate, MprotectThreaded, SortCompute, Tasks,
-    TcmallocLargeHeap,
+    Crowd, ExitStorm, Kind, Loop, MadviseAndCompute, MadviseMigrate, MprotectThreaded, SortCompute,
+    Tasks, TcmallocLargeHeap,
 };
 use shootdown_run::replay::{Survey, threads};
 use shootdown_run::{Limits, Outcome, run};
@@ -64,7 +64,10 @@ fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
         ("crowd", Rc::new(crowd)),
         ("threads", Rc::new(loops(Kind::Mprotect, Tasks::Threads, cpus))),
         ("pairs", Rc::new(loops(Kind::ContextSwitch, Tasks::Processes, 2 * cpus))),
-        ("beside", Rc::new(Beside { others: cpus, iterations, compute_ns: 20_000, seed })),
+        (
+            "beside",
+            Rc::new(MadviseAndCompute { others: cpus, iterations, compute_ns: 20_000, seed }),
+        ),
         ("exits", Rc::new(ExitStorm { cpus, processes: 40, threads: 1, seed })),
         ("sort", Rc::new(SortCompute { shells: 4, sorts: 3, compute_ns: 100_000 })),
     ]

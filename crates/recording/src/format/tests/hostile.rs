@@ -1,15 +1,15 @@
-//! Files that were cut, altered, or made to harm.
+//! Files that were truncated, altered or forged.
 
 use std::io::Read;
 
-use super::super::block::{Contents, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
+use super::super::block::{BlockKind, FRAME_BYTES, Frame, PAYLOAD_BYTES_MAX, checksum};
 use super::super::{Cause, END_MARK, HEADER_BYTES_MAX, MAGIC, Version, header};
 use super::*;
 use shootdown_program::varint::put;
 
 const HEAD_BYTES: usize = 20;
 
-/// A file with whatever there is to be in it, and the right checksums.
+/// A file with arbitrary parts, and the right checksums.
 #[derive(Clone)]
 struct Forgery {
     version: Version,
@@ -34,16 +34,16 @@ impl Forgery {
         let mut file = [&MAGIC[..], &numbers, &checksum, self.header.as_bytes()].concat();
         let totals = serde_json::to_vec(&self.totals).unwrap();
         for (number, (records, payload)) in (0..).zip(&self.blocks) {
-            file.extend(block(Contents::Records, number, *records, payload));
+            file.extend(block(BlockKind::Records, number, *records, payload));
         }
-        file.extend(block(Contents::Totals, self.blocks.len() as u32, 0, &totals));
+        file.extend(block(BlockKind::Totals, self.blocks.len() as u32, 0, &totals));
         file.extend(END_MARK);
         file
     }
 }
 
-fn block(contents: Contents, number: u32, records: u32, payload: &[u8]) -> Vec<u8> {
-    let frame = Frame { contents, number, records, length: payload.len() as u32 };
+fn block(kind: BlockKind, number: u32, records: u32, payload: &[u8]) -> Vec<u8> {
+    let frame = Frame { kind, number, records, length: payload.len() as u32 };
     [&frame.bytes(payload)[..], payload].concat()
 }
 
@@ -51,7 +51,8 @@ fn totals(records: u64, time_ns: u64) -> Totals {
     Totals { records, lost: 0, time_ns, ended: Ended::Exited(0) }
 }
 
-/// An event, as it is after the time.
+/// Reads a file whose second record has this kind and these fields. Returns the offset of the error
+/// in the payload, and the error.
 fn refused(kind: u8, fields: &[u64]) -> (u64, Invalid) {
     let mut payload = vec![6, 0, kind, 0];
     fields.iter().for_each(|field| put(&mut payload, *field));
@@ -63,13 +64,13 @@ fn refused(kind: u8, fields: &[u64]) -> (u64, Invalid) {
 
 fn invalid(error: ReadError) -> Invalid {
     match error.cause {
-        Cause::Invalid(what) => what,
+        Cause::Invalid(invalid) => invalid,
         cause => panic!("{cause:?}"),
     }
 }
 
 #[test]
-fn a_recording_is_refused_wherever_it_was_cut_off() {
+fn truncated_recording_is_refused() {
     let file = write(&samples::every_kind()).unwrap();
     for length in 0..file.len() {
         let error = read(&file[..length]).unwrap_err();
@@ -79,13 +80,13 @@ fn a_recording_is_refused_wherever_it_was_cut_off() {
 }
 
 #[test]
-fn a_recording_is_refused_whatever_byte_of_it_was_altered() {
+fn recording_with_one_altered_byte_is_refused() {
     let mut file = write(&samples::every_kind()).unwrap();
     for at in 0..file.len() {
         for change in 1..=255 {
             file[at] ^= change;
-            let error = read(&file).expect_err("nobody saw it");
-            // Of a length that is too great, the end of the file tells.
+            let error = read(&file).expect_err("the change was not detected");
+            // A length that is too great is detected at the end of the file.
             let early = error.offset <= at as u64;
             assert!(early || matches!(error.cause, Cause::Truncated), "{at} ^ {change}: {error}");
             file[at] ^= change;
@@ -95,7 +96,7 @@ fn a_recording_is_refused_whatever_byte_of_it_was_altered() {
 }
 
 #[test]
-fn what_is_not_a_recording_is_told_from_a_part_of_one() {
+fn other_files_differ_from_damaged_recordings() {
     let error = read(b"#!/bin/sh\nrm -rf /\n").unwrap_err();
     assert!(matches!(error.cause, Cause::NotARecording));
     assert_eq!(error.to_string(), "this is not a recording, at byte 0");
@@ -104,7 +105,7 @@ fn what_is_not_a_recording_is_told_from_a_part_of_one() {
 }
 
 #[test]
-fn a_newer_major_version_is_named_even_if_all_else_is_different() {
+fn newer_major_version_is_reported_first() {
     let major = Version::KNOWN.major + 1;
     let file = [&MAGIC[..], &major.to_le_bytes(), &[7, 0], &[0xff; 100]].concat();
     let error = read(&file).unwrap_err();
@@ -119,7 +120,7 @@ fn unknown_kinds_of_a_newer_minor_version_are_skipped() {
     let (mut payload, mut base) = (Vec::new(), Base::new(CPUS));
     for record in &known {
         records::encode(&mut payload, &mut base, record);
-        // An address, which is 0; a size with bytes beyond; two CPUs; an empty text; and a choice.
+        // An address (0), a size with bytes beyond pages, two CPUs, an empty text, and a choice.
         payload.extend([99, 0, 0, 3, 1, 2, 0, 1, 0, 1]);
     }
     let count = 2 * known.len() as u64;
@@ -143,7 +144,7 @@ fn unknown_kinds_of_a_newer_minor_version_are_skipped() {
 }
 
 #[test]
-fn a_block_that_is_missing_or_there_twice_or_out_of_place_is_missed() {
+fn missing_duplicate_or_reordered_block_is_detected() {
     let exit: &[u8] = &[6, 1];
     let whole = Forgery::new(&[(1, exit), (1, exit)], totals(2, 1));
     assert_eq!(read(&whole.file()).unwrap().0.len(), 2);
@@ -165,7 +166,7 @@ fn a_block_that_is_missing_or_there_twice_or_out_of_place_is_missed() {
 }
 
 #[test]
-fn a_block_and_its_records_end_together() {
+fn block_must_end_with_its_records() {
     for (records, payload) in [(0, &[][..]), (0, &[6, 0]), (2, &[6, 0]), (1, &[6]), (1, &[6, 0, 6])]
     {
         let forgery = Forgery::new(&[(records, payload)], totals(1, 0));
@@ -174,7 +175,7 @@ fn a_block_and_its_records_end_together() {
 }
 
 #[test]
-fn nothing_may_follow_the_end() {
+fn data_after_the_end_are_refused() {
     let mut file = write(&[]).unwrap();
     let length = file.len() as u64;
     file.push(0);
@@ -182,9 +183,9 @@ fn nothing_may_follow_the_end() {
     assert_eq!((error.offset, invalid(error)), (length, Invalid::Surplus));
 }
 
-/// The reader would go on for ever, if it believed one of these.
+/// The reader would read without end if it trusted one of these lengths.
 #[test]
-fn a_length_is_bounded_before_that_much_is_read() {
+fn lengths_are_bounded_before_they_are_read() {
     let mut file = write(&[]).unwrap();
     let frame_at = file.len() - END_MARK.len() - totals_bytes(&file) - FRAME_BYTES;
     for (at, length, bytes) in [
@@ -208,7 +209,7 @@ fn totals_bytes(file: &[u8]) -> usize {
 }
 
 #[test]
-fn what_a_record_says_is_bounded_and_the_error_says_where_it_is() {
+fn invalid_record_is_refused_at_its_offset() {
     // The second record begins after two bytes.
     let at = 2;
     assert_eq!(refused(5, &[0, 256]), (at, Invalid::LongName));
@@ -228,7 +229,7 @@ fn what_a_record_says_is_bounded_and_the_error_says_where_it_is() {
 }
 
 #[test]
-fn a_cpu_or_a_time_that_there_is_not_is_refused() {
+fn invalid_cpu_or_time_is_refused() {
     let refused = |payload: &[u8], records| {
         let forgery = Forgery::new(&[(records, payload)], totals(records.into(), 0));
         invalid(read(&forgery.file()).unwrap_err())
@@ -243,7 +244,7 @@ fn a_cpu_or_a_time_that_there_is_not_is_refused() {
 }
 
 #[test]
-fn what_reads_badly_is_passed_on_and_what_was_interrupted_is_tried_again() {
+fn read_errors_are_returned_and_interruptions_retried() {
     struct Bad(std::io::ErrorKind);
     impl Read for Bad {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

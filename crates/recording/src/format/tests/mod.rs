@@ -1,4 +1,4 @@
-//! Whole files: what is written is read, and what was not written like that is refused.
+//! Whole files: the reader returns what was written, and refuses every other file.
 
 mod hostile;
 mod random;
@@ -33,7 +33,7 @@ fn read(file: &[u8]) -> Result<(Vec<Record>, Totals), ReadError> {
     Ok((records, *reader.totals().expect("all has been read")))
 }
 
-/// A disk with room for so many bytes.
+/// A disk with room for this number of bytes.
 #[derive(Clone, Debug)]
 struct Disk {
     room: Rc<Cell<usize>>,
@@ -56,7 +56,7 @@ impl Write for Disk {
 }
 
 #[test]
-fn every_kind_of_record_is_read_as_it_was_written() {
+fn every_kind_of_record_survives_writing() {
     let records = samples::every_kind();
     let (read, totals) = read(&write(&records).unwrap()).unwrap();
     assert_eq!(read, records);
@@ -67,7 +67,7 @@ fn every_kind_of_record_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_recording_without_records_is_one() {
+fn recording_without_records_is_valid() {
     for ended in [Ended::Interrupted, Ended::Signalled(9), Ended::Exited(-1)] {
         let writer = Writer::create(Vec::new(), &samples::header(1)).unwrap();
         let file = writer.finish(ended).unwrap();
@@ -77,7 +77,7 @@ fn a_recording_without_records_is_one() {
 }
 
 #[test]
-fn a_reader_has_totals_only_once_it_has_read_all() {
+fn totals_exist_only_after_the_last_record() {
     let file = write(&samples::every_kind()).unwrap();
     let mut reader = Reader::open(&file[..]).unwrap();
     assert_eq!(reader.header(), &samples::header(CPUS));
@@ -90,13 +90,13 @@ fn a_reader_has_totals_only_once_it_has_read_all() {
 }
 
 #[test]
-fn records_of_many_blocks_are_read_as_they_were_written() {
+fn records_of_many_blocks_survive_writing() {
     let records = samples::program(1, 100_000);
     assert!(read(&write(&records).unwrap()).unwrap().0 == records);
 }
 
 #[test]
-fn records_of_a_program_take_six_bytes_each() {
+fn program_records_take_six_bytes_each() {
     let header_bytes = write(&[]).unwrap().len();
     let records = samples::program(2, 80_000);
     let bytes = write(&records).unwrap().len() - header_bytes;
@@ -105,7 +105,7 @@ fn records_of_a_program_take_six_bytes_each() {
 }
 
 #[test]
-fn a_block_is_read_without_those_before_it() {
+fn block_is_decoded_without_earlier_blocks() {
     let records = samples::every_kind();
     let (first, second) = records.split_at(records.len() / 2);
     let (mut out, mut base) = (Vec::new(), Base::new(CPUS));
@@ -125,7 +125,7 @@ fn a_block_is_read_without_those_before_it() {
 }
 
 #[test]
-fn every_kind_is_stepped_over_by_its_schema_alone() {
+fn every_kind_is_skipped_by_its_schema() {
     let (mut out, mut base) = (Vec::new(), Base::new(CPUS));
     let unknown: Vec<_> = kinds().into_iter().map(|kind| Treatment::Skip(kind.fields)).collect();
     for record in samples::every_kind() {
@@ -145,7 +145,7 @@ fn every_kind_is_stepped_over_by_its_schema_alone() {
 }
 
 #[test]
-fn a_record_that_a_reader_would_refuse_is_not_written_and_others_follow() {
+fn refused_record_is_not_written_and_others_follow() {
     let mut writer = Writer::create(Vec::new(), &samples::header(CPUS)).unwrap();
     let first = Record { time_ns: 5, cpu: 0, event: Event::Exit };
     writer.write(&first).unwrap();
@@ -164,7 +164,7 @@ fn a_record_that_a_reader_would_refuse_is_not_written_and_others_follow() {
 }
 
 #[test]
-fn a_full_disk_is_passed_on_wherever_it_is_full() {
+fn full_disk_error_is_returned() {
     let mut records = samples::every_kind();
     let last_ns = records.last().unwrap().time_ns;
     let exits = (0..40_000).map(|i| Record { time_ns: last_ns + i, cpu: 0, event: Event::Exit });
@@ -183,7 +183,7 @@ fn a_full_disk_is_passed_on_wherever_it_is_full() {
 }
 
 #[test]
-fn nothing_is_written_after_what_could_not_be_written() {
+fn writes_after_a_failed_write_fail() {
     let disk = Disk { room: Rc::new(Cell::new(5000)) };
     let mut writer = Writer::create(disk.clone(), &samples::header(1)).unwrap();
     let record = Record { time_ns: 0, cpu: 0, event: Event::Exit };

@@ -1,4 +1,4 @@
-//! Any recording at all.
+//! Random recordings.
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::super::fields::Choice;
 use super::super::{CPUS_MAX, NAME_BYTES_MAX, SPACES_MAX};
 use super::*;
 
-/// An event with a task of any number, which [`numbered`] mends.
+/// A random event. Its task has any number until [`numbered`] corrects it.
 fn event(cpus: u32) -> impl Strategy<Value = Event> {
     let task = || any::<u32>().prop_map(TaskId);
     let space = || (0..SPACES_MAX).prop_map(SpaceId);
@@ -35,7 +35,7 @@ fn event(cpus: u32) -> impl Strategy<Value = Event> {
             .prop_map(|(reason, pages)| Event::Flush { reason, pages }),
         btree_set(0..cpus, 0..20)
             .prop_map(|targets| Event::Interrupts { targets: targets.into_iter().collect() }),
-        // Less than 64 bits in all.
+        // The sum of all losses must fit in 64 bits.
         (0..1_u64 << 50).prop_map(|count| Event::Lost { count }),
     ]
 }
@@ -60,7 +60,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Of any size, whole pages or not.
+/// A number of any size, with or without whole pages.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64, select(vec![u64::MAX, !0xfff])).prop_map(|(n, s, mask)| n >> s & mask)
 }
@@ -76,7 +76,7 @@ fn recording() -> impl Strategy<Value = (u32, Vec<Record>)> {
     })
 }
 
-/// With times that ascend, and tasks that are introduced in sequence before they are named.
+/// Makes the times ascend, and introduces tasks in sequence before other records refer to them.
 fn numbered(steps: Vec<(u64, u32, Event)>) -> Vec<Record> {
     let (mut time, mut tasks) = (0, 0);
     let mut record = |(after_ns, cpu, mut event)| {
@@ -100,7 +100,7 @@ fn numbered(steps: Vec<(u64, u32, Event)>) -> Vec<Record> {
 
 proptest! {
     #[test]
-    fn any_recording_is_read_as_it_was_written((cpus, records) in recording(), status: i32) {
+    fn any_recording_survives_writing((cpus, records) in recording(), status: i32) {
         let header = samples::header(cpus);
         let mut writer = Writer::create(Vec::new(), &header).unwrap();
         for record in &records {

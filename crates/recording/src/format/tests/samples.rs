@@ -1,12 +1,12 @@
-//! Recordings for tests and for the fuzzer, which has this file among its own: every name comes
-//! from the module above.
+//! Recordings for the tests and for the fuzzer, which includes this file: every name comes from the
+//! parent module.
 
 use super::{
     Call, Event, FaultCode, FlushReason, Header, Left, Owner, Record, Rng, Source, SpaceId, TaskId,
     Waker,
 };
 
-/// The header of a recording with so many CPUs.
+/// The header of a recording with this number of CPUs.
 pub(crate) fn header(cpus: u32) -> Header {
     Header {
         recorder: "sample 1".into(),
@@ -18,7 +18,7 @@ pub(crate) fn header(cpus: u32) -> Header {
     }
 }
 
-/// An event of every kind, and of every shape of it, on three CPUs.
+/// Every kind of event, in each of its variants, on three CPUs.
 pub(crate) fn every_kind() -> Vec<Record> {
     let (address, length) = (0x7f12_3456_7000, 0x21_000);
     let (task, space, name) = (TaskId(1), SpaceId(0), String::from("main\n\u{1b}"));
@@ -70,8 +70,8 @@ pub(crate) fn every_kind() -> Vec<Record> {
         .collect()
 }
 
-/// What a program with threads does, in the proportions of a real one: mostly faults, near the one
-/// before or not, and now and then a call or a switch.
+/// The events of a program with threads, in the proportions of a real one: mostly faults, of which
+/// some follow the last one, and a few calls and switches.
 pub(crate) fn program(seed: u64, count: u64) -> Vec<Record> {
     let mut rng = Rng::new(seed);
     let (mut time_ns, mut cpu) = (0, 0);

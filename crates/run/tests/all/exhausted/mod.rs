@@ -1,12 +1,11 @@
-//! Something runs out: memory, tags, the room in a batch, or pages that could be taken.
+//! Resources that are used up: memory, tags, the room in a batch, or pages that can be reclaimed.
 //!
-//! What happens then is defined (`docs/reclaim.md`, "When something runs out"). In each case the
-//! run comes to an end, no CPU uses what it must not, and memory holds what the model of contents
-//! says.
+//! The results are defined (`docs/reclaim.md`, "When something runs out"). In each case the run
+//! ends, no CPU uses a stale translation or a freed page, and memory matches the model of contents.
 
 mod batch;
+mod counting;
 mod memory;
-mod noting;
 mod progress;
 mod tags;
 
@@ -50,7 +49,7 @@ impl Workload for Programs {
     }
 }
 
-/// Four CPUs, with times that are round numbers, and `more` of what a machine's file says.
+/// Returns four CPUs with round times, and `more` of a machine's file.
 fn machine(more: &str) -> Machine {
     let round = include_str!("../../../../sim/tests/round.toml");
     Machine::from_toml(&format!("{round}{more}")).unwrap().with_cpus(4).unwrap()
@@ -74,7 +73,7 @@ fn must_be_right(outcome: &Outcome) {
     assert_eq!(outcome.wrong_contents, 0, "{first:?}");
 }
 
-/// Under our engine, of which nothing but the error may be wrong.
+/// Runs programs under the engine. The run may fail, but must not violate the oracle or the model.
 fn run_ours(
     machine: Machine,
     limits: Limits,

@@ -1,5 +1,5 @@
-//! Pages that could be taken: there are none, or all of them are on their way out, and that takes
-//! its time.
+//! Progress of reclaim: no page can be reclaimed, or all pages are being written out, which takes
+//! time.
 
 use shootdown_program::operation::{FileId, Mapping, Operation};
 use shootdown_run::{Limits, Memory};
@@ -7,7 +7,7 @@ use shootdown_sim::Time;
 
 use crate::exhausted::{LIMITS, machine, map, read, run_ours, write};
 
-/// A page is written in 20 ms, and read in 10.
+/// A device that writes a page in 20 ms, and reads a page in 10 ms.
 const SLOW_STORAGE: &str = r#"
 [storage]
 page_ns = { value = 1000.0, source = "made up for tests" }
@@ -15,20 +15,20 @@ read_us = { value = 10000.0, source = "made up for tests" }
 write_us = { value = 20000.0, source = "made up for tests" }
 "#;
 
-/// Where nothing can be taken, a reclaim thread looks now and then, and sleeps in between.
+/// A reclaim thread that finds no page sleeps before it tries again.
 #[test]
-fn reclaim_threads_that_can_take_nothing_do_not_spin() {
-    // All but a few frames, so that both nodes are short.
+fn reclaim_threads_without_pages_do_not_spin() {
+    // All pages but a few, so that both nodes are short.
     let fill = [map(0, 250, Mapping::Anonymous), write(0, 0..240)];
     let steps = fill.into_iter().chain([Operation::Compute(100_000_000), read(0, 0..240)]);
     let outcome = run_ours(machine(""), LIMITS, [steps.collect()]).unwrap();
     let computed = Time::from_ms(100);
     assert!(outcome.time >= computed, "{}", outcome.time);
-    // Each millisecond, for each of two nodes.
+    // Each of two reclaim threads tries once per millisecond.
     let looks = outcome.counts.switches;
     assert!((100..1000).contains(&looks), "{looks} switches");
     let idle = outcome.counts.idle;
-    assert!(idle * 100 > computed * 290, "three CPUs had nothing to do for {idle} only");
+    assert!(idle * 100 > computed * 290, "three CPUs idled for only {idle}");
 }
 
 fn writers(threads: u64, pages: u64) -> impl Iterator<Item = Vec<Operation>> {
@@ -40,9 +40,9 @@ fn writers(threads: u64, pages: u64) -> impl Iterator<Item = Vec<Operation>> {
     })
 }
 
-/// Each page that could be had is being written, by somebody else.
+/// Another thread is already writing out each page that could be reclaimed.
 #[test]
-fn who_needs_memory_while_all_of_it_is_on_its_way_out_waits_for_it() {
+fn thread_waits_for_pages_being_written_out() {
     for memory in [Memory::Reclaimed, Memory::ReclaimedReadAhead] {
         for (frames, threads) in [(90, 6), (120, 8), (128, 10)] {
             let limits = Limits { frames, memory, time: Time::from_ms(600_000), ..LIMITS };

@@ -1,4 +1,4 @@
-//! Tags: more spaces run than the hardware can tell apart, while memory is short.
+//! Tags: more address spaces run than the hardware has tags for, while memory is short.
 
 use shootdown::Rule;
 use shootdown_designs::Engine;
@@ -8,12 +8,12 @@ use shootdown_sim::{Counts, Machine};
 
 use crate::exhausted::{LIMITS, map, must_be_right, read, run_under, write};
 
-/// Many more than there are tags.
+/// Number of processes, far more than tags.
 const PROCESSES: u64 = 16;
 const ROUNDS: u64 = 12;
 
-/// Writes to its own memory and to a file that all share, gives some of it back, and lets others
-/// run in between.
+/// Writes to its own memory and to a file that all processes share, discards some of its memory,
+/// and yields.
 fn process(number: u64) -> Vec<Operation> {
     let mut steps = vec![
         map(0, 6, Mapping::Anonymous),
@@ -36,7 +36,7 @@ fn process(number: u64) -> Vec<Operation> {
     steps
 }
 
-/// Reads more than there is room for.
+/// Reads more than fits in memory.
 fn reader() -> Vec<Operation> {
     let laps = (0..6).flat_map(|_| (0..400).step_by(8).map(|page| read(0, page..page + 8)));
     [map(0, 400, Mapping::SharedFile(FileId(2)))].into_iter().chain(laps).collect()
@@ -56,10 +56,11 @@ fn counts(machine: Machine) -> Counts {
     outcome.counts
 }
 
-/// A machine with so many tags that are given so. The text of one has them once.
+/// Returns a machine with this number of tags and this kind of tagging. The text of a machine has
+/// one line with its number of tags.
 pub(crate) fn machine(text: &str, tagging: &str, tags: u32) -> Machine {
     let is_tags = |line: &&str| line.starts_with("tags = ");
-    let line = text.lines().find(is_tags).expect("it says how many tags it has");
+    let line = text.lines().find(is_tags).expect("the text has a number of tags");
     let text = text.replace(line, &format!("tags = {{ value = {tags}, source = \"few\" }}"));
     Machine::from_toml(&format!("{tagging}{text}")).unwrap()
 }
@@ -69,9 +70,9 @@ const MILAN: &str = include_str!("../../../../../machines/amd-invlpgb.toml");
 pub(crate) const GLOBAL: &str = "tagging = \"global\"\n";
 const RENAMED: &str = "tagging = \"renamed\"\n";
 
-/// Each CPU tells so many spaces apart. Who takes over another's slot begins with an empty TLB.
+/// Each CPU has its own tags. A space that takes over another's slot begins with an empty TLB.
 #[test]
-fn more_spaces_than_a_cpu_has_tags_take_over_each_others() {
+fn more_spaces_than_cpu_tags_replace_each_other() {
     let emptied = |tags| {
         let Counts { root_loads, root_loads_kept, .. } = counts(machine(ROUND, "", tags));
         root_loads - root_loads_kept
@@ -79,12 +80,12 @@ fn more_spaces_than_a_cpu_has_tags_take_over_each_others() {
     let (few, enough) = (emptied(2), emptied(64));
     // Each space is new to each CPU once.
     assert!(enough <= 4 * (PROCESSES + 1), "{enough}");
-    assert!(few > 2 * enough, "{few} loads emptied a TLB, and {enough} where there is room");
+    assert!(few > 2 * enough, "{few} loads emptied a TLB, and {enough} with enough tags");
 }
 
-/// Where all CPUs have the same tags, and there are none left, a new round of them begins.
+/// When all CPUs share the tags, and none is left, all tags are assigned again.
 #[test]
-fn more_spaces_than_there_are_global_tags_roll_over() {
+fn more_spaces_than_global_tags_roll_over() {
     for tags in [5, 6, 9] {
         let rollovers = counts(machine(ROUND, GLOBAL, tags)).rollovers;
         assert!(rollovers > PROCESSES / 9, "{tags} tags: {rollovers}");
@@ -92,50 +93,51 @@ fn more_spaces_than_there_are_global_tags_roll_over() {
     assert_eq!(counts(machine(ROUND, GLOBAL, 64)).rollovers, 0);
 }
 
-/// A machine with fewer of them than CPUs runs some spaces without any.
+/// A machine with fewer tags than CPUs runs some spaces without a tag.
 #[test]
-fn fewer_global_tags_than_cpus_will_do() {
+fn fewer_global_tags_than_cpus_suffice() {
     for tags in [0, 1, 2, 3] {
         counts(machine(ROUND, GLOBAL, tags));
     }
 }
 
-/// Others are told by broadcasts that name a tag, which may be another space's by the next round.
+/// A broadcast names a tag, which may belong to another space after the next rollover.
 #[test]
-fn more_spaces_than_there_are_tags_to_broadcast_roll_over() {
+fn more_spaces_than_broadcast_tags_roll_over() {
     let found = counts(machine(MILAN, "", 6));
     assert!(found.rollovers > 0 && found.broadcasts > 0, "{found:?}");
 }
 
-/// A space that is flushed gets another tag, until there are none left on that CPU.
+/// A flushed space gets another tag, until the CPU has no more tags.
 #[test]
-fn spaces_that_are_renamed_more_often_than_there_are_tags_roll_over() {
+fn renamed_spaces_roll_over_when_tags_run_out() {
     let found = counts(machine(ROUND, RENAMED, 3));
     assert!(found.rollovers > 0 && found.tags_taken > 3 * found.rollovers, "{found:?}");
 }
 
-/// What keeps it all right, left out: some CPU uses what it must not, or an access faults for ever.
+/// Without one of these rules, a CPU uses a stale translation or a wrong page, or an access faults
+/// without end.
 #[test]
-fn tags_that_are_given_again_without_care_are_noticed() {
+fn careless_reuse_of_tags_is_detected() {
     for (machine, rule) in [
         (machine(ROUND, "", 2), Rule::DiscardReusedTag),
         (machine(ROUND, GLOBAL, 5), Rule::FlushOnRollover),
         (machine(MILAN, "", 6), Rule::FlushOnRollover),
         (machine(ROUND, RENAMED, 3), Rule::FlushOnWrap),
     ] {
-        assert!(is_noticed(machine, rule), "{rule:?}");
+        assert!(is_detected(machine, rule), "{rule:?}");
     }
-    // It takes a CPU that goes on with its number through a rollover, and one that gets the number
-    // then, on its way past the first: with some numbers of tags that happens, with others not.
+    // The error needs a CPU that keeps its tag through a rollover, and another CPU to which the
+    // allocator then gives the same tag. This happens only with some numbers of tags.
     for (text, tagging) in [(ROUND, GLOBAL), (MILAN, "")] {
-        let noticed =
-            (4..12).filter(|&tags| is_noticed(machine(text, tagging, tags), Rule::ReserveTags));
-        assert_ne!(noticed.count(), 0, "{tagging}");
+        let detected =
+            (4..12).filter(|&tags| is_detected(machine(text, tagging, tags), Rule::ReserveTags));
+        assert_ne!(detected.count(), 0, "{tagging}");
     }
 }
 
-/// Whether some CPU uses what it must not, or an access faults for ever, without a rule.
-fn is_noticed(machine: Machine, rule: Rule) -> bool {
+/// Returns `true` if a run without a rule violates the oracle or the model, or does not end.
+fn is_detected(machine: Machine, rule: Rule) -> bool {
     let is_wrong = |outcome: Outcome| outcome.violations + outcome.wrong_contents != 0;
     outcome(machine, Some(rule)).map_or(true, is_wrong)
 }

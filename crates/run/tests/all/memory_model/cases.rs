@@ -1,4 +1,4 @@
-//! Runs programs, looks for one that fails, and makes it smaller.
+//! Runs random programs, searches for one that fails, and shrinks it.
 
 use std::env;
 use std::rc::Rc;
@@ -9,10 +9,10 @@ use shootdown_run::{Contents, Limits, Memory, Outcome, RunError, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-use crate::contents::faulty::{Fault, Faulty};
-use crate::contents::program::{NODES, Program, Reading, Sizes};
+use crate::memory_model::faulty::{Fault, Faulty};
+use crate::memory_model::program::{NODES, Program, Reading, Sizes};
 
-/// What a program runs under.
+/// The design under which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Design {
     Ours,
@@ -21,16 +21,16 @@ pub(crate) enum Design {
     Linux412,
     Arm64,
     Naive,
-    /// Ours, with something left out.
+    /// The engine, with a fault.
     Faulty(Fault),
 }
 
 impl Design {
-    /// Those that are right.
+    /// The correct designs.
     pub(crate) const ALL: [Self; 6] =
         [Self::Ours, Self::Linux70, Self::UnmapBatched, Self::Linux412, Self::Arm64, Self::Naive];
 
-    /// What it is called in the environment.
+    /// Returns the design's name in the environment.
     pub(crate) fn name(self) -> String {
         match self {
             Self::Faulty(fault) => format!("{fault:?}"),
@@ -45,7 +45,7 @@ impl Design {
     }
 }
 
-/// A program, and how it is run.
+/// A program, and the parameters of its run.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) design: Design,
@@ -54,19 +54,19 @@ pub(crate) struct Case {
     pub(crate) program: Program,
 }
 
-/// How much memory there is.
+/// The amount of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// Too little: pages are taken.
+    /// Too little memory: pages are reclaimed.
     Short,
-    /// Enough; and pages move from one node to another.
+    /// Enough memory; pages move from one node to another.
     Nodes,
-    /// Enough; and nobody keeps account of pages.
+    /// Enough memory; the memory manager does not record where pages are mapped.
     Enough,
 }
 
 impl Room {
-    /// How it is called in the environment, after the design.
+    /// Returns the name in the environment, which follows the design's.
     const fn suffix(self) -> &'static str {
         match self {
             Self::Short => "",
@@ -77,10 +77,10 @@ impl Room {
 
     const fn frames(self, sizes: Sizes) -> usize {
         match (self, sizes) {
-            // Enough for what cannot be reclaimed, and not for files, too.
+            // Enough for memory that cannot be reclaimed, but not for all files.
             (Self::Short, Sizes::Small) => 288,
-            // The same, and two large pages. The first of all frames is not there, so that those
-            // before the first large page are one less than it has.
+            // As above, and two large pages. The first frame does not exist: one frame less than a
+            // large page has is before the first large page.
             (Self::Short, Sizes::Large) => 3 * 512 - 1,
             (Self::Nodes | Self::Enough, _) => 1 << 13,
         }
@@ -95,7 +95,7 @@ impl Room {
     }
 }
 
-/// So often a program is made smaller at most.
+/// Largest number of attempts to shrink a program.
 const SHRINKS_MAX: usize = 400;
 
 impl Case {
@@ -103,7 +103,7 @@ impl Case {
         Self { design, seed, room, program: Program::new(seed) }
     }
 
-    /// What `CONTENTS_REPLAY` names: the design, the seed, and which operations are done.
+    /// Parses `CONTENTS_REPLAY`: the design, the seed, and the operations to perform.
     pub(crate) fn of_environment() -> Option<Self> {
         let words = env::var("CONTENTS_REPLAY").ok()?;
         let mut words = words.split(':');
@@ -157,16 +157,16 @@ impl Case {
         run(machine, limits, Rc::new(self.program.clone()), design)
     }
 
-    /// Whether memory held something that it must not.
+    /// Returns `true` if a word in memory was wrong.
     pub(crate) fn is_wrong(&self) -> bool {
         self.run().is_ok_and(|outcome| outcome.wrong_contents != 0)
     }
 
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Panics
     ///
-    /// If it fails, or finds anything wrong, with a smaller program that does so, too.
+    /// Panics if the run fails or finds an error, and prints a smaller program that does so.
     #[track_caller]
     pub(crate) fn must_be_right(&self) -> Outcome {
         let is_right = |outcome: &Outcome| {
@@ -182,7 +182,7 @@ impl Case {
         }
     }
 
-    /// Leaves out as many operations as it can, so that it `fails` all the same.
+    /// Removes as many operations as possible, while the case still `fails`.
     pub(crate) fn shrunken(&self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut smallest = self.clone();
         let mut part = smallest.program.kept.len().div_ceil(2);
@@ -205,7 +205,7 @@ impl Case {
         smallest
     }
 
-    /// What it does, what it finds, and how to do it again.
+    /// Returns the operations, the errors, and a command that repeats the run.
     pub(crate) fn report(&self) -> String {
         let outcome = self.run();
         let found = outcome.map(|outcome| {
@@ -213,23 +213,23 @@ impl Case {
             let violations = outcome.first_violations.iter().map(|first| format!("{first:?}"));
             wrong.chain(violations).collect::<Vec<_>>().join("\n")
         });
-        let again = "cargo test -p shootdown-run --test contents replay";
+        let again = "cargo test -p shootdown-run --test all memory_model::replay";
         format!("{}\n{found:?}\nCONTENTS_REPLAY={} {again}", self.program, self.words())
     }
 
-    /// What `CONTENTS_REPLAY` is to be.
+    /// Returns the value of `CONTENTS_REPLAY` for this case.
     fn words(&self) -> String {
         let (suffix, kept) = (self.room.suffix(), ranges(&self.program.kept));
         format!("{}{suffix}:{}:{kept}", self.design.name(), self.seed)
     }
 }
 
-/// How many programs a test tries.
+/// Number of programs that a test tries.
 pub(crate) fn programs() -> u64 {
     number("CONTENTS_PROGRAMS").unwrap_or(48)
 }
 
-/// So many seeds.
+/// Returns this number of seeds.
 pub(crate) fn seeds(count: u64) -> impl Iterator<Item = u64> {
     let first = number("CONTENTS_SEED").unwrap_or(0);
     first..first + count
@@ -239,7 +239,7 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// `0-3,17`
+/// Formats indices, such as `0-3,17`.
 fn ranges(indices: &[usize]) -> String {
     let runs = indices.chunk_by(|one, next| one + 1 == *next);
     let range = |run: &[usize]| match run {

@@ -1,4 +1,4 @@
-//! A design, and how often one of its batches was full.
+//! A design that counts its full batches.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -7,13 +7,13 @@ use std::rc::Rc;
 use shootdown::BatchIsFull;
 use shootdown_vm::{DynCoherence, ErasedBatch, ErasedCoherence};
 
-pub(crate) struct Noting {
+pub(crate) struct Counting {
     design: ErasedCoherence,
     full: Rc<Cell<u64>>,
 }
 
-impl Noting {
-    /// Counts in `full`.
+impl Counting {
+    /// Counts full batches in `full`.
     pub(crate) fn boxed(
         design: impl Into<ErasedCoherence>,
         full: &Rc<Cell<u64>>,
@@ -22,7 +22,7 @@ impl Noting {
     }
 }
 
-impl DynCoherence for Noting {
+impl DynCoherence for Counting {
     fn inner(&self) -> &dyn DynCoherence {
         &*self.design
     }

@@ -1,4 +1,4 @@
-//! Random programs of a few threads that get in each other's way.
+//! Random programs of a few threads that access and change the same pages.
 
 use std::fmt;
 
@@ -9,35 +9,36 @@ use shootdown_program::operation::{
 };
 use shootdown_sim::Rng;
 
-/// How many operations a program has, without those that set it up.
+/// Number of operations of a program, without its setup.
 const LENGTH: usize = 160;
-/// Areas are so small that threads meet, and files so large that not all of them have room.
+/// Areas are small, so that threads meet. The files together do not fit in memory.
 const AREA_PAGES: u64 = 10;
 const AREAS: u64 = 4;
-/// Memory that is used by its address begins here, and where areas are.
-const BY_ADDRESS: [u64; 2] = [0x4000, 16];
-const BY_ADDRESS_PAGES: u64 = 16;
-/// How many pages a large page has, and how many of these lie at [`BY_ADDRESS`]; where the second
-/// begins, threads meet, too.
+/// The first page of memory that is accessed by its raw address, and the first page of the areas.
+const RAW_ADDRESS: [u64; 2] = [0x4000, 16];
+const RAW_ADDRESS_PAGES: u64 = 16;
+/// Number of small pages in a large page.
 const LARGE: u64 = 512;
+/// Number of large pages at [`RAW_ADDRESS`].
 const BLOCKS: u64 = 2;
-const BORDER: u64 = BY_ADDRESS[0] + LARGE - BY_ADDRESS_PAGES / 2;
-/// Among how many nodes pages are moved.
+/// Pages around the beginning of the second large page, where threads meet as well.
+const BORDER: u64 = RAW_ADDRESS[0] + LARGE - RAW_ADDRESS_PAGES / 2;
+/// Number of nodes that pages are moved among.
 pub(crate) const NODES: u64 = 2;
-/// Reads a large file, so that memory is short.
+/// The process that reads a large file, so that memory is short.
 const READER: ProgramId = ProgramId(50);
-/// The first process that is forked runs this program.
+/// The program of the first process that is forked.
 const CHILD: u32 = 100;
 
-/// What sizes of pages a program asks for.
+/// The sizes of pages that a program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sizes {
     Small,
-    /// What lies at [`BY_ADDRESS`] is now and then made large.
+    /// Some operations make the memory at [`RAW_ADDRESS`] large.
     Large,
 }
 
-/// How files are read where they are stored.
+/// The way in which files are read from their device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     PageByPage,
@@ -45,8 +46,9 @@ pub(crate) enum Reading {
 }
 
 impl Sizes {
-    /// How long the file is that one process reads, and how often: with what cannot be reclaimed,
-    /// it is more than there is memory, but for that which is left to large pages.
+    /// Returns the length of the file that one process reads, and the number of times that it reads
+    /// the file. Together with memory that cannot be reclaimed, the file exceeds the memory that is
+    /// not left to large pages.
     const fn reader(self) -> (u64, u64) {
         match self {
             Self::Small => (160, 4),
@@ -55,37 +57,38 @@ impl Sizes {
     }
 }
 
-/// A program: what each thread does, in one list from which any part can be left out.
+/// A program: the steps of all threads, in one list from which any part can be removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
-    /// How many CPUs it is run on.
+    /// Number of CPUs.
     pub(crate) cpus: usize,
-    /// How much longer interrupts take than they should.
+    /// Factor by which interrupts are slower than on the machine.
     pub(crate) slowness: u64,
     pub(crate) sizes: Sizes,
     pub(crate) reading: Reading,
     steps: Vec<(ProgramId, Operation)>,
-    /// Which of them are done.
+    /// Indexes of the steps that are performed.
     pub(crate) kept: Vec<usize>,
     processes: Vec<ProgramId>,
 }
 
 impl Program {
     pub(crate) fn new(seed: u64) -> Self {
-        // Of six seeds in a row, each pair comes once at least.
+        // Six seeds in a row cover each pair at least once.
         let reading = if seed.is_multiple_of(3) { Reading::Ahead } else { Reading::PageByPage };
         let sizes = if seed.is_multiple_of(2) { Sizes::Large } else { Sizes::Small };
-        let mut maker = Maker { rng: Rng::new(seed), sizes, steps: Vec::new(), children: 0 };
-        let cpus = 2 + maker.below(3) as usize;
-        let slowness = 1 + maker.below(3) * 12;
-        let processes = 1 + maker.below(3) as u32;
-        let threads = maker.threads(processes);
+        let mut generator =
+            Generator { rng: Rng::new(seed), sizes, steps: Vec::new(), children: 0 };
+        let cpus = 2 + generator.below(3) as usize;
+        let slowness = 1 + generator.below(3) * 12;
+        let processes = 1 + generator.below(3) as u32;
+        let threads = generator.threads(processes);
         for _ in 0..LENGTH {
-            let thread = threads[maker.below(threads.len() as u64) as usize];
-            maker.step(thread, cpus as u64);
+            let thread = threads[generator.below(threads.len() as u64) as usize];
+            generator.step(thread, cpus as u64);
         }
-        maker.read_much();
-        let Maker { steps, .. } = maker;
+        generator.read_much();
+        let Generator { steps, .. } = generator;
         let processes = (0..processes).map(ProgramId).chain([READER]).collect();
         let kept = (0..steps.len()).collect();
         Self { cpus, slowness, sizes, reading, kept, steps, processes }
@@ -119,19 +122,19 @@ impl fmt::Display for Program {
     }
 }
 
-struct Maker {
+struct Generator {
     rng: Rng,
     sizes: Sizes,
     steps: Vec<(ProgramId, Operation)>,
     children: u32,
 }
 
-impl Maker {
+impl Generator {
     fn below(&mut self, bound: u64) -> u64 {
         self.rng.below(bound)
     }
 
-    /// Processes with their areas and threads, of which there are four at most. Returns those.
+    /// Adds processes with their areas and threads. Returns the threads, at most four.
     fn threads(&mut self, processes: u32) -> Vec<ProgramId> {
         let mut threads: Vec<_> = (0..processes).map(ProgramId).collect();
         for process in threads.clone() {
@@ -163,8 +166,8 @@ impl Maker {
     fn step(&mut self, thread: ProgramId, cpus: u64) {
         let step = match self.below(100) {
             0..26 => self.touch(),
-            26..46 => self.touch_by_address(),
-            46..66 => self.change_by_address(),
+            26..46 => self.touch_raw(),
+            46..66 => self.change_raw(),
             66..80 => self.change(),
             80..83 => return self.use_again(thread),
             83..87 => Operation::Compute(self.below(8) * self.below(2000)),
@@ -178,7 +181,7 @@ impl Maker {
         self.steps.push((thread, step));
     }
 
-    /// A child that does what its parent could have done.
+    /// Forks a child, which performs operations like its parent's.
     fn fork(&mut self, thread: ProgramId, cpus: u64) {
         let child = ProgramId(CHILD + self.children);
         self.children += 1;
@@ -194,7 +197,7 @@ impl Maker {
         Operation::Touch { area, pages, access }
     }
 
-    /// Uses a page for as long as other CPUs take to change many.
+    /// Uses a page for as long as other CPUs need to change many pages.
     fn use_again(&mut self, thread: ProgramId) {
         let page = self.addresses(1).start;
         for _ in 0..16 {
@@ -221,17 +224,17 @@ impl Maker {
         }
     }
 
-    fn touch_by_address(&mut self) -> Operation {
+    fn touch_raw(&mut self) -> Operation {
         let (page, access) = (self.addresses(1).start, self.access());
         Operation::RawAddress(RawAddress::Fault { page, access, entry: Entry::Absent })
     }
 
-    /// A block of pages, some of which are written, becomes a large page; when others have had time
-    /// to use them, too.
+    /// Writes some pages of a block, waits so that other threads may use them, and makes the block
+    /// a large page.
     fn make_large(&mut self, thread: ProgramId) {
         let (pages, wait_ns) = (self.block(), self.below(20) * 1000);
         let (permission, mapping) = (Permission::ReadWrite, Mapping::Anonymous);
-        let by_address = Operation::RawAddress;
+        let raw = Operation::RawAddress;
         let map = RawAddress::Map {
             pages: pages.clone(),
             permission,
@@ -240,8 +243,8 @@ impl Maker {
         };
         let written = (0..8).map(|page| pages.start + page).chain([pages.end - 3]);
         let write = |page| RawAddress::Fault { page, access: Access::Write, entry: Entry::Absent };
-        let begin = [map].into_iter().chain(written.map(write)).map(by_address);
-        let end = [Operation::Compute(wait_ns), by_address(RawAddress::Collapse(pages.clone()))];
+        let begin = [map].into_iter().chain(written.map(write)).map(raw);
+        let end = [Operation::Compute(wait_ns), raw(RawAddress::Collapse(pages.clone()))];
         self.steps.extend(begin.chain(end).map(|step| (thread, step)));
     }
 
@@ -259,16 +262,16 @@ impl Maker {
     }
 
     fn block(&mut self) -> std::ops::Range<u64> {
-        let start = BY_ADDRESS[0] + self.below(BLOCKS) * LARGE;
+        let start = RAW_ADDRESS[0] + self.below(BLOCKS) * LARGE;
         start..start + LARGE
     }
 
-    fn change_by_address(&mut self) -> Operation {
+    fn change_raw(&mut self) -> Operation {
         if self.sizes == Sizes::Large && self.below(4) == 0 {
             return Operation::RawAddress(self.change_block());
         }
         if self.below(8) == 0 {
-            let (pages, node) = (self.addresses(BY_ADDRESS_PAGES), self.below(NODES) as usize);
+            let (pages, node) = (self.addresses(RAW_ADDRESS_PAGES), self.below(NODES) as usize);
             return Operation::RawAddress(RawAddress::MovePages { pages, node });
         }
         let pages = self.addresses(6);
@@ -290,7 +293,7 @@ impl Maker {
         })
     }
 
-    /// As long, most of the time; and in place, now and then.
+    /// Returns the destination of a move, in most cases of the same length, sometimes in place.
     fn target(&mut self, from: &std::ops::Range<u64>) -> std::ops::Range<u64> {
         let start = if self.below(4) == 0 { from.start } else { self.addresses(1).start };
         let length = from.end - from.start;
@@ -302,13 +305,13 @@ impl Maker {
     }
 
     fn addresses(&mut self, length: u64) -> std::ops::Range<u64> {
-        // Areas come one in five times.
+        // One in five ranges is in an area.
         let first = match self.below(10) {
-            0..2 => BY_ADDRESS[1],
+            0..2 => RAW_ADDRESS[1],
             2..5 if self.sizes == Sizes::Large => BORDER,
-            _ => BY_ADDRESS[0],
+            _ => RAW_ADDRESS[0],
         };
-        self.range(first, BY_ADDRESS_PAGES, length)
+        self.range(first, RAW_ADDRESS_PAGES, length)
     }
 
     fn range(&mut self, first: u64, pages: u64, length: u64) -> std::ops::Range<u64> {
@@ -317,7 +320,7 @@ impl Maker {
         first + start..first + end
     }
 
-    /// A process that reads a large file again and again, and writes some of its pages.
+    /// Adds a process that reads a large file repeatedly, and writes some of its pages.
     fn read_much(&mut self) {
         let area = AreaId(9);
         let mapping = Mapping::SharedFile(FileId(9));

@@ -1,9 +1,9 @@
-//! What goes wrong under designs that do as Linux does, as far as we know what it does.
+//! Errors under designs that do what Linux does, as far as we know.
 //!
 //! Reclaim has cleared the entry of a file's page, and not yet flushed it. A thread writes there:
-//! it gets a copy of its own, and writes to that, while another CPU still reads the file's page
-//! through its TLB (`docs/reclaim.md`, "Who puts another page there"). A fault handler that looks
-//! whether the space is held back flushes the address first, and then nothing is wrong.
+//! it gets a copy of its own, and writes to the copy, while another CPU still reads the file's page
+//! through its TLB (`docs/reclaim.md`, "Who puts another page there"). A fault handler that checks
+//! whether the space is batched flushes the address first, and prevents the error.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use shootdown_run::{Contents, FoundBy, Limits, Memory, Outcome, run};
 use shootdown_sim::{Machine, Sim, Time};
 use shootdown_vm::ErasedCoherence;
 
-use crate::contents::faulty::Settling;
+use crate::memory_model::faulty::FlushedRefault;
 
 const WRITER: ProgramId = ProgramId(0);
 const READER: ProgramId = ProgramId(1);
@@ -25,16 +25,16 @@ const AREA: AreaId = AreaId(0);
 const PAGES: u64 = 48;
 const FRAMES: usize = 160;
 
-/// One thread writes to pages of a private mapping of a file, and gives them back; another, on
-/// another CPU, reads them; and a process on a third CPU needs the memory.
-struct WrittenWhileTaken {
-    /// The writer begins so much later.
+/// One thread writes pages of a private mapping of a file, and discards them. Another thread reads
+/// them on another CPU. A process on a third CPU needs the memory.
+struct WriteDuringReclaim {
+    /// Delay of the writer.
     delay_ns: u64,
 }
 
-impl Workload for WrittenWhileTaken {
+impl Workload for WriteDuringReclaim {
     fn name(&self) -> String {
-        "written while taken".to_owned()
+        "write during reclaim".to_owned()
     }
     fn processes(&self) -> Vec<Start> {
         vec![Start { program: WRITER, cpu: Some(0) }, Start { program: OTHER, cpu: Some(2) }]
@@ -73,7 +73,7 @@ impl Workload for WrittenWhileTaken {
 fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Outcome {
     let round = include_str!("../../../../sim/tests/round.toml");
     let mut machine = Machine::from_toml(round).unwrap().with_cpus(3).unwrap();
-    // As where CPUs are virtual, and do not always run.
+    // As on virtual CPUs, which do not always run.
     machine.interrupt.deliver_socket = machine.interrupt.deliver_socket * 25;
     let limits = Limits {
         frames: FRAMES,
@@ -83,22 +83,22 @@ fn outcome<C: Into<ErasedCoherence>>(delay_ns: u64, design: impl FnOnce(Rc<Sim>)
         contents: Contents::Checked,
         ..Limits::DEFAULT
     };
-    run(machine, limits, Rc::new(WrittenWhileTaken { delay_ns }), design).unwrap()
+    run(machine, limits, Rc::new(WriteDuringReclaim { delay_ns }), design).unwrap()
 }
 
-/// Begun at which moments the writer may meet a page that was just taken.
+/// Delays after which the writer may access a page that reclaim has just unmapped.
 fn delays_ns() -> impl Iterator<Item = u64> {
     (0..40_000).step_by(500)
 }
 
-/// Whether a read found something wrong, at any moment, that no oracle of translations sees.
-fn is_read_wrongly<C: Into<ErasedCoherence>>(design: impl Fn(Rc<Sim>) -> C) -> bool {
+/// Returns `true` if, after any delay, a read found a wrong word without a violation of the oracle.
+fn reads_wrong_word<C: Into<ErasedCoherence>>(design: impl Fn(Rc<Sim>) -> C) -> bool {
     delays_ns().any(|delay_ns| {
         let outcome = outcome(delay_ns, &design);
         let first = outcome.first_wrong_contents.first();
         first.is_some_and(|first| {
             assert_eq!((first.found_by, outcome.violations), (FoundBy::Read, 0));
-            // What the file holds, and not what was written.
+            // The reader found the file's word, and not the written one.
             assert_eq!(first.found, Some(0));
             assert!(!first.expected.contains(&0));
             true
@@ -107,17 +107,17 @@ fn is_read_wrongly<C: Into<ErasedCoherence>>(design: impl Fn(Rc<Sim>) -> C) -> b
 }
 
 #[test]
-fn a_page_that_is_written_while_it_is_taken_is_not_settled_under_linux() {
-    assert!(is_read_wrongly(Linux412::new));
-    assert!(is_read_wrongly(Linux412::batched));
-    assert!(is_read_wrongly(Linux70::new));
+fn write_during_reclaim_is_unflushed_under_linux() {
+    assert!(reads_wrong_word(Linux412::new));
+    assert!(reads_wrong_word(Linux412::batched));
+    assert!(reads_wrong_word(Linux70::new));
 }
 
-/// The very same, but for the fault handler, and ours.
+/// The same designs with another fault handler, and the engine.
 #[test]
-fn it_is_where_the_fault_handler_looks() {
-    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::new(sim))));
-    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux412::batched(sim))));
-    assert!(!is_read_wrongly(|sim| Settling::boxed(Linux70::new(sim))));
-    assert!(!is_read_wrongly(Engine::<1>::new));
+fn fault_handler_that_flushes_prevents_the_error() {
+    assert!(!reads_wrong_word(|sim| FlushedRefault::boxed(Linux412::new(sim))));
+    assert!(!reads_wrong_word(|sim| FlushedRefault::boxed(Linux412::batched(sim))));
+    assert!(!reads_wrong_word(|sim| FlushedRefault::boxed(Linux70::new(sim))));
+    assert!(!reads_wrong_word(Engine::<1>::new));
 }

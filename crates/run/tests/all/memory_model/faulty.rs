@@ -1,4 +1,4 @@
-//! Designs with something left out: the check of contents must find each, without the oracle.
+//! Designs with a fault. The model of contents must detect each without the oracle.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -8,13 +8,13 @@ use shootdown_vm::{
     Cause, Change, DynCoherence, ErasedBatch, ErasedCoherence, Later, Policy, Refault,
 };
 
-use crate::contents::hunt::{Case, Design, Room, seeds};
+use crate::memory_model::cases::{Case, Design, Room, seeds};
 
-/// What is left out.
+/// The fault of a design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// One in three pages that reclaim has taken is forgotten.
-    TakenForgotten,
+    /// One in three pages that reclaim unmaps is not added to the batch.
+    UnmappedForgotten,
     /// Each batch is flushed when the next one should be.
     BatchesLate,
     /// A copy on write is not flushed.
@@ -23,19 +23,19 @@ pub(crate) enum Fault {
     ForkUnflushed,
     /// A discard, or an offer, is not flushed.
     AdviceUnflushed,
-    /// What is unmapped, or mapped over, is not flushed.
+    /// An unmap, or a mapping over another, is not flushed.
     UnmapUnflushed,
     /// A move is not flushed.
     MoveUnflushed,
-    /// Pages that become a large one are not flushed.
+    /// The collapse of pages to a large page is not flushed.
     CollapseUnflushed,
-    /// A large page that becomes small ones is not flushed.
+    /// The split of a large page to small ones is not flushed.
     SplitUnflushed,
 }
 
 impl Fault {
     pub(crate) const ALL: [Self; 9] = [
-        Self::TakenForgotten,
+        Self::UnmappedForgotten,
         Self::BatchesLate,
         Self::CopyUnflushed,
         Self::ForkUnflushed,
@@ -55,40 +55,42 @@ impl Fault {
             Self::SplitUnflushed => cause == Cause::Split,
             Self::AdviceUnflushed => cause == Cause::Advise,
             Self::UnmapUnflushed => cause == Cause::Unmap,
-            Self::TakenForgotten | Self::BatchesLate => false,
+            Self::UnmappedForgotten | Self::BatchesLate => false,
         }
     }
 }
 
-/// Within so many programs each fault is found. (The slowest takes 61 of them.)
+/// Number of programs within which each fault is detected. (The slowest fault takes 61.)
 const BUDGET: u64 = 100;
 
 #[test]
-fn each_fault_is_found_by_what_memory_holds() {
-    let is_seen = |fault: &Fault| *fault != Fault::SplitUnflushed;
-    let while_pages_are_taken = Fault::ALL.into_iter().filter(is_seen).map(|it| (it, Room::Short));
-    // Where nothing else is taken, those that move are.
-    let while_pages_move = [Fault::TakenForgotten, Fault::BatchesLate].map(|it| (it, Room::Nodes));
-    for (fault, room) in while_pages_are_taken.chain(while_pages_move) {
+fn model_detects_each_fault() {
+    let is_detectable = |fault: &Fault| *fault != Fault::SplitUnflushed;
+    let during_reclaim =
+        Fault::ALL.into_iter().filter(is_detectable).map(|fault| (fault, Room::Short));
+    // Without reclaim, moves between nodes unmap pages in batches.
+    let during_moves =
+        [Fault::UnmappedForgotten, Fault::BatchesLate].map(|fault| (fault, Room::Nodes));
+    for (fault, room) in during_reclaim.chain(during_moves) {
         let mut cases = seeds(BUDGET).map(|seed| Case::new(Design::Faulty(fault), seed, room));
         let tried = cases.position(|case| case.is_wrong());
-        let tried = tried.unwrap_or_else(|| panic!("{fault:?} was not found"));
-        println!("{fault:?}, {room:?}: found by program {} of {BUDGET}", tried + 1);
+        let tried = tried.unwrap_or_else(|| panic!("{fault:?} was not detected"));
+        println!("{fault:?}, {room:?}: detected by program {} of {BUDGET}", tried + 1);
     }
 }
 
-/// Whoever takes away part of a large page that was split has that part flushed, and by any of its
-/// addresses a CPU forgets all of a large page. So no word shows that the split was not flushed;
-/// but the translation is used in between.
+/// A change to part of a split large page is flushed, and a flush of any address of a large page
+/// removes its whole translation. No word therefore shows that the split was not flushed. But the
+/// translation is used in between.
 #[test]
-fn a_split_that_is_not_flushed_is_found_by_who_looks_at_translations() {
+fn oracle_detects_an_unflushed_split() {
     let fault = Design::Faulty(Fault::SplitUnflushed);
     let mut outcomes = seeds(BUDGET).map(|seed| Case::new(fault, seed, Room::Nodes).run().unwrap());
     assert!(outcomes.any(|outcome| outcome.violations != 0));
 }
 
 #[test]
-fn what_is_found_is_made_smaller_and_found_again() {
+fn failing_program_is_shrunk() {
     let fault = Design::Faulty(Fault::CopyUnflushed);
     let mut cases = seeds(BUDGET).map(|seed| Case::new(fault, seed, Room::Short));
     let case = cases.find(Case::is_wrong).unwrap();
@@ -101,17 +103,17 @@ fn what_is_found_is_made_smaller_and_found_again() {
 pub(crate) struct Faulty {
     design: ErasedCoherence,
     fault: Fault,
-    taken: Cell<u64>,
+    unmapped: Cell<u64>,
     late: RefCell<ErasedBatch>,
 }
 
-/// In place of a flush: none was sent.
+/// The pending flush of a fault: no flush was sent.
 struct Skipped;
 
 impl Faulty {
     pub(crate) fn boxed(design: impl Into<ErasedCoherence>, fault: Fault) -> ErasedCoherence {
-        let (taken, late) = (Cell::new(0), RefCell::default());
-        Box::new(Self { design: design.into(), fault, taken, late })
+        let (unmapped, late) = (Cell::new(0), RefCell::default());
+        Box::new(Self { design: design.into(), fault, unmapped, late })
     }
 }
 
@@ -136,8 +138,8 @@ impl DynCoherence for Faulty {
     }
 
     fn unmapped(&self, batch: &mut ErasedBatch, space: &dyn Any, at: u64, stale: StaleWrites) {
-        self.taken.set(self.taken.get() + 1);
-        if self.fault != Fault::TakenForgotten || !self.taken.get().is_multiple_of(3) {
+        self.unmapped.set(self.unmapped.get() + 1);
+        if self.fault != Fault::UnmappedForgotten || !self.unmapped.get().is_multiple_of(3) {
             self.design.unmapped(batch, space, at, stale);
         }
     }
@@ -150,16 +152,16 @@ impl DynCoherence for Faulty {
     }
 }
 
-/// A design, and a fault handler that looks whether a page was just unmapped by reclaim.
-pub(crate) struct Settling(ErasedCoherence);
+/// A design whose fault handler flushes a page that reclaim has unmapped but not flushed.
+pub(crate) struct FlushedRefault(ErasedCoherence);
 
-impl Settling {
+impl FlushedRefault {
     pub(crate) fn boxed(design: impl Into<ErasedCoherence>) -> ErasedCoherence {
         Box::new(Self(design.into()))
     }
 }
 
-impl DynCoherence for Settling {
+impl DynCoherence for FlushedRefault {
     fn inner(&self) -> &dyn DynCoherence {
         &*self.0
     }

@@ -1,0 +1,124 @@
+//! Random programs whose memory must match the model of contents.
+//!
+//! A seed decides a program. A program that fails is shrunk, by removing operations, and printed
+//! with a command that repeats it, for example
+//!
+//! ```text
+//! CONTENTS_REPLAY=ours:1234:0-3,17,40 cargo test -p shootdown-run --test all memory_model::replay
+//! ```
+//!
+//! which prints the program's operations and its errors. With `ours-nodes`, memory suffices. With
+//! `ours-enough`, pages are neither moved nor reclaimed. `CONTENTS_PROGRAMS` is the number of
+//! programs that each test tries (48 by default), and `CONTENTS_SEED` is the first of their seeds
+//! (0 by default).
+//!
+//! The program of every other seed collapses and splits large pages. The program of every third
+//! seed reads files ahead, where they are stored. All programs move pages between nodes, where the
+//! memory manager records pages.
+//!
+//! Threads use pages that other threads unmap and protect at the same time. This is sound here:
+//! threads survive accesses that are refused ([`OnFault::Survived`](shootdown_program::OnFault)),
+//! and an access to a raw address maps the page if necessary.
+
+mod cases;
+mod faulty;
+mod known;
+mod program;
+
+use shootdown_run::Outcome;
+use shootdown_vm::Stats;
+
+use cases::{Case, Design, Room, programs, seeds};
+
+/// Tests every design. The tests of reclaim and of moves use only designs that are correct there.
+#[test]
+fn memory_matches_model_with_enough_memory() {
+    for design in Design::ALL {
+        for case in seeds(programs() / 4).map(|seed| Case::new(design, seed, Room::Enough)) {
+            case.must_be_right();
+        }
+    }
+}
+
+#[test]
+fn memory_matches_model_during_reclaim() {
+    for design in [Design::Ours, Design::Naive] {
+        let mut coverage = Coverage::default();
+        for case in seeds(programs()).map(|seed| Case::new(design, seed, Room::Short)) {
+            coverage.add(&case.must_be_right());
+        }
+        coverage.must_be_complete(design);
+        assert!(coverage.written_out > 0, "reclaim has not reclaimed a dirty page");
+        assert!(coverage.read_in_again > 0, "no page was read again after it was written out");
+    }
+}
+
+#[test]
+fn memory_matches_model_while_pages_move() {
+    for design in [Design::Ours, Design::Naive] {
+        let mut coverage = Coverage::default();
+        for case in seeds(programs() / 2).map(|seed| Case::new(design, seed, Room::Nodes)) {
+            coverage.add(&case.must_be_right());
+        }
+        coverage.must_be_complete(design);
+        assert_eq!(coverage.written_out, 0, "pages were reclaimed");
+    }
+}
+
+/// Runs the program that the environment names, if any, and prints its operations.
+#[test]
+fn replay() {
+    if let Some(case) = Case::of_environment() {
+        println!("{}", case.program);
+        case.must_be_right();
+    }
+}
+
+#[test]
+fn same_program_gives_same_outcome() {
+    let [one, other] = [(); 2].map(|()| Case::new(Design::Ours, 7, Room::Short).run());
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_eq!((one.time, one.counts, one.traffic), (other.time, other.counts, other.traffic));
+}
+
+/// Sums over all programs of a test. If one is 0, the test does not show anything about it.
+#[derive(Default)]
+struct Coverage {
+    interrupts: u64,
+    copied: u64,
+    written_out: u64,
+    read_in_again: u64,
+    refilled: u64,
+    memory: Stats,
+}
+
+impl Coverage {
+    fn add(&mut self, outcome: &Outcome) {
+        // A CPU that no other CPU shares translations with receives no interrupts.
+        self.interrupts += outcome.counts.interrupts_taken;
+        self.copied += outcome.traffic.copied;
+        self.written_out += outcome.traffic.written_out;
+        self.read_in_again += outcome.traffic.read_in_again;
+        self.refilled += outcome.counts.walks;
+        self.memory += outcome.memory;
+    }
+
+    #[track_caller]
+    fn must_be_complete(&self, design: Design) {
+        let Self { interrupts, copied, written_out, read_in_again, refilled, memory } = *self;
+        println!(
+            "{}: {interrupts} interrupts, {copied} copies, {written_out} pages written out, \
+             {read_in_again} read in again, {refilled} walks; {memory:?}",
+            design.name()
+        );
+        assert!(interrupts > 0, "no CPU was interrupted");
+        assert!(copied > 0, "no page was copied on write");
+        assert!(refilled > 0, "no access missed the TLB");
+        let Stats { collapsed, split, migrated, read_ahead, mapped_around, .. } = memory;
+        assert!(collapsed > 0, "no large page was made");
+        assert!(split > 0, "no large page was split");
+        assert!(migrated > 0, "no page was moved to another node");
+        assert!(read_ahead > 0, "no page was read ahead");
+        assert!(mapped_around > 0, "no page was mapped with its neighbour");
+    }
+}
