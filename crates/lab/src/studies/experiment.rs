@@ -1,4 +1,4 @@
-//! What an experiment consists of: two designs that are compared, on a machine, by a measure.
+//! The definition of an experiment: a workload, a machine, a metric and the compared designs.
 
 use std::rc::Rc;
 
@@ -27,9 +27,15 @@ impl Study {
         Self::X86BatchedUnmap,
     ];
 
-    /// The number of its document.
-    pub(crate) const fn number(self) -> &'static str {
-        ["000", "001", "002", "003", "004"][self as usize]
+    /// Returns the name that users type and read.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::X86LazyTlb => "x86-lazy-tlb",
+            Self::PowerpcShootLazies => "powerpc-shoot-lazies",
+            Self::ArcAsidRange => "arc-asid-range",
+            Self::Arm64SkipBroadcast => "arm64-skip-broadcast",
+            Self::X86BatchedUnmap => "x86-batched-unmap",
+        }
     }
 }
 
@@ -48,26 +54,26 @@ pub(crate) struct Experiment {
     pub(crate) published: Option<Pair<f64>>,
     /// The designs that were compared.
     pub(crate) designs: Pair<Design>,
-    /// Other designs, to set beside them.
+    /// Other designs that are simulated for comparison.
     pub(crate) peers: &'static [Design],
-    /// The published figure that the machine file or the workload was fitted to: the simulation
-    /// does not predict that figure.
+    /// The published figure that the machine file or the workload was fitted to, if any. The
+    /// simulation does not predict that figure.
     pub(crate) calibrated_on: Option<&'static str>,
-    /// What a reader must know of the figures, above all the cause of an error.
+    /// A note on the figures, above all the cause of an error.
     pub(crate) note: Option<&'static str>,
-    /// Returns what is run and read, or one line, without a full stop, that gives the reason why
-    /// the setup is not sufficient.
+    /// Returns the workload and its metric, or the reason why the machine cannot run it: one line
+    /// without a full stop.
     pub(super) measure: fn(&Setup) -> Result<Measure, &'static str>,
 }
 
 impl Experiment {
-    /// All designs to simulate, this engine last.
+    /// Returns all designs to simulate. Shootdown is the last.
     pub(crate) fn all_designs(&self) -> Vec<Design> {
         let Pair { before, after } = self.designs;
         [&[before, after], self.peers, &[Design::SHOOTDOWN]].concat()
     }
 
-    /// How many times better `to` is than `from`. Not finite, if one of them is 0.
+    /// Returns the factor by which `to` is better than `from`. It is not finite if one of them is 0.
     pub(crate) fn gain(&self, from: f64, to: f64) -> f64 {
         match self.better {
             Better::Lower => from / to,
@@ -76,7 +82,7 @@ impl Experiment {
     }
 }
 
-/// Which way a metric gets better.
+/// The direction in which a metric improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     Lower,
@@ -92,24 +98,24 @@ impl Better {
     }
 }
 
-/// Something of the design before the change, and of the one after it.
+/// A value for the design before the change, and one for the design after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Pair<T> {
     pub(crate) before: T,
     pub(crate) after: T,
 }
 
-/// How much is simulated.
+/// The amount of work that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// As much as was measured.
+    /// As much as was published.
     Full,
-    /// Enough to see the sign of a difference.
+    /// Enough to show the sign of a difference.
     Quick,
 }
 
 impl Scale {
-    /// Of how many equal parts of the full work one is run.
+    /// Returns the number of equal parts of the full work, of which one is run.
     pub(super) const fn parts(self, quick: u64) -> u64 {
         match self {
             Self::Full => 1,
@@ -117,13 +123,13 @@ impl Scale {
         }
     }
 
-    /// One of those parts.
+    /// Returns the size of one of these parts.
     pub(super) const fn of(self, full: u64, quick: u64) -> u64 {
         full / self.parts(quick)
     }
 }
 
-/// What a workload is made for.
+/// The conditions that a workload is made for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) cpus: usize,
@@ -132,14 +138,14 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What is run, and what is read from the run.
+/// A workload, and the metric that is read from its run.
 pub(super) struct Measure {
     pub(super) workload: Rc<dyn Workload>,
     pub(super) limits: Limits,
     pub(super) read: Box<dyn Fn(&Outcome) -> f64>,
-    /// How many times as much was published as is run.
+    /// The published amount of work, divided by the simulated amount.
     pub(super) scale: f64,
-    /// A part of the figure that the run does not contain.
+    /// A part of the figure that the run does not contain, in the unit of the metric.
     pub(super) offset: f64,
     /// A workload whose figure is subtracted.
     pub(super) subtract: Option<Rc<dyn Workload>>,
@@ -178,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gain_is_above_one_in_either_direction() {
+    fn gain_exceeds_one_in_either_direction() {
         let lower = super::super::x86_lazy_tlb::EXPERIMENTS[0];
         assert!((lower.gain(20.0, 10.0) - 2.0).abs() < 1e-12);
         let higher = Experiment { better: Better::Higher, ..lower };

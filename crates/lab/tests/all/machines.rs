@@ -1,4 +1,4 @@
-//! Every file in `machines/` is a machine, and every number in it says where it is from.
+//! Every file in `machines/` is valid, and every number in it has a source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn machine(path: &Path) -> Machine {
 }
 
 #[test]
-fn every_file_is_a_machine_of_its_own_name() {
+fn every_file_describes_machine_of_its_name() {
     for path in files() {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a name in UTF-8");
         assert_eq!(machine(&path).name, name);
@@ -30,12 +30,12 @@ fn every_file_is_a_machine_of_its_own_name() {
 }
 
 #[test]
-fn every_number_has_a_source_that_says_something() {
+fn every_number_has_source() {
     for path in files() {
         for number in machine(&path).numbers() {
             let place = format!("{}: {}.{}", path.display(), number.section, number.key);
             let source = number.source.trim();
-            assert!(source.len() >= 10, "{place}: `{source}` is no source");
+            assert!(source.len() >= 10, "{place}: `{source}` is not a source");
             let measurement = number.calibrated_on.as_deref();
             assert!(measurement.is_none_or(|it| it.contains(char::is_numeric)), "{place}");
         }
@@ -43,7 +43,7 @@ fn every_number_has_a_source_that_says_something() {
 }
 
 #[test]
-fn the_command_has_every_file() {
+fn command_embeds_every_file() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_shootdown"))
         .arg("machines")
         .output()

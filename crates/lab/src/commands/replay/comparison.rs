@@ -1,4 +1,4 @@
-//! A recording under the usual designs, by both schedules.
+//! A recording under the usual designs and under both schedules.
 
 use std::path::Path;
 
@@ -9,38 +9,38 @@ use super::replays::{DEFAULT_RUNS, ReplayError, Request, TooFewCpus, run};
 use super::verdict::{Schedule, Verdict};
 use crate::error::Violations;
 
-/// Linux before the published changes, Linux of today, and this engine.
+/// Linux before the changes of the studies, current Linux, and shootdown.
 pub(super) const DESIGNS: [Design; 3] = [Design::LINUX_4_12, Design::LINUX_7_0, Design::SHOOTDOWN];
 
-/// A recording, replayed by both schedules on one machine.
+/// A recording that was replayed under both schedules on one machine.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// The verdict of each schedule. That of the recorded schedule is the first, if the machine
-    /// has enough CPUs for it.
+    /// The verdict for each schedule. The recorded schedule comes first, if the machine has enough
+    /// CPUs for it.
     pub(super) verdicts: Vec<Verdict>,
-    /// The reason why there is no verdict of the recorded schedule.
+    /// The reason why there is no verdict for the recorded schedule, if there is none.
     pub(super) too_few_cpus: Option<TooFewCpus>,
 }
 
 impl Comparison {
-    /// Replays a recording, and shows progress meanwhile.
+    /// Replays a recording and shows the progress.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or not be replayed. A machine with fewer CPUs than the recorder's is no
-    /// error: the page reports it.
-    pub(crate) fn of(trace: &Path, machine: &Machine, seed: u64) -> Result<Self, ReplayError> {
-        let by = |schedule: Schedule| {
+    /// If the recording cannot be read or replayed. A machine with fewer CPUs than the recording is
+    /// not an error, because the page reports it.
+    pub(crate) fn of(recording: &Path, machine: &Machine, seed: u64) -> Result<Self, ReplayError> {
+        let under = |schedule: Schedule| {
             let runs = schedule.runs(DEFAULT_RUNS);
-            run(&Request { trace, machine, designs: &DESIGNS, schedule, seed, runs })
+            run(&Request { recording, machine, designs: &DESIGNS, schedule, seed, runs })
         };
         let mut comparison = Self { verdicts: Vec::new(), too_few_cpus: None };
-        match by(Schedule::Recorded) {
+        match under(Schedule::Recorded) {
             Ok(verdict) => comparison.verdicts.push(verdict),
             Err(ReplayError::TooFewCpus(error)) => comparison.too_few_cpus = Some(error),
             Err(error) => return Err(error),
         }
-        comparison.verdicts.push(by(Schedule::Simulated)?);
+        comparison.verdicts.push(under(Schedule::Simulated)?);
         Ok(comparison)
     }
 
@@ -48,12 +48,12 @@ impl Comparison {
         self.verdicts.iter()
     }
 
-    /// Fails if this engine let a dead translation be used.
+    /// Fails if a translation was used after its flush under shootdown.
     pub(crate) fn violated(&self) -> Result<(), Violations> {
         self.verdicts.iter().try_for_each(Verdict::violated)
     }
 
-    /// The verdict that an overview shows.
+    /// Returns the verdict that an overview shows.
     pub(super) fn main(&self) -> &Verdict {
         &self.verdicts[0]
     }

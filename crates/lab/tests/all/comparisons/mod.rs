@@ -1,4 +1,4 @@
-//! The engine against models of Linux, on workloads that `designs.rs` does not have: pages that
+//! Shootdown compared with models of Linux, on workloads that `designs.rs` does not have: pages that
 //! migrate between nodes, and many processes on each CPU.
 
 mod migration;
