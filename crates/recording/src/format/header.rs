@@ -84,7 +84,7 @@ pub(super) fn of_json(json: &[u8]) -> Result<(Header, Vec<Treatment>), Invalid> 
 }
 
 /// The parser's own words would quote the file, with whatever control characters it has.
-pub(super) fn invalid(error: serde_json::Error) -> Invalid {
+fn invalid(error: serde_json::Error) -> Invalid {
     Invalid::Header { column: error.column() }
 }
 

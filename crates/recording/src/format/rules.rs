@@ -122,6 +122,12 @@ pub enum Invalid {
         /// The first is 1.
         column: usize,
     },
+    /// Totals that cannot be parsed from this column on.
+    #[error("the totals have an error in column {column}")]
+    TotalsSyntax {
+        /// The column of the error, counted from 1.
+        column: usize,
+    },
     /// A header longer than [`HEADER_BYTES_MAX`].
     #[error("the header is longer than {HEADER_BYTES_MAX} bytes")]
     LongHeader,
