@@ -65,10 +65,11 @@ dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr));gap:0 2rem}\
 figure{margin:.8rem 0}figcaption{margin-bottom:.3rem}figcaption span{white-space:nowrap}\
 figcaption i{display:inline-block;width:.75em;height:.75em;background:currentColor}\
-svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
+wbr{white-space:normal}svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
 summary{cursor:pointer}code{font-size:.9em}li{margin:.4rem 0}\
-@media(max-width:36rem){table{font-size:.8em}th,td{padding:.25rem .3rem;white-space:normal}\
-td:first-child{max-width:9rem}.part th,.groups th{white-space:nowrap}\
+@media(max-width:36rem){table{font-size:.75em}th,td{padding:.25rem .2rem}\
+th,td:first-child{white-space:normal}.part th{white-space:nowrap}\
+td:first-child{max-width:9rem}\
 .groups th{padding-left:.6rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}}";
 
 #[cfg(test)]

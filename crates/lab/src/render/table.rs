@@ -216,7 +216,8 @@ impl Cell {
             Self::Markup(html) => html.clone(),
             Self::Alarm(count) => alarming(*count),
             Self::Bad(text) => format!("<b class=\"bad\">{}</b>", escaped(text)),
-            _ => escaped(&self.text()),
+            // On narrow pages, a gain may stand below its value.
+            _ => escaped(&self.text()).replace(" (×", "<wbr> (×"),
         }
     }
 
