@@ -18,29 +18,16 @@ pub(crate) trait UserError: Error + Send + Sync {
     /// Returns a command or an imperative, in one line.
     fn remedy(&self) -> String;
 
-    /// Returns the exit status of the process.
-    fn exit_status(&self) -> u8;
-
-    /// Returns `true` if the reader of standard output closed it, as `| head` does. The command
-    /// then exits with status 0.
-    fn is_broken_pipe(&self) -> bool {
-        false
+    /// Returns the exit status of the process, or 0 if the error is not reported. Most errors are
+    /// errors of the input.
+    fn exit_status(&self) -> u8 {
+        BAD_INPUT
     }
 }
 
 /// The error of any command.
 #[derive(Debug)]
-pub(crate) struct Failure(Box<dyn UserError>);
-
-impl Failure {
-    pub(crate) fn exit_status(&self) -> u8 {
-        self.0.exit_status()
-    }
-
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.0.is_broken_pipe()
-    }
-}
+pub(crate) struct Failure(pub(crate) Box<dyn UserError>);
 
 impl<E: UserError + 'static> From<E> for Failure {
     fn from(error: E) -> Self {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_sim::machine::{Machine, MachineError, Number};
 
-use crate::error::{BAD_INPUT, UserError, shown};
+use crate::error::{UserError, shown};
 
 /// A machine whose file is compiled into the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +79,6 @@ impl MachineFileError {
 }
 
 impl UserError for MachineFileError {
-    fn exit_status(&self) -> u8 {
-        BAD_INPUT
-    }
-
     fn remedy(&self) -> String {
         match self {
             Self::Unknown { .. } => {

@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::Cli;
-use error::{BAD_INPUT, CANNOT_RUN};
+use error::{BAD_INPUT, CANNOT_RUN, Failure};
 
 fn main() -> ExitCode {
     let status = match Cli::try_parse() {
-        Ok(cli) => run(&cli),
-        // Help and the version are requested output; any other parse result is a usage error.
+        Ok(cli) => cli.run().unwrap_or_else(|failure| report(&failure)),
+        // Help and the version are requested output. Any other result is a usage error.
         Err(error) => match (error.print(), error.use_stderr()) {
             (_, true) if is_record() => commands::record::FAILED,
             (_, true) => BAD_INPUT,
@@ -33,19 +33,17 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
+/// Prints an error and returns its exit status.
+fn report(failure: &Failure) -> u8 {
+    let status = failure.0.exit_status();
+    if status != 0 {
+        // If standard error is closed, the exit status still reports the failure.
+        let _ = writeln!(io::stderr(), "{failure}");
+    }
+    status
+}
+
 /// Returns `true` if the command line begins with `shootdown record`.
 fn is_record() -> bool {
     std::env::args_os().nth(1).is_some_and(|command| command == "record")
-}
-
-fn run(cli: &Cli) -> u8 {
-    match cli.run() {
-        Ok(status) => status,
-        Err(failure) if failure.is_broken_pipe() => 0,
-        Err(failure) => {
-            // If standard error is closed, the exit status still reports the failure.
-            let _ = writeln!(io::stderr(), "{failure}");
-            failure.exit_status()
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use shootdown_recording::{ReadError, Reader};
 
-use crate::error::{BAD_INPUT, UserError, shown};
+use crate::error::{UserError, shown};
 
 /// A recording could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +19,6 @@ pub(crate) enum RecordingError {
 }
 
 impl UserError for RecordingError {
-    fn exit_status(&self) -> u8 {
-        BAD_INPUT
-    }
-
     fn remedy(&self) -> String {
         match self {
             Self::Unopened { .. } => {

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::{Limits, Outcome};
@@ -9,24 +11,22 @@ use shootdown_run::{Limits, Outcome};
 use crate::machines::Embedded;
 
 /// A published change to a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Study {
+    /// Generations instead of interrupts to lazy CPUs (Linux 4.14)
     X86LazyTlb,
+    /// Lazy address spaces without a contended reference count
     PowerpcShootLazies,
+    /// Flushes of ranges instead of new tags
     ArcAsidRange,
+    /// Local invalidation if no other CPU runs the address space
     Arm64SkipBroadcast,
+    /// One interrupt per CPU for a batch of reclaimed pages (Linux 4.3)
     X86BatchedUnmap,
 }
 
 impl Study {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::X86LazyTlb,
-        Self::PowerpcShootLazies,
-        Self::ArcAsidRange,
-        Self::Arm64SkipBroadcast,
-        Self::X86BatchedUnmap,
-    ];
-
     /// Returns the name that users type and read.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -40,11 +40,12 @@ impl Study {
 }
 
 /// A comparison of two designs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Experiment {
     pub(crate) study: Study,
     /// The name of the workload.
     pub(crate) workload: &'static str,
+    #[serde(skip)]
     pub(crate) machine: Embedded,
     /// The quantity that was measured.
     pub(crate) metric: &'static str,
@@ -53,8 +54,10 @@ pub(crate) struct Experiment {
     /// The published figures, if there are any.
     pub(crate) published: Option<Pair<f64>>,
     /// The designs that were compared.
+    #[serde(skip)]
     pub(crate) designs: Pair<Design>,
     /// Other designs that are simulated for comparison.
+    #[serde(skip)]
     pub(crate) peers: &'static [Design],
     /// The published figure that the machine file or the workload was fitted to, if any. The
     /// simulation does not predict that figure.
@@ -63,6 +66,7 @@ pub(crate) struct Experiment {
     pub(crate) note: Option<&'static str>,
     /// Returns the workload and its metric, or the reason why the machine cannot run it: one line
     /// without a full stop.
+    #[serde(skip)]
     pub(super) measure: fn(&Setup) -> Result<Measure, &'static str>,
 }
 
@@ -83,7 +87,8 @@ impl Experiment {
 }
 
 /// The direction in which a metric improves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Lower,
     Higher,
@@ -99,7 +104,7 @@ impl Better {
 }
 
 /// A value for the design before the change, and one for the design after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pair<T> {
     pub(crate) before: T,
     pub(crate) after: T,
@@ -182,6 +187,16 @@ impl Measure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_of_study_is_option_value_and_json_value() {
+        for study in Study::value_variants() {
+            let value = study.to_possible_value().expect("a value of the option");
+            assert_eq!(value.get_name(), study.name());
+            let json = serde_json::to_value(study).expect("a value");
+            assert_eq!(json, study.name());
+        }
+    }
 
     #[test]
     fn gain_exceeds_one_in_either_direction() {

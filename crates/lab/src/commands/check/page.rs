@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use shootdown_check::Detail;
 
 use super::zoo::Row;
-use crate::render::grouped;
 use crate::render::page::escaped;
 
 /// Returns the chapter of all known bugs.
@@ -34,18 +33,10 @@ fn bug(row: &Row) -> String {
     match &row.found {
         Some(found) => {
             let _ = writeln!(html, "<div class=\"wide\">{}</div>", found.drawing(Detail::Accesses));
-            let states = grouped(row.fixed.states as u64);
-            let _ = writeln!(html, "<p>Fixed variant: {states} states, {}.</p>", fixed(row));
+            let class = if row.is_as_expected() { "" } else { " class=\"bad\"" };
+            let _ = writeln!(html, "<p{class}>Fixed variant: {}.</p>", row.fixed_result());
         }
         None => html += "<p><b class=\"bad\">The checker did not find this bug.</b></p>\n",
     }
     html + "</details>\n"
-}
-
-fn fixed(row: &Row) -> &'static str {
-    match (&row.fixed.found, row.fixed.is_complete) {
-        (Some(_), _) => "<b class=\"bad\">violation</b>",
-        (None, false) => "<b class=\"bad\">search incomplete</b>",
-        (None, true) => "no violation",
-    }
 }

@@ -67,11 +67,7 @@ pub(super) fn zoo(rows: &[Row]) -> String {
             .found
             .as_ref()
             .map_or_else(|| "NOT FOUND".to_owned(), |found| found.wrong.to_string());
-        let fixed = match (&row.fixed.found, row.fixed.is_complete) {
-            (Some(_), _) => "VIOLATION".to_owned(),
-            (None, false) => "incomplete".to_owned(),
-            (None, true) => grouped(row.fixed.states as u64),
-        };
+        let fixed = row.fixed_result();
         table.row([row.bug.name.to_owned(), row.bug.profile.name.to_owned(), found, fixed]);
     }
     let count = rows.iter().filter(|row| row.is_as_expected()).count();

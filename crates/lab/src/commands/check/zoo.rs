@@ -6,6 +6,8 @@ use rayon::prelude::*;
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{Budget, Found, Search, search, shortest};
 
+use crate::render::grouped;
+
 /// The largest number of states of a search, which is bounded by memory.
 pub(super) const STATES_MAX: usize = 50_000_000;
 /// The largest number of changes between CPUs in the counter-example of a known bug.
@@ -27,6 +29,15 @@ impl Row {
     pub(crate) fn is_as_expected(&self) -> bool {
         let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.wrong));
         is_found && self.fixed.is_complete && self.fixed.found.is_none()
+    }
+
+    /// Returns the result of the search through the fixed variant.
+    pub(super) fn fixed_result(&self) -> String {
+        match (&self.fixed.found, self.fixed.is_complete) {
+            (Some(_), _) => "VIOLATION".to_owned(),
+            (None, false) => "INCOMPLETE".to_owned(),
+            (None, true) => format!("no violation in {} states", grouped(self.fixed.states as u64)),
+        }
     }
 }
 

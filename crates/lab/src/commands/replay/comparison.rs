@@ -5,9 +5,9 @@ use std::path::Path;
 use shootdown_designs::Design;
 use shootdown_sim::Machine;
 
-use super::replays::{DEFAULT_RUNS, ReplayError, Request, TooFewCpus, run};
+use super::replays::{DEFAULT_RUNS, Request, TooFewCpus, run};
 use super::verdict::{Schedule, Verdict};
-use crate::error::Violations;
+use crate::error::{Failure, Violations};
 
 /// Linux before the changes of the studies, current Linux, and shootdown.
 pub(super) const DESIGNS: [Design; 3] = [Design::LINUX_4_12, Design::LINUX_7_0, Design::SHOOTDOWN];
@@ -29,19 +29,15 @@ impl Comparison {
     ///
     /// If the recording cannot be read or replayed. A machine with fewer CPUs than the recording is
     /// not an error, because the page reports it.
-    pub(crate) fn of(recording: &Path, machine: &Machine, seed: u64) -> Result<Self, ReplayError> {
-        let under = |schedule: Schedule| {
+    pub(crate) fn of(recording: &Path, machine: &Machine, seed: u64) -> Result<Self, Failure> {
+        let too_few_cpus = TooFewCpus::find(recording, machine)?;
+        let verdict = |schedule: Schedule| {
             let runs = schedule.runs(DEFAULT_RUNS);
             run(&Request { recording, machine, designs: &DESIGNS, schedule, seed, runs })
         };
-        let mut comparison = Self { verdicts: Vec::new(), too_few_cpus: None };
-        match under(Schedule::Recorded) {
-            Ok(verdict) => comparison.verdicts.push(verdict),
-            Err(ReplayError::TooFewCpus(error)) => comparison.too_few_cpus = Some(error),
-            Err(error) => return Err(error),
-        }
-        comparison.verdicts.push(under(Schedule::Simulated)?);
-        Ok(comparison)
+        let recorded = too_few_cpus.is_none().then_some(Schedule::Recorded);
+        let schedules = recorded.into_iter().chain([Schedule::Simulated]);
+        Ok(Self { verdicts: schedules.map(verdict).collect::<Result<_, _>>()?, too_few_cpus })
     }
 
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {

@@ -4,7 +4,9 @@ use super::verdict::{DesignRow, Fidelity, Verdict};
 use crate::error::shown;
 use crate::render::table::{Cell, Table};
 
-const NUMBERS: [(&str, fn(&DesignRow) -> u64); 17] = [
+type Number = fn(&DesignRow) -> u64;
+
+const NUMBERS: [(&str, Number); 17] = [
     ("time_ns", |it| it.time_ns),
     ("ipis_sent", |it| it.ipis_sent),
     ("ipis_coalesced", |it| it.ipis_coalesced),

@@ -14,12 +14,12 @@ use std::path::PathBuf;
 use clap::Args;
 use shootdown_designs::{Design, registry};
 
-use crate::error::{BAD_INPUT, Failure, UserError, shown};
+use crate::error::{Failure, UserError, shown};
 use crate::machines::{self, Embedded};
 use crate::output::print;
 use crate::render::{Format, Printed};
 
-use replays::{DEFAULT_RUNS, Request};
+use replays::{DEFAULT_RUNS, Request, TooFewCpus};
 use verdict::{Schedule, Verdict};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -71,10 +71,6 @@ const SIDE_BY_SIDE: [Design; 4] =
 struct UnknownDesign(String);
 
 impl UserError for UnknownDesign {
-    fn exit_status(&self) -> u8 {
-        BAD_INPUT
-    }
-
     fn remedy(&self) -> String {
         let names: Vec<_> = registry().iter().map(|design| design.name()).collect();
         format!("--designs with some of {}", names.join(", "))
@@ -95,6 +91,11 @@ impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let designs = designs(&self.designs)?;
         let machine = machines::find(&self.machine)?;
+        if self.schedule == Schedule::Recorded
+            && let Some(error) = TooFewCpus::find(&self.recording, &machine)?
+        {
+            return Err(error.into());
+        }
         let verdict = replays::run(&Request {
             recording: &self.recording,
             machine: &machine,

@@ -12,7 +12,7 @@ use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
 use super::verdict::{DesignRow, Fidelity, Kernel, Recording, Schedule, Verdict};
-use crate::error::{BAD_INPUT, SimulationError, UserError, shown};
+use crate::error::{Failure, SimulationError, UserError, shown};
 use crate::recordings::{RecordingError, open, refused};
 use crate::{machines, progress};
 
@@ -20,18 +20,6 @@ use crate::{machines, progress};
 /// and decides which of them waits for a timeslice, so a single run does not show a difference of a
 /// few tenths of a percent.
 pub(super) const DEFAULT_RUNS: u32 = 16;
-
-/// A recording could not be replayed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReplayError {
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    #[error(transparent)]
-    Simulation(#[from] SimulationError),
-    /// The recorded schedule needs more CPUs than the machine has.
-    #[error(transparent)]
-    TooFewCpus(#[from] TooFewCpus),
-}
 
 /// The recorded machine had more CPUs than the machine of the replay.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -44,26 +32,23 @@ pub(crate) struct TooFewCpus {
     pub(super) known: Vec<&'static str>,
 }
 
-impl UserError for ReplayError {
-    fn exit_status(&self) -> u8 {
-        match self {
-            Self::Recording(error) => error.exit_status(),
-            Self::Simulation(error) => error.exit_status(),
-            Self::TooFewCpus(_) => BAD_INPUT,
-        }
-    }
-
+impl UserError for TooFewCpus {
     fn remedy(&self) -> String {
-        match self {
-            Self::Recording(error) => error.remedy(),
-            Self::Simulation(error) => error.remedy(),
-            Self::TooFewCpus(TooFewCpus { known, .. }) if known.is_empty() => {
+        match self.known.join(" or ") {
+            none if none.is_empty() => {
                 "add --schedule simulated, which works with any number of CPUs".to_owned()
             }
-            Self::TooFewCpus(TooFewCpus { known, .. }) => {
-                format!("add --machine {}, or --schedule simulated", known.join(" or "))
-            }
+            known => format!("add --machine {known}, or --schedule simulated"),
         }
+    }
+}
+
+impl TooFewCpus {
+    /// Returns the error if the machine has fewer CPUs than the recording.
+    pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
+        let (recorded, cpus) = (open(recording)?.header().cpus as usize, machine.cpu_count());
+        let (name, known) = (machine.name.clone(), machines::with_cpus(recorded));
+        Ok((recorded > cpus).then_some(Self { recorded, machine: cpus, name, known }))
     }
 }
 
@@ -80,7 +65,12 @@ pub(super) struct Request<'a> {
 }
 
 /// Replays a recording and shows the progress.
-pub(super) fn run(request: &Request<'_>) -> Result<Verdict, ReplayError> {
+///
+/// # Errors
+///
+/// If the recording cannot be read or replayed. Under the recorded schedule, check
+/// [`TooFewCpus::find`] first.
+pub(super) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
     let bar = progress::bar(None, "{human_pos} of {human_len} records, {elapsed}: {msg}");
     bar.enable_steady_tick(progress::PERIOD);
     let survey = survey(request, &bar)?;
@@ -115,14 +105,14 @@ fn all(
     request: &Request<'_>,
     survey: &Survey,
     bar: &ProgressBar,
-) -> Result<Vec<DesignRow>, ReplayError> {
+) -> Result<Vec<DesignRow>, Failure> {
     let runs = request.runs as usize;
     let outcome = |number: usize| {
         let seed = request.seed.wrapping_add((number % runs) as u64);
         one(request, request.designs[number / runs], seed, survey, bar)
     };
     let numbers = (0..request.designs.len() * runs).into_par_iter();
-    let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, ReplayError>>()?;
+    let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, Failure>>()?;
     let rows = request.designs.iter().zip(outcomes.chunks(runs));
     Ok(rows.map(|(&design, outcomes)| DesignRow::mean(design, outcomes)).collect())
 }
@@ -133,7 +123,7 @@ fn one(
     seed: u64,
     survey: &Survey,
     bar: &ProgressBar,
-) -> Result<Outcome, ReplayError> {
+) -> Result<Outcome, Failure> {
     let (reader, machine) = (open(request.recording)?, request.machine.clone());
     bar.set_message(format!("{} under {design}", shown(request.recording)));
     let reported = Cell::new(0);
@@ -158,10 +148,6 @@ fn one(
     };
     result.map_err(|error| match error {
         replay::ReplayError::Read(error) => refused(request.recording, error).into(),
-        replay::ReplayError::TooFewCpus { recorded, machine } => {
-            let (name, known) = (request.machine.name.clone(), machines::with_cpus(recorded));
-            TooFewCpus { recorded, machine, name, known }.into()
-        }
         error => {
             let recording = request.recording.display().to_string();
             SimulationError::new(&recording, design, error).into()

@@ -35,24 +35,18 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::studies::{Pair, Row, Simulated};
+use crate::studies::{Experiment, Pair, Row, Simulated};
 
 #[derive(Serialize)]
 struct JsonRow<'a> {
-    study: &'a str,
-    workload: &'a str,
+    #[serde(flatten)]
+    experiment: &'a Experiment,
     machine: &'a str,
-    metric: &'a str,
-    unit: &'a str,
-    better: &'a str,
-    published: Option<Pair<f64>>,
     predicted: Pair<f64>,
     shootdown: f64,
-    calibrated_on: Option<&'a str>,
     violations: u64,
     hazards: Hazards,
     designs: &'a [Simulated],
-    note: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -64,19 +58,12 @@ struct Hazards {
 
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (experiment, before, after) = (&self.experiment, self.before(), self.after());
-        let shootdown = self.shootdown();
+        let [before, after, shootdown] = [self.before(), self.after(), self.shootdown()];
         let row = JsonRow {
-            study: experiment.study.name(),
-            workload: experiment.workload,
+            experiment: &self.experiment,
             machine: &self.machine,
-            metric: experiment.metric,
-            unit: experiment.unit,
-            better: experiment.better.name(),
-            published: experiment.published,
             predicted: Pair { before: before.value, after: after.value },
             shootdown: shootdown.value,
-            calibrated_on: experiment.calibrated_on,
             violations: self.violations(),
             hazards: Hazards {
                 before: before.hazards,
@@ -84,7 +71,6 @@ impl Serialize for Row {
                 shootdown: shootdown.hazards,
             },
             designs: &self.designs,
-            note: experiment.note,
         };
         row.serialize(serializer)
     }

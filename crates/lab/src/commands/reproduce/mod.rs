@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use shootdown_designs::Design;
 use shootdown_sim::machine::Machine;
 
-use crate::error::{BAD_INPUT, Failure, UserError, Violations, shown};
+use crate::error::{Failure, Violations, shown};
 use crate::output::{Output, print};
 use crate::render::{Format, Printed};
 use crate::studies::{
@@ -31,8 +31,7 @@ Examples:
   shootdown reproduce --format json | jq '.rows[].predicted'
   shootdown reproduce --machine my-laptop.toml --report report.html
 
-The studies are x86-lazy-tlb, powerpc-shoot-lazies, arc-asid-range, arm64-skip-broadcast and
-x86-batched-unmap. The same seed gives the same output, byte for byte.";
+The same seed gives the same output, byte for byte.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Reproduce {
@@ -42,9 +41,9 @@ pub(crate) struct Reproduce {
     /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Run only the experiments of this study, such as x86-lazy-tlb
-    #[arg(long, value_name = "STUDY")]
-    only: Option<String>,
+    /// Run only the experiments of this study
+    #[arg(long, value_name = "STUDY", value_enum)]
+    only: Option<Study>,
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
@@ -54,21 +53,6 @@ pub(crate) struct Reproduce {
     /// Simulate less, in seconds instead of minutes, with larger errors
     #[arg(long)]
     quick: bool,
-}
-
-/// There is no study of that name.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no study `{}`", shown(.0))]
-pub(crate) struct UnknownStudy(String);
-
-impl UserError for UnknownStudy {
-    fn exit_status(&self) -> u8 {
-        BAD_INPUT
-    }
-
-    fn remedy(&self) -> String {
-        format!("--only {}", Study::ALL.map(Study::name).join(" or --only "))
-    }
 }
 
 impl Printed for Results {
@@ -97,14 +81,10 @@ impl Reproduce {
     }
 
     fn request(&self) -> Result<Request, Failure> {
-        let study = |name: &String| {
-            let mut studies = Study::ALL.into_iter();
-            studies.find(|study| study.name() == name).ok_or_else(|| UnknownStudy(name.clone()))
-        };
         Ok(Request {
             seed: self.seed,
             scale: if self.quick { Scale::Quick } else { Scale::Full },
-            only: self.only.as_ref().map(study).transpose()?,
+            only: self.only,
             machine: self.machine.as_deref().map(machines::find).transpose()?,
         })
     }
