@@ -13,7 +13,7 @@ recordings of real programs and for published measurements.
 
   shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
   shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
-  shootdown replay sort.shootdown                        replay a recording under Linux and shootdown
+  shootdown replay sort.shootdown                        replay a recording under several designs
   shootdown report sort.shootdown                        write the same as a page with plots
 
   shootdown check                                        search the engine for bugs, for 30 s
@@ -40,7 +40,7 @@ Exit status:
   0    nothing was found
   1    something was found: a violation, a bug, or a kernel that failed
   2    bad usage or bad input: an option, a name, or a file that cannot be used
-  3    the command could not run or finish: not root, a missing tool, a full disk, a budget too short
+  3    the command could not run or finish: a missing tool, a full disk, a budget that is too short
   130  Ctrl-C ended the command
   `shootdown record` exits with the status of the recorded program (128 + N if signal N killed it),
   or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.";
@@ -127,7 +127,8 @@ mod tests {
             reproduce::EXAMPLES,
         ];
         let lines = examples.iter().flat_map(|text| text.lines());
-        let commands = lines.filter_map(|line| line.strip_prefix("  shootdown "));
+        let commands = lines.clone().filter_map(|line| line.strip_prefix("  shootdown "));
+        assert!(lines.clone().all(|line| line.chars().count() <= 100), "clap would wrap it");
         let mut count = 0;
         for command in commands {
             // An explanation follows two spaces, and another command follows a pipe.

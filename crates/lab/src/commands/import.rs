@@ -25,12 +25,13 @@ Examples:
 Use this where `shootdown record` cannot run. Trace these events on all CPUs with the clock `mono`:
 sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
 page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
-and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. Events that are missing are not replayed.";
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. Missing events are not replayed.";
 
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Import {
-    /// The output of `trace-cmd report` or `perf script --ns`, or a copy of the kernel's `trace` file
+    /// The output of `trace-cmd report` or `perf script --ns`, or a copy of the kernel's `trace`
+    /// file
     #[arg(value_name = "INPUT")]
     input: PathBuf,
     /// The tool that wrote INPUT
@@ -191,8 +192,8 @@ impl Import {
 struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// From this call on, signals only set the request, so that the process can remove an incomplete
-    /// recording before it ends.
+    /// From this call on, signals only set the request, so that the process can remove an
+    /// incomplete recording before it ends.
     fn listen() -> Result<Self, ImportFailure> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -34,12 +34,14 @@ pub(crate) struct Report {
     #[arg(long, value_name = "FILE.html", default_value = "report.html")]
     output: PathBuf,
     /// The machine of the replays: a name, or a file that ends in .toml
-    #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name, requires = "recordings")]
+    #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name,
+          requires = "recordings")]
     machine: OsString,
     /// The seed of the simulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulate less of the published measurements, in seconds instead of minutes, with larger errors
+    /// Simulate less of the published measurements, in seconds instead of minutes, with larger
+    /// errors
     #[arg(long)]
     quick: bool,
 }
@@ -92,19 +94,20 @@ the flushes that it missed. They interrupt no CPU.\n\
 <dt>TLB refills<dd>Page-table walks for translations that were not in the TLB.\n\
 <dt>wait for a flush<dd>Time from the start of a flush until every CPU that had to flush has done \
 so. Half of all flushes took no longer than p50, and 99 of 100 no longer than p99.\n\
-<dt>recorded schedule<dd>Every step runs on its recorded CPU and in its recorded order, so that the \
-counts of linux-7.0 can be compared with those of the recorded kernel.\n\
+<dt>recorded schedule<dd>Every step runs on its recorded CPU and in its recorded order, so that \
+the counts of linux-7.0 can be compared with those of the recorded kernel.\n\
 <dt>simulated schedule<dd>The simulated machine decides when and on which CPU each thread runs.\n";
 
 const NOT_MODELLED: &str = "\
 <h2 id=\"limits\">The limits of a replay</h2>\n<ul>\n\
-<li>Of the memory accesses of a program, the recording contains only those that faulted. The replay \
-therefore loses fewer translations when a TLB is flushed, and full flushes look cheaper than they \
-are.\n\
-<li>Of a page fault, only the start was recorded. The rest counts as computation, and again as work \
-of the simulated kernel. Simulated times are therefore too long, under all designs alike. Compare \
-them with each other, not with the recorded time.\n\
-<li>Computation takes as long as it took on the recorded machine, whatever the simulated machine is.\n\
+<li>Of the memory accesses of a program, the recording contains only those that faulted. The \
+replay therefore loses fewer translations when a TLB is flushed, and full flushes look cheaper \
+than they are.\n\
+<li>Of a page fault, only the start was recorded. The rest counts as computation, and again as \
+work of the simulated kernel. Simulated times are therefore too long, under all designs alike. \
+Compare them with each other, not with the recorded time.\n\
+<li>Computation takes as long as it took on the recorded machine, whatever the simulated machine \
+is.\n\
 <li>Interrupts with causes outside the program, for example reclaim or write-back, are counted but \
 not replayed.\n\
 </ul>\n";

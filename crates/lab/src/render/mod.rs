@@ -65,8 +65,8 @@ pub(crate) fn displayed<S: Serializer>(
     serializer.collect_str(value)
 }
 
-/// Returns the number with three significant digits, as published figures have, or `-` if the number
-/// is not finite.
+/// Returns the number with three significant digits, as published figures have, or `-` if the
+/// number is not finite.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();

@@ -11,7 +11,8 @@ use super::page::escaped;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) of: Of,
-    /// The ends of the parts of the bar, in ascending order. Each part is paler than the one before.
+    /// The ends of the parts of the bar, in ascending order. Each part is paler than the one
+    /// before.
     pub(crate) ends: Vec<f64>,
     pub(crate) value: String,
 }

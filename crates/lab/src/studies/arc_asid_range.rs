@@ -11,9 +11,9 @@ use shootdown_run::programs::{PagesRead, ProcessKind};
 use super::experiment::{Better, Experiment, Measure, Pair, Setup, Study};
 use crate::machines::Embedded;
 
-/// Times that the kernel and the programs compute in an iteration beyond what the model contains, in
-/// nanoseconds. They were fitted to the published times before the change, and do not depend on the
-/// design.
+/// Times that the kernel and the programs compute in an iteration beyond what the model contains,
+/// in nanoseconds. They were fitted to the published times before the change, and do not depend on
+/// the design.
 mod computed_ns {
     pub(super) const FORK: u64 = 3_872_600;
     pub(super) const EXEC: u64 = 10_742_900;
@@ -22,8 +22,8 @@ mod computed_ns {
     pub(super) const SIGNAL: u64 = 13_642;
 }
 
-/// The time that LMbench subtracts from a protection fault, in microseconds. It is the published time
-/// before the change of a signal that a process sends to itself.
+/// The time that LMbench subtracts from a protection fault, in microseconds. It is the published
+/// time before the change of a signal that a process sends to itself.
 const SIGNAL_US: f64 = 31.6;
 
 const FASTER_ANYWAY: &str = "In the published runs, operations without flushes also got faster: a \
@@ -33,9 +33,9 @@ const MMAP: &str = "The benchmark unmaps 16 MiB, more than 32 pages, so the addr
     new tag before and after the change, as in Linux. In the published runs, operations without \
     flushes also got faster: a null call by 7 %, a signal handler by 23 %.";
 const PROTECTION_FAULT: &str = "This benchmark flushes nothing. LMbench subtracts the time of a \
-    signal, published as 31.6 us before and 24.2 after; including it, the fault took 33.2 and 31.1. \
-    The figure got worse because the subtracted time got better. The model subtracts 31.6 us from \
-    all designs.";
+    signal, published as 31.6 us before and 24.2 after; including it, the fault took 33.2 and \
+    31.1. The figure got worse because the subtracted time got better. The model subtracts 31.6 \
+    us from all designs.";
 
 const LS: Experiment = Experiment {
     study: Study::ArcAsidRange,

@@ -2,8 +2,8 @@
 //! have both.
 //!
 //! There are no published figures for this comparison. The workloads are those of the other
-//! comparisons, and workloads in which the methods differ most: many processes that flush at the same
-//! time, and a thread that flushes beside other threads that compute.
+//! comparisons, and workloads in which the methods differ most: many processes that flush at the
+//! same time, and a thread that flushes beside other threads that compute.
 
 use std::rc::Rc;
 
@@ -33,8 +33,8 @@ pub(crate) struct Cell {
     pub(crate) workload: String,
     /// The additional time of the choice over the better of the two methods, in percent.
     pub(crate) percent_worse: f64,
-    /// The engine with interrupts alone, with broadcasts alone, and with the choice; then the designs
-    /// of kernels.
+    /// The engine with interrupts alone, with broadcasts alone, and with the choice; then the
+    /// designs of kernels.
     designs: Vec<Cost>,
 }
 

@@ -77,7 +77,8 @@ impl Experiment {
         [&[before, after], self.peers, &[Design::SHOOTDOWN]].concat()
     }
 
-    /// Returns the factor by which `to` is better than `from`. It is not finite if one of them is 0.
+    /// Returns the factor by which `to` is better than `from`. It is not finite if one of them is
+    /// 0.
     pub(crate) fn gain(&self, from: f64, to: f64) -> f64 {
         match self.better {
             Better::Lower => from / to,

@@ -1,4 +1,5 @@
-//! The studies: published measurements of kernel changes, and comparisons without published figures.
+//! The studies: published measurements of kernel changes, and comparisons without published
+//! figures.
 //!
 //! A study consists of experiments. Each has a workload, a machine, a metric and designs.
 

@@ -30,8 +30,8 @@ pub(crate) struct Curve {
     pub(crate) design: Design,
     /// The rates in ascending order of CPUs.
     pub(crate) points: Vec<Point>,
-    /// The smallest rate per CPU, in percent of the rate per CPU with the fewest CPUs. The value 100
-    /// means linear scaling.
+    /// The smallest rate per CPU, in percent of the rate per CPU with the fewest CPUs. The value
+    /// 100 means linear scaling.
     pub(crate) linear_percent: f64,
     /// Number of translations that were used after their flush, summed over all numbers of CPUs.
     pub(crate) violations: u64,
@@ -55,8 +55,8 @@ impl Scaling {
         sizes(conditions).len() * general().count()
     }
 
-    /// Simulates the experiment under all designs on resized copies of its machine. Calls `done` after
-    /// each simulation.
+    /// Simulates the experiment under all designs on resized copies of its machine. Calls `done`
+    /// after each simulation.
     pub(crate) fn of(
         experiment: &Experiment,
         conditions: &Conditions,

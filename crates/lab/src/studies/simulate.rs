@@ -20,8 +20,8 @@ pub(crate) struct Measurement {
     pub(crate) value: f64,
     /// Number of flush interrupts.
     pub(crate) interrupts_sent: u64,
-    /// Number of flush interrupts to lazy CPUs, which had the address space loaded and did not access
-    /// user memory.
+    /// Number of flush interrupts to lazy CPUs, which had the address space loaded and did not
+    /// access user memory.
     pub(crate) interrupts_to_lazy: u64,
     /// Number of flushes of a whole tag or of the whole TLB, on any CPU.
     pub(crate) flushes_full: u64,
@@ -33,8 +33,8 @@ pub(crate) struct Measurement {
     pub(crate) hazards: u64,
     /// Number of flush interrupts to CPUs that did not use the address space.
     pub(crate) interrupts_to_non_users: u64,
-    /// The largest number of unlinked page tables that waited to be freed at one time, because a CPU
-    /// could still walk them.
+    /// The largest number of unlinked page tables that waited to be freed at one time, because a
+    /// CPU could still walk them.
     pub(crate) deferred_tables_peak: u64,
     /// Number of times that too many page tables waited, so that CPUs were interrupted.
     pub(crate) deferred_tables_overflows: u64,

@@ -8,12 +8,12 @@
 //! large as memory, as published.
 //!
 //! The counted events happen once per page that is read. After the first tenth of the files, each
-//! page replaces an older one, and a batch has 32 pages, independent of the size of memory. Times are
-//! therefore multiplied by the ratio of the pages read, and rates are not scaled.
+//! page replaces an older one, and a batch has 32 pages, independent of the size of memory. Times
+//! are therefore multiplied by the ratio of the pages read, and rates are not scaled.
 //!
-//! Pages that are on no LRU list for a moment, or that were read ahead and not used yet, do not scale.
-//! With twice the memory, elapsed times are 1 to 3 % shorter, and the share that batches save is the
-//! same within one percentage point.
+//! Pages that are on no LRU list for a moment, or that were read ahead and not used yet, do not
+//! scale. With twice the memory, elapsed times are 1 to 3 % shorter, and the share that batches
+//! save is the same within one percentage point.
 
 use shootdown_designs::Design;
 use shootdown_run::programs::MappedReaders;
@@ -30,9 +30,10 @@ const FILES: u64 = 10;
 const UNFAIR: &str = "Most of the gain is fairness: a reader that shares its CPU with a reclaim \
     thread falls behind while that thread waits for other CPUs, and at the end all wait for the \
     slowest reader.";
-const SYSTEM: &str = "In the model, CPUs idle at the end for the time that is gained, and their work \
-    stays the same. The published system time fell by 14 us per interrupt, more than an interrupt \
-    costs. Waiting for locks during the interrupts may be the cause; the model has few locks.";
+const SYSTEM: &str = "In the model, CPUs idle at the end for the time that is gained, and their \
+    work stays the same. The published system time fell by 14 us per interrupt, more than an \
+    interrupt costs. Waiting for locks during the interrupts may be the cause; the model has few \
+    locks.";
 const SOCKET_NOTE: &str = "In the model an interrupt costs its sender and its target 1.4 us, as \
     measured on another machine. The published gain is 3.4 us per saved interrupt.";
 const SOCKET_INTERRUPTS: &str = "The size of memory is assumed. A batch has pages of three readers \

@@ -12,10 +12,10 @@ use shootdown_sim::{Machine, Time};
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
-/// Returns workloads: two threads that flush, many threads that flush in few and in many processes, and
-/// one thread that flushes beside threads that compute. The workloads are long enough for the engine
-/// to adapt. If 32 CPUs start with a broadcast at the same time, the last of them waits 100 µs before
-/// it changes its choice.
+/// Returns workloads: two threads that flush, many threads that flush in few and in many processes,
+/// and one thread that flushes beside threads that compute. The workloads are long enough for the
+/// engine to adapt. If 32 CPUs start with a broadcast at the same time, the last of them waits 100
+/// µs before it changes its choice.
 fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
     let (kind, tasks) = (Kind::Madvise, Tasks::Threads);
     let crowd =
@@ -28,8 +28,8 @@ fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
     ]
 }
 
-/// Asserts that the choice is no worse. Each time is a sum over six seeds, because collisions between
-/// many competing threads are random.
+/// Asserts that the choice is no worse. Each time is a sum over six seeds, because collisions
+/// between many competing threads are random.
 fn choice_is_no_worse(machine: &str) {
     let machine = Machine::from_toml(machine).unwrap();
     let mut chosen = Vec::new();

@@ -74,15 +74,16 @@ impl Cost {
     }
 }
 
-/// Asserts that shootdown has no violation and, on each generator, sends no more interrupts and takes no
-/// more time than Linux, except for random differences.
+/// Asserts that shootdown has no violation and, on each generator, sends no more interrupts and
+/// takes no more time than Linux, except for random differences.
 ///
-/// A simulation is chaotic where threads compete. The waiting threads, the idle CPU that is found, and
-/// the depth of its sleep depend on nanoseconds. Each result is therefore a sum over several seeds,
-/// with an allowance. It is one interrupt in a hundred, and two per CPU and seed for the start, when
-/// CPUs have not learned yet to announce kernel entries. It is 4 % of the time; most of it is used
-/// where no interrupt is sent, and both designs do the same work on other CPUs. Over all generators
-/// together there is no allowance: fewer interrupts, and less time in the geometric mean.
+/// A simulation is chaotic where threads compete. The waiting threads, the idle CPU that is found,
+/// and the depth of its sleep depend on nanoseconds. Each result is therefore a sum over several
+/// seeds, with an allowance. It is one interrupt in a hundred, and two per CPU and seed for the
+/// start, when CPUs have not learned yet to announce kernel entries. It is 4 % of the time; most of
+/// it is used where no interrupt is sent, and both designs do the same work on other CPUs. Over all
+/// generators together there is no allowance: fewer interrupts, and less time in the geometric
+/// mean.
 fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     let machine = machine(machine_name, cpus);
     let (mut worse, mut log_sum, mut total) = (Vec::new(), 0.0, [0, 0]);
@@ -90,9 +91,9 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     for index in 0..count {
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
         let name = workloads(cpus, 0)[index].name();
-        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A few
-        // threads that take turns at one lock synchronise, either with or without sleep. The two
-        // patterns differ by 30 % and last for the whole run.
+        // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A
+        // few threads that take turns at one lock synchronise, either with or without sleep. The
+        // two patterns differ by 30 % and last for the whole run.
         let synchronises = name.starts_with("mmap") && cpus <= 4;
         let seeds = match name.as_str() {
             _ if synchronises => 48,
@@ -128,9 +129,9 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
 }
 
-/// Cases in which shootdown takes more time for a known reason: 64 CPUs that only flush. Their presence
-/// changes with each kernel entry, so each read of a presence is a cache miss. Shootdown saves two
-/// thirds of the interrupts, which cost slightly less than these misses on this machine.
+/// Cases in which shootdown takes more time for a known reason: 64 CPUs that only flush. Their
+/// presence changes with each kernel entry, so each read of a presence is a cache miss. Shootdown
+/// saves two thirds of the interrupts, which cost slightly less than these misses on this machine.
 const KNOWN_WORSE: &[(&str, usize, &str)] = &[("xeon-2s", 64, "madvise-64-threads")];
 
 macro_rules! no_worse {
@@ -203,9 +204,9 @@ fn general_and_research_designs_are_sound() {
     }
 }
 
-/// Under LATR, an `munmap` notifies no CPU, but takes longer from eight CPUs on. A CPU that does not
-/// wait for others returns to the lock earlier, finds it locked, and sleeps. Each switch also reads
-/// the rings of all CPUs.
+/// Under LATR, an `munmap` notifies no CPU, but takes longer from eight CPUs on. A CPU that does
+/// not wait for others returns to the lock earlier, finds it locked, and sleeps. Each switch also
+/// reads the rings of all CPUs.
 #[test]
 fn latr_sends_fewest_interrupts_for_mmap() {
     for cpus in [2, 8, 16] {

@@ -1,5 +1,5 @@
-//! `shootdown record` on the kernel that runs these tests. Most tests need root and tracefs, and are
-//! skipped otherwise.
+//! `shootdown record` on the kernel that runs these tests. Most tests need root and tracefs, and
+//! are skipped otherwise.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Write as _};

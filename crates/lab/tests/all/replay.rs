@@ -28,7 +28,8 @@ fn header(cpus: u32, name: &str) -> Header {
     }
 }
 
-/// Returns the recording of a program with one thread, on CPU 0, that maps and touches `pages` pages.
+/// Returns the recording of a program with one thread, on CPU 0, that maps and touches `pages`
+/// pages.
 fn recording(header: &Header, pages: u64) -> Vec<u8> {
     let (task, space, name) = (TaskId(1), SpaceId(0), header.kernel.clone());
     let (address, length) = (0x7f00_0000_0000, pages << 12);

@@ -74,8 +74,8 @@ fn record(path: &Path, cpus: u32, words: &str) {
     writer.finish(Ended::Exited(0)).expect("an end");
 }
 
-/// Asserts that the command refuses its input with one line of cause and one line of remedy, and leaves
-/// no file behind.
+/// Asserts that the command refuses its input with one line of cause and one line of remedy, and
+/// leaves no file behind.
 fn assert_refuses(folder: &Path, arguments: &[&str], words: &[&str]) {
     let before = fs::read_dir(folder).expect("the folder").count();
     let output = report(folder, arguments);

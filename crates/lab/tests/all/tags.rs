@@ -126,8 +126,8 @@ fn designs_are_sound_with_few_tags() {
     }
 }
 
-/// More processes than tags, with three threads each, that use the same addresses. They write, discard
-/// pages, fork and end, each at another speed.
+/// More processes than tags, with three threads each, that use the same addresses. They write,
+/// discard pages, fork and end, each at another speed.
 struct Families;
 
 impl Workload for Families {

@@ -110,8 +110,8 @@ fn recorded_schedule_is_never_worse_than_linux() {
     }
 }
 
-/// The order of threads is random under this schedule, so the comparison of two means includes their
-/// standard errors.
+/// The order of threads is random under this schedule, so the comparison of two means includes
+/// their standard errors.
 #[test]
 fn simulated_schedule_is_never_worse_than_linux() {
     for recording in recordings() {
@@ -141,8 +141,8 @@ fn time_us(runs: &[Outcome]) -> (f64, f64) {
 }
 
 /// On machines with range operations or cheap page flushes, at least 95 % of the `munmap`s flush a
-/// range. x86 and ARC drop the whole tag from about 32 pages on, and most `munmap`s in the recordings,
-/// those of node's heap, cover 64 pages.
+/// range. x86 and ARC drop the whole tag from about 32 pages on, and most `munmap`s in the
+/// recordings, those of node's heap, cover 64 pages.
 #[test]
 fn munmap_flushes_ranges_instead_of_space() {
     for text in [

@@ -1,8 +1,8 @@
 //! Bochs: an emulator of x86-64 whose TLB keeps other entries than QEMU's.
 //!
-//! Bochs boots from discs: its BIOS starts GRUB, which loads the kernel and the load (multiboot2). A
-//! boot takes 2 to 15 s, depending on the number of CPUs. Bochs has at most 14 CPUs, which take turns
-//! on one thread of the host. Repeated runs are identical.
+//! Bochs boots from discs: its BIOS starts GRUB, which loads the kernel and the load (multiboot2).
+//! A boot takes 2 to 15 s, depending on the number of CPUs. Bochs has at most 14 CPUs, which take
+//! turns on one thread of the host. Repeated runs are identical.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,8 +26,8 @@ pub(crate) const PASSED_STATUS: i32 = 1;
 const GRUB: &str = "multiboot2 /kernel\nmodule2 /load\nboot\n";
 
 /// The shell script that starts Bochs with the console on standard output, and discards the screen,
-/// which Bochs would print there. Debian's Bochs starts in its debugger, and ends when the debugger's
-/// input ends, also after an interrupt.
+/// which Bochs would print there. Debian's Bochs starts in its debugger, and ends when the
+/// debugger's input ends, also after an interrupt.
 const START: &str = "exec \"$0\" \"$@\" 3>&1 >/dev/null <<end\ncontinue\nend\n";
 
 /// The constant options of Bochs.
@@ -81,10 +81,11 @@ impl Disc {
         File::open(&disc).map(Self).map_err(BootError::Disc)
     }
 
-    /// Returns the command that starts the emulator. The CPU model has PCIDs, INVPCID and an x2APIC.
+    /// Returns the command that starts the emulator. The CPU model has PCIDs, INVPCID and an
+    /// x2APIC.
     ///
-    /// Time is counted in instructions: 10 ns for one instruction on each CPU. With a lower rate, the
-    /// kernel's measurement of the clock would exceed the range of an 8254 timer. With a higher
+    /// Time is counted in instructions: 10 ns for one instruction on each CPU. With a lower rate,
+    /// the kernel's measurement of the clock would exceed the range of an 8254 timer. With a higher
     /// rate, the BIOS would take longer.
     pub(crate) fn command(&self, cpus: u32) -> Command {
         let mut command = Command::new("sh");

@@ -109,7 +109,8 @@ impl Console {
     }
 }
 
-/// Waits for the emulator, which ends shortly after the last line. On a busy host this takes seconds.
+/// Waits for the emulator, which ends shortly after the last line. On a busy host this takes
+/// seconds.
 fn wait_for_end(child: &mut Child) {
     const PATIENCE: Duration = Duration::from_secs(20);
     let start = Instant::now();

@@ -1,8 +1,8 @@
 //! The load: the instructions for the kernel, in a file without a name, so that no file is left
 //! behind.
 //!
-//! A load is a line `shootdown-load N` with the number of all bytes, lines of `name=value`, an empty
-//! line, and a payload. `kernel/src/kernel/load.rs` reads it.
+//! A load is a line `shootdown-load N` with the number of all bytes, lines of `name=value`, an
+//! empty line, and a payload. `kernel/src/kernel/load.rs` reads it.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -32,9 +32,9 @@ Examples:
   shootdown boot --arch loongarch64 --cpus 2
   shootdown boot --arch aarch64 --counts
 
-Builds the kernel of this repository, starts it under QEMU, and prints its results. Exits with status 1
-if the kernel reports a failure, crashes, or stops printing, and with status 3 if it cannot be
-built or started.";
+Builds the kernel of this repository, starts it under QEMU, and prints its results. Exits with
+status 1 if the kernel reports a failure, crashes, or stops printing, and with status 3 if it cannot
+be built or started.";
 
 impl Boot {
     pub(crate) fn run(&self) -> Result<(), Failure> {

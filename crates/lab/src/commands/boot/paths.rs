@@ -1,4 +1,5 @@
-//! Instruction counts of the engine's hot paths on bare metal. `kernel/src/kernel/paths.rs` makes them.
+//! Instruction counts of the engine's hot paths on bare metal. `kernel/src/kernel/paths.rs` makes
+//! them.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,8 @@ struct Row {
     path: String,
     /// Instructions of the engine without hardware code.
     instructions: Option<f64>,
-    /// Instructions of the engine and of the hardware code. The engine may take another branch here.
+    /// Instructions of the engine and of the hardware code. The engine may take another branch
+    /// here.
     with_processor: Option<f64>,
     /// The budget for the engine without hardware code, on an x86-64 host.
     budget: u64,

@@ -1,28 +1,29 @@
-//! A workload on the booted machine and on the simulated machine: the same program, the same number of
-//! CPUs, the same engine and the same memory manager.
+//! A workload on the booted machine and on the simulated machine: the same program, the same number
+//! of CPUs, the same engine and the same memory manager.
 //!
-//! The CPUs of the simulated machine poll while they are idle, because the booted CPUs also keep their
-//! translations while they are idle.
+//! The CPUs of the simulated machine poll while they are idle, because the booted CPUs also keep
+//! their translations while they are idle.
 //!
 //! # Agreement
 //!
-//! If time is measured in instructions and ticks are [short](TICK_NS), these counts agree on x86-64:
-//! interrupts, flushes, switches and migrations of `migrate` with any number of CPUs, and all flushes
-//! of every workload with one CPU. The workload `beside` sends one interrupt for each flush and each
-//! computing CPU. The booted machine sends fewer of them, because some flushes find a CPU between two
-//! pieces of work. The other differences come from time, which the two machines measure differently:
+//! If time is measured in instructions and ticks are [short](TICK_NS), these counts agree on
+//! x86-64: interrupts, flushes, switches and migrations of `migrate` with any number of CPUs, and
+//! all flushes of every workload with one CPU. The workload `beside` sends one interrupt for each
+//! flush and each computing CPU. The booted machine sends fewer of them, because some flushes find
+//! a CPU between two pieces of work. The other differences come from time, which the two machines
+//! measure differently:
 //!
 //! - QEMU counts every instruction of every CPU as a nanosecond and runs one CPU after the other.
 //!   Without short ticks, one CPU runs alone for up to 100 ms, no other CPU is ever present, and no
 //!   interrupts are sent.
 //! - After a fork, parent and child write to the same pages. If both write at the same moment, both
-//!   copy the page, and each copy is flushed. `mprotect`, `heap` and `sort` therefore flush some pages
-//!   more or fewer.
+//!   copy the page, and each copy is flushed. `mprotect`, `heap` and `sort` therefore flush some
+//!   pages more or fewer.
 //! - A flush interrupts the CPUs that it finds in user mode. If threads change memory all the time
-//!   (`crowd`, `threads`), the number of interrupts depends on the share of time in user mode. On the
-//!   simulated machine this share follows from the costs of system calls (microseconds) and accesses
-//!   (nanoseconds). On the booted machine it follows from their numbers of instructions, which differ
-//!   less.
+//!   (`crowd`, `threads`), the number of interrupts depends on the share of time in user mode. On
+//!   the simulated machine this share follows from the costs of system calls (microseconds) and
+//!   accesses (nanoseconds). On the booted machine it follows from their numbers of instructions,
+//!   which differ less.
 //! - The threads that sleep on a lock, and the CPU that is idle when a thread is woken, follow from
 //!   these differences.
 
@@ -53,8 +54,8 @@ use crate::render::Printed;
 use crate::render::grouped;
 use crate::render::table::Table;
 
-/// The kernel's tick if instructions are counted, in nanoseconds. A CPU runs this long before the next
-/// CPU's turn.
+/// The kernel's tick if instructions are counted, in nanoseconds. A CPU runs this long before the
+/// next CPU's turn.
 pub(crate) const TICK_NS: u64 = 10_000;
 
 /// Returns the benchmarks by name. Each is short enough for an emulator.

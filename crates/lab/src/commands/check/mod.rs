@@ -32,15 +32,15 @@ Examples:
   shootdown check --design without-ring-present
   shootdown check --list
 
-The hostile machine does whatever the architecture allows: a TLB never evicts an entry and may load any
-translation at any moment, stores become visible late, and interrupts arrive late. If the search
+The hostile machine does whatever the architecture allows: a TLB never evicts an entry and may load
+any translation at any moment, stores become visible late, and interrupts arrive late. If the search
 finds a violation, the command prints the shortest schedule that leads to it and the command that
 repeats it, and exits with status 1. If the budget is too short for a result, the status is 3.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Check {
-    /// The code to check: shootdown, the engine without one rule, a known bug, its fixed variant, or
-    /// zoo for all known bugs; --list prints the names
+    /// The code to check: shootdown, the engine without one rule, a known bug, its fixed variant,
+    /// or zoo for all known bugs; --list prints the names
     #[arg(long, value_name = "NAME", default_value = "shootdown")]
     design: String,
     /// The architectures of the hostile machine, separated by commas

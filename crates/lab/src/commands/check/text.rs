@@ -93,7 +93,7 @@ Rules:
     for design in Design::every() {
         let _ = match design {
             Design::Engine(Some(_)) => writeln!(text, "  {design}"),
-            Design::Bug(bug, Variant::Faulty) => writeln!(bugs, "  {design:44}{}", bug.source),
+            Design::Bug(bug, Variant::Faulty) => writeln!(bugs, "  {:45} {}", bug.name, bug.source),
             _ => Ok(()),
         };
     }

@@ -96,8 +96,8 @@ const WANTED: &[Wanted] = &[
 
 const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
 
-/// The event that a kernel may lack. Without it, the call site of an interrupt is known, but not the
-/// function that the interrupted CPU calls.
+/// The event that a kernel may lack. Without it, the call site of an interrupt is known, but not
+/// the function that the interrupted CPU calls.
 const OPTIONAL: &str = "csd/csd_queue_cpu";
 
 const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
@@ -310,8 +310,8 @@ mod tests {
     }
 
     impl Decoder {
-        /// Returns a decoder for a kernel that numbers the events like [`WANTED`] and uses four bytes
-        /// for each field.
+        /// Returns a decoder for a kernel that numbers the events like [`WANTED`] and uses four
+        /// bytes for each field.
         pub(in crate::commands::record) fn for_tests() -> Self {
             let symbols = Symbols::parse("1 t flush_tlb_func\n2 t on_each_cpu_cond_mask\n");
             let common = [("common_type", 0, 2), ("common_flags", 2, 1), ("common_pid", 4, 4)];

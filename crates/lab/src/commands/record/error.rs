@@ -45,7 +45,7 @@ pub(crate) enum RecordError {
     #[error("interrupted, and nothing was recorded")]
     Interrupted,
     /// The recording was kept, but lacks events.
-    #[error("{} events were lost: {} was kept, but lacks them", .0.lost, shown(&.0.output))]
+    #[error("{} events were lost: {} was kept, but lacks them", .0.written.lost, shown(&.0.output))]
     Incomplete(Box<Recorded>),
     /// The recording was kept, but instances of tracing could not be removed.
     #[error("the tracing instances {} could not be removed", all_shown(.paths).join(" and "))]

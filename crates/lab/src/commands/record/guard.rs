@@ -1,7 +1,7 @@
 //! The guard: a process that outlives the recorder and removes the recorder's instances of tracing.
 //!
-//! Only the guard removes instances. It waits for the end of its standard input. The kernel closes that
-//! pipe when the recorder ends, whether by a normal exit, an error, a panic or SIGKILL.
+//! Only the guard removes instances. It waits for the end of its standard input. The kernel closes
+//! that pipe when the recorder ends, whether by a normal exit, an error, a panic or SIGKILL.
 
 use std::fs;
 use std::io;
@@ -44,7 +44,8 @@ impl Guard {
         Ok(Self { process, instances })
     }
 
-    /// Ends the guard, which removes the instances. Close all files of the instances before this call.
+    /// Ends the guard, which removes the instances. Close all files of the instances before this
+    /// call.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Helper processes, which run this executable in another role. Starting an executable avoids `fork`,
-//! which is not safe in a process with threads.
+//! Helper processes, which run this executable in another role. Starting an executable avoids
+//! `fork`, which is not safe in a process with threads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

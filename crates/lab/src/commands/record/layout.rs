@@ -48,8 +48,8 @@ impl Field {
         event.get(self.offset..self.offset.checked_add(self.size)?)
     }
 
-    /// Returns the field as an unsigned number, or `None` if the event is too short or the field has
-    /// more than 8 bytes.
+    /// Returns the field as an unsigned number, or `None` if the event is too short or the field
+    /// has more than 8 bytes.
     pub(super) fn number(self, event: &[u8]) -> Option<u64> {
         let bytes = self.bytes(event)?;
         let mut wide = [0; 8];
@@ -64,8 +64,8 @@ impl Field {
         Some(number.unbounded_shl(unused).cast_signed().unbounded_shr(unused))
     }
 
-    /// Returns the bytes that a `__data_loc` field refers to. The field contains their offset in the
-    /// event and their length.
+    /// Returns the bytes that a `__data_loc` field refers to. The field contains their offset in
+    /// the event and their length.
     pub(super) fn referred(self, event: &[u8]) -> Option<&[u8]> {
         let reference = u32::try_from(self.number(event)?).ok()?;
         let (offset, size) = ((reference & 0xffff) as usize, (reference >> 16) as usize);

@@ -10,8 +10,8 @@ use super::decode::Decoder;
 use super::page::{Cursor, PageFormat, Step};
 use super::spool::{Spooled, Stream};
 
-/// Calls `emit` with every event of `spooled` in ascending order of time. One page of each stream is
-/// in memory at a time.
+/// Calls `emit` with every event of `spooled` in ascending order of time. One page of each stream
+/// is in memory at a time.
 ///
 /// # Errors
 ///
@@ -133,7 +133,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The next page, with the number of events lost before it (see [`Header::lost`](super::page::Header::lost)), or the end.
+/// The next page, with the number of events lost before it (see
+/// [`Header::lost`](super::page::Header::lost)), or the end.
 enum Turned {
     End,
     Page { lost: Option<u64> },
@@ -150,8 +151,8 @@ mod tests {
     /// Flags: events were lost, and their number is stored at the end of the page.
     const LOST: u64 = 3 << 30;
 
-    /// Returns a page of `sched_process_exit` events of task 5, `deltas_ns` apart, with an unknown event
-    /// before each.
+    /// Returns a page of `sched_process_exit` events of task 5, `deltas_ns` apart, with an unknown
+    /// event before each.
     fn page(time_ns: u64, deltas_ns: &[u32], lost: Option<u64>) -> Vec<u8> {
         let id = Decoder::id_for_tests("sched/sched_process_exit");
         let mut events = Vec::new();

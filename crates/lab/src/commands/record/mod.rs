@@ -1,14 +1,14 @@
 //! `shootdown record`: records the memory calls, page faults and scheduling of a program, and the
 //! flushes of the Linux kernel that runs it, with the kernel's own tracing.
 //!
-//! In reading order: `tracefs` is the kernel's interface, and `guard` removes our instances from it.
-//! `stopped_child` is the process of the program, which must not start before it is traced. `session`
-//! traces the program and moves pages from `rings` to a `spool`. Then `merge` sorts the events by
-//! time. `layout` and `page` describe the bytes of events, `decode` their meaning, and `symbols` and
-//! `tasks` the functions and tasks that they refer to. `write` makes the recording.
+//! In reading order: `tracefs` is the kernel's interface, and `guard` removes our instances from
+//! it. `stopped_child` is the process of the program, which must not start before it is traced.
+//! `session` traces the program and moves pages from `rings` to a `spool`. Then `merge` sorts the
+//! events by time. `layout` and `page` describe the bytes of events, `decode` their meaning, and
+//! `symbols` and `tasks` the functions and tasks that they refer to. `write` makes the recording.
 //!
-//! There are two instances of tracing. One traces the system calls and faults of the program and its
-//! descendants. The other traces the switches, flushes and interrupts of all tasks.
+//! There are two instances of tracing. One traces the system calls and faults of the program and
+//! its descendants. The other traces the switches, flushes and interrupts of all tasks.
 
 mod decode;
 mod error;
@@ -122,8 +122,9 @@ impl Helper {
 
 /// Runs a command, and records it.
 ///
-/// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM or
-/// SIGHUP stops the recorder. The recording is kept, and the command continues if it has not ended.
+/// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM
+/// or SIGHUP stops the recorder. The recording is kept, and the command continues if it has not
+/// ended.
 ///
 /// # Errors
 ///
@@ -165,14 +166,12 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
         program,
         ended,
         time,
-        events: written.events,
-        lost: written.lost,
-        bytes: written.bytes,
+        written,
         buffer_kib: options.buffer_kib,
         left,
         loudness,
     };
-    if recorded.lost > 0 {
+    if recorded.written.lost > 0 {
         return Err(RecordError::Incomplete(Box::new(recorded)));
     }
     Ok(recorded)

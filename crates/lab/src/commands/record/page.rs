@@ -1,8 +1,8 @@
-//! A page of the kernel's ring buffer: a header, and then events, each with the time since the previous
-//! event.
+//! A page of the kernel's ring buffer: a header, and then events, each with the time since the
+//! previous event.
 //!
-//! The code does not trust the bytes, although the kernel wrote them. It never panics, and bytes that
-//! cannot be an event end the page with [`Step::Damaged`].
+//! The code does not trust the bytes, although the kernel wrote them. It never panics, and bytes
+//! that cannot be an event end the page with [`Step::Damaged`].
 
 use std::ops::Range;
 
@@ -103,8 +103,8 @@ pub(super) enum Step {
 }
 
 impl Cursor {
-    /// Returns the next item of `page`, or `None` at its end. Call this with the page that the cursor
-    /// was made for.
+    /// Returns the next item of `page`, or `None` at its end. Call this with the page that the
+    /// cursor was made for.
     pub(super) fn next(&mut self, page: &[u8]) -> Option<Step> {
         while !self.rest.is_empty() {
             match self.take(page) {
@@ -119,8 +119,8 @@ impl Cursor {
         None
     }
 
-    /// Advances over one entry. Returns `Some(None)` if the entry is not an event, and `None` if the
-    /// bytes are not a valid entry.
+    /// Advances over one entry. Returns `Some(None)` if the entry is not an event, and `None` if
+    /// the bytes are not a valid entry.
     fn take(&mut self, page: &[u8]) -> Option<Option<Range<usize>>> {
         let start = self.rest.start;
         let page = page.get(..self.rest.end)?;

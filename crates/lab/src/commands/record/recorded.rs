@@ -8,6 +8,7 @@ use std::time::Duration;
 use indicatif::HumanBytes;
 use shootdown_recording::Ended;
 
+use super::write::Written;
 use crate::error::{INTERRUPTED, shown};
 
 /// The largest size of a buffer, which exceeds the memory of most machines.
@@ -27,9 +28,7 @@ pub(crate) struct Recorded {
     pub(super) program: OsString,
     pub(super) ended: Ended,
     pub(super) time: Duration,
-    pub(super) events: u64,
-    pub(super) lost: u64,
-    pub(super) bytes: u64,
+    pub(super) written: Written,
     pub(super) buffer_kib: u32,
     /// Number of tasks of the command that still live.
     pub(super) left: usize,
@@ -37,8 +36,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Returns the exit status of the program, as a shell reports it. If the user stopped the recorder
-    /// before the program ended, the status is [`INTERRUPTED`].
+    /// Returns the exit status of the program, as a shell reports it. If the user stopped the
+    /// recorder before the program ended, the status is [`INTERRUPTED`].
     pub(super) fn exit_status(&self) -> u8 {
         match self.ended {
             Ended::Exited(code) => code as u8,
@@ -68,10 +67,10 @@ impl fmt::Display for Recorded {
         writeln!(
             f,
             "recorded {} events (lost {}) of {program} in {:.1} s: {output} ({})",
-            self.events,
-            self.lost,
+            self.written.events,
+            self.written.lost,
             self.time.as_secs_f64(),
-            HumanBytes(self.bytes),
+            HumanBytes(self.written.bytes),
         )?;
         writeln!(f, "try:   shootdown replay {output}")
     }

@@ -1,9 +1,9 @@
 //! The process of the command, which exists before the command starts.
 //!
-//! Before the first event, the kernel's filter must know the process number, and the recorder must know
-//! the task. The recorder therefore starts this executable as a helper. The helper waits for a byte
-//! from a pipe and then executes the command. The command does not see the pipes, because they close
-//! on exec.
+//! Before the first event, the kernel's filter must know the process number, and the recorder must
+//! know the task. The recorder therefore starts this executable as a helper. The helper waits for a
+//! byte from a pipe and then executes the command. The command does not see the pipes, because they
+//! close on exec.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};

@@ -60,8 +60,8 @@ impl Tracefs {
         self.instances().join(format!("{PREFIX}{}-{suffix}", std::process::id()))
     }
 
-    /// Removes the instances of recorders that have ended. The kernel refuses to remove an instance in
-    /// use.
+    /// Removes the instances of recorders that have ended. The kernel refuses to remove an instance
+    /// in use.
     pub(super) fn remove_stale(&self) {
         let entries = fs::read_dir(self.instances()).into_iter().flatten().flatten();
         for entry in entries {
@@ -109,8 +109,8 @@ impl Instance {
             error => error,
         })?;
         instance.set("trace_clock", "mono")?;
-        // A poll on a buffer returns when a quarter of the buffer is full. Older kernels do not have
-        // this file, and return when half of the buffer is full, which is sufficient.
+        // A poll on a buffer returns when a quarter of the buffer is full. Older kernels do not
+        // have this file, and return when half of the buffer is full, which is sufficient.
         let _ = instance.set("buffer_percent", "25");
         if scope == Scope::Command {
             instance.set("options/event-fork", "1")?;
@@ -181,8 +181,8 @@ impl Instance {
     }
 }
 
-/// Reads a file of tracefs. Some of these files end after the first read, whatever its size, and the
-/// standard library starts with a small read.
+/// Reads a file of tracefs. Some of these files end after the first read, whatever its size, and
+/// the standard library starts with a small read.
 fn read(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let (mut text, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);

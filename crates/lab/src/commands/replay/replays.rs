@@ -16,9 +16,9 @@ use crate::error::{Failure, SimulationError, UserError, shown};
 use crate::recordings::{RecordingError, open, refused};
 use crate::{machines, progress};
 
-/// The default number of runs under the simulated schedule. The order of two threads is often random
-/// and decides which of them waits for a timeslice, so a single run does not show a difference of a
-/// few tenths of a percent.
+/// The default number of runs under the simulated schedule. The order of two threads is often
+/// random and decides which of them waits for a timeslice, so a single run does not show a
+/// difference of a few tenths of a percent.
 pub(super) const DEFAULT_RUNS: u32 = 16;
 
 /// The recorded machine had more CPUs than the machine of the replay.
@@ -159,10 +159,7 @@ fn recording(request: &Request<'_>, survey: &Survey) -> Recording {
     let Survey { header, totals, kernel, .. } = survey;
     Recording {
         file: request.recording.display().to_string(),
-        command: header.command.clone(),
-        kernel: header.kernel.clone(),
-        processor: header.processor.clone(),
-        cpus: header.cpus,
+        header: header.clone(),
         threads: survey.threads,
         spaces: survey.spaces,
         records: totals.records,

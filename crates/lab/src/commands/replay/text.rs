@@ -61,16 +61,17 @@ pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> Strin
 
 /// Returns the recording in two lines.
 fn about(recording: &Recording) -> String {
-    let command: Vec<_> = recording.command.iter().map(shown).collect();
+    let header = &recording.header;
+    let command: Vec<_> = header.command.iter().map(shown).collect();
     let mut text = format!(
         "{}: {}\n{} on {} CPUs ({}, Linux {}): {} threads, {} address spaces, {} memory calls, \
          {} faults\n",
         shown(&recording.file),
         command.join(" "),
         duration(recording.time_ns),
-        recording.cpus,
-        shown(&recording.processor),
-        shown(&recording.kernel),
+        header.cpus,
+        shown(&header.processor),
+        shown(&header.kernel),
         grouped(recording.threads as u64),
         grouped(recording.spaces as u64),
         grouped(recording.calls),
@@ -94,8 +95,8 @@ fn fidelity(fidelity: &Fidelity) -> String {
         return String::new();
     };
     format!(
-        "linux-7.0 sent {} times as many interrupts as the recorded kernel, and flushed {} times as \
-         often\n",
+        "linux-7.0 sent {} times as many interrupts as the recorded kernel, and flushed {} times \
+         as often\n",
         significant(ipis),
         significant(flushes),
     )

@@ -5,6 +5,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 use shootdown_designs::Design;
+use shootdown_recording::Header;
 use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
 use shootdown_sim::{Counts, FlushWaits};
@@ -55,8 +56,8 @@ pub(crate) struct Verdict {
     /// The counts of `linux-7.0`, divided by those of the recorded kernel.
     pub(crate) fidelity: Fidelity,
     pub(crate) schedule: Schedule,
-    /// Number of runs. The numbers of a design are means over the runs, but waits are taken from all
-    /// runs, and violations and hazards are sums.
+    /// Number of runs. The numbers of a design are means over the runs, but waits are taken from
+    /// all runs, and violations and hazards are sums.
     pub(crate) runs: u32,
     pub(crate) recording: Recording,
 }
@@ -126,10 +127,8 @@ pub(crate) struct Fidelity {
 pub(crate) struct Recording {
     /// The path that the user gave.
     pub(crate) file: String,
-    pub(crate) command: Vec<String>,
-    pub(crate) kernel: String,
-    pub(crate) processor: String,
-    pub(crate) cpus: u32,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     pub(crate) threads: usize,
     pub(crate) spaces: usize,
     pub(crate) records: u64,
@@ -151,7 +150,7 @@ impl Verdict {
     /// Returns the number of CPUs that the replayed program could use.
     pub(crate) const fn cpus_used(&self) -> usize {
         match self.schedule {
-            Schedule::Recorded => self.recording.cpus as usize,
+            Schedule::Recorded => self.recording.header.cpus as usize,
             Schedule::Simulated => self.machine_cpus,
         }
     }
@@ -227,8 +226,8 @@ impl Kernel {
 }
 
 impl Fidelity {
-    /// Returns the ratios of a replay under the recorded schedule. Only such a replay can be compared
-    /// with the recorded kernel.
+    /// Returns the ratios of a replay under the recorded schedule. Only such a replay can be
+    /// compared with the recorded kernel.
     pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
         let linux = designs
             .iter()
@@ -277,8 +276,8 @@ pub(crate) fn sentence(ours: &DesignRow, linux: &DesignRow) -> String {
     format!("shootdown {interrupts} and {time}. The simulator counted {violations}.")
 }
 
-/// Returns the simulated time that shootdown saves, in percent of the time under `linux-7.0`. If the
-/// difference is within chance, the result is that chance.
+/// Returns the simulated time that shootdown saves, in percent of the time under `linux-7.0`. If
+/// the difference is within chance, the result is that chance.
 pub(crate) fn saved(ours: &DesignRow, linux: &DesignRow) -> String {
     let chance_ns = chance_ns(ours, linux);
     if chance_ns > 0 && ours.time_ns.abs_diff(linux.time_ns) <= chance_ns {

@@ -8,7 +8,8 @@ const COLUMNS: &str = "study,workload,machine,metric,unit,better,published_befor
 
 type Count = fn(&Measurement) -> u64;
 
-/// The counts that are printed for the design before the change, the design after it, and shootdown.
+/// The counts that are printed for the design before the change, the design after it, and
+/// shootdown.
 const COUNTS: [(&str, Count); 7] = [
     ("hazards", |it| it.hazards),
     ("interrupts", |it| it.interrupts_sent),

@@ -1,4 +1,5 @@
-//! `shootdown reproduce`: simulates the studies, and compares published measurements with predictions.
+//! `shootdown reproduce`: simulates the studies, and compares published measurements with
+//! predictions.
 
 mod csv;
 mod json;
@@ -155,8 +156,8 @@ impl Request {
         experiments().filter(is_wanted).map(chosen).collect()
     }
 
-    /// Returns `true` if the choice between interrupts and broadcasts is simulated. It belongs to one
-    /// study, has its own machines, and takes as long as all other experiments together.
+    /// Returns `true` if the choice between interrupts and broadcasts is simulated. It belongs to
+    /// one study, has its own machines, and takes as long as all other experiments together.
     fn has_choice(&self) -> bool {
         self.only == Some(Study::Arm64SkipBroadcast) && self.machine.is_none()
     }

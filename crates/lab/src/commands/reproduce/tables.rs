@@ -4,8 +4,8 @@ use crate::render::table::{Cell, Figure, Medium, Table, figure};
 use crate::render::{significant, times, unit};
 use crate::studies::{self, Measurement, Row, Scaling};
 
-/// The counts of a design. Tables always have the first eight. They have each of the others if it is
-/// not 0 under some design.
+/// The counts of a design. Tables always have the first eight. They have each of the others if it
+/// is not 0 under some design.
 const COUNTS: [Figure<Measurement>; 12] = [
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.interrupts_sent)),
     figure("to lazy", "Interrupts", "to lazy", |it| Cell::Count(it.interrupts_to_lazy)),
@@ -102,7 +102,8 @@ pub(super) fn curves(scaling: &Scaling) -> Table {
     table
 }
 
-/// Returns the times with interrupts alone, with broadcasts alone, and with the choice, on one machine.
+/// Returns the times with interrupts alone, with broadcasts alone, and with the choice, on one
+/// machine.
 pub(super) fn choice(cells: &[studies::Cell]) -> Table {
     let peers = cells.iter().take(1).flat_map(studies::Cell::peers);
     let mut table = Table::default()

@@ -6,8 +6,8 @@ use crate::render::unit;
 use crate::studies::{Choice, Results, Row, Scaling};
 
 /// A limit of the Linux models that decides the result of the scaling experiment.
-pub(super) const UNCOUNTED: &str = "Of the Linux models, only linux-counted counts the CPUs that are \
-lazy on an address space. Linux does so on all architectures except powerpc.";
+pub(super) const UNCOUNTED: &str = "Of the Linux models, only linux-counted counts the CPUs that \
+are lazy on an address space. Linux does so on all architectures except powerpc.";
 
 /// Returns the published and predicted figures, and then a table of designs for each experiment.
 pub(super) fn results(results: &Results) -> String {
@@ -30,8 +30,8 @@ pub(super) fn results(results: &Results) -> String {
     text + &results.choice.as_ref().map(choice).unwrap_or_default()
 }
 
-/// Returns the published and predicted figures, and the published figures that parameters were fitted
-/// to.
+/// Returns the published and predicted figures, and the published figures that parameters were
+/// fitted to.
 pub(crate) fn summary(rows: &[Row]) -> String {
     let mut text = tables::summary(rows, Medium::Text).to_string();
     for measurement in rows.iter().filter_map(|row| row.experiment.calibrated_on) {
@@ -42,7 +42,8 @@ pub(crate) fn summary(rows: &[Row]) -> String {
 
 fn scaling(scaling: &Scaling) -> String {
     format!(
-        "\n{} on {} with more and fewer CPUs: {}, and the rate per CPU relative to the fewest CPUs\n\
+        "\n{} on {} with more and fewer CPUs: {}, and the rate per CPU relative to the fewest \
+         CPUs\n\
          \n{}{UNCOUNTED}\n",
         scaling.workload,
         scaling.machine,

@@ -29,8 +29,8 @@ pub(crate) fn files(directory: impl AsRef<Path>) -> Vec<String> {
     files
 }
 
-/// Asserts that the command exited with `status`, printed nothing on standard output, and printed one
-/// line of cause and one line of remedy on standard error that contain all of `words`.
+/// Asserts that the command exited with `status`, printed nothing on standard output, and printed
+/// one line of cause and one line of remedy on standard error that contain all of `words`.
 pub(crate) fn assert_error(output: &Output, status: i32, words: &[&str]) {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{error}");

@@ -87,12 +87,12 @@ fn workload(threads: u32, pages: u64, writers: Writers, seed: u64) -> Rc<dyn Wor
 /// differences:
 ///
 /// - the time of the moves: 1 %
-/// - the time until the last writer is done: 4 % if writers compute (as in `designs.rs`), 6 % if they
-///   sleep
+/// - the time until the last writer is done: 4 % if writers compute (as in `designs.rs`), 6 % if
+///   they sleep
 /// - interrupts: 2 %
 ///
-/// With few threads, the order of interrupted CPUs and the depth of their sleep are random. Fewer CPUs
-/// therefore get more seeds.
+/// With few threads, the order of interrupted CPUs and the depth of their sleep are random. Fewer
+/// CPUs therefore get more seeds.
 fn worse_than_linux(
     (machine_name, cpus): (&str, usize),
     writers: Writers,
@@ -149,15 +149,15 @@ fn migration_costs_no_more(writers: Writers) {
     assert!(moves <= 1.01 && all <= 1.01, "moves {moves}, all {all}");
 }
 
-/// Tests a batch of 32 pages of one space, for which `linux-7.0` does one full flush. With page-by-page
-/// invalidation, the moves took 24 % longer on `xeon-2s`.
+/// Tests a batch of 32 pages of one space, for which `linux-7.0` does one full flush. With
+/// page-by-page invalidation, the moves took 24 % longer on `xeon-2s`.
 #[test]
 fn migration_under_computing_threads_costs_no_more() {
     migration_costs_no_more(Writers::Compute);
 }
 
-/// The time of the threads depends on the idle states of their CPUs. A CPU that is interrupted in its
-/// sleep uses a shallower state afterwards, so unnecessary interrupts shorten the run.
+/// The time of the threads depends on the idle states of their CPUs. A CPU that is interrupted in
+/// its sleep uses a shallower state afterwards, so unnecessary interrupts shorten the run.
 #[test]
 fn migration_under_sleeping_threads_costs_no_more() {
     migration_costs_no_more(Writers::Sleep);

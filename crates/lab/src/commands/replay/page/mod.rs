@@ -6,11 +6,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use shootdown_designs::Design;
+use shootdown_recording::Header;
 
 use super::comparison::{Comparison, DESIGNS};
 use super::replays::TooFewCpus;
 use super::tables;
-use super::verdict::{DesignRow, Kernel, Recording, Verdict, Wait, ratio, saved, sentence};
+use super::verdict::{DesignRow, Kernel, Verdict, Wait, ratio, saved, sentence};
 use crate::render::page::{alarming, escaped, visible};
 use crate::render::plot::{Bar, OPACITIES, Of, Width, bars};
 use crate::render::table::{Cell, Table};
@@ -19,9 +20,9 @@ use crate::render::{duration, grouped, significant};
 /// Returns an overview of all recordings, and a chapter for each.
 pub(crate) fn part(comparisons: &[Comparison]) -> String {
     let mut part = "<h2 id=\"recordings\">Recorded programs, replayed</h2>\n\
-         <p>Each program ran on a real Linux kernel, which recorded its system calls, page faults and \
-         context switches. Here the program runs again on a simulated machine under three designs: \
-         Linux before the changes that <a href=\"#published\">this page reproduces</a> \
+         <p>Each program ran on a real Linux kernel, which recorded its system calls, page faults \
+         and context switches. Here the program runs again on a simulated machine under three \
+         designs: Linux before the changes that <a href=\"#published\">this page reproduces</a> \
          (<code>linux-4.12</code>), current Linux (<code>linux-7.0</code>), and the engine of this \
          project (<code>shootdown</code>).</p>\n"
         .to_owned();
@@ -52,11 +53,11 @@ fn overview(comparisons: &[Comparison]) -> String {
     table.html()
         + "<p><small><em>Recorded</em> is the number of interrupts that the real kernel sent. The \
            other counts are from the replay under the recorded schedule, or under the simulated \
-           schedule if the simulated machine has too few CPUs. <em>Time saved</em> is the simulated \
-           time that shootdown saves, in percent of the time under linux-7.0. The recorded schedule \
-           has no random choices, so a single run has no statistical error; under the simulated \
-           schedule, a result of ± is smaller than two standard errors. <em>Violations</em> are \
-           those of shootdown under both schedules.</small></p>\n"
+           schedule if the simulated machine has too few CPUs. <em>Time saved</em> is the \
+           simulated time that shootdown saves, in percent of the time under linux-7.0. The \
+           recorded schedule has no random choices, so a single run has no statistical error; \
+           under the simulated schedule, a result of ± is smaller than two standard errors. \
+           <em>Violations</em> are those of shootdown under both schedules.</small></p>\n"
 }
 
 fn chapter(number: usize, comparison: &Comparison) -> String {
@@ -66,8 +67,8 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
         let lost = alarming(verdict.recording.lost);
         let _ = writeln!(
             part,
-            "<p class=\"verdict bad\">{lost} events were lost while recording, so all counts are too \
-             low.</p>"
+            "<p class=\"verdict bad\">{lost} events were lost while recording, so all counts are \
+             too low.</p>"
         );
     }
     for verdict in &comparison.verdicts {
@@ -92,8 +93,8 @@ fn chapter(number: usize, comparison: &Comparison) -> String {
 /// Returns the properties of the recording and of its replays.
 fn facts(comparison: &Comparison) -> String {
     let verdict = comparison.main();
-    let Recording { command, kernel, processor, cpus, ipis_by_others, .. } = &verdict.recording;
     let recording = &verdict.recording;
+    let Header { command, kernel, processor, cpus, .. } = &recording.header;
     let command: Vec<_> = command.iter().map(|word| visible(word)).collect();
     let mut part = format!(
         "<dl>\n<dt>File<dd><code>{}</code>\n<dt>Command<dd><code>{}</code>\n\
@@ -117,12 +118,12 @@ fn facts(comparison: &Comparison) -> String {
         visible(&verdict.machine),
         runs(&comparison.verdicts),
     );
-    if *ipis_by_others > 0 {
+    if recording.ipis_by_others > 0 {
         let _ = writeln!(
             part,
-            "<dt>Not replayed<dd>{} more interrupts, which had causes outside the program (reclaim, \
-             write-back)",
-            grouped(*ipis_by_others)
+            "<dt>Not replayed<dd>{} more interrupts, which had causes outside the program \
+             (reclaim, write-back)",
+            grouped(recording.ipis_by_others)
         );
     }
     part + "</dl>\n"
@@ -149,8 +150,8 @@ fn fidelity(comparison: &Comparison) -> String {
     let linux = verdict.ours_and_linux().map(|(_, linux)| linux);
     let (Some(linux), None) = (linux, &comparison.too_few_cpus) else {
         return format!(
-            "<p>The recorded kernel sent {} interrupts and did {} full and {} ranged flushes. These \
-             counts cannot be compared with a replay under another schedule.{}</p>\n",
+            "<p>The recorded kernel sent {} interrupts and did {} full and {} ranged flushes. \
+             These counts cannot be compared with a replay under another schedule.{}</p>\n",
             grouped(ipis_sent),
             grouped(flushes_full),
             grouped(flushes_ranged),
@@ -230,42 +231,41 @@ fn plots(verdicts: &[Verdict]) -> String {
 }
 
 fn interrupts(verdict: &Verdict) -> Vec<Bar> {
-    let bar = |label: &str, of, sent| bar(label, of, vec![sent as f64], grouped(sent));
-    let designs = verdict.designs.iter().map(|row| bar(row.design.name(), of(row), row.ipis_sent));
-    [bar(KERNEL, Of::Reality, verdict.kernel.ipis_sent)].into_iter().chain(designs).collect()
+    let ends = |sent| (vec![sent as f64], grouped(sent));
+    bars_of(verdict, Some(ends(verdict.kernel.ipis_sent)), |row| ends(row.ipis_sent))
 }
 
 fn flushes(verdict: &Verdict) -> Vec<Bar> {
-    let bar = |label: &str, of, full, ranged| {
-        bar(label, of, vec![full as f64, (full + ranged) as f64], sum(full, ranged))
-    };
+    let ends = |full, ranged| (vec![full as f64, (full + ranged) as f64], sum(full, ranged));
     let Kernel { flushes_full, flushes_ranged, .. } = verdict.kernel;
-    let designs = verdict
-        .designs
-        .iter()
-        .map(|row| bar(row.design.name(), of(row), row.flushes_full, row.flushes_ranged));
-    [bar(KERNEL, Of::Reality, flushes_full, flushes_ranged)].into_iter().chain(designs).collect()
+    let kernel = ends(flushes_full, flushes_ranged);
+    bars_of(verdict, Some(kernel), |row| ends(row.flushes_full, row.flushes_ranged))
 }
 
 fn waits(verdict: &Verdict) -> Vec<Bar> {
-    let wait = |row: &DesignRow| {
+    bars_of(verdict, None, |row| {
         let Wait { p50, p99, max } = row.shootdown_wait_ns;
         let ends = [p50, p99, max];
-        let value = ends.map(duration).join(", ");
-        bar(row.design.name(), of(row), ends.map(|ns| ns as f64).to_vec(), value)
-    };
-    verdict.designs.iter().map(wait).collect()
+        (ends.map(|ns| ns as f64).to_vec(), ends.map(duration).join(", "))
+    })
 }
 
-/// The label of a bar for the recorded kernel.
-const KERNEL: &str = "recorded kernel";
+/// The ends of the parts of a bar, and its value in words.
+type Ends = (Vec<f64>, String);
 
-fn bar(label: &str, of: Of, ends: Vec<f64>, value: String) -> Bar {
-    Bar { label: label.to_owned(), of, ends, value }
-}
-
-fn of(row: &DesignRow) -> Of {
-    if row.design == Design::SHOOTDOWN { Of::Ours } else { Of::Design }
+/// Returns a bar for the recorded kernel, if it has one, and a bar for each design.
+fn bars_of(
+    verdict: &Verdict,
+    kernel: Option<Ends>,
+    ends_of: impl Fn(&DesignRow) -> Ends,
+) -> Vec<Bar> {
+    let bar = |label: &str, of, (ends, value)| Bar { label: label.to_owned(), of, ends, value };
+    let kernel = kernel.map(|ends| bar("recorded kernel", Of::Reality, ends));
+    let designs = verdict.designs.iter().map(|row| {
+        let of = if row.design == Design::SHOOTDOWN { Of::Ours } else { Of::Design };
+        bar(row.design.name(), of, ends_of(row))
+    });
+    kernel.into_iter().chain(designs).collect()
 }
 
 /// Returns the cost of the interrupts: per interrupt, in total, and as a share of the CPU time.
@@ -279,8 +279,8 @@ fn cost(verdict: &Verdict, ours: &DesignRow, linux: &DesignRow) -> String {
         format!("{} ({} % of the CPU time)", duration(row.interrupted_ns), significant(percent))
     };
     format!(
-        "<p>Under linux-7.0, an interrupt cost the interrupted CPU {} on average, and all interrupts \
-         together {}. Under shootdown, all interrupts together cost {}.</p>\n",
+        "<p>Under linux-7.0, an interrupt cost the interrupted CPU {} on average, and all \
+         interrupts together {}. Under shootdown, all interrupts together cost {}.</p>\n",
         duration(each_ns),
         total(linux),
         total(ours),

@@ -1,6 +1,8 @@
 //! Tests of the parts of a page.
 
-use super::super::verdict::{Fidelity, Schedule};
+use shootdown_recording::Source;
+
+use super::super::verdict::{Fidelity, Recording, Schedule};
 use super::*;
 use crate::error::Violations;
 
@@ -45,10 +47,14 @@ fn verdict(schedule: Schedule) -> Verdict {
         schedule,
         recording: Recording {
             file: "traces/xz.shootdown".to_owned(),
-            command: vec!["xz".to_owned(), "-T2".to_owned()],
-            kernel: "6.18".to_owned(),
-            processor: "Some Processor".to_owned(),
-            cpus: 2,
+            header: Header {
+                recorder: "shootdown".to_owned(),
+                source: Source::Tracefs,
+                command: vec!["xz".to_owned(), "-T2".to_owned()],
+                kernel: "6.18".to_owned(),
+                processor: "Some Processor".to_owned(),
+                cpus: 2,
+            },
             threads: 3,
             spaces: 2,
             records: 11_155,
@@ -95,9 +101,9 @@ fn text_from_recording_is_escaped() {
     for verdict in &mut comparison.verdicts {
         verdict.recording.file = format!("traces/{hostile}");
         verdict.machine = hostile.to_owned();
-        verdict.recording.command = vec![hostile.to_owned(); 2];
-        verdict.recording.kernel = hostile.to_owned();
-        verdict.recording.processor = hostile.to_owned();
+        verdict.recording.header.command = vec![hostile.to_owned(); 2];
+        verdict.recording.header.kernel = hostile.to_owned();
+        verdict.recording.header.processor = hostile.to_owned();
     }
     let plain = part(&[super::tests::comparison()]);
     let part = part(&[comparison]);

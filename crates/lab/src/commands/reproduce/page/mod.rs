@@ -54,13 +54,13 @@ fn contents(content: &str) -> String {
 /// Returns the results, with the designs side by side for each of them.
 fn part(results: &Results) -> String {
     let mut part = "<h2 id=\"published\">Published measurements, reproduced</h2>\n\
-         <p>Each row is a change to a kernel. <em>Published</em> gives the measurement of its author \
-         before → after the change, and the gain in parentheses. <em>Predicted</em> gives the same \
-         from the simulator. <em>Error</em> is the relative error of the predicted gain. \
-         <em>Shootdown</em> gives the prediction for the engine of this project on the same machine, \
-         and its gain over the kernel before the change. A star marks a figure that a parameter was \
-         fitted to; it is not a prediction. A row without a published figure compares the designs \
-         only.</p>\n"
+         <p>Each row is a change to a kernel. <em>Published</em> gives the measurement of its \
+         author before → after the change, and the gain in parentheses. <em>Predicted</em> gives \
+         the same from the simulator. <em>Error</em> is the relative error of the predicted gain. \
+         <em>Shootdown</em> gives the prediction for the engine of this project on the same \
+         machine, and its gain over the kernel before the change. A star marks a figure that a \
+         parameter was fitted to; it is not a prediction. A row without a published figure \
+         compares the designs only.</p>\n"
         .to_owned();
     part += &tables::summary(&results.rows, Medium::Page).html();
     for row in &results.rows {
@@ -127,8 +127,8 @@ fn scaling(scaling: &Scaling) -> String {
     format!(
         "<h3 id=\"scaling\">{} with more and fewer CPUs</h3>\n<p>The machine is {} with another \
          number of CPUs. Both axes are logarithmic. The grey band shows proportional growth. “Of \
-         linear” is the smallest rate per CPU, in percent of the rate per CPU with the fewest CPUs. \
-         {UNCOUNTED}</p>\n{}{}",
+         linear” is the smallest rate per CPU, in percent of the rate per CPU with the fewest \
+         CPUs. {UNCOUNTED}</p>\n{}{}",
         escaped(scaling.workload),
         escaped(&scaling.machine),
         curves("rate by CPUs", Axes { across: "CPUs", up: unit(scaling.unit) }, &lines),
@@ -139,10 +139,10 @@ fn scaling(scaling: &Scaling) -> String {
 /// Returns a table for each machine.
 fn choice(choice: &Choice) -> String {
     let mut part = format!(
-        "<h3 id=\"choice\">Interrupt or broadcast</h3>\n<p>These machines have both methods. The table \
-         gives the times of shootdown with interrupts only, with broadcasts only, and with the \
-         engine’s choice, in µs. “Worse by” is the additional time of the choice over the better of \
-         the two methods. {}</p>\n",
+        "<h3 id=\"choice\">Interrupt or broadcast</h3>\n<p>These machines have both methods. The \
+         table gives the times of shootdown with interrupts only, with broadcasts only, and with \
+         the engine’s choice, in µs. “Worse by” is the additional time of the choice over the \
+         better of the two methods. {}</p>\n",
         escaped(&verdict(choice))
     );
     for cells in choice.cells.chunk_by(|one, other| one.machine == other.machine) {
@@ -159,8 +159,8 @@ fn provenance(results: &Results) -> String {
         Scale::Quick => "less work than in the published measurements (--quick)",
     };
     let mut part = format!(
-        "<h2 id=\"origin\">Origin of the numbers</h2>\n<p>Version {} of shootdown; random numbers from \
-         seed {}; for the reproduced measurements, {scale}.</p>\n",
+        "<h2 id=\"origin\">Origin of the numbers</h2>\n<p>Version {} of shootdown; random numbers \
+         from seed {}; for the reproduced measurements, {scale}.</p>\n",
         env!("CARGO_PKG_VERSION"),
         results.seed
     );
@@ -172,8 +172,8 @@ fn provenance(results: &Results) -> String {
 
 fn provenance_of(machine: &Machine) -> String {
     let mut part = format!(
-        "<h3>{}</h3>\n<p>{}. The file has {} numbers; <code>shootdown machines {0}</code> shows each \
-         with its source.</p>\n",
+        "<h3>{}</h3>\n<p>{}. The file has {} numbers; <code>shootdown machines {0}</code> shows \
+         each with its source.</p>\n",
         escaped(&machine.name),
         escaped(&machine.about),
         machine.numbers().len()
@@ -198,21 +198,21 @@ fn provenance_of(machine: &Machine) -> String {
 }
 
 const INTRODUCTION: &str = "\
-<p>Each CPU caches translations from virtual to physical addresses in its TLB. A kernel that changes \
-a page table must ensure that no CPU keeps using the old translation. It interrupts the CPUs that \
-may hold the translation, and waits until each of them has flushed it. This is a TLB shootdown. An \
-interrupted CPU loses the time of the interrupt, and later loads flushed translations again. The \
-CPU that started the shootdown waits for the slowest of them. Many of these interrupts are \
-unnecessary: they reach CPUs that are idle, that run another program, or that never held the \
-translation.</p>\n\
+<p>Each CPU caches translations from virtual to physical addresses in its TLB. A kernel that \
+changes a page table must ensure that no CPU keeps using the old translation. It interrupts the \
+CPUs that may hold the translation, and waits until each of them has flushed it. This is a TLB \
+shootdown. An interrupted CPU loses the time of the interrupt, and later loads flushed \
+translations again. The CPU that started the shootdown waits for the slowest of them. Many of \
+these interrupts are unnecessary: they reach CPUs that are idle, that run another program, or \
+that never held the translation.</p>\n\
 <p>This page compares <em>designs</em>: rules for which CPUs are interrupted, and when. A design \
 <code>linux-…</code> is a model of that version of Linux. <code>shootdown</code> is the engine of \
 this project. All designs run on the same simulated machine.</p>\n";
 
 const WORDS: &str = "\
 <dt>interrupts sent<dd>Flush interrupts, one for each interrupted CPU.\n\
-<dt>to lazy CPUs<dd>Unnecessary interrupts: the CPU had the address space loaded, but it was idle or \
-in a kernel thread. It could have flushed when it returned to the address space.\n\
+<dt>to lazy CPUs<dd>Unnecessary interrupts: the CPU had the address space loaded, but it was idle \
+or in a kernel thread. It could have flushed when it returned to the address space.\n\
 <dt>to non-users<dd>Unnecessary interrupts: the CPU did not use the address space at all.\n\
 <dt>full flush, ranged flush<dd>A full flush drops all translations of an address space. A ranged \
 flush drops the translations of the pages that changed.\n\
