@@ -285,28 +285,29 @@ mod tests {
 
     #[test]
     fn page_does_not_replace_input() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (input, link) = (folder.path().join("a.shootdown"), folder.path().join("link"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (input, link) = (directory.path().join("a.shootdown"), directory.path().join("link"));
         fs::write(&input, "a recording").expect("a file");
         fs::hard_link(&input, &link).expect("a link");
         for path in [&input, &link] {
             let error = Output::page(path, "--output", std::slice::from_ref(&input)).unwrap_err();
             assert!(error.to_string().ends_with("is also the input"), "{error}");
         }
-        assert!(Output::page(&folder.path().join("b.html"), "--output", &[input]).is_ok());
+        assert!(Output::page(&directory.path().join("b.html"), "--output", &[input]).is_ok());
     }
 
     #[test]
     fn page_replaces_older_page_completely() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("report.html");
-        let page = Output::page(&path, "--output", &[]).expect("a folder that can be written to");
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("report.html");
+        let page =
+            Output::page(&path, "--output", &[]).expect("a directory that can be written to");
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 0);
         fs::write(&path, "an older page").expect("a file");
         page.write("a page").expect("a page in place of the older");
         assert_eq!(fs::read_to_string(&path).expect("the page"), "a page");
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
-        for bad in [&folder.path().join("no").join("report.html"), folder.path()] {
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 1);
+        for bad in [&directory.path().join("no").join("report.html"), directory.path()] {
             assert!(Output::page(bad, "--output", &[]).is_err());
         }
     }

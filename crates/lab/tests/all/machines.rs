@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use shootdown_sim::machine::Machine;
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
-    let entries = fs::read_dir(&folder).expect("a folder `machines`");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
+    let entries = fs::read_dir(&directory).expect("a directory `machines`");
     let paths = entries.map(|entry| entry.expect("an entry of `machines`").path());
     let mut files: Vec<_> =
         paths.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     files.sort();
-    assert!(!files.is_empty(), "no machine in {}", folder.display());
+    assert!(!files.is_empty(), "no machine in {}", directory.display());
     files
 }
 

@@ -14,13 +14,13 @@ const HOSTILE_NAME: &str = "<b onclick='x'>\"&\u{1b}[2J\n.shootdown";
 
 const PAGE: u64 = 0x7f00_0000_0000;
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a directory")
 }
 
-fn report(folder: &Path, arguments: &[&str]) -> Output {
+fn report(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
-    command.args(["report", "--quick"]).args(arguments).current_dir(folder);
+    command.args(["report", "--quick"]).args(arguments).current_dir(directory);
     command.output().expect("the command runs")
 }
 
@@ -29,14 +29,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Runs the command and returns the page, which is `report.html`.
-fn page(folder: &Path, arguments: &[&str]) -> String {
-    let output = report(folder, arguments);
+fn page(directory: &Path, arguments: &[&str]) -> String {
+    let output = report(directory, arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let printed = text(&output.stdout);
     assert!(printed.ends_with("\n\nreport: report.html\n"), "{printed}");
     // Text from a recording must not control the terminal.
     assert!(printed.chars().all(|c| c == '\n' || !c.is_control()), "{printed:?}");
-    fs::read_to_string(folder.join("report.html")).expect("the page")
+    fs::read_to_string(directory.join("report.html")).expect("the page")
 }
 
 /// Writes a recording of two threads on two CPUs. One of them unmaps a page that both have touched.
@@ -76,9 +76,9 @@ fn record(path: &Path, cpus: u32, words: &str) {
 
 /// Asserts that the command refuses its input with one line of cause and one line of remedy, and
 /// leaves no file behind.
-fn assert_refuses(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let before = fs::read_dir(folder).expect("the folder").count();
-    let output = report(folder, arguments);
+fn assert_refuses(directory: &Path, arguments: &[&str], words: &[&str]) {
+    let before = fs::read_dir(directory).expect("the directory").count();
+    let output = report(directory, arguments);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
@@ -88,14 +88,14 @@ fn assert_refuses(folder: &Path, arguments: &[&str], words: &[&str]) {
     for word in words {
         assert!(error.contains(word), "{arguments:?}: `{word}` is not in: {error}");
     }
-    assert_eq!(fs::read_dir(folder).expect("the folder").count(), before, "{arguments:?}");
+    assert_eq!(fs::read_dir(directory).expect("the directory").count(), before, "{arguments:?}");
 }
 
 #[test]
 fn page_has_no_external_references() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 2, "https://example.org");
-    let page = page(folder.path(), &["a.shootdown"]);
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 2, "https://example.org");
+    let page = page(directory.path(), &["a.shootdown"]);
     assert!(page.contains("id=\"recording-0\"") && page.contains("id=\"published\""));
     assert!(page.contains("<code>https://example.org https://example.org</code>"));
     // The only URL in an attribute is the namespace of SVG.
@@ -109,11 +109,11 @@ fn page_has_no_external_references() {
 
 #[test]
 fn text_from_recording_is_escaped() {
-    let folder = folder();
-    record(&folder.path().join("plain.shootdown"), 2, "plain");
-    let plain = page(folder.path(), &["plain.shootdown"]);
-    record(&folder.path().join(HOSTILE_NAME), 2, HOSTILE);
-    let page = page(folder.path(), &[HOSTILE_NAME]);
+    let directory = directory();
+    record(&directory.path().join("plain.shootdown"), 2, "plain");
+    let plain = page(directory.path(), &["plain.shootdown"]);
+    record(&directory.path().join(HOSTILE_NAME), 2, HOSTILE);
+    let page = page(directory.path(), &[HOSTILE_NAME]);
     let shown = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
     assert_eq!(page.matches(shown).count(), 4, "command, command, processor, kernel");
     let name = "&lt;b onclick=&#39;x&#39;&gt;&quot;&amp;\\u{1b}[2J\\n.shootdown";
@@ -127,21 +127,21 @@ fn text_from_recording_is_escaped() {
 
 #[test]
 fn same_seed_gives_same_page() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 2, "a");
-    let first = page(folder.path(), &["a.shootdown", "--seed", "7"]);
-    assert_eq!(page(folder.path(), &["a.shootdown", "--seed", "7"]), first);
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 2, "a");
+    let first = page(directory.path(), &["a.shootdown", "--seed", "7"]);
+    assert_eq!(page(directory.path(), &["a.shootdown", "--seed", "7"]), first);
     assert!(first.contains("seed 7"));
 }
 
 #[test]
 fn page_without_recording_has_results_and_bugs() {
-    let folder = folder();
-    let alone = page(folder.path(), &[]);
+    let directory = directory();
+    let alone = page(directory.path(), &[]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
-    command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(folder.path());
+    command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(directory.path());
     assert!(command.output().expect("the command runs").status.success());
-    let other = fs::read_to_string(folder.path().join("other.html")).expect("a page");
+    let other = fs::read_to_string(directory.path().join("other.html")).expect("a page");
     let alone = alone.replace("<li><a href=\"#zoo\">Known bugs of other kernels</a>\n", "");
     let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("a chapter");
     let (zoo, after) = zoo.split_once("<h2 ").expect("another chapter");
@@ -152,9 +152,9 @@ fn page_without_recording_has_results_and_bugs() {
 
 #[test]
 fn recording_of_more_cpus_uses_simulated_schedule() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 3, "a");
-    let page = page(folder.path(), &["a.shootdown"]);
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 3, "a");
+    let page = page(directory.path(), &["a.shootdown"]);
     assert!(page.contains("The recording is of 3 CPUs, and this machine has 2"));
     assert!(
         page.contains("simulated schedule") && !page.contains("Under the recorded schedule, sh")
@@ -163,23 +163,23 @@ fn recording_of_more_cpus_uses_simulated_schedule() {
 
 #[test]
 fn bad_input_exits_2_with_cause_and_remedy() {
-    let folder = folder();
-    let folder = folder.path();
-    record(&folder.join("a.shootdown"), 2, "a");
-    fs::write(folder.join("text"), "no recording").expect("a file");
-    let bytes = fs::read(folder.join("a.shootdown")).expect("a recording");
-    fs::write(folder.join("cut"), &bytes[..bytes.len() - 5]).expect("a file");
-    assert_refuses(folder, &["no-such"], &["no-such", "shootdown record"]);
-    assert_refuses(folder, &["text"], &["text"]);
-    assert_refuses(folder, &["a.shootdown", "cut"], &["cut"]);
-    assert_refuses(folder, &["a.shootdown", "--machine", "pdp-11"], &["pdp-11", "xeon-2s"]);
-    assert_refuses(folder, &["--output", "no/such.html"], &["no/such.html"]);
-    assert_refuses(folder, &["--output", "."], &["directory"]);
+    let directory = directory();
+    let directory = directory.path();
+    record(&directory.join("a.shootdown"), 2, "a");
+    fs::write(directory.join("text"), "no recording").expect("a file");
+    let bytes = fs::read(directory.join("a.shootdown")).expect("a recording");
+    fs::write(directory.join("cut"), &bytes[..bytes.len() - 5]).expect("a file");
+    assert_refuses(directory, &["no-such"], &["no-such", "shootdown record"]);
+    assert_refuses(directory, &["text"], &["text"]);
+    assert_refuses(directory, &["a.shootdown", "cut"], &["cut"]);
+    assert_refuses(directory, &["a.shootdown", "--machine", "pdp-11"], &["pdp-11", "xeon-2s"]);
+    assert_refuses(directory, &["--output", "no/such.html"], &["no/such.html"]);
+    assert_refuses(directory, &["--output", "."], &["directory"]);
     assert_refuses(
-        folder,
+        directory,
         &["--output", "/dev/null"],
         &["/dev/null", "not a regular file", "with --output"],
     );
-    assert_refuses(folder, &["a.shootdown", "--output", "a.shootdown"], &["is also the input"]);
-    assert_eq!(fs::read(folder.join("a.shootdown")).expect("a recording"), bytes);
+    assert_refuses(directory, &["a.shootdown", "--output", "a.shootdown"], &["is also the input"]);
+    assert_eq!(fs::read(directory.join("a.shootdown")).expect("a recording"), bytes);
 }

@@ -17,8 +17,8 @@ const FIDELITY: f64 = 0.10;
 const RUNS: u64 = 32;
 
 fn recordings() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
-    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut recordings: Vec<_> = files
         .filter(|path| path.extension().is_some_and(|extension| extension == "shootdown"))
         .collect();

@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::FAILED;
 use super::recorded::{BUFFER_KIB_MAX, Recorded};
 use crate::error::{INTERRUPTED, UserError, shown};
 use crate::output::OutputError;
 
+/// The exit status if the recorder itself fails, as env(1) and timeout(1) use it.
+pub(crate) const FAILED: u8 = 125;
 /// The exit status if the program was found but could not be run, as env(1) uses it.
 const NOT_RUNNABLE: u8 = 126;
 /// The exit status if the program was not found, as env(1) uses it.

@@ -43,6 +43,7 @@ use shootdown_recording::{Ended, Startup};
 use crate::error::{Failure, shown};
 use crate::output::{Existing, Output};
 
+pub(crate) use error::FAILED;
 pub(crate) use helper::Helper;
 
 use decode::Decoder;
@@ -73,9 +74,6 @@ children are recorded with it. Afterwards, tracing is configured as before.
 Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
 itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the
 recorder before the program ended.";
-
-/// The exit status if the recorder itself fails, as env(1) and timeout(1) use it.
-pub(crate) const FAILED: u8 = 125;
 
 /// The options of `shootdown record`.
 #[derive(Args, Clone, Debug)]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use indicatif::HumanBytes;
 use shootdown_recording::Ended;
 
-use super::write::Written;
 use crate::error::{INTERRUPTED, shown};
 
 /// The largest size of a buffer, which exceeds the memory of most machines.
@@ -19,6 +18,14 @@ pub(super) const BUFFER_KIB_MAX: u32 = 4 << 20;
 pub(super) enum Loudness {
     Quiet,
     Normal,
+}
+
+/// The written numbers of events and bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    pub(super) events: u64,
+    pub(super) lost: u64,
+    pub(super) bytes: u64,
 }
 
 /// A recording that was kept, and the end of its program.

@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::merge::merge;
+use super::recorded::Written;
 use super::session::Captured;
 use super::signals::StopRequest;
 use super::user::User;
@@ -21,14 +22,6 @@ use crate::output::Output;
 const EVENTS_PER_CHECK: u64 = 1 << 14;
 /// The largest part of a command that is kept, in bytes, because headers have a size limit.
 const COMMAND_BYTES_MAX: usize = 16 << 10;
-
-/// The written numbers of events and bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Written {
-    pub(super) events: u64,
-    pub(super) lost: u64,
-    pub(super) bytes: u64,
-}
 
 /// Returns the header of a recording of `command` on this machine.
 pub(super) fn header(command: &[OsString], cpus: u32) -> Header {

@@ -77,7 +77,7 @@ pub(super) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
     let replays = request.designs.len() as u64 * u64::from(request.runs);
     bar.set_length(survey.totals.records * replays);
     bar.set_position(0);
-    let designs = all(request, &survey, &bar);
+    let designs = replay_all(request, &survey, &bar);
     bar.finish_and_clear();
     let designs = designs?;
     let kernel = Kernel::new(&survey.kernel);
@@ -101,7 +101,7 @@ fn survey(request: &Request<'_>, bar: &ProgressBar) -> Result<Survey, RecordingE
 }
 
 /// Returns the row of each design, in the order of the request.
-fn all(
+fn replay_all(
     request: &Request<'_>,
     survey: &Survey,
     bar: &ProgressBar,
@@ -109,7 +109,7 @@ fn all(
     let runs = request.runs as usize;
     let outcome = |number: usize| {
         let seed = request.seed.wrapping_add((number % runs) as u64);
-        one(request, request.designs[number / runs], seed, survey, bar)
+        replay_once(request, request.designs[number / runs], seed, survey, bar)
     };
     let numbers = (0..request.designs.len() * runs).into_par_iter();
     let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, Failure>>()?;
@@ -117,7 +117,7 @@ fn all(
     Ok(rows.map(|(&design, outcomes)| DesignRow::mean(design, outcomes)).collect())
 }
 
-fn one(
+fn replay_once(
     request: &Request<'_>,
     design: Design,
     seed: u64,
