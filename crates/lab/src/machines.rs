@@ -83,7 +83,7 @@ impl UserError for MachineFileError {
         match self {
             Self::Unknown { .. } => {
                 let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
-                format!("{}, or the path of a file that ends in .toml", known.join(", "))
+                format!("use {}, or the path of a .toml file", known.join(", "))
             }
             Self::Unreadable { .. } => {
                 "use a machine that needs no file; `shootdown machines` lists them".to_owned()
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_file_is_reported_with_its_position_in_one_line() {
+    fn error_in_file_has_position_and_one_line() {
         let error = Machine::from_toml("name = \"x\"\nabout = 3\n").unwrap_err();
         let error = MachineFileError::refused(Path::new("my.toml"), error);
         let text = Failure::from(error).to_string();

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_of_study_is_option_value_and_json_value() {
+    fn study_has_same_name_everywhere() {
         for study in Study::value_variants() {
             let value = study.to_possible_value().expect("a value of the option");
             assert_eq!(value.get_name(), study.name());

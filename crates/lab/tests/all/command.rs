@@ -163,7 +163,7 @@ fn search_that_exceeds_budget_exits_3() {
     assert_eq!(output.status.code(), Some(CANNOT_RUN), "{error}");
     assert!(text(&output.stdout).contains("not all schedules were searched"));
     assert!(error.starts_with("error: the budget was too short: "), "{error}");
-    assert!(error.ends_with("try:   --budget 4s\n"), "{error}");
+    assert!(error.ends_with("try:   search longer, with --budget 4s\n"), "{error}");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn check_refuses_bad_designs_programs_and_outputs() {
     assert_refuses(&["check", "--program", "fly 0"], &["fly 0", "--program"]);
     assert_refuses(&["check", "--design", "zoo", "--program", "idle"], &["zoo", "its own program"]);
     for empty in ["", " ", "|||||", " , | "] {
-        assert_refuses(&["check", "--program", empty], &["no operations", "--program 'run 0"]);
+        assert_refuses(&["check", "--program", empty], &["no operations", "use --program 'run 0"]);
     }
     assert_refuses(&["check", "--svg", "no/such.svg"], &["no/such.svg", "--svg"]);
 }

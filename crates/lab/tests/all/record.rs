@@ -291,7 +291,7 @@ fn assert_interrupted(directory: &TempDir, child: Child) {
 }
 
 #[test]
-fn ctrl_c_at_any_time_leaves_no_partial_file() {
+fn ctrl_c_never_leaves_partial_file() {
     if !can_trace() {
         return;
     }

@@ -120,7 +120,7 @@ fn damaged_recording_is_refused() {
 }
 
 #[test]
-fn full_disk_is_error_and_closed_pipe_is_not() {
+fn full_disk_exits_3_and_closed_pipe_0() {
     let directory = directory("r", &recording(&header(2, "sort"), 8));
     for format in FORMATS {
         let mut full = replayer(&directory, &["r", "--format", format]);

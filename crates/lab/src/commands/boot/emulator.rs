@@ -51,20 +51,12 @@ impl Architecture {
         }
     }
 
-    const fn program(self) -> &'static str {
+    /// Returns the program of QEMU, and its package in Debian and Ubuntu.
+    const fn program_and_package(self) -> (&'static str, &'static str) {
         match self {
-            Self::X86_64 => "qemu-system-x86_64",
-            Self::Aarch64 => "qemu-system-aarch64",
-            Self::Loongarch64 => "qemu-system-loongarch64",
-        }
-    }
-
-    /// Returns the package of the program in Debian and Ubuntu.
-    const fn package(self) -> &'static str {
-        match self {
-            Self::X86_64 => "qemu-system-x86",
-            Self::Aarch64 => "qemu-system-arm",
-            Self::Loongarch64 => "qemu-system-misc",
+            Self::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
+            Self::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
+            Self::Loongarch64 => ("qemu-system-loongarch64", "qemu-system-misc"),
         }
     }
 
@@ -97,7 +89,7 @@ impl Architecture {
 
     /// Checks that the emulator is installed in a sufficient version.
     pub(crate) fn check_emulator(self) -> Result<(), BootError> {
-        let (program, package) = (self.program(), self.package());
+        let (program, package) = self.program_and_package();
         let version = Command::new(program).arg("--version").output();
         let version = version.map_err(|_| BootError::NoEmulator { program, package })?;
         let Some((needed, why)) = self.needed() else { return Ok(()) };
@@ -113,7 +105,7 @@ impl Architecture {
     /// Returns the command that starts the emulator. Every CPU has its own thread on the host. With
     /// `counts`, all CPUs share one thread, and time is their number of instructions.
     pub(crate) fn command(self, kernel: &Path, load: &str, cpus: u32, counts: bool) -> Command {
-        let mut command = Command::new(self.program());
+        let mut command = Command::new(self.program_and_package().0);
         match self {
             Self::X86_64 => command
                 .args(["-M", "q35", "-cpu", "max", "-initrd", load])

@@ -70,7 +70,9 @@ impl UserError for BootError {
                     .to_owned()
             }
             Self::Build { target, .. } => format!("rustup target add {target}"),
-            Self::UnknownWorkload { known, .. } => format!("--workload with {}", known.join(", ")),
+            Self::UnknownWorkload { known, .. } => {
+                format!("use {}, or the path of a recording", known.join(", "))
+            }
             Self::Start(_) => {
                 "free about 600 MiB of memory, or use fewer CPUs with --cpus".to_owned()
             }

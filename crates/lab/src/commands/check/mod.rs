@@ -148,17 +148,21 @@ impl UserError for CheckError {
     fn remedy(&self) -> String {
         match self {
             Self::BadProgram(_) | Self::EmptyProgram => {
-                "--program 'run 0, idle, run 0 | unmap 0.1', or shootdown check --list".to_owned()
+                "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list"
+                    .to_owned()
             }
-            Self::NoProgramFor(_) => "--design shootdown, or no --program".to_owned(),
+            Self::NoProgramFor(_) => "use --design shootdown, or remove --program".to_owned(),
             Self::Found { repeat: Some(repeat), .. } => format!("{repeat}, to repeat this"),
             Self::Found { design: Design::Bug(bug, _), .. } => {
                 format!("shootdown check --design {}", Design::Bug(bug, Variant::Mended))
             }
             Self::UnknownDesign(_) | Self::Found { .. } => "shootdown check --list".to_owned(),
-            Self::Unreached(_) => "a longer time with --budget".to_owned(),
+            Self::Unreached(_) => "search longer, with --budget TIME".to_owned(),
             Self::Undecided(budget) | Self::Zoo { budget, .. } => {
-                format!("--budget {}s", budget.as_secs().max(1).saturating_mul(4))
+                format!(
+                    "search longer, with --budget {}s",
+                    budget.as_secs().max(1).saturating_mul(4)
+                )
             }
         }
     }

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_are_reported_in_place_or_at_end() {
+    fn lost_events_are_reported_in_order() {
         let pages = [page(100, &[1], None), page(200, &[1], Some(7)), page(300, &[], Some(0))];
         let events = [(101, 4, None), (200, 4, Some(7)), (201, 4, None), (300, 4, Some(0))];
         assert_eq!(merged(&[(4, &pages)], 7), events);

@@ -73,7 +73,7 @@ struct UnknownDesign(String);
 impl UserError for UnknownDesign {
     fn remedy(&self) -> String {
         let names: Vec<_> = registry().iter().map(|design| design.name()).collect();
-        format!("--designs with some of {}", names.join(", "))
+        format!("use some of {}", names.join(", "))
     }
 }
 

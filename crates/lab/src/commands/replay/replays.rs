@@ -47,8 +47,10 @@ impl TooFewCpus {
     /// Returns the error if the machine has fewer CPUs than the recording.
     pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
         let (recorded, cpus) = (open(recording)?.header().cpus as usize, machine.cpu_count());
-        let (name, known) = (machine.name.clone(), machines::with_cpus(recorded));
-        Ok((recorded > cpus).then_some(Self { recorded, machine: cpus, name, known }))
+        Ok((recorded > cpus).then(|| {
+            let (name, known) = (machine.name.clone(), machines::with_cpus(recorded));
+            Self { recorded, machine: cpus, name, known }
+        }))
     }
 }
 
