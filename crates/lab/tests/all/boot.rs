@@ -129,11 +129,11 @@ fn every_failed_run_has_own_error() {
     assert_error(&silent, FOUND, &["nothing for 1 s after `begun`", "--patience"]);
     // The end of a triple fault.
     let fault = boot("echo begun; exit 0", &[]);
-    assert_error(&fault, FOUND, &["the kernel crashed", "begun", "status: 0"]);
+    assert_error(&fault, FOUND, &["ended unexpectedly", "begun", "status: 0"]);
     let unknown = boot("exit 1", &["--workload", "doom"]);
     assert_error(&unknown, BAD_INPUT, &["no workload and no file `doom`", "migrate, "]);
     let inconsistent = boot("echo 'end passed'; exit 0", &[]);
-    assert_error(&inconsistent, FOUND, &["the kernel crashed", "status: 0"]);
+    assert_error(&inconsistent, FOUND, &["ended unexpectedly", "status: 0"]);
     let broken = boot("echo 'no such machine' >&2; exit 1", &[]);
     assert_error(&broken, FOUND, &["no such machine", "status: 1"]);
 }
@@ -166,7 +166,7 @@ fn every_failed_run_of_bochs_has_own_error() {
     let disc = "touch $2";
     let panic = "echo begun; printf '====\\n[CPU0 ] triple fault\\n====\\n' >&2; exit 1";
     let panicked = boot_on_bochs(disc, panic, &[]);
-    assert_error(&panicked, FOUND, &["the kernel crashed", "[CPU0 ] triple fault"]);
+    assert_error(&panicked, FOUND, &["ended unexpectedly", "[CPU0 ] triple fault"]);
     let fatal = "echo 'fatal cpu=1 no'; echo 'end failed'; exit 1";
     assert_error(&boot_on_bochs(disc, fatal, &[]), FOUND, &["fatal cpu=1 no"]);
     let silent = boot_on_bochs(disc, "echo begun; exec sleep 100", &["--patience", "1"]);

@@ -29,7 +29,7 @@ pub(crate) enum BootError {
     #[error("the kernel printed nothing for {} s after `{}`", .patience.as_secs(), shown(.last))]
     Silent { last: String, patience: Duration },
     /// A triple fault, or an error of the emulator.
-    #[error("the kernel crashed ({status}) after `{}`", shown(.last))]
+    #[error("the kernel or the emulator ended unexpectedly ({status}) after `{}`", shown(.last))]
     Crashed { last: String, status: String },
     #[error("there is no workload and no file `{}`", shown(.name))]
     UnknownWorkload { name: String, known: Vec<&'static str> },
