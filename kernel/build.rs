@@ -1,9 +1,9 @@
-//! Where the parts of the kernel lie in memory: one linker script for each architecture.
+//! Selects the linker script of the architecture.
 
 fn main() {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     println!("cargo:rerun-if-changed=build.rs");
-    // On the host there is nothing to link but a `main` that says what this is.
+    // On the host, the kernel is a `main` that prints how to boot it, and has no linker script.
     if variable("CARGO_CFG_TARGET_OS") != "none" {
         return;
     }

@@ -1,5 +1,5 @@
-//! A kernel that boots, and runs the memory manager and the workloads of the lab on page tables
-//! that a real MMU walks, with interrupts that cross CPUs.
+//! A bootable kernel that runs the lab's workloads and the memory manager on page tables that a
+//! real MMU walks, with real inter-processor interrupts.
 //!
 //! Start it with `shootdown boot`.
 
@@ -17,9 +17,9 @@ extern crate alloc;
 #[cfg(target_os = "none")]
 mod kernel;
 
-/// Replaces the kernel on the host, which cannot run it.
+/// Explains on the host, which cannot run the kernel, how to boot it.
 #[cfg(not(target_os = "none"))]
 fn main() {
-    eprintln!("this kernel is for bare machines: see `shootdown boot --help`");
+    eprintln!("this kernel runs on bare machines: see `shootdown boot --help`");
     std::process::exit(2);
 }

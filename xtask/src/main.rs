@@ -4,11 +4,13 @@
 //! failed.
 
 mod bench;
+mod book;
 mod boots;
 mod command;
 mod demo;
 mod mutants;
 mod parallel;
+mod publishing;
 mod setup;
 mod soak;
 mod test;
@@ -24,6 +26,7 @@ const HELP: &str = "\
 cargo xtask demo            replay recordings, reproduce published results, write a report
 cargo xtask test            all that CI runs: a quarter of an hour on two cores
 cargo xtask test STEP       one step of that; a wrong name lists the steps
+cargo xtask book            build the book and the API into target/book
 cargo xtask tidy            the step that reads the source: house style, lines of code, cycles of
                             modules
 cargo xtask boots           the step that boots; outside of CI, it writes its results into
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         ["demo"] => demo::run(),
         ["test"] => test::all(),
         ["test", step] => test::step(step),
+        ["book"] => book::build(),
         ["tidy"] => tidy::check(),
         ["boots"] => boots::all(),
         ["bench"] => bench::all(),

@@ -1,4 +1,4 @@
-//! A design, as others refer to it.
+//! A design, as other crates refer to it.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use shootdown_sim::Sim;
 use shootdown_vm::ErasedCoherence;
 
-/// A way to keep TLBs coherent, by its name.
+/// A named design that keeps TLBs coherent. Designs are equal if their names are.
 #[derive(Clone, Copy)]
 pub struct Design {
     name: &'static str,
@@ -15,25 +15,27 @@ pub struct Design {
     make: fn(Rc<Sim>) -> ErasedCoherence,
 }
 
-/// What a design is of interest for.
+/// Comparisons for which a design is of interest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Hardware of another kind than x86's: tags that are the same on all CPUs, or are renamed, and
-    /// ways to notify other CPUs that interrupt none; and ours with one of these ways alone.
+    /// Comparisons on hardware of another kind than x86's: with global tags, with tags that are
+    /// renamed, or with ways to notify other CPUs without an interrupt;
+    /// and with the engine restricted to one notification method.
     ///
-    /// Such a design is sound on any machine. Without the hardware it does what its kernel does, or
+    /// Such a design is sound on any machine. Without the hardware it does what its kernel does or
     /// would have to do: see [`linux`](crate::linux).
     OtherHardware,
-    /// Memory that is reclaimed: only there does it differ from other designs.
+    /// Comparisons of memory reclaim: only there does the design differ from other designs.
     Reclaim,
-    /// A comparison with what was proposed, and is in no kernel.
+    /// Comparisons with a proposal that is in no kernel.
     Research,
     /// Any comparison on any machine.
     General,
 }
 
 impl Design {
-    /// A design that `make` makes for a machine. It need not be in the [registry](crate::registry).
+    /// Creates a design, which `make` sets up on a machine. It does not have to be in the
+    /// [registry](crate::registry).
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -43,13 +45,13 @@ impl Design {
         Self { name, purpose, make }
     }
 
-    /// The name that users type.
+    /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// The design on a machine.
+    /// Sets the design up on a machine.
     #[must_use]
     pub fn on(self, sim: Rc<Sim>) -> ErasedCoherence {
         (self.make)(sim)

@@ -1,23 +1,24 @@
-//! Ways to keep TLBs coherent, one short file each, behind the seam that the memory manager drives
-//! ([`shootdown_vm::Coherence`]): same workload, same machine, same oracle.
+//! Designs that keep TLBs coherent, one short file each, behind the interface that the memory
+//! manager calls ([`shootdown_vm::Coherence`]). All run the same workload on the same machine under
+//! the same oracle.
 //!
-//! | design | what it is |
+//! | design | description |
 //! |---|---|
-//! | [`naive`] | interrupt everyone and wait |
-//! | [`linux::v4_12`] | Linux before seed 000; and, of reclaim, before seed 004 |
-//! | [`linux::v4_12::batched`] | the same with seed 004 |
-//! | [`linux::v4_12::latr`] | the same, and nobody is told of an `munmap`: LATR, as it is safe |
-//! | [`linux::v4_14`] | Linux with seed 000, as first merged |
+//! | [`naive`] | interrupt all CPUs and wait |
+//! | [`linux::v4_12`] | Linux without TLB generations and without batched reclaim |
+//! | [`linux::v4_12::batched`] | Linux 4.12 with batched reclaim |
+//! | [`linux::v4_12::latr`] | Linux 4.12 whose `munmap` interrupts no CPU: LATR, in its safe form |
+//! | [`linux::v4_14`] | Linux with TLB generations, as first merged |
 //! | [`linux::v7_0`] | Linux today, on x86 without INVLPGB |
-//! | [`linux::v7_0::invlpgb`] | the same with INVLPGB |
-//! | [`linux::lifetime`] | the same with lazy CPUs counted, shot at exit, or with hazard pointers |
-//! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts; and with seed 003 |
-//! | [`linux::riscv`] | Linux on RISC-V, whose firmware tells others |
-//! | [`linux::arc`] | Linux on ARC, where to flush is to rename; before and after seed 002 |
+//! | [`linux::v7_0::invlpgb`] | Linux today, on x86 with INVLPGB |
+//! | [`linux::lifetime`] | Linux today with counted or shot lazy CPUs, or with hazard pointers |
+//! | [`linux::arm64`] | Linux on arm64, whose hardware broadcasts, and a variant that skips some |
+//! | [`linux::riscv`] | Linux on RISC-V, whose firmware fences other CPUs |
+//! | [`linux::arc`] | Linux on ARC, which flushes by renaming; with and without ranged flushes |
 //! | [`engine`] | Shootdown |
 //!
-//! The Linux designs follow Linux's functions, and say where they do not. Their shared words cost
-//! what ours cost, by the cache lines that Linux has them in.
+//! The Linux designs follow Linux's functions, and document where they do not. Their shared words
+//! cost what the engine's cost, and are in the same cache lines as in Linux.
 
 #[macro_use]
 mod unused;

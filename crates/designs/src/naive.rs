@@ -1,15 +1,16 @@
-//! Interrupt everyone, and wait: what a young kernel does first.
+//! Interrupt all CPUs and wait: the first design of a young kernel.
 //!
-//! Every CPU is told of every flush, whatever it runs, one flush at a time; no tags, no lazy mode
-//! to speak of. A CPU that runs the space drops the pages, or everything; others do nothing.
+//! Every flush interrupts every other CPU, whatever it runs, and only one flush runs at a time.
+//! There are no tags and no special treatment of lazy CPUs. A CPU that has the space loaded drops
+//! the pages or everything; other CPUs do nothing.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{ExtentSet, Horizon, Root, Word};
+use shootdown::{ExtentSet, Root, Word};
 use shootdown_sim::{Sim, SimWord, SpinLock, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling, UnmapLock};
 
@@ -17,45 +18,43 @@ use crate::design::{Design, Purpose};
 use crate::linux::CachePadded;
 
 impl Design {
-    /// Interrupt everyone and wait.
+    /// Every flush interrupts all CPUs and waits.
     pub const NAIVE: Self = Self::new("naive", Purpose::General, |sim| Naive::new(sim).into());
 }
 
-/// The design.
+/// The design `naive`.
 #[derive(Debug)]
 pub struct Naive {
     sim: Rc<Sim>,
-    cpus: Vec<Loaded>,
-    /// One flush at a time: there is one place for what it asks for.
+    /// The space that each CPU has loaded.
+    loaded: Vec<RefCell<Option<Rc<Space>>>>,
+    /// Held during a flush, because `request` has room for only one.
     lock: SpinLock,
-    request: RefCell<Option<Request>>,
+    request: RefCell<Option<FlushRequest>>,
     request_line: CachePadded<SimWord>,
-    /// How many CPUs have not answered.
+    /// Number of CPUs that have not yet handled the request.
     unanswered: CachePadded<SimWord>,
 }
 
-/// A space.
+/// An address space.
 #[derive(Debug)]
 pub struct Space {
     root: u64,
     dead: Cell<bool>,
 }
 
-#[derive(Debug, Default)]
-struct Loaded(RefCell<Option<Rc<Space>>>);
-
 #[derive(Clone, Debug)]
-struct Request {
+struct FlushRequest {
     root: u64,
     extents: ExtentSet,
 }
 
 impl Naive {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self {
-            cpus: (0..sim.machine().cpu_count()).map(|_| Loaded::default()).collect(),
+            loaded: (0..sim.machine().cpu_count()).map(|_| RefCell::default()).collect(),
             lock: <SpinLock as lock_api::RawMutex>::INIT,
             request: RefCell::new(None),
             request_line: CachePadded(SimWord::with(0)),
@@ -65,10 +64,10 @@ impl Naive {
     }
 
     fn me(&self) -> &RefCell<Option<Rc<Space>>> {
-        &self.cpus[self.sim.cpu()].0
+        &self.loaded[self.sim.cpu()]
     }
 
-    fn flush_here(&self, request: &Request) {
+    fn flush_local(&self, request: &FlushRequest) {
         let Some(space) = self.me().borrow().clone() else { return };
         if space.root != request.root {
             return;
@@ -86,7 +85,7 @@ impl Naive {
 
 impl Flush for Naive {
     type Space = Rc<Space>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         Policy::new(UnmapLock::Exclusive)
@@ -98,26 +97,20 @@ impl Flush for Naive {
 
     fn flush(&self, space: &Rc<Space>, change: &Change) {
         let sim = &self.sim;
-        let request = Request { root: space.root, extents: change.extents };
+        let request = FlushRequest { root: space.root, extents: change.extents };
         lock_api::RawMutex::lock(&self.lock);
         self.request.replace(Some(request.clone()));
         self.request_line.0.store(space.root, Relaxed);
-        let others = (0..self.cpus.len()).filter(|&cpu| cpu != sim.cpu());
-        self.unanswered.0.store(self.cpus.len() as u64 - 1, Relaxed);
+        let others = (0..self.loaded.len()).filter(|&cpu| cpu != sim.cpu());
+        self.unanswered.0.store(self.loaded.len() as u64 - 1, Relaxed);
         sim.send_flush_interrupt(others);
         sim.flush_sent();
-        sim.mask();
-        self.flush_here(&request);
-        sim.unmask();
+        sim.masked(|| self.flush_local(&request));
         while self.unanswered.0.load(Relaxed) != 0 {
             sim.spin_hint();
         }
         // SAFETY: locked above.
         unsafe { lock_api::RawMutex::unlock(&self.lock) };
-    }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
     }
 }
 
@@ -152,7 +145,7 @@ impl Scheduling for Naive {
         self.request_line.0.load(Relaxed);
         let request = self.request.borrow().clone();
         if let Some(request) = request {
-            self.flush_here(&request);
+            self.flush_local(&request);
         }
         self.unanswered.0.fetch_add(u64::MAX, Relaxed);
     }

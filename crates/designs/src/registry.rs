@@ -29,18 +29,18 @@ const ALL: &[Design] = &[
     Design::SHOOTDOWN,
 ];
 
-/// Every design that has a name.
+/// All designs that have a name.
 #[must_use]
 pub fn registry() -> &'static [Design] {
     ALL
 }
 
-/// The designs of one purpose, in order.
+/// The designs of one purpose, in the order of the registry.
 pub fn designs_for(purpose: Purpose) -> impl Iterator<Item = Design> + Clone {
     ALL.iter().copied().filter(move |design| design.purpose == purpose)
 }
 
-/// No design has this name.
+/// The error for a name that no design has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDesign(pub String);
 

@@ -1,6 +1,18 @@
-//! The parts of the seam that a design does not use.
+//! The parts of the interface that a design does not use.
 
-/// Implements parts of the seam for a design that defers no flush, or puts no pages into batches.
+/// Implements the part of [`Flush`](shootdown_vm::Flush) that waits, for a design whose `flush`
+/// returns when all CPUs have flushed.
+macro_rules! synchronous {
+    () => {
+        type Pending = ();
+
+        fn wait(&self, (): ()) -> shootdown::Horizon {
+            shootdown::Horizon::CLEAR
+        }
+    };
+}
+
+/// Implements parts of the interface for a design that defers no flush, or batches no pages.
 macro_rules! unused {
     ($design:ty: Defer) => {
         impl shootdown_vm::Defer for $design {

@@ -1,4 +1,4 @@
-//! The kernel that the paths run in: one thread, which sets the number of the CPU that it plays.
+//! The kernel that runs the paths: one thread, which sets the number of the CPU that it stands for.
 
 #![expect(unsafe_code, reason = "implements `Kernel`")]
 
@@ -12,7 +12,7 @@ use shootdown_hw::{Bare, Kernel, Processor};
 /// The engine's machine: a processor `P`, and CPU sets of `W` words.
 pub type Counted<P, const W: usize> = Bare<Harness<P, W>>;
 
-/// Up to `64 * W` CPUs, one of which runs.
+/// A kernel of up to `64 * W` CPUs, one of which runs.
 #[derive(Debug)]
 pub struct Harness<P: Processor, const W: usize> {
     cpus: Vec<CpuState<Counted<P, W>>>,
@@ -29,14 +29,14 @@ impl<P: Processor, const W: usize> Harness<P, W> {
         }
     }
 
-    /// Makes the thread play this CPU from here on.
-    pub(crate) fn be(&self, cpu: CpuId) {
+    /// Makes the thread stand for this CPU from now on.
+    pub(crate) fn set_cpu(&self, cpu: CpuId) {
         self.current.store(cpu.0, Ordering::Relaxed);
     }
 }
 
 // SAFETY: there is one thread and one TLB. CPUs other than the first have no TLB of their own, so
-// that there is no interrupt to send. The maker of the system keeps the root for ever.
+// no interrupt is needed. The creator of the system keeps the root for ever.
 unsafe impl<P: Processor, const W: usize> Kernel for Harness<P, W> {
     type Processor = P;
     type CpuBits = [u64; W];

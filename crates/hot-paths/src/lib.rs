@@ -1,13 +1,13 @@
-//! The engine's hot paths, each as a function to be counted, with a budget of instructions.
+//! The engine's hot paths, each as a function that can be counted, with a budget of instructions.
 //!
-//! Two programs count them: `benches/hot_paths` on the host, under callgrind, and the kernel that
-//! boots (`shootdown boot --paths`), where the emulator counts. Both run the functions of this
-//! crate on the state that this crate makes. The remaining differences come from the compiler and
-//! the counter.
+//! Two programs count them: `benches/hot_paths` on the host, under callgrind, and the bootable
+//! kernel (`shootdown boot --paths`), where the emulator counts. Both run the functions of this
+//! crate on the state that this crate creates. The remaining differences come from the compiler and
+//! from the counter.
 //!
-//! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel around it;
-//! [`System`], an engine in the state from which paths begin; [`Path`], with the table of paths;
-//! [`Limits`], what each path may cost.
+//! In reading order: [`Plain`], hardware that does nothing; [`Harness`], a kernel for it;
+//! [`System`], an engine in the state in which paths begin; [`Path`], with the table of paths;
+//! [`Limits`], the budget of each path.
 
 #![no_std]
 

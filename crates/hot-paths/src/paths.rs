@@ -1,6 +1,6 @@
 //! The paths that are counted.
 
-#![expect(unsafe_code, reason = "switches")]
+#![expect(unsafe_code, reason = "switches to spaces")]
 
 use alloc::boxed::Box;
 use core::mem;
@@ -12,23 +12,23 @@ use crate::harness::Counted;
 use crate::limits::{Limits, STACK};
 use crate::system::System;
 
-/// A path: one operation on a state that is made for it.
+/// A path: one operation on a state that was created for it.
 #[derive(Debug)]
 pub struct Path<P: Processor + 'static, const W: usize> {
-    /// The name in reports.
+    /// The name in reports, with underscores for spaces.
     pub name: &'static str,
-    /// Brings a new system into the state from which the path begins.
+    /// Brings a new system into the state in which the path begins.
     pub prepare: fn(&System<P, W>) -> &'static mut Stage<P, W>,
     /// Runs the path once.
     pub run: fn(&mut Stage<P, W>),
-    /// Instructions that the path may take.
+    /// The budget of instructions.
     pub limits: Limits,
 }
 
 impl<P: Processor, const W: usize> Path<P, W> {
     /// All paths, in the order of reports.
     pub const ALL: [Self; 11] = [
-        // The CPU has nothing to do, and keeps its space loaded.
+        // The CPU idles and keeps its space loaded.
         Self {
             name: "enter_lazy",
             prepare: |system| Stage::new(system, 0),
@@ -53,7 +53,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             run: |stage| stage.switch(),
             limits: Limits::new([36, 36, 36], Some([40, 42, 44])),
         },
-        // The space had a tag on the CPU, which other spaces have taken since.
+        // Other spaces have taken the tag that the space had on the CPU.
         Self {
             name: "switch_new_tag",
             prepare: |system| {
@@ -63,21 +63,21 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 6)
             },
             run: |stage| stage.switch(),
-            limits: Limits::new([137, 148, 150], Some([90, 90, 90])),
+            limits: Limits::new([113, 125, 127], Some([90, 90, 90])),
         },
         // No other CPU has run the space.
         Self {
             name: "flush_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([72, 103, 103], Some([45, 48, 52])),
+            limits: Limits::new([72, 87, 89], Some([45, 48, 52])),
         },
-        // The same as `munmap` flushes, with the extents gathered.
+        // `munmap` flushes in this way, with gathered extents.
         Self {
             name: "flush_gathered_alone",
             prepare: |system| Stage::new(system, 0),
             run: |stage| stage.flush_gathered(),
-            limits: Limits::new([79, 110, 110], Some([55, 60, 65])),
+            limits: Limits::new([79, 94, 96], Some([55, 60, 65])),
         },
         // The other CPU is lazy on the space.
         Self {
@@ -90,7 +90,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| stage.pin.flush(stage.space, PAGE).wait(),
-            limits: Limits::new([281, 406, 400], Some([150, 160, 180])),
+            limits: Limits::new([185, 269, 263], Some([150, 160, 180])),
         },
         // The other CPU uses the space. The caller does not wait.
         Self {
@@ -100,40 +100,40 @@ impl<P: Processor, const W: usize> Path<P, W> {
                 Stage::new(system, 0)
             },
             run: |stage| mem::forget(stage.pin.flush(stage.space, PAGE)),
-            limits: Limits::new([314, 470, 450], Some([170, 180, 200])),
+            limits: Limits::new([203, 315, 296], Some([170, 180, 200])),
         },
         // The other CPU has interrupted this one for a flush of one page.
         Self {
-            name: "answer",
+            name: "handle_flush_IPI",
             prepare: |system| {
                 system.on_other_cpu(|system| {
-                    // No CPU answers here, so that a wait would not end.
+                    // Do not wait: no CPU would answer.
                     mem::forget(system.pin().flush(system.space(0), PAGE));
                 });
                 Stage::new(system, 0)
             },
             run: |stage| stage.pin.handle_flush_ipi(),
-            limits: Limits::new([89, 89, 89], Some([75, 75, 75])),
+            limits: Limits::new([81, 81, 81], Some([75, 75, 75])),
         },
-        // The batch has the space already.
+        // The batch already contains the space.
         Self {
-            name: "take_one_more",
-            prepare: Stage::reclaiming,
-            run: |stage| stage.take(0x2000),
+            name: "batch_one_more_page",
+            prepare: Stage::with_batch,
+            run: |stage| stage.unmap(0x2000),
             limits: Limits::new([153, 153, 153], None),
         },
-        // A batch of one page of one space, which no other CPU has run.
+        // A batch with one page of one space, which no other CPU has run.
         Self {
             name: "flush_batch_alone",
-            prepare: Stage::reclaiming,
+            prepare: Stage::with_batch,
             run: |stage| stage.send_batch(),
-            limits: Limits::new([222, 303, 374], Some([250, 250, 250])),
+            limits: Limits::new([224, 280, 359], Some([250, 250, 250])),
         },
     ];
 
     /// The flush whose stack is measured, with [limits](Self::limits) in bytes: one gathered page,
-    /// from the notification of another CPU to the end of the wait. The other CPU answers on the
-    /// same stack, which is not deeper than the flush.
+    /// from the notification of another CPU to the end of the wait. The other CPU's handler runs on
+    /// the same stack and needs no more of it than the flush.
     pub const FLUSH_AND_WAIT: Self = Self {
         name: "flush_and_wait",
         prepare: |system| {
@@ -144,7 +144,7 @@ impl<P: Processor, const W: usize> Path<P, W> {
             let mut extents = ExtentSet::new();
             extents.add(PAGE);
             let mut pending = stage.pin.flush_gathered(stage.space, &extents);
-            stage.other_answers();
+            stage.run_other_handler();
             pending.wait();
         },
         limits: STACK,
@@ -154,16 +154,16 @@ impl<P: Processor, const W: usize> Path<P, W> {
 /// The page that is flushed.
 const PAGE: Extent = Extent::page(0x1000);
 
-type Taken<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
+type PageBatch<P, const W: usize> = Batch<&'static Space<Counted<P, W>>, ()>;
 
-/// What a path works on: CPU 0, a space, and a batch.
+/// The state on which a path works: CPU 0, a space, and a batch.
 #[derive(Debug)]
 pub struct Stage<P: Processor + 'static, const W: usize> {
     pin: PinnedCpu<'static, Counted<P, W>>,
     other: PinnedCpu<'static, Counted<P, W>>,
     space: &'static Space<Counted<P, W>>,
     machine: &'static Counted<P, W>,
-    batch: Taken<P, W>,
+    batch: PageBatch<P, W>,
 }
 
 impl<P: Processor, const W: usize> Stage<P, W> {
@@ -172,17 +172,17 @@ impl<P: Processor, const W: usize> Stage<P, W> {
         system.on_other_cpu(|system| other = Some(system.pin()));
         Box::leak(Box::new(Self {
             pin: system.pin(),
-            other: other.expect("it was just set"),
+            other: other.expect("`on_other_cpu` has set it"),
             space: system.space(space),
             machine: system.machine(),
-            batch: Taken::new(),
+            batch: PageBatch::new(),
         }))
     }
 
-    /// Reclaim has taken one page of space 0.
-    fn reclaiming(system: &System<P, W>) -> &'static mut Self {
+    /// Creates a stage on which reclaim has unmapped one page of space 0.
+    fn with_batch(system: &System<P, W>) -> &'static mut Self {
         let stage = Self::new(system, 0);
-        stage.take(0x1000);
+        stage.unmap(0x1000);
         stage
     }
 
@@ -200,26 +200,26 @@ impl<P: Processor, const W: usize> Stage<P, W> {
         self.pin.flush_gathered(self.space, &extents).wait();
     }
 
-    /// Takes a page of the space, as reclaim does.
+    /// Adds a page of the space to the batch, as reclaim does after it has unmapped the page.
     #[inline(always)]
-    fn take(&mut self, address: u64) {
+    fn unmap(&mut self, address: u64) {
         let space = self.batch.space(self.machine, &self.space).expect("a batch has room for one");
         space.unmapped(&self.pin, Extent::page(address), StaleWrites::Impossible).wait();
     }
 
-    /// Flushes the batch, and waits.
+    /// Flushes the batch and waits.
     #[inline(always)]
     fn send_batch(&mut self) {
         self.batch.send(&self.pin).wait();
     }
 
-    /// The other CPU answers its bell.
+    /// Runs the handler of the flush interrupt on the other CPU.
     #[inline(never)]
-    fn other_answers(&self) {
+    fn run_other_handler(&self) {
         let kernel = self.machine.kernel();
-        kernel.be(CpuId(1));
+        kernel.set_cpu(CpuId(1));
         self.other.handle_flush_ipi();
-        kernel.be(CpuId(0));
+        kernel.set_cpu(CpuId(0));
     }
 }
 
@@ -234,19 +234,19 @@ mod tests {
 
     use shootdown::{CpuStats, Machine as _};
 
-    /// What CPU 0 did on each path, by the engine's own count.
-    fn done<const W: usize>() -> std::vec::Vec<(&'static str, CpuStats)> {
+    /// The engine's counts on CPU 0 for each path.
+    fn counts<const W: usize>() -> std::vec::Vec<(&'static str, CpuStats)> {
         let paths = Path::<Plain, W>::ALL.into_iter().chain([Path::FLUSH_AND_WAIT]);
         paths
             .map(|path| {
-                // SAFETY: there is no interrupt, and nothing is loaded.
+                // SAFETY: there are no interrupts, and loading a root does nothing.
                 let system = unsafe { System::new(Plain, &Roots::NONE) };
                 let stage = (path.prepare)(&system);
                 let stats = || system.machine().state(CpuId(0)).stats();
                 let before = stats();
                 (path.run)(stage);
                 let now = stats();
-                let done = CpuStats {
+                let counts = CpuStats {
                     answers: now.answers - before.answers,
                     interrupts_sent: now.interrupts_sent - before.interrupts_sent,
                     flushes_full: now.flushes_full - before.flushes_full,
@@ -258,13 +258,13 @@ mod tests {
                         - before.switches_without_flush,
                     ..CpuStats::default()
                 };
-                (path.name, done)
+                (path.name, counts)
             })
             .collect()
     }
 
     #[test]
-    fn each_path_does_what_its_name_says() {
+    fn paths_match_their_names() {
         let nothing = CpuStats::default();
         let alone = CpuStats { flushes_ranged: 1, flushes_local: 1, ..nothing };
         let interrupted = CpuStats { flushes_ranged: 1, interrupts_sent: 1, ..nothing };
@@ -277,14 +277,14 @@ mod tests {
             ("flush_gathered_alone", alone),
             ("flush_lazy_skipped", CpuStats { skipped_lazy: 1, ..alone }),
             ("flush_one_interrupted", interrupted),
-            ("answer", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
-            ("take_one_more", nothing),
+            ("handle_flush_IPI", CpuStats { answers: 1, flushes_ranged: 1, ..nothing }),
+            ("batch_one_more_page", nothing),
             ("flush_batch_alone", alone),
             ("flush_and_wait", interrupted),
         ];
         assert_eq!(WIDTHS, [1, 8, 64]);
-        assert_eq!(done::<1>(), expected);
-        assert_eq!(done::<8>(), expected);
-        assert_eq!(done::<64>(), expected);
+        assert_eq!(counts::<1>(), expected);
+        assert_eq!(counts::<8>(), expected);
+        assert_eq!(counts::<64>(), expected);
     }
 }

@@ -1,7 +1,7 @@
-//! Hardware that does nothing, but for atomic operations.
+//! Hardware that does nothing except atomic operations.
 //!
-//! What is left is the engine: what an operation costs on top of the root loads, invalidations and
-//! interrupts that no design can do without.
+//! The remaining cost is the engine's: the cost of an operation without the root loads,
+//! invalidations and interrupts that every design needs.
 
 #![expect(unsafe_code, reason = "implements `Processor`")]
 
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 use shootdown_hw::Processor;
 
-/// A processor with six tags, as many as Linux uses on x86, and no TLB.
+/// A processor with no TLB and six tags, as many as Linux uses on x86.
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
@@ -25,19 +25,19 @@ unsafe impl Memory for Plain {
     fn fence(&self) {
         fence(SeqCst);
     }
-    /// As a kernel for x86 would have it: one `xchg`.
+    /// One `xchg`, as in a kernel for x86.
     #[inline]
     fn store_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) {
         word.swap(value, SeqCst);
     }
-    /// As a kernel for x86 would have it: one `lock xadd`.
+    /// One `lock xadd`, as in a kernel for x86.
     #[inline]
     fn fetch_add_then_fence(&self, word: &AtomicU64, value: u64, _: Ordering) -> u64 {
         word.fetch_add(value, SeqCst)
     }
 }
 
-// SAFETY: there is one thread, one TLB that holds nothing, and no interrupt.
+// SAFETY: there is one thread, a TLB that is always empty, and no interrupt.
 unsafe impl Processor for Plain {
     type TagSlots = [TagSlot; 6];
     type TagWords = [AtomicU64; 0];

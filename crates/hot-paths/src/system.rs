@@ -1,6 +1,6 @@
-//! An engine in the state from which paths begin.
+//! An engine in the state in which paths begin.
 
-#![expect(unsafe_code, reason = "makes tokens, and switches")]
+#![expect(unsafe_code, reason = "creates pin guards, and switches to spaces")]
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,14 +10,14 @@ use shootdown_hw::{Bare, Processor};
 
 use crate::harness::{Counted, Harness};
 
-/// Page tables to load. They map the code that runs the paths, and stay for ever.
+/// Page tables that can be loaded. They map the code that runs the paths, and stay valid for ever.
 ///
-/// Where loading does nothing, any number will do.
+/// If the processor's `load` does nothing, any number will do.
 #[derive(Clone, Copy, Debug)]
 pub struct Roots {
-    /// Of the kernel alone.
+    /// Page tables of the kernel alone.
     pub kernel: Root,
-    /// Of spaces.
+    /// Page tables of spaces.
     pub spaces: [Root; Self::SPACES],
 }
 
@@ -25,7 +25,7 @@ impl Roots {
     /// Number of spaces: more than [`Plain`](crate::Plain) has tags.
     pub const SPACES: usize = 8;
 
-    /// For a processor that loads nothing.
+    /// Roots for a processor that loads nothing.
     pub const NONE: Self = Self { kernel: Root(0), spaces: [Root(0); Self::SPACES] };
 }
 
@@ -39,12 +39,12 @@ pub struct System<P: Processor + 'static, const W: usize> {
 impl<P: Processor, const W: usize> System<P, W> {
     const CPUS: usize = 2;
 
-    /// Makes a system in which CPU 0 runs space 0, and has run space 1 before.
+    /// Creates a system in which CPU 0 runs space 0, and has run space 1 before.
     ///
     /// # Safety
     ///
-    /// The processor can be used here, with interrupts masked for as long as the system is used,
-    /// and can load the roots.
+    /// The processor must be usable here and able to load the roots. Interrupts must stay masked
+    /// while the system is used.
     #[must_use]
     pub unsafe fn new(processor: P, roots: &Roots) -> Self {
         let harness = Harness::new(Self::CPUS, roots.kernel);
@@ -59,9 +59,9 @@ impl<P: Processor, const W: usize> System<P, W> {
         system
     }
 
-    /// The token of the current CPU.
+    /// The pin guard of the current CPU.
     pub(crate) fn pin(&self) -> PinnedCpu<'static, Counted<P, W>> {
-        // SAFETY: there is one thread and no interrupt.
+        // SAFETY: there is one thread, and no interrupts.
         unsafe { self.engine.pin() }
     }
 
@@ -78,11 +78,11 @@ impl<P: Processor, const W: usize> System<P, W> {
         unsafe { self.pin().switch(self.space(index)) };
     }
 
-    /// Runs `act` on CPU 1.
+    /// Calls `act` on CPU 1.
     pub(crate) fn on_other_cpu(&self, act: impl FnOnce(&Self)) {
         let kernel = self.machine().kernel();
-        kernel.be(CpuId(1));
+        kernel.set_cpu(CpuId(1));
         act(self);
-        kernel.be(CpuId(0));
+        kernel.set_cpu(CpuId(0));
     }
 }

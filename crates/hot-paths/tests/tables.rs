@@ -1,4 +1,4 @@
-//! The tables of `README.md` and `docs/cost.md` are made from the costs that are on record.
+//! Tests that the tables of `README.md` and `docs/cost.md` show the costs on record.
 //!
 //! `UPDATE_TABLES=1 cargo test -p shootdown-hot-paths --test tables` writes them.
 
@@ -11,7 +11,7 @@ use shootdown_hot_paths::{Limits, Path, Plain};
 const BEGIN: &str = "<!-- costs: written by the test `tables` of crates/hot-paths -->\n";
 const END: &str = "<!-- end of costs -->\n";
 
-/// Instructions of Linux 6.12 on the same path, with the processor's half: see `docs/cost.md`.
+/// Instructions of Linux 6.12 on the same path, including the processor's part: see `docs/cost.md`.
 fn linux(name: &str) -> &'static str {
     match name {
         "enter_lazy" => "7",
@@ -19,8 +19,8 @@ fn linux(name: &str) -> &'static str {
         "switch_current_tag" => "83 (no tags)",
         "flush_alone" => "176",
         "flush_gathered_alone" => "260",
-        "flush_lazy_skipped" => "381 (two CPUs looked at)",
-        "answer" => "190",
+        "flush_lazy_skipped" => "381 (examines two CPUs)",
+        "handle_flush_IPI" => "190",
         _ => "–",
     }
 }
@@ -44,10 +44,10 @@ fn table() -> String {
     table
 }
 
-/// Compares the table in a file with the costs on record, or writes it.
+/// Compares the table in `file` with the costs on record, or writes it.
 fn check(file: &str) {
     let path = FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
-    let text = fs::read_to_string(&path).expect("the file is there");
+    let text = fs::read_to_string(&path).expect("the file exists");
     let (before, rest) = text.split_once(BEGIN).expect("the file marks where the table begins");
     let (shown, after) = rest.split_once(END).expect("the file marks where the table ends");
     let table = table();

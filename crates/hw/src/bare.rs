@@ -1,6 +1,6 @@
-//! A kernel and its processor: together, the engine's machine.
+//! Combines a kernel and its processor into the engine's machine.
 
-#![expect(unsafe_code, reason = "fulfils the engine's contract by what the halves promise")]
+#![expect(unsafe_code, reason = "fulfils the engine's contract by the contracts of the halves")]
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::forward;
 use crate::kernel::Kernel;
 use crate::processor::Processor;
 
-/// A kernel on a processor: the engine's machine.
+/// A kernel on a processor, as the engine's machine.
 #[derive(Debug)]
 pub struct Bare<K: Kernel> {
     kernel: K,
@@ -22,7 +22,7 @@ pub struct Bare<K: Kernel> {
 }
 
 impl<K: Kernel> Bare<K> {
-    /// This kernel on this processor.
+    /// Combines a kernel and a processor.
     pub const fn new(kernel: K, processor: K::Processor) -> Self {
         Self { kernel, processor }
     }
@@ -38,7 +38,7 @@ impl<K: Kernel> Bare<K> {
     }
 }
 
-// SAFETY: the memory is the processor's.
+// SAFETY: all methods are those of the processor.
 unsafe impl<K: Kernel> Memory for Bare<K> {
     type Word = AtomicU64;
 
@@ -53,7 +53,7 @@ unsafe impl<K: Kernel> Memory for Bare<K> {
     }
 }
 
-// SAFETY: each method is that of the half that promises what the contract requires.
+// SAFETY: each method is a method of the half whose contract has the same requirement.
 unsafe impl<K: Kernel> Machine for Bare<K> {
     type CpuBits = K::CpuBits;
     type TagSlots = <K::Processor as Processor>::TagSlots;
@@ -85,6 +85,7 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
         fn traps_stale_writes() -> bool;
         fn tolerates_mixed_sizes() -> bool;
         fn broadcaster() -> Option<&Self::Broadcaster>;
+        fn spin_hint();
     }
 
     #[inline]
@@ -95,13 +96,8 @@ unsafe impl<K: Kernel> Machine for Bare<K> {
 
     #[inline]
     fn load_kernel(&self) {
-        // SAFETY: the kernel promises that this root stays.
+        // SAFETY: the kernel promises that its root stays valid.
         unsafe { self.processor.load_kernel(self.kernel.root()) }
-    }
-
-    #[inline]
-    fn spin_hint(&self) {
-        self.processor.spin_hint();
     }
 
     #[inline]

@@ -1,8 +1,8 @@
-//! Implementing a trait by calling another value.
+//! Implements a trait by calls to another value.
 
 /// Implements methods by calling the methods of the same names of another value.
 ///
-/// Use it in a processor that wraps another and changes some of its methods:
+/// Use it in a processor that wraps another processor and changes some of its methods:
 ///
 /// ```
 /// # use core::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@
 ///
 /// struct Wrapped<P>(P);
 ///
-/// // SAFETY: the memory is the wrapped processor's.
+/// // SAFETY: all methods are those of the wrapped processor.
 /// unsafe impl<P: Memory<Word = AtomicU64>> Memory for Wrapped<P> {
 ///     type Word = AtomicU64;
 ///

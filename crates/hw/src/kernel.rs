@@ -1,6 +1,6 @@
-//! Where a kernel keeps things: the half of the machine that is its own.
+//! The kernel's half of the engine's machine.
 
-#![expect(unsafe_code, reason = "the half of the engine's contract that is the kernel's")]
+#![expect(unsafe_code, reason = "declares the kernel's half of the engine's contract")]
 
 use core::ptr::NonNull;
 
@@ -9,19 +9,19 @@ use shootdown::{CpuBits, CpuId, CpuSet, CpuState, Lifetime, Root, Space};
 use crate::bare::Bare;
 use crate::processor::Processor;
 
-/// What the engine asks of a kernel, on any processor. Each method is what the method of the same
-/// name of [`Machine`](shootdown::Machine) is.
+/// The engine's requirements of a kernel, on any processor. Each method is the method of
+/// [`Machine`](shootdown::Machine) with the same name.
 ///
 /// # Safety
 ///
-/// What [`Machine`](shootdown::Machine) asks of these methods.
+/// The requirements of [`Machine`](shootdown::Machine) for these methods.
 pub unsafe trait Kernel: Sync + Sized {
-    /// The processor that it runs on.
+    /// The processor on which the kernel runs.
     type Processor: Processor;
-    /// One bit per possible CPU.
+    /// A set of CPUs: one bit for each possible CPU.
     type CpuBits: CpuBits;
 
-    /// How the memory of spaces is kept from being freed under lazy CPUs.
+    /// How the kernel keeps the page tables of a space allocated while lazy CPUs can walk them.
     const LIFETIME: Lifetime = Lifetime::Handoff;
 
     /// The engine's state of a CPU.
@@ -30,22 +30,23 @@ pub unsafe trait Kernel: Sync + Sized {
     /// The CPU that runs this call.
     fn cpu(&self) -> CpuId;
 
-    /// How many CPUs there can be at most.
+    /// The largest possible number of CPUs.
     fn cpu_limit(&self) -> usize {
         CpuSet::<Self::CpuBits>::capacity()
     }
 
-    /// The page table that maps the kernel and nothing else, for ever.
+    /// The page table that maps only the kernel. It must stay valid for ever.
     fn root(&self) -> Root;
 
-    /// Sends the flush interrupt, and sees to it that who takes it finds memory as it is now.
+    /// Sends the flush interrupt to `cpus`. Their handlers must observe all earlier stores of this
+    /// CPU.
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>);
 
-    /// A space that was retired is the kernel's again.
+    /// Returns a retired space to the kernel. No CPU can use it any more.
     fn reclaim(&self, space: NonNull<Space<Bare<Self>>>);
 
-    /// Called over and over while waiting for other CPUs, before
-    /// [the processor's](Processor::spin_hint): a place to count, or to yield a virtual CPU.
+    /// Called repeatedly while this CPU waits for other CPUs, before [the processor's
+    /// hint](Processor::spin_hint). A kernel can count here, or yield a virtual CPU.
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
         let _ = waiting;
     }

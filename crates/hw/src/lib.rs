@@ -1,11 +1,10 @@
-//! The engine's [`Machine`] on bare metal: processors, and what a kernel adds to one.
+//! The engine's [`Machine`] on bare metal: processors, and the interface to a kernel.
 //!
-//! The engine asks a machine for two kinds of things. How to load a root, invalidate a page and
-//! make a store visible is the same for every kernel on an architecture: that is a [`Processor`],
-//! and this crate has one for [x86-64](x86_64), [AArch64](aarch64) and [LoongArch64](loongarch64).
-//! Where a CPU's state lives, how a CPU finds its number and how it sends an interrupt is the
-//! kernel's own: that is a [`Kernel`], which your kernel implements. [`Bare`] combines the two into
-//! a [`Machine`].
+//! The engine asks a machine for two kinds of operations. Those that are the same for every kernel
+//! on an architecture (load a root, invalidate a page, make a store visible) form a [`Processor`].
+//! This crate has one for [x86-64](x86_64), [AArch64](aarch64) and [LoongArch64](loongarch64).
+//! Those that depend on the kernel (store a CPU's state, find its number, send an interrupt) form a
+//! [`Kernel`], which your kernel implements. [`Bare`] combines the two into a [`Machine`].
 //!
 //! ```text
 //!    x86_64::X86_64            ─┐
@@ -18,8 +17,8 @@
 //! a processor in a [`Processor`] of its own, or implements [`Machine`] itself and calls the
 //! processor.
 //!
-//! Operands and registers are encoded by functions that compile, and are tested, on every host.
-//! Only the instructions themselves are compiled for their architecture alone.
+//! The functions that encode operands and registers compile on every host, and are tested there.
+//! Only the instructions are compiled for their architecture alone.
 
 #![no_std]
 #![warn(clippy::pedantic)]
@@ -27,7 +26,7 @@
     clippy::cast_possible_truncation,
     clippy::doc_markdown,
     clippy::module_name_repetitions,
-    reason = "fields of registers are as wide, and named, as the manuals have it"
+    reason = "fields of registers have the widths and names of the manuals"
 )]
 
 #[cfg(test)]

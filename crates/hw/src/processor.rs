@@ -1,6 +1,6 @@
-//! What a processor can do: the half of the machine that is the same for every kernel on it.
+//! The processor's half of the engine's machine, which is the same for every kernel.
 
-#![expect(unsafe_code, reason = "the half of the engine's contract that is the processor's")]
+#![expect(unsafe_code, reason = "declares the processor's half of the engine's contract")]
 
 use core::sync::atomic::AtomicU64;
 
@@ -10,12 +10,12 @@ use shootdown::{
 
 /// A processor's translation caches. Its barriers are its [`Memory`].
 ///
-/// Each method is the method of the same name of [`Machine`](shootdown::Machine), with what the
-/// kernel knows as an argument.
+/// Each method is the method of [`Machine`](shootdown::Machine) with the same name. Values that
+/// only the kernel has, such as its root, are arguments.
 ///
 /// # Safety
 ///
-/// The obligations of [`Machine`](shootdown::Machine) for these methods.
+/// The requirements of [`Machine`](shootdown::Machine) for these methods.
 pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::TagSlots`](shootdown::Machine::TagSlots).
     type TagSlots: TagSlots;
@@ -24,7 +24,7 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     /// See [`Machine::Broadcaster`](shootdown::Machine::Broadcaster).
     type Broadcaster: Broadcaster;
 
-    /// Makes page-table writes visible to every walker.
+    /// Makes earlier page-table stores visible to every walker.
     fn publish(&self);
 
     /// Completes every earlier load and store before any later invalidation.
@@ -34,19 +34,19 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
         self.publish();
     }
 
-    /// Whether interrupts are masked on this CPU.
+    /// Returns `true` if interrupts are masked on this CPU.
     fn interrupts_masked(&self) -> bool;
 
-    /// How tags are given to spaces.
+    /// How the engine assigns tags to spaces.
     #[inline]
     fn tagging(&self) -> Tagging {
         Tagging::PerCpu
     }
 
-    /// How many tags there are.
+    /// Number of tags for spaces; 0 if the TLB has no tags.
     fn tag_count(&self) -> usize;
 
-    /// Above how many invalidations of pages the whole tag is dropped.
+    /// Number of page invalidations above which the engine invalidates the whole tag instead.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         33
@@ -62,48 +62,49 @@ pub unsafe trait Processor: Memory<Word = AtomicU64> {
     ///
     /// # Safety
     ///
-    /// `root` must be a valid page table that maps the kernel, and stay one while it is loaded.
+    /// `root` must be a valid page table that maps the kernel, and stay valid while it is loaded.
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries);
 
     /// Makes the kernel's root current, under [`Tag::KERNEL`].
     ///
     /// # Safety
     ///
-    /// `root` must be a valid page table that maps the kernel, for ever.
+    /// `root` must be a valid page table that maps the kernel, and stay valid for ever.
     unsafe fn load_kernel(&self, root: Root);
 
-    /// Drops pages under the loaded tag.
+    /// Invalidates the pages of `extent` under the loaded tag, on this CPU.
     fn invalidate(&self, tag: Tag, extent: Extent);
 
-    /// Drops all under the loaded tag.
+    /// Invalidates all entries under the loaded tag, on this CPU.
     fn invalidate_tag(&self, tag: Tag);
 
-    /// Drops pages of the kernel's.
+    /// Invalidates kernel pages, under all tags, on this CPU.
     fn invalidate_kernel(&self, extent: Extent);
 
-    /// Drops everything.
+    /// Invalidates all entries of this CPU, global ones included.
     fn invalidate_all(&self);
 
-    /// Whether the first write to a page that is not marked as written walks the page tables.
+    /// Returns `true` if the first write to a page whose entry is not marked as written walks the
+    /// page tables, even if the TLB holds the entry.
     #[inline]
     fn traps_stale_writes(&self) -> bool {
         false
     }
 
-    /// Whether a CPU may have translations of two sizes for one address.
+    /// Returns `true` if a CPU may cache translations of two page sizes for one address.
     #[inline]
     fn tolerates_mixed_sizes(&self) -> bool {
         false
     }
 
-    /// The hardware's way to invalidate on other CPUs: see
+    /// The hardware's mechanism to invalidate on other CPUs; `None` if there is none. See
     /// [`Machine::broadcaster`](shootdown::Machine::broadcaster).
     #[inline]
     fn broadcaster(&self) -> Option<&Self::Broadcaster> {
         None
     }
 
-    /// Called while waiting for other CPUs.
+    /// Called repeatedly while this CPU waits for other CPUs.
     #[inline]
     fn spin_hint(&self) {
         core::hint::spin_loop();

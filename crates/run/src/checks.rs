@@ -26,7 +26,7 @@ impl SimKernel {
             return self.sim().touch(address, touch);
         }
         let (page, is_write) = (address / PAGE_BYTES, matches!(touch, Touch::Write(_)));
-        let touched = self.sim().touch_seen(address, touch, |word| {
+        let touched = self.sim().touch_with(address, touch, |word| {
             self.with_model(process, |model, memory| {
                 if !is_write {
                     return model.read(memory, page, word);

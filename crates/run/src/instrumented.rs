@@ -197,13 +197,13 @@ impl Lifetimes for Instrumented {
     }
 
     fn reap(&self) {
-        self.sim.expelling(None);
+        self.sim.walker_flush_began(None);
         self.design.reap();
         self.sim.flush_sent();
     }
 
     fn flush_walkers(&self, space: &Space) -> Horizon {
-        self.sim.expelling(Some(space.root));
+        self.sim.walker_flush_began(Some(space.root));
         let horizon = self.design.flush_walkers(&*space.space);
         self.sim.flush_sent();
         horizon
@@ -218,7 +218,7 @@ impl Scheduling for Instrumented {
     #[expect(unsafe_code, reason = "handed on")]
     unsafe fn switch(&self, space: &Space) {
         // SAFETY: as our caller promises.
-        self.sim.switching(|| unsafe { self.design.switch(&*space.space) });
+        self.sim.count_at_switch(|| unsafe { self.design.switch(&*space.space) });
     }
 
     fn enter_kernel(&self) {
@@ -228,7 +228,7 @@ impl Scheduling for Instrumented {
     #[expect(unsafe_code, reason = "handed on")]
     unsafe fn return_to_user(&self, space: &Space) {
         // SAFETY: as our caller promises.
-        self.sim.switching(|| unsafe { self.design.return_to_user(&*space.space) });
+        self.sim.count_at_switch(|| unsafe { self.design.return_to_user(&*space.space) });
     }
 
     fn enter_lazy(&self) {

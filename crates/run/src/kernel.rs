@@ -340,7 +340,7 @@ impl Kernel for SimKernel {
     fn enter_lazy(&self) {
         self.design().enter_lazy();
     }
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.design().leave_space();
     }
     fn after_switch(&self, to: SwitchedTo) {

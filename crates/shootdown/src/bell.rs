@@ -1,11 +1,14 @@
-//! *Doorbell*: how a CPU is told, and how it says that it has heard.
+//! *Doorbell*: how a flush notifies a CPU, and how the CPU reports that it has caught up.
 //!
-//! To ring is to set a flag; the CPU that is rung clears it and begins a *round*: it catches up,
-//! and then publishes the round's number. Whoever rings a bell that is rung already, or whose owner
-//! is at it, sends no interrupt, and one round satisfies all who rang before it began. There is no
-//! call object, no queue and no lock, so the handler has nothing to take apart, and ringing needs
-//! no memory: it is one locked operation, whoever else rings. What to do when answering is not in
-//! the bell: the CPU [catches up](crate::PinnedCpu::handle_flush_ipi) with whatever it has loaded.
+//! A flush rings a CPU's bell by setting a flag. The CPU clears the flag and begins a *round*: it
+//! catches up, and then publishes the number of the round. A ring sends no interrupt if the bell is
+//! rung already, or if the owner of the bell is attending to it. One round satisfies every CPU that
+//! rang before the round began.
+//!
+//! There is no call object, no queue and no lock. So the handler has nothing to dequeue, and a ring
+//! allocates no memory: it is one locked operation, however many CPUs ring. The bell does not carry
+//! what the CPU has to do: the CPU [catches up](crate::PinnedCpu::handle_flush_ipi) with the spaces
+//! that it has loaded.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,28 +18,29 @@ use crate::rules::Rule;
 
 /// One CPU's bell.
 ///
-/// A line for those who ring, and a line for those who wait: rings do not disturb a waiter, which
-/// reads its line again only when it was written. Rounds are 61 bits: they last for decades.
+/// Rings write one cache line, and waiters read another one. So a ring does not disturb a waiter,
+/// which fetches its line again only after the owner has written it. A round number has 61 bits,
+/// which last for decades.
 #[repr(C)]
 pub(crate) struct Bell<M: Memory> {
-    /// How many rounds have begun, times [`ROUND`], with the flags below.
+    /// Number of rounds that have begun, times [`ROUND`], plus the flags below.
     rung: CachePadded<M::Word>,
-    /// The last round that is done.
+    /// Number of the last round that is done.
     answered: CachePadded<M::Word>,
 }
 
-/// Someone has rung, and no round has begun since.
+/// A CPU has rung, and no round has begun since.
 const RUNG: u64 = 1;
-/// The owner is at it, and will look again: no interrupt is needed.
+/// The owner attends to the bell, and will read it again: no interrupt is needed.
 const ATTENDED: u64 = 2;
-/// The CPU is offline: rings are not heard, and need not be.
+/// The owner is offline: it handles no rings, and no flush waits for it.
 const DISCONNECTED: u64 = 4;
 const ROUND: u64 = 8;
 
-/// What became of a ring.
+/// Result of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
-    /// The bell was quiet: send the interrupt.
+    /// The bell was quiet: the caller must send the interrupt.
     First,
     /// An interrupt is on its way already, or none is needed.
     Coalesced,
@@ -48,16 +52,16 @@ pub(crate) enum Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round(u64);
 
-/// What the owner does if some CPU has rung by the time that it leaves its bell.
+/// The owner's reaction if a CPU has rung by the time that the owner leaves its bell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WhenRung {
-    /// It begins another round.
+    /// The owner begins another round.
     Begin,
-    /// It leaves all the same.
+    /// The owner leaves the bell rung.
     HangUp,
 }
 
-/// How the owner has left its bell, if it has.
+/// State of the bell after the owner has tried to leave it.
 #[derive(PartialEq, Eq)]
 enum Left {
     Quiet,
@@ -65,12 +69,12 @@ enum Left {
     Begun(Round),
 }
 
-/// A round to wait for.
+/// Number of a round to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
 impl<M: Memory> Bell<M> {
-    /// A disconnected bell: CPUs start offline.
+    /// A disconnected bell, because CPUs start offline.
     pub(crate) fn new() -> Self {
         Self {
             rung: CachePadded(M::Word::new(DISCONNECTED)),
@@ -78,11 +82,12 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// Rings, after the full fence of the flush: see [`Rule::BellAcquire`]. A disconnected bell
-    /// says so: see [`Rule::DisconnectAcquire`].
+    /// Rings the bell. Call this after the full fence of the flush: see [`Rule::BellAcquire`]. For
+    /// a disconnected bell, see [`Rule::DisconnectAcquire`].
     ///
-    /// Released, too, for thrift and not for safety: whoever sees this ring finds the flush's log
-    /// entry written, and need not flush everything for want of it.
+    /// The operation is also a release. This saves work and is not needed for safety: a CPU that
+    /// observes the ring finds the flush's log entry written, and does not have to flush everything
+    /// because the entry is absent.
     #[inline]
     pub(crate) fn ring(&self, machine: &M) -> Rung {
         let found = self.rung.0.fetch_or(RUNG, order(machine, Rule::DisconnectAcquire));
@@ -95,35 +100,38 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// The owner begins a round, if somebody has rung.
+    /// Begins a round on the owner, if a CPU has rung.
     #[inline]
     pub(crate) fn begin_round(&self, machine: &M) -> Option<Round> {
-        // Relaxed: only a hint; the operation that begins the round is ordered by LookAcquire.
+        // Relaxed: only a hint. BellAcquire orders the operation that begins the round.
         let found = self.rung.0.load(Relaxed);
         (found & RUNG != 0).then(|| self.begin_round_of(machine, found))
     }
 
-    /// The owner begins a round for those who rang by the time that the word was `found`, and all
-    /// who have since. See [`Rule::BellAcquire`].
+    /// Begins a round on the owner, for every CPU that has rung so far. The word was `found`, with
+    /// [`RUNG`] set. See [`Rule::BellAcquire`].
     #[inline]
     fn begin_round_of(&self, machine: &M, found: u64) -> Round {
-        // Others only set the flag, which is set: an addition changes the rest as if alone.
+        // Other CPUs only set RUNG, which is set already. So one addition changes all fields, as if
+        // no other CPU wrote the word.
         let attend = if found & ATTENDED == 0 { ATTENDED } else { 0 };
         let change = ROUND + attend - RUNG;
         let before = self.rung.0.fetch_add(change, order(machine, Rule::BellAcquire));
         Round(before + change)
     }
 
-    /// The owner has caught up: tells all who rang before the round began. The bell stays attended.
+    /// Ends a round of the owner, which has caught up: notifies every CPU that rang before the
+    /// round began. The bell stays attended.
     #[inline]
     pub(crate) fn end_round(&self, machine: &M, round: Round) {
         self.answered.0.store(round.0 / ROUND, order(machine, Rule::AnswerRelease));
     }
 
-    /// The owner ceases to attend to its bell, unless some CPU has rung since the last round began.
+    /// Stops attending to the bell, unless a CPU has rung since the last round began. Then this
+    /// begins and returns a new round.
     ///
-    /// That CPU sent no interrupt, for the bell was attended: the owner must serve it as well, and
-    /// gets the new round to do so. Without that the CPU waits for ever. See [`Rule::RecheckBell`].
+    /// The ringing CPU sent no interrupt, because the bell was attended. So the owner must do the
+    /// new round. Without it, the ringing CPU waits forever. See [`Rule::RecheckBell`].
     #[inline]
     pub(crate) fn leave(&self, machine: &M) -> Option<Round> {
         match self.leave_or(machine, WhenRung::Begin) {
@@ -132,8 +140,9 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// The owner ceases to attend to its bell in any case. Returns whether some CPU has rung since
-    /// the last round began: then the owner must send itself the interrupt, for that CPU has not.
+    /// Stops attending to the bell in any case. Returns `true` if a CPU has rung since the last
+    /// round began. The owner must then send itself the interrupt, because that CPU has not sent
+    /// one.
     pub(crate) fn hang_up(&self, machine: &M) -> bool {
         self.leave_or(machine, WhenRung::HangUp) == Left::Rung
     }
@@ -145,14 +154,14 @@ impl<M: Memory> Bell<M> {
             self.rung.0.fetch_and(!(RUNG | ATTENDED), release);
             return Left::Quiet;
         }
-        // Relaxed: an expected value; both ways on are read-modify-writes with rules.
+        // Relaxed: an expected value. Both read-modify-writes below have a rule.
         let mut found = self.rung.0.load(Relaxed);
         loop {
             if found & RUNG != 0 && when_rung == WhenRung::Begin {
                 return Left::Begun(self.begin_round_of(machine, found));
             }
             let left = found & !ATTENDED;
-            // Relaxed: where it fails, it is tried again.
+            // Relaxed: a failed exchange is repeated.
             match self.rung.0.compare_exchange(found, left, release, Relaxed) {
                 Ok(_) if found & RUNG != 0 => return Left::Rung,
                 Ok(_) => return Left::Quiet,
@@ -161,27 +170,29 @@ impl<M: Memory> Bell<M> {
         }
     }
 
-    /// The owner will look at its bell over and over until it [leaves](Self::leave_space) it: no
-    /// interrupt need be sent. If its handler runs in between all the same, that leaves the bell,
-    /// and interrupts are sent again: nothing is lost.
+    /// Begins to attend to the bell: the owner polls it until it [leaves](Self::leave) it, so no
+    /// CPU sends it an interrupt. If the owner's handler runs in between, the handler leaves the
+    /// bell, and interrupts are sent again: no ring is lost.
     #[inline]
     pub(crate) fn attend(&self) {
-        // Relaxed: this publishes nothing, and rings meet it in the total order of one word.
+        // Relaxed: this publishes nothing, and the modifications of one word are totally ordered.
         self.rung.0.fetch_or(ATTENDED, Relaxed);
     }
 
-    /// Hints that a waiter will ask for the ticket, and for the answer.
+    /// Prefetches the words that a waiter reads: for the ticket, and for the answer.
     #[inline]
     pub(crate) fn prefetch(&self, machine: &M) {
         machine.prefetch(&self.rung.0);
         machine.prefetch(&self.answered.0);
     }
 
-    /// The round that satisfies all who have rung so far, or `None` if they are satisfied.
+    /// The round that satisfies every CPU that has rung so far; `None` if they are satisfied
+    /// already.
     ///
-    /// A waiter takes it when it starts to wait, not when it rings: a later round is as good, and
-    /// one ticket per CPU would make a waiter on 4096 CPUs 32 KiB large. See
-    /// [`Rule::QuietAcquire`]. A CPU that went offline has used its last translation.
+    /// A waiter takes its ticket when it starts to wait for the owner, not when it rings. The round
+    /// may then be a later one, which is as good; and one ticket per CPU would make a waiter on
+    /// 4096 CPUs 32 KiB large. See [`Rule::QuietAcquire`]. A disconnected bell satisfies every CPU:
+    /// its owner has used its last translation.
     #[inline]
     pub(crate) fn ticket(&self, machine: &M) -> Option<Ticket> {
         let found = self.rung.0.load(order(machine, Rule::QuietAcquire));
@@ -189,23 +200,23 @@ impl<M: Memory> Bell<M> {
         (!is_satisfied).then_some(Ticket(found / ROUND + (found & RUNG)))
     }
 
-    /// Whether a ticket's round is done. See [`Rule::WaitAcquire`].
+    /// Returns `true` if the ticket's round is done. See [`Rule::WaitAcquire`].
     #[inline]
     pub(crate) fn has_answered(&self, machine: &M, ticket: Ticket) -> bool {
         self.answered.0.load(order(machine, Rule::WaitAcquire)) >= ticket.0
     }
 
-    /// The owner comes online. Who rang before did not wait.
+    /// Connects the bell of an owner that comes online. No CPU that rang before waits for it.
     pub(crate) fn connect(&self) {
-        // Relaxed: OnlineSync follows, before anything that a ring must find done.
+        // Relaxed: the owner does whatever a ring relies on after OnlineSync, which follows.
         self.rung.0.fetch_and(!(DISCONNECTED | RUNG), Relaxed);
     }
 
-    /// The owner goes offline, and has used its last translation: who waits for it need not any
-    /// more. See [`Rule::DisconnectRelease`].
+    /// Disconnects the bell of an owner that goes offline, and has used its last translation: no
+    /// CPU waits for it from now on. See [`Rule::DisconnectRelease`].
     ///
-    /// That is a round, too, for those who have taken a ticket, and may look again only when the
-    /// CPU is back.
+    /// This also counts as a round, for waiters that have a ticket and may poll again only after
+    /// the owner is back online.
     pub(crate) fn disconnect(&self, machine: &M) {
         let change = ROUND + DISCONNECTED;
         let before = self.rung.0.fetch_add(change, order(machine, Rule::DisconnectRelease));
@@ -218,10 +229,10 @@ mod tests {
     use super::*;
     use crate::soft::{Config, Host, Soft};
 
-    /// A waiter lets the interrupt in while it attends to its bell, and the handler leaves the
-    /// bell: who rings after that must find it as quiet as it is.
+    /// A waiter takes the interrupt while it attends to its bell, and the handler leaves the bell.
+    /// A later ring must then find the bell quiet.
     #[test]
-    fn a_handler_may_run_while_the_bell_is_attended() {
+    fn handler_on_attended_bell_leaves_it_quiet() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
@@ -233,13 +244,13 @@ mod tests {
         bell.end_round(machine, round);
         assert_eq!(bell.leave(machine), None);
         assert!(bell.has_answered(machine, ticket));
-        assert_eq!(bell.leave(machine), None, "the waiter's own");
+        assert_eq!(bell.leave(machine), None, "the waiter leaves the bell after its handler did");
         assert_eq!(bell.ticket(machine), None);
         assert_eq!(bell.ring(machine), Rung::First);
     }
 
     #[test]
-    fn a_round_satisfies_those_who_rang_before_it_began() {
+    fn round_satisfies_rings_before_its_begin() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
@@ -247,19 +258,19 @@ mod tests {
         bell.connect();
         for rounds in 0..3 {
             assert_eq!((bell.begin_round(machine), bell.leave(machine)), (None, None));
-            assert_eq!(bell.ticket(machine), None, "nobody has rung");
+            assert_eq!(bell.ticket(machine), None, "no CPU has rung");
             assert_eq!(bell.ring(machine), Rung::First);
             assert_eq!(bell.ring(machine), Rung::Coalesced);
             let early = bell.ticket(machine).unwrap();
             let first = bell.begin_round(machine).unwrap();
-            assert_eq!(bell.ticket(machine), Some(early), "it is on, and will do");
+            assert_eq!(bell.ticket(machine), Some(early), "the current round is enough");
             assert_eq!(bell.begin_round(machine), None);
             assert_eq!(bell.ring(machine), Rung::Coalesced);
             let late = bell.ticket(machine).unwrap();
             assert!(!bell.has_answered(machine, early));
             bell.end_round(machine, first);
             assert!(bell.has_answered(machine, early) && !bell.has_answered(machine, late));
-            let second = bell.leave(machine).expect("someone has rung meanwhile");
+            let second = bell.leave(machine).expect("the bell was rung during the first round");
             bell.end_round(machine, second);
             assert!(bell.has_answered(machine, late));
             assert_eq!(bell.leave(machine), None);
@@ -268,19 +279,19 @@ mod tests {
     }
 
     #[test]
-    fn bell_that_is_hung_up_stays_rung() {
+    fn bell_left_by_hang_up_stays_rung() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
         bell.connect();
         assert_eq!(bell.ring(machine), Rung::First);
         bell.end_round(machine, bell.begin_round(machine).unwrap());
-        assert!(!bell.hang_up(machine), "nobody has rung");
+        assert!(!bell.hang_up(machine), "no CPU has rung");
         assert_eq!(bell.ring(machine), Rung::First);
         bell.end_round(machine, bell.begin_round(machine).unwrap());
         assert_eq!(bell.ring(machine), Rung::Coalesced);
         let ticket = bell.ticket(machine).unwrap();
-        assert!(bell.hang_up(machine), "its owner interrupts itself");
+        assert!(bell.hang_up(machine), "the owner must interrupt itself");
         assert_eq!(bell.ring(machine), Rung::Coalesced);
         assert!(!bell.has_answered(machine, ticket));
         bell.end_round(machine, bell.begin_round(machine).unwrap());
@@ -290,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_cpu_that_goes_offline_and_comes_back_is_satisfied() {
+    fn offline_and_online_again_satisfies_earlier_ticket() {
         let engine = Soft::<Host>::engine(Config::default());
         let machine = engine.machine();
         let bell = Bell::<Soft<Host>>::new();
@@ -309,6 +320,6 @@ mod tests {
         assert!(bell.has_answered(machine, ticket));
         assert_eq!(bell.ring(machine), Rung::First);
         let next = bell.ticket(machine).unwrap();
-        assert!(!bell.has_answered(machine, next), "that was for those who waited then");
+        assert!(!bell.has_answered(machine, next), "the disconnection satisfies old tickets only");
     }
 }

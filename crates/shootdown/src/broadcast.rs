@@ -1,16 +1,17 @@
-//! *Broadcast*: hardware that has other CPUs drop translations without interrupting them; and the
-//! choice between the two ways to tell.
+//! *Broadcast*: hardware that makes other CPUs drop translations without interrupting them.
 //!
-//! Arm's `TLBI … IS` and AMD's `INVLPGB` reach every CPU; RISC-V's firmware reaches those that it
-//! is told of. It sounds like an end to shootdowns, and is not: every CPU must be asked before a
-//! broadcast is complete, whoever uses the space, and all CPUs' broadcasts queue for one
-//! interconnect. On 32 CPUs of which each flushes for itself alone, that is a factor of fifteen
-//! (seed 003). So a flush that finds nobody else present tells nobody: it drops the translations
-//! here, and everyone else's are stale, which the generation says; they drop them when they next
-//! run the space. Where others are present, the cheaper way is taken.
+//! Arm's `TLBI … IS` and AMD's `INVLPGB` reach every CPU. RISC-V's firmware reaches the CPUs that
+//! the call names. Broadcasts do not make shootdowns cheap: every CPU must reply before a broadcast
+//! is complete, even if it does not use the space, and the broadcasts of all CPUs queue for one
+//! interconnect. On 32 CPUs, each of which flushes translations that only it uses, broadcasts cost
+//! a factor of fifteen (the study `arm64-skip-broadcast`).
+//!
+//! So a flush that finds no other CPU present does not broadcast: it invalidates on its own CPU.
+//! The generation marks the translations of all other CPUs as stale, and each of them catches up
+//! when it next runs the space. If other CPUs are present, the flush uses the cheaper method.
 //!
 //! A broadcast is complete when the CPU that *issued* it has waited for it. A [`Pending`] therefore
-//! remembers who that was, and if it is waited for elsewhere, rings that CPU.
+//! records the issuer, and a wait on another CPU rings the issuer.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -29,16 +30,16 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::rules::Rule;
 use crate::space::Space;
 
-/// After so many flushes in which a CPU may have missed one, a broadcast drops the whole tag.
+/// Number of flushes since a gap after which a broadcast drops the whole tag.
 ///
-/// One flush that was not broadcast, or one that was overtaken by a later one, leaves a gap: from
-/// then on no CPU can conclude from broadcasts that it has missed nothing, and each drops the tag
-/// when it comes back. To drop it everywhere once costs each some 2 µs of refilling, and 64
-/// broadcasts take ten times as long.
+/// A flush that was not broadcast, or that was overtaken by a later one, leaves a gap. From then
+/// on, no CPU can conclude from broadcasts that it has missed nothing, and each CPU drops the tag
+/// when it returns to the space. To drop the tag on all CPUs once closes the gap. It costs each CPU
+/// about 2 µs of refilling, a tenth of the time that 64 broadcasts take.
 const GAP_MAX: u64 = 64;
 
 impl<M: Machine> Shootdown<M> {
-    /// The broadcaster, if it can name every space: each has a tag that is the same on all CPUs.
+    /// The broadcaster, if it can name every space: each space has one tag on all CPUs.
     #[inline]
     pub(crate) fn broadcaster(&self) -> Option<&M::Broadcaster> {
         let broadcaster = self.machine.broadcaster()?;
@@ -47,7 +48,7 @@ impl<M: Machine> Shootdown<M> {
         names_spaces.then_some(broadcaster)
     }
 
-    /// The broadcaster, if it can name every space, and reaches every CPU.
+    /// The broadcaster, if it can name every space and reaches every CPU.
     #[inline]
     pub(crate) fn broadcaster_to_all(&self) -> Option<&M::Broadcaster> {
         let reaches_all =
@@ -57,9 +58,9 @@ impl<M: Machine> Shootdown<M> {
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// The tag by which a broadcast is to name `space`; any, if there is none.
+    /// The tag with which a broadcast names `space`. Meaningless if there is no broadcaster.
     ///
-    /// Call this after [`Rule::FlushFence`], and before the look at who is present: see
+    /// Call this after [`Rule::FlushFence`], and before reading the presence of other CPUs: see
     /// [`Space::global_tag`].
     #[inline]
     pub(crate) fn broadcast_tag(&self, space: &Space<M>) -> Tag {
@@ -69,9 +70,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Makes `pending` wait for what this CPU has broadcast.
+    /// Makes `pending` wait for the broadcasts that this CPU has issued.
     ///
-    /// Nobody can have a CPU that is not online complete its broadcasts: it does so at once.
+    /// A CPU that is not online completes its broadcasts here, because other CPUs cannot ring it.
     pub(crate) fn await_broadcast(&self, pending: &mut Pending<'e, M>) {
         if self.local().online.get() {
             pending.issuer = Some(self.id);
@@ -80,11 +81,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Whether those of `present` should be told of this flush by a broadcast, and it was issued.
+    /// Issues a broadcast of this flush if that is the cheaper method to notify the CPUs of
+    /// `present`. Returns `true` if it was issued: then these CPUs must not be rung.
     ///
-    /// `tag` is the space's, read after [`Rule::FlushFence`]. If it was, they need not be rung.
+    /// `tag` is the space's tag, read after [`Rule::FlushFence`].
     #[inline]
-    pub(crate) fn broadcasts(
+    pub(crate) fn try_broadcast(
         &self,
         space: &Space<M>,
         tag: Tag,
@@ -93,11 +95,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         generation: u64,
     ) -> bool {
         let Some(broadcaster) = self.engine.broadcaster() else { return false };
-        self.broadcasts_by(broadcaster, space, tag, present, extents, generation)
+        self.try_broadcast_by(broadcaster, space, tag, present, extents, generation)
     }
 
     #[inline(never)]
-    fn broadcasts_by(
+    fn try_broadcast_by(
         &self,
         broadcaster: &M::Broadcaster,
         space: &Space<M>,
@@ -140,8 +142,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         true
     }
 
-    /// Drops all of a space's translations everywhere, if hardware can. Returns whether it does.
-    pub(crate) fn broadcasts_whole(&self, space: &Space<M>, tag: Tag, generation: u64) -> bool {
+    /// Issues a broadcast that drops all translations of a space on all CPUs, if the hardware can.
+    /// Returns `true` if it was issued.
+    pub(crate) fn try_broadcast_whole(&self, space: &Space<M>, tag: Tag, generation: u64) -> bool {
         let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
         broadcaster.broadcast(&CpuSet::<M::CpuBits>::new(), tag, Extent::whole());
         self.note_issued(1);
@@ -149,11 +152,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         true
     }
 
-    /// A broadcast of the whole tag covers flushes up to `generation`, also those up to `before`
-    /// that were not broadcast.
+    /// Records a broadcast of the whole tag, which covers every flush up to `generation`, including
+    /// flushes up to `before` that were not broadcast.
     ///
-    /// Whoever waits for these does not wait for it, and others conclude from it which page tables
-    /// nobody walks any more, and free them. So if it covers any such, it is completed here.
+    /// The waiters of those earlier flushes do not wait for this broadcast, and other CPUs conclude
+    /// from it which page tables can be freed. So if it covers such a flush, it is completed here.
     fn note_whole(&self, space: &Space<M>, before: u64, generation: u64) {
         if space.clean_everywhere() < before {
             self.complete_broadcasts();
@@ -161,27 +164,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space.note_clean_everywhere(self.machine(), 0, generation);
     }
 
-    /// Drops the kernel's pages of an extent everywhere, if hardware can. Returns whether it does.
-    pub(crate) fn broadcasts_kernel(&self, extent: Extent) -> bool {
+    /// Issues a broadcast that drops the kernel's pages of an extent on all CPUs, if the hardware
+    /// can. Returns `true` if it was issued.
+    pub(crate) fn try_broadcast_kernel(&self, extent: Extent) -> bool {
         let Some(broadcaster) = self.engine.broadcaster_to_all() else { return false };
         broadcaster.broadcast_kernel(extent);
         self.note_issued(1);
         true
     }
 
-    /// Learns what it took to wait for the answers of so many CPUs that were interrupted.
-    pub(crate) fn learn_answered(&self, cpus: u64, took_ns: u64) {
+    /// Records the time that a wait for the answers of `cpus` interrupted CPUs took.
+    pub(crate) fn record_answers(&self, cpus: u64, took_ns: u64) {
         if let Some(broadcaster) = self.machine().broadcaster().filter(|_| cpus != 0) {
-            self.local().policy.learn_answers(&broadcaster.costs(), cpus, took_ns);
+            self.local().policy.record_answers(&broadcaster.costs(), cpus, took_ns);
         }
     }
 
-    /// A flush from `since` to `generation` found nobody else in the cpumask, and was done here.
+    /// Records that a flush of the generations after `since` up to `generation` found no other CPU
+    /// in the cpumask, and was done on this CPU.
     ///
-    /// As long as the cpumask has never moved, every CPU that has ever run the space is in it. If
-    /// that is this CPU alone, no other has cached anything of the space, and the flush is no gap.
-    /// (A CPU that registers after the cpumask was read reads a generation at least as new, and
-    /// walks page tables as new as that.)
+    /// As long as the cpumask was never trimmed, every CPU that has ever run the space is in it. If
+    /// this CPU is the only one, no other CPU has cached translations of the space, and the flush
+    /// leaves no gap. (A CPU that registers after this CPU has read the cpumask reads a generation
+    /// at least as new, and walks page tables at least as new.)
     pub(crate) fn note_flushed_alone(&self, space: &Space<M>, since: u64, generation: u64) {
         if space.cpumask.phase(self.machine()) == Phase::FIRST
             && self.has_loaded(space)
@@ -194,10 +199,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     fn note_issued(&self, operations: u64) {
         let outstanding = &self.local().policy.outstanding;
         outstanding.set(outstanding.get().saturating_add(operations as u16));
-        self.counters().broadcasts_sent.add_alone(1);
+        self.counters().broadcasts_sent.add_unshared(1);
     }
 
-    /// Waits for what this CPU has issued.
+    /// Waits for the broadcasts that this CPU has issued and not yet completed.
     #[inline]
     pub(crate) fn complete_broadcasts(&self) {
         let policy = &self.local().policy;
@@ -205,28 +210,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             && let Some(broadcaster) = self.machine().broadcaster()
         {
             let took_ns = broadcaster.complete();
-            policy.learn(&broadcaster.costs(), took_ns);
+            policy.record_completion(&broadcaster.costs(), took_ns);
         }
     }
 }
 
-/// What broadcasts have made up for.
 impl<M: Machine> PinnedCpu<'_, M> {
-    /// Up to which generation everyone was told of the space's flushes.
+    /// The generation up to which broadcasts have covered the space's flushes on all CPUs; 0 if
+    /// tags are not global.
     #[inline]
-    pub(crate) fn told_everyone(&self, space: &Space<M>) -> u64 {
+    pub(crate) fn covered_by_broadcasts(&self, space: &Space<M>) -> u64 {
         if self.machine().tagging() == Tagging::Global { space.clean_everywhere() } else { 0 }
     }
 
-    /// Up to which generation this CPU's TLB is clean of the space, which is loaded here.
+    /// The generation up to which this CPU has caught up with `space`, which must be loaded.
     #[inline]
     pub(crate) fn seen_of_loaded(&self, space: &Space<M>) -> u64 {
-        self.loaded_slot().generation().max(self.told_everyone(space))
+        self.loaded_slot().generation().max(self.covered_by_broadcasts(space))
     }
 }
 
 impl Broadcast {
-    /// How many operations it takes; `None` if the whole tag is better.
+    /// Number of operations that a broadcast of `extents` takes; `None` if it should drop the whole
+    /// tag instead.
     fn operations(&self, extents: &[Extent]) -> Option<usize> {
         let count = |extent: &Extent| extent.page_count().div_ceil(self.pages_per_operation.max(1));
         let operations = extents.iter().map(count).sum();
@@ -236,22 +242,22 @@ impl Broadcast {
 }
 
 impl<M: Machine> Space<M> {
-    /// Up to which generation nobody has anything to make up for.
+    /// The generation up to which no CPU has to catch up.
     ///
-    /// Not ordered with anything. A CPU that takes itself to be clean by it may still use what a
-    /// broadcast has yet to take away: that is what the broadcast's issuer waits for.
+    /// The load is not ordered. A CPU that concludes from it that its TLB is clean may still use a
+    /// translation that a broadcast is about to drop. The broadcast's issuer waits for that.
     #[inline]
     pub(crate) fn clean_everywhere(&self) -> u64 {
-        // Relaxed: see above; the issuer of each broadcast waits for it.
+        // Relaxed: as explained above, the issuer of each broadcast waits for it.
         self.clean_everywhere.load(Relaxed)
     }
 
-    /// A broadcast covers what flushes after `since` covered, up to `generation`. That helps only
-    /// if no earlier one is missing.
+    /// Records that a broadcast covers the flushes after `since` up to `generation`. That has an
+    /// effect only if no flush up to `since` is missing.
     fn note_clean_everywhere(&self, machine: &M, since: u64, generation: u64) {
         let mut clean = self.clean_everywhere();
         while (clean >= since || machine.breaks(Rule::KeepGaps)) && clean < generation {
-            // Relaxed: only the number itself is passed on.
+            // Relaxed: the word publishes no data but its own value.
             match self.clean_everywhere.compare_exchange(clean, generation, Relaxed, Relaxed) {
                 Ok(_) => return,
                 Err(now) => clean = now,
@@ -261,16 +267,16 @@ impl<M: Machine> Space<M> {
 }
 
 impl<M: Machine> Pending<'_, M> {
-    /// Completes the broadcast that this one waits for, if we are on the CPU that issued it; else
-    /// has that CPU do it, and waits for its answer.
+    /// Completes the broadcast that this flush waits for, if this CPU has issued it. Otherwise
+    /// rings the issuer, and adds it to the CPUs to wait for.
     pub(crate) fn complete_broadcast(&mut self) {
         let Some(issuer) = self.issuer.take() else { return };
         let machine = &self.engine.machine;
         if machine.breaks(Rule::CompleteBroadcasts) {
             return;
         }
-        // Where the interrupt is not masked, this thread may be moved at any moment, and complete
-        // the broadcasts of a CPU that has issued none.
+        // If the interrupt is not masked, this thread may be moved at any time, and would complete
+        // the broadcasts of another CPU.
         if machine.interrupts_masked() && issuer == machine.cpu() {
             self.pin().complete_broadcasts();
         } else {
@@ -287,7 +293,7 @@ impl<M: Machine> Pending<'_, M> {
                 machine.ring(&cpus);
             }
             Rung::Coalesced => {}
-            // It completed them when it went offline.
+            // The issuer completed its broadcasts when it went offline.
             Rung::Disconnected => return,
         }
         self.wait_for(issuer);
@@ -302,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn operations_are_as_many_as_pages_need_up_to_the_ceiling() {
+    fn operations_cover_all_pages_up_to_the_ceiling() {
         let pages = |count| Extent::pages(0, count, crate::extent::PageSize::SIZE_4K);
         let by = |pages_per_operation| Broadcast {
             reach: Reach::Everyone,
@@ -312,12 +318,13 @@ mod tests {
         assert_eq!(by(1).operations(&[pages(4), pages(6)]), Some(10));
         assert_eq!(by(1).operations(&[pages(4), pages(7)]), None);
         assert_eq!(by(4).operations(&[pages(4), pages(7)]), Some(3));
-        assert_eq!(by(0).operations(&[pages(4)]), Some(4), "none at all is one");
+        assert_eq!(by(0).operations(&[pages(4)]), Some(4), "no page per operation counts as one");
         assert_eq!(by(64).operations(&[pages(1), Extent::whole()]), None);
     }
 
     proptest! {
-        /// Only what follows without a gap counts, or covers all; and it never goes back.
+        /// A broadcast counts only if it leaves no gap or covers everything. The generation never
+        /// decreases.
         #[test]
         fn everyone_is_clean_up_to_the_first_gap(
             broadcasts in prop::collection::vec((0u64..20, 1u64..4, any::<bool>()), 1..40)

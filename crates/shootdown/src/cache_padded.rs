@@ -1,6 +1,6 @@
-//! A cache line of one's own.
+//! Cache padding: a value in cache lines of its own.
 
-/// What others write shall not take this one's line away.
+/// A value in cache lines of its own, so that writes to its neighbours do not evict it.
 ///
 /// 64 bytes: the line of x86-64, and of most Arm and RISC-V cores.
 #[repr(align(64))]

@@ -1,5 +1,5 @@
-//! The costs of a machine, by which the engine chooses: of the two ways to invalidate, page by page
-//! or the whole tag; and of the two ways to notify other CPUs.
+//! The costs of a machine, with which the engine makes two choices: to invalidate page by page or
+//! to discard the whole tag; and to notify other CPUs with interrupts or with a broadcast.
 
 /// Costs of invalidation on one CPU, from which [`Machine::batch_ceiling`] is derived.
 ///
@@ -8,30 +8,32 @@
 pub struct FlushCosts {
     /// Time to invalidate one page; 0 if one instruction invalidates any number of pages.
     pub invalidate_page_ns: u64,
-    /// Time to discard a whole tag, without the walks that refill the TLB afterwards.
+    /// Time to discard a whole tag, without the page-table walks that refill the TLB afterwards.
     pub full_flush_ns: u64,
 }
 
 impl Default for FlushCosts {
-    /// The costs of x86 server cores: about 250 cycles for `INVLPG`, and 500 for a write to CR3
-    /// that discards.
+    /// The costs of x86 server cores: about 250 cycles for `INVLPG`, and 500 cycles for a write to
+    /// CR3 that discards translations.
     fn default() -> Self {
         Self { invalidate_page_ns: 100, full_flush_ns: 200 }
     }
 }
 
 impl FlushCosts {
-    /// The number of pages up to which an interrupted CPU invalidates page by page while the sender
+    /// Number of pages up to which an interrupted CPU invalidates page by page while the sender
     /// waits for it.
     ///
-    /// `flush_ceiling` is where the two ways cost a CPU the same that nobody waits for:
+    /// `flush_ceiling` is the number of pages at which both methods cost the same on a CPU that no
+    /// other CPU waits for:
     ///
     /// ```text
     /// flush_ceiling · page = full + refill
     /// ```
     ///
     /// The sender of a batch waits until the target has invalidated, but not until the target has
-    /// refilled its TLB. So the time to invalidate is lost twice, and the time to refill once:
+    /// refilled its TLB. So the time to invalidate is lost on both CPUs, and the time to refill on
+    /// one:
     ///
     /// ```text
     /// 2 · batch_ceiling · page = 2 · full + refill = full + flush_ceiling · page
@@ -45,39 +47,43 @@ impl FlushCosts {
     }
 }
 
-/// Costs of notifying other CPUs, by which the engine chooses between interrupts and broadcasts.
+/// Costs of notifying other CPUs, with which the engine chooses between interrupts and broadcasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotifyCosts {
-    /// Time to interrupt any CPUs at all: to send, and to wait for the first answer.
+    /// Time to interrupt one or more CPUs: to send, and to wait for the first answer.
     pub interrupt_ns: u64,
     /// Additional time for each CPU that is interrupted: the sender's longer wait, and the time
     /// that the target loses.
     pub interrupt_each_ns: u64,
     /// Time to issue and complete a broadcast of one operation while no other CPU broadcasts.
     pub broadcast_ns: u64,
-    /// Additional time for each CPU that the broadcast names, where it names some.
+    /// Additional time for each CPU that the broadcast names; 0 if broadcasts name no CPUs.
     pub broadcast_each_ns: u64,
-    /// Time for each operation after the first.
+    /// Additional time for each operation of a broadcast after the first.
     pub operation_ns: u64,
 }
 
 impl NotifyCosts {
-    /// Costs by which a broadcast is always the cheaper method: for a kernel that waits for flushes
-    /// under locks that other CPUs spin for with the interrupt masked, and do not answer meanwhile.
+    /// Costs with which a broadcast is always the cheaper method.
     ///
-    /// Where the machine [broadcasts](crate::Broadcaster) to everyone and every space has a
+    /// For a kernel that waits for flushes under locks, where CPUs that spin for such a lock have
+    /// the interrupt masked and do not answer.
+    ///
+    /// If the machine [broadcasts](crate::Broadcaster) to every CPU and every space has a
     /// [global](crate::Tagging::Global) tag, flushes then interrupt no CPU, and a wait on the CPU
-    /// of the flush ends without any other. Interrupts are still sent, and answers waited for, by:
+    /// of the flush depends on no other CPU. The engine still sends interrupts, and waits for
+    /// answers, in these cases:
     ///
-    /// - a flush that [frees tables](crate::Extent::freeing_tables), or is
-    ///   [for a resize](crate::PinnedCpu::flush_for_resize), while a CPU is on its way out of the space:
-    ///   no broadcast is sure to reach it ([`PinnedCpu::flush_gathered`](crate::PinnedCpu::flush_gathered)
-    ///   interrupts none);
-    /// - [`PinnedCpu::flush_walkers`](crate::PinnedCpu::flush_walkers), of such CPUs, and [`PinnedCpu::reap`](crate::PinnedCpu::reap);
+    /// - a flush that [frees tables](crate::Extent::freeing_tables) or is
+    ///   [for a resize](crate::PinnedCpu::flush_for_resize), while a CPU is on its way out of the
+    ///   space: a broadcast may not reach such a CPU
+    ///   ([`flush_gathered`](crate::PinnedCpu::flush_gathered) does not interrupt it);
+    /// - [`flush_walkers`](crate::PinnedCpu::flush_walkers), if there is such a CPU;
+    /// - [`reap`](crate::PinnedCpu::reap);
     /// - [`Lifetime::Shoot`](crate::Lifetime::Shoot), when a space is retired;
-    /// - a wait with the interrupt unmasked, or on another CPU than the flush: it interrupts the
-    ///   CPU that has issued the broadcast;
-    /// - machines with too few tags for their CPUs, which cannot broadcast.
+    /// - a wait with the interrupt unmasked, or on another CPU than that of the flush: it
+    ///   interrupts the CPU that has issued the broadcast;
+    /// - a machine with too few tags for its CPUs, which cannot broadcast.
     #[must_use]
     pub const fn broadcasts_only(self) -> Self {
         Self { interrupt_ns: u64::MAX, ..self }
@@ -93,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn batch_ceiling_lies_between_half_and_all() {
+    fn batch_ceiling_is_half_to_all_of_flush_ceiling() {
         assert_eq!(FlushCosts::default().batch_ceiling(33), 17);
         assert_eq!((ceiling(130, 48, 33), ceiling(100, 1000, 33)), (16, 21));
         assert_eq!((ceiling(1, 1_000_000, 33), ceiling(1, u64::MAX, 33)), (33, 33));
     }
 
     #[test]
-    fn free_page_invalidations_leave_the_ceiling() {
+    fn free_page_invalidation_keeps_the_flush_ceiling() {
         assert_eq!(ceiling(0, 60, 1_000_000), 1_000_000);
     }
 }
@@ -118,9 +124,9 @@ mod batches {
 
     const PAGES: usize = 40;
 
-    /// Returns whether the target and the sender of a batch, both of which use the space, drop
-    /// their tags for this number of pages.
-    fn full_flushes(pages: usize) -> [bool; 2] {
+    /// Sends a batch of `pages` pages. Returns, for its target and for its sender, `true` if
+    /// the CPU discarded the whole tag. Both CPUs use the space.
+    fn batch_discards_tag(pages: usize) -> [bool; 2] {
         let engine: Shootdown<Soft<Host>> =
             Soft::engine(Config { pages: PAGES, ..Config::default() });
         let space = engine.space(Root(0));
@@ -129,7 +135,7 @@ mod batches {
         for cpu in &cpus {
             cpu.pin().online();
             #[expect(unsafe_code, reason = "the space outlives its use")]
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives the CPUs' use of it, and does not move.
             unsafe {
                 cpu.pin().switch(&space);
             }
@@ -140,7 +146,7 @@ mod batches {
         let mut batch: Batch<&Space<_>, Vec<usize>> = Batch::new();
         for page in 0..pages {
             let in_batch = batch.space(engine.machine(), &&space).unwrap();
-            assert!(engine.machine().take(&space, page));
+            assert!(engine.machine().try_unmap(&space, page));
             let extent = Extent::page((page as u64) << 12);
             in_batch.unmapped(&sender.pin(), extent, StaleWrites::Possible).wait();
         }
@@ -156,7 +162,7 @@ mod batches {
 
     #[test]
     fn interrupted_cpu_drops_tag_above_batch_ceiling() {
-        assert_eq!(full_flushes(17), [false; 2]);
-        assert_eq!(full_flushes(18), [true; 2]);
+        assert_eq!(batch_discards_tag(17), [false; 2]);
+        assert_eq!(batch_discards_tag(18), [true; 2]);
     }
 }

@@ -1,9 +1,9 @@
-//! A CPU, as others see it and as it sees itself.
+//! The state of one CPU: the words that it shares with other CPUs, and the part of its own.
 
 #![expect(
     unsafe_code,
-    reason = "what belongs to one CPU alone is shared memory to the compiler, and the loaded space \
-              is a pointer"
+    reason = "the part of one CPU alone is shared memory to the compiler, and the loaded space is \
+              a pointer"
 )]
 
 use core::cell::Cell;
@@ -24,62 +24,67 @@ use crate::tag::slots::{TagSlot, TagSlots};
 
 /// The engine's state of one CPU.
 ///
-/// The kernel places it wherever [`Machine::state`] finds it, in memory near that CPU if it likes.
+/// The kernel places it where [`Machine::state`] finds it, preferably in memory near that CPU.
 ///
 /// # Size
 ///
-/// 640 bytes with six tags, whatever the number of CPUs. The first three lines are what other CPUs
-/// read and write: what it could use or walk, which changes when the CPU switches and is looked at
-/// by flushes; who has rung; and what was answered. Apart, so that where many flush at once, looks
-/// and waiters read lines that rings do not take away. Nobody else touches the other lines.
+/// 640 bytes with six tags, for any number of CPUs. Other CPUs read and write only the first three
+/// cache lines:
+///
+/// - presence and hazard pointer, which this CPU writes when it switches, and flushes read;
+/// - the bell's word, which ringing CPUs write;
+/// - the last answer, which waiters read.
+///
+/// They are separate, so that with many flushes at the same time, flushes and waiters read lines
+/// that rings do not invalidate.
 #[repr(C, align(64))]
 pub struct CpuState<M: Machine> {
     pub(crate) presence: M::Word,
-    /// Whose page tables the CPU can walk. See [`Hazard`].
+    /// The space whose page tables the CPU can walk. See [`Hazard`].
     pub(crate) hazard: M::Word,
-    /// Up to which generation of the space that it holds it has caught up, or an earlier one: as it
-    /// was when the CPU last went lazy or loaded a space.
+    /// The generation of the space in `hazard` that the CPU has caught up with, or an earlier one:
+    /// written when the CPU goes lazy, and when it loads a space.
     pub(crate) seen: M::Word,
-    /// The [global](crate::Tagging::Global) tag that the CPU has loaded, or is about to load; 0 if
-    /// it has chosen none since the last rollover.
+    /// The [global](crate::Tagging::Global) tag that the CPU has loaded or is about to load; 0 if
+    /// the CPU has chosen none since the last rollover.
     pub(crate) active_tag: M::Word,
     /// The global tag that the CPU had at the last rollover. Accessed under the allocator's lock.
     pub(crate) reserved_tag: M::Word,
-    /// In lines of its own.
+    /// The doorbell, in two cache lines of its own.
     pub(crate) bell: Bell<M>,
     pub(crate) local: Local<M>,
 }
 
-/// What only the CPU itself touches.
+/// The part of a CPU's state that only the CPU itself accesses.
 #[repr(align(64))]
 pub(crate) struct Local<M: Machine> {
     /// The space that is loaded; null for the kernel's own page table.
     pub(crate) loaded: Cell<*const Space<M>>,
-    /// Where this CPU remembers the loaded space: its tag, and up to which generation the TLB is
-    /// clean. One of `tags`, or `spare`. Meaningless while no space is loaded.
+    /// The slot of the loaded space: its tag, and the generation up to which the TLB is clean. One
+    /// of `tags`, or `spare`. Meaningless while no space is loaded.
     pub(crate) slot: Cell<*const TagSlot>,
     pub(crate) online: Cell<bool>,
-    /// Kernel translations are clean up to this generation.
+    /// The kernel's generation up to which this CPU's TLB is clean.
     pub(crate) kernel_generation: Cell<u64>,
-    /// How many [renamed](crate::Tagging::Renamed) tags were taken.
+    /// Number of [renamed](crate::Tagging::Renamed) tags that this CPU has used.
     pub(crate) renamed_tags: Cell<u64>,
     pub(crate) policy: NotifyPolicy,
     pub(crate) counters: CpuCounters,
-    /// For a space that has no tag of its own.
+    /// The slot of a loaded space that has no tag of its own.
     pub(crate) spare: TagSlot,
     pub(crate) tags: M::TagSlots,
 }
 
-// SAFETY: `local` is the only part that is not `Sync`. It is reached through `PinnedCpu` alone, whose
-// creator promises to be on this CPU, pinned, and not inside another holder's critical section: so
-// its cells are only ever accessed by one thread of execution at a time.
+// SAFETY: `local` is the only part that is not `Sync`. Only methods of `PinnedCpu` access it, and
+// the caller of `pin` promises to be pinned to this CPU, with every handler masked that could call
+// such a method. So only one thread of execution accesses the cells at a time.
 unsafe impl<M: Machine> Sync for CpuState<M> {}
-// SAFETY: a `CpuState` that is being moved is borrowed by nobody, and its pointer to a space is only
-// followed through `PinnedCpu`.
+// SAFETY: a `CpuState` that is being moved is not borrowed, and only `PinnedCpu` follows its
+// pointer to a space.
 unsafe impl<M: Machine> Send for CpuState<M> {}
 
 impl<M: Machine> CpuState<M> {
-    /// A CPU that is offline.
+    /// The state of a CPU that is offline.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -103,52 +108,55 @@ impl<M: Machine> CpuState<M> {
         }
     }
 
-    /// What the CPU could be using. See [`Rule::PresenceAcquire`].
+    /// The space that the CPU could be using, and how. See [`Rule::PresenceAcquire`].
     #[inline]
     pub fn presence(&self, machine: &M) -> Presence {
         Presence::from_word(self.presence_word(machine).0)
     }
 
-    /// The same, as it is in memory.
+    /// The CPU's presence, as the word in memory. See [`Rule::PresenceAcquire`].
     #[inline]
     pub(crate) fn presence_word(&self, machine: &M) -> PresenceWord {
         PresenceWord(self.presence.load(order(machine, Rule::PresenceAcquire)))
     }
 
-    /// Whose page tables the CPU can walk. See [`Rule::HazardAcquire`].
+    /// The space whose page tables the CPU can walk. See [`Rule::HazardAcquire`].
     #[inline]
     pub(crate) fn hazard(&self, machine: &M) -> Hazard {
         Hazard(self.hazard.load(order(machine, Rule::HazardAcquire)))
     }
 
-    /// Up to which generation the CPU has caught up with the space that it holds, at least. To be
-    /// asked after that. See [`Rule::SeenAcquire`].
+    /// The generation that the CPU has caught up with, of the space that its hazard pointer names.
+    /// Call this after [`hazard`](Self::hazard). See [`Rule::SeenAcquire`].
     #[inline]
     pub(crate) fn seen(&self, machine: &M) -> u64 {
         self.seen.load(order(machine, Rule::SeenAcquire))
     }
 
-    /// Changes what the CPU holds, if that has not changed meanwhile: for others than itself.
+    /// Changes the hazard pointer of another CPU by compare-and-swap. Returns `true` if it was
+    /// `from`, and is now `to`.
     #[inline]
     pub(crate) fn change_hazard(&self, machine: &M, from: Hazard, to: Hazard) -> bool {
         let acquire = order(machine, Rule::HazardAcquire);
         self.hazard.compare_exchange(from.0, to.0, acquire, acquire).is_ok()
     }
 
-    /// The CPU itself lets go of what it holds, unless that is marked by now.
+    /// Clears the CPU's own hazard pointer, unless another CPU has marked it. Returns `true` if it
+    /// was still `hazard`.
     pub(crate) fn drop_unmarked_hazard(&self, machine: &M, hazard: Hazard) -> bool {
         let release = order(machine, Rule::HazardRelease);
-        // Relaxed: where it fails, the word is marked, and the mark is paid for by PayRelease.
+        // Relaxed: on failure the word is marked, and the caller drops a reference, with
+        // DropRefRelease.
         self.hazard.compare_exchange(hazard.0, Hazard::NOTHING.0, release, Relaxed).is_ok()
     }
 
-    /// Hints that [`presence`](Self::presence) will be asked for soon.
+    /// Hints that the caller will soon read [`presence`](Self::presence).
     #[inline]
     pub(crate) fn prefetch(&self, machine: &M) {
         machine.prefetch(&self.presence);
     }
 
-    /// What the CPU has done so far.
+    /// The CPU's counters so far.
     pub fn stats(&self) -> CpuStats {
         let stats = self.local.counters.read();
         let switches_without_flush = stats.switches.saturating_sub(stats.switches_flushed);
@@ -176,9 +184,9 @@ mod tests {
 
     type Small = CpuState<Soft<Host>>;
 
-    /// Looks, rings and waiters have a line each, and touch no other.
+    /// Flushes, ringing CPUs and waiters access one line each.
     #[test]
-    fn what_others_touch_is_three_lines() {
+    fn shared_words_occupy_three_cache_lines() {
         assert_eq!(offset_of!(Small, presence), 0);
         assert_eq!(offset_of!(Small, bell), 64);
         assert_eq!(size_of::<Bell<Soft<Host>>>(), 128);

@@ -1,16 +1,17 @@
-//! Which CPUs a flush must look at.
+//! *CPU mask*: the CPUs that a flush of a space must probe.
 //!
-//! A CPU puts itself into a space's cpumask when it first switches to it, and stays there when it
-//! leaves, so that going back and forth writes no shared line. Linux's `mm_cpumask` works that way
-//! too, and pays for it: a process that once ran everywhere and now runs on one CPU has everybody
-//! in its mask. Linux then interrupts those once a second, so that they take themselves out;
-//! taking somebody else out is a race (powerpc had it: a665eec0a22e).
+//! A CPU adds itself to a space's cpumask when it first switches to the space, and stays in the
+//! mask when it leaves, so that switching back and forth writes no shared line. Linux's
+//! `mm_cpumask` works the same way, at a cost: if a process once ran everywhere and now runs on one
+//! CPU, its mask names every CPU. Linux then interrupts those CPUs once a second, so that each
+//! removes itself. It is a race to remove another CPU (powerpc had it: a665eec0a22e).
 //!
-//! Here a cpumask that has become mostly stale is left for a fresh one. There are two sets. A flush
-//! that has looked at too many CPUs in vain declares the move, copies into the fresh set those who
-//! are present, and from then on the old set is not read. A CPU that was elsewhere registers again
-//! when it next switches in. Nobody is interrupted and nobody waits: while the move is on, readers
-//! look at both sets. Why no CPU falls between the sets is in [`rules`](crate::rules).
+//! Here, a cpumask that has become mostly stale is trimmed by moving to a fresh set; there are two
+//! sets. A flush that has wasted too many probes announces the move, and copies the CPUs that are
+//! present into the fresh set. After that, the old set is not read any more. A CPU that was
+//! elsewhere registers again when it next switches in. Trimming interrupts no CPU, and no CPU waits
+//! for it: during the move, readers read both sets. The argument that no CPU is lost between the
+//! sets is in [`rules`](crate::rules).
 
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
@@ -21,13 +22,14 @@ use crate::memory::{Memory, Word, fence, order};
 use crate::phase::Phase;
 use crate::rules::Rule;
 
-/// How many times in vain each CPU in the cpumask may be looked at before the cpumask moves.
+/// Number of wasted probes per CPU in the cpumask after which the cpumask is trimmed.
 ///
-/// A look in vain costs a cache miss, 50–150 ns; the move costs about as much per CPU, and later
-/// once more for each that registers again. So the cure costs at most a quarter of the disease.
-const VAIN_LOOKS_PER_CPU: u64 = 8;
+/// A wasted probe costs a cache miss, 50–150 ns. Trimming costs about as much for each CPU in the
+/// mask, and once more for each CPU that registers again later. So trimming costs at most a quarter
+/// of the probes that were wasted before it.
+const WASTED_PROBES_PER_CPU: u64 = 8;
 
-/// The CPUs that may be present on one space, and some that no longer are.
+/// The CPUs that may be present on one space, and some that are no longer.
 pub(crate) struct CpuMask<M: Memory, B: CpuBits> {
     phase: M::Word,
     sets: [SharedCpuSet<M, B>; 2],
@@ -38,26 +40,28 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         Self { phase: M::Word::new(0), sets: [SharedCpuSet::new(), SharedCpuSet::new()] }
     }
 
-    /// Ensures that flushes look at `cpu`, whose presence says so and has been fenced. Returns the
-    /// phase in which it is registered.
+    /// Ensures that flushes probe `cpu`. Returns the phase in which it is registered. Writes
+    /// nothing if `cpu` is registered already.
     ///
-    /// Writes nothing if it is registered already.
+    /// Call this after `cpu` has published that it is present, followed by a full fence.
     pub(crate) fn register(&self, machine: &M, cpu: CpuId) -> Phase {
         let phase = self.phase(machine);
         if self.set(phase.registered_epoch()).contains(cpu) {
             phase
         } else {
-            self.register_anew(machine, cpu, phase)
+            self.register_slow(machine, cpu, phase)
         }
     }
 
     #[cold]
-    fn register_anew(&self, machine: &M, cpu: CpuId, mut phase: Phase) -> Phase {
+    fn register_slow(&self, machine: &M, cpu: CpuId, mut phase: Phase) -> Phase {
         loop {
             let epoch = phase.registered_epoch();
-            // Pairs with FlushFence: a flush sees the bit, or the caller sees its generation.
-            // Pairs with MoveFence: whoever moves the cpumask sees the bit in the old set, or we
-            // see the phase that it has set.
+            // Pairs with FlushFence: either the flush observes the bit, or the caller observes the
+            // flush's generation. Without the fence, the flush may skip this CPU, which then uses a
+            // translation that the flush covered. Pairs with TrimFence: either the CPU that trims
+            // the cpumask observes the bit in the old set, or this CPU observes the phase that the
+            // other one has stored. Without the fence, this CPU may be in neither set.
             self.set(epoch).insert_then_fence(machine, cpu, Rule::RegisterFence);
             phase = self.phase(machine);
             if phase.registered_epoch() == epoch || machine.breaks(Rule::RecheckPhase) {
@@ -66,7 +70,8 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         }
     }
 
-    /// Whether no CPU but `cpu` may be present. May say that some are if the cpumask is moving.
+    /// Returns `true` if no CPU but `cpu` may be present. May return `false` for such a mask while
+    /// it is being trimmed.
     #[inline]
     pub(crate) fn has_only(&self, machine: &M, cpu: CpuId) -> bool {
         let phase = self.phase(machine);
@@ -92,18 +97,18 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         }
     }
 
-    /// Whether the cpumask is still in the phase in which its sets were read. See
+    /// Checks that the cpumask is still in the phase in which its sets were read. See
     /// [`Rule::RecheckScan`].
     ///
-    /// A set is cleared only in a later phase than those in which it is read, so if the phase is
-    /// the same, the caller has seen every bit that was set before its fence.
+    /// A set is cleared only in a later phase than those in which it is read. So if the phase is
+    /// the same, the caller has observed every bit that was set before its fence.
     ///
     /// # Errors
     ///
-    /// If not: the phase that it is in now.
+    /// The current phase, if it is another one.
     #[inline]
     fn is_still_in(&self, machine: &M, phase: Phase) -> Result<(), Phase> {
-        // Relaxed: ScanAcquire orders this load after those of the sets.
+        // Relaxed: ScanAcquire orders this load after the loads of the sets.
         if machine.breaks(Rule::RecheckScan) || self.phase.load(Relaxed) == phase.0 {
             return Ok(());
         }
@@ -117,18 +122,19 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         members
     }
 
-    /// Whether so many looks in vain are reason enough to move.
-    pub(crate) fn is_stale(vain_looks: u64, member_count: u64) -> bool {
-        vain_looks >= VAIN_LOOKS_PER_CPU * member_count
+    /// Returns `true` if a mask of `member_count` CPUs should be trimmed after this many wasted
+    /// probes.
+    pub(crate) fn is_stale(wasted_probes: u64, member_count: u64) -> bool {
+        wasted_probes >= WASTED_PROBES_PER_CPU * member_count
     }
 
     /// Trims the mask: removes every CPU for which `keeps` returns `false`. Does nothing if another
     /// CPU is trimming the mask.
     ///
-    /// `keeps` must return `true` for a CPU that is present on the space, or still holds it. It is
-    /// called after [`Rule::TrimFence`].
+    /// `keeps` must return `true` for a CPU that is present on the space, or whose hazard pointer
+    /// names it. It is called after [`Rule::TrimFence`].
     ///
-    /// Returns whether the mask was trimmed.
+    /// Returns `true` if this call has trimmed the mask.
     #[cold]
     pub(crate) fn trim(&self, machine: &M, keeps: impl Fn(CpuId) -> bool) -> bool {
         let stable = self.phase(machine);
@@ -136,18 +142,20 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
             return false;
         }
         let clearing = stable.with(Phase::CLEARING);
-        // Relaxed: the load above has acquired this phase, and a phase is stored once. Later stores
-        // to the sets are ordered after this one by ClearRelease.
+        // Relaxed: the load above has acquired this phase, and each phase is stored once.
+        // ClearRelease orders later stores to the sets after this one.
         if self.phase.compare_exchange(stable.0, clearing.0, Relaxed, Relaxed).is_err() {
             return false;
         }
         let epoch = stable.0 >> 2;
         self.set(epoch + 1).clear(machine);
 
-        let moving = stable.with(Phase::TRIMMING);
-        self.phase.store(moving.0, order(machine, Rule::TrimmingRelease));
-        // Pairs with SwitchFence: a CPU that still registers in the old epoch has its presence
-        // seen below. Pairs with RegisterFence: or it sees that we are moving.
+        let trimming = stable.with(Phase::TRIMMING);
+        self.phase.store(trimming.0, order(machine, Rule::TrimmingRelease));
+        // Pairs with SwitchFence and RegisterFence. A CPU that registers concurrently either has
+        // set its bit in the old set, and `keeps` observes its presence; or it observes the phase
+        // TRIMMING, and registers in the new set. Without the fence, both CPUs may read old values,
+        // and the CPU is in neither set.
         fence(machine, Rule::TrimFence);
         let mut old = CpuSet::new();
         self.set(epoch).read_into(machine, &mut old);
@@ -158,7 +166,7 @@ impl<M: Memory, B: CpuBits> CpuMask<M, B> {
         true
     }
 
-    /// How far the moves have come. See [`Rule::PhaseAcquire`].
+    /// The current phase of the mask. See [`Rule::PhaseAcquire`].
     #[inline]
     pub(crate) fn phase(&self, machine: &M) -> Phase {
         Phase(self.phase.load(order(machine, Rule::PhaseAcquire)))
@@ -198,7 +206,7 @@ mod tests {
 
     fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
         #[expect(unsafe_code, reason = "the spaces outlive their CPUs")]
-        // SAFETY: see the reason.
+        // SAFETY: the spaces outlive their CPUs.
         unsafe {
             engine.enter(CpuId(cpu)).pin().switch(space);
         }
@@ -209,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_present_is_left_behind() {
+    fn trim_removes_cpus_that_are_not_present() {
         let engine = engine();
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
         for epoch in 1..5 {
@@ -226,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn who_is_on_its_way_in_or_out_comes_along() {
+    fn trim_keeps_cpus_entering_and_leaving() {
         let engine = engine();
         let (space, other) = (engine.space(Root(0)), engine.space(Root(1)));
         let cpumask = &space.cpumask;
         for cpu in 1..4 {
             cpumask.register(engine.machine(), CpuId(cpu));
         }
-        let (coming, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
-        coming.pin().set_presence(Presence::Switching(space.id()).into());
+        let (entering, leaving) = (engine.enter(CpuId(1)), engine.enter(CpuId(2)));
+        entering.pin().set_presence(Presence::Switching(space.id()).into());
         leaving.pin().set_presence(Presence::Switching(other.id()).into());
         leaving.pin().set_hazard(Hazard::space(&raw const space));
         assert!(leaving.pin().trim_cpumask(&space));
@@ -242,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn one_moves_it_at_a_time_and_meanwhile_both_sets_count() {
+    fn trimming_mask_reads_both_sets_and_excludes_trim() {
         let engine = engine();
         let (machine, space) = (engine.machine(), engine.space(Root(0)));
         let cpumask = &space.cpumask;
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_looks_in_vain_for_each_are_enough() {
+    fn eight_wasted_probes_per_cpu_make_mask_stale() {
         assert!(CpuMask::<Machine, [u64; 1]>::is_stale(24, 3));
         assert!(!CpuMask::<Machine, [u64; 1]>::is_stale(23, 3));
     }

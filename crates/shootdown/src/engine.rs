@@ -1,4 +1,4 @@
-//! The engine: a machine, the kernel's own translations, and who is online.
+//! The engine: a machine, the flushes of the kernel's own translations, and the online CPUs.
 
 use core::fmt;
 use core::sync::atomic::AtomicU32;
@@ -15,17 +15,18 @@ use crate::presence::Presence;
 use crate::space::Space;
 use crate::tag::asids::AsidAllocator;
 
-/// The engine. A kernel has one, and reaches everything from it.
+/// The engine. A kernel has one, usually as a static.
 ///
-/// What a CPU does for itself it does through [`pin`](Shootdown::pin).
+/// The operations of a CPU on its own translations are methods of [`PinnedCpu`](crate::PinnedCpu),
+/// which [`pin`](Shootdown::pin) returns.
 ///
-/// What CPUs read at each answer, what they write when they come and go, and what is written for
-/// each new space, have lines of their own, wherever the kernel puts this.
+/// The fields that CPUs read at each answer, that they write when they go online and offline, and
+/// that are written for each new space, have separate cache lines.
 pub struct Shootdown<M: Machine> {
     pub(crate) machine: M,
-    /// What tells it from other engines of the program, of which tests have many; 0 until it has
-    /// made a space. Not a [`Word`]: no protocol between CPUs rests on it.
-    number: AtomicU32,
+    /// The id that distinguishes this engine from others in the program (tests have many); 0 until
+    /// the engine makes its first space. Not a [`Word`]: no protocol between CPUs uses it.
+    id: AtomicU32,
     kernel: CachePadded<FlushLog<M>>,
     online: CachePadded<SharedCpuSet<M, M::CpuBits>>,
     last_space: CachePadded<M::Word>,
@@ -38,7 +39,7 @@ impl<M: Machine> Shootdown<M> {
     pub fn new(machine: M) -> Self {
         Self {
             machine,
-            number: AtomicU32::new(0),
+            id: AtomicU32::new(0),
             kernel: CachePadded(FlushLog::new()),
             online: CachePadded(SharedCpuSet::new()),
             last_space: CachePadded(M::Word::new(0)),
@@ -52,7 +53,7 @@ impl<M: Machine> Shootdown<M> {
         &self.machine
     }
 
-    /// The flushes of the kernel's own translations.
+    /// The generation and log of the kernel's own translations.
     #[inline]
     pub(crate) const fn kernel(&self) -> &FlushLog<M> {
         &self.kernel.0
@@ -64,66 +65,68 @@ impl<M: Machine> Shootdown<M> {
         &self.online.0
     }
 
-    /// The book of global tags.
+    /// The allocator of global tags.
     #[inline]
     pub(crate) const fn tags(&self) -> &AsidAllocator<M> {
         &self.tags.0
     }
 
-    /// A new address space whose page tables start at `root`, which is ready: what it holds now is
-    /// [published](Machine::publish) here, so that no CPU that loads it walks what was in that
-    /// memory before.
+    /// Returns a new address space whose page tables start at `root`.
     ///
-    /// The space may be moved to its place for as long as no CPU has switched to it.
+    /// The root must be initialised before this call, which [publishes](Machine::publish) its
+    /// entries. Without: a CPU that loads the root walks what the memory contained before.
+    ///
+    /// The space may be moved until the first CPU switches to it.
     pub fn space(&self, root: Root) -> Space<M> {
         self.machine.publish();
-        // Relaxed: ids are told apart, and not ordered.
+        // Relaxed: ids must differ, and order nothing.
         let before = self.last_space.0.fetch_add(1, Relaxed);
-        Space::new(self.choose_number(), SpaceId(before + 1), root)
+        Space::new(self.id_or_new(), SpaceId(before + 1), root)
     }
 
-    /// Whether this engine made the space. Another engine would look for the space's id on CPUs
-    /// that never publish it.
+    /// Returns `true` if this engine made the space. Another engine would look for the space's id
+    /// on CPUs that never publish it.
     #[inline]
     pub(crate) fn owns(&self, space: &Space<M>) -> bool {
-        space.engine == self.number()
+        space.engine == self.id()
     }
 
-    /// The number that the spaces of this engine carry, and no others.
+    /// The id that is stored in every space of this engine, and in no other space.
     #[inline]
-    fn number(&self) -> u32 {
-        // Relaxed: whoever has a space of this engine has it from the CPU that stored the number.
-        self.number.load(Relaxed)
+    fn id(&self) -> u32 {
+        // Relaxed: a CPU that has a space of this engine got it from the CPU that stored the id.
+        self.id.load(Relaxed)
     }
 
-    /// The number, which is chosen for the first space.
-    fn choose_number(&self) -> u32 {
+    /// The engine's id, which is chosen when the engine makes its first space.
+    fn id_or_new(&self) -> u32 {
         static LAST: AtomicU32 = AtomicU32::new(0);
-        match self.number() {
+        match self.id() {
             0 => {
-                // Relaxed: the number stands for nothing else.
+                // Relaxed: the id publishes no other data.
                 let chosen = LAST.fetch_add(1, Relaxed).wrapping_add(1);
-                let raced = self.number.compare_exchange(0, chosen, Relaxed, Relaxed);
-                raced.map_or_else(|number| number, |_| chosen)
+                let raced = self.id.compare_exchange(0, chosen, Relaxed, Relaxed);
+                raced.map_or_else(|id| id, |_| chosen)
             }
-            number => number,
+            id => id,
         }
     }
 
-    /// Whether an NMI, or another handler that the engine's masking does not keep out, may touch
-    /// user memory by the translations of `space` on this CPU.
+    /// Returns `true` if a handler that cannot be masked, such as an NMI's, may access user memory
+    /// through the translations of `space` on this CPU.
     ///
-    /// `true` only if the space is loaded, in use, and this CPU has caught up with every flush that
-    /// did not interrupt it: then a flush waits for this CPU before pages are freed. `false` in the
-    /// middle of a switch, and while the CPU is lazy. (Linux: `nmi_uaccess_okay`.)
+    /// `true` only if the space is loaded and in use, and this CPU has caught up with every flush
+    /// that did not interrupt it: then a flush waits for this CPU before pages are freed. `false`
+    /// in the middle of a switch, and while the CPU is lazy. (Linux: `nmi_uaccess_okay`.)
     ///
-    /// The answer holds until the handler returns. The handler must not use a token.
+    /// The result holds until the handler returns. The handler must not call
+    /// [`pin`](Self::pin).
     pub fn nmi_may_touch_user(&self, space: SpaceId) -> bool {
         self.cpu(self.machine.cpu()).presence(&self.machine) == Presence::Active(space)
     }
 
-    /// What another CPU is doing, at some moment during the call. For people and for statistics:
-    /// it may be outdated before the call returns.
+    /// The state of a CPU, from which statistics and the presence can be read. The values may be
+    /// outdated by the time that they are returned: use them for reports only.
     pub fn cpu(&self, id: CpuId) -> &CpuState<M> {
         self.machine.state(id)
     }
@@ -140,9 +143,9 @@ mod tests {
     use super::*;
     use crate::machine::tests::Plain;
 
-    /// A CPU that loads it must not walk what was in that memory before.
+    /// A CPU that loads the root must not walk what its memory contained before.
     #[test]
-    fn page_table_of_a_new_space_is_published() {
+    fn new_space_publishes_its_page_table() {
         let engine = Shootdown::new(Plain::<0>::with_tags(0));
         let publications = || engine.machine().publications.load(Relaxed);
         for spaces in 1..4 {

@@ -1,4 +1,4 @@
-//! What one flush covers: a few pages of one size, or the whole address space.
+//! The extent of a flush: a few pages of one size, or the whole address space.
 
 use core::fmt;
 use core::ops::Range;
@@ -45,11 +45,11 @@ impl PageSize {
     }
 }
 
-/// What one flush covers: up to [`MAX_PAGES`](Extent::MAX_PAGES) consecutive pages of one size, or
-/// everything; and whether page tables above it are about to be freed.
+/// The extent of a flush: up to [`MAX_PAGES`](Extent::MAX_PAGES) consecutive pages of one size, or
+/// the whole space. A flag records that page tables above it are about to be freed.
 ///
-/// It fits one word, so that a [`Space`](crate::Space) can keep a log of its last flushes which
-/// other CPUs read without a lock:
+/// An extent fits in one word. So a [`Space`](crate::Space) can keep a log of its last flushes,
+/// which other CPUs read without a lock:
 ///
 /// ```text
 ///  63                     18 17      13    12     11         0
@@ -58,19 +58,20 @@ impl PageSize {
 /// └─────────────────────────┴──────────┴────────┴─────────────┘   or nothing if shift-12 = 31
 /// ```
 ///
-/// Of the address these are bits 12 to 57, and the last is the sign: no machine has more (57 bits
-/// on x86 with five levels of tables). Bits 56 to 63 of an address must therefore be copies of each
-/// other. Where they are not, the address carries metadata (Arm's TBI and MTE, x86's LAM), which
-/// the caller has not masked off: such an extent is the whole space, for a flush may cover too
-/// much, never too little. Metadata in lower bits (`LAM_U48`) cannot be told from an address, and
-/// must be masked off.
+/// The address field holds bits 12 to 57 of the address, and the highest of them is the sign. No
+/// machine has more address bits (x86 has 57 with five levels of tables). Bits 56 to 63 of an
+/// address must therefore be equal. If they are not, the address carries metadata that the caller
+/// has not masked off (Arm's TBI and MTE, x86's LAM). Such an extent is the whole space, because a
+/// flush may cover too much, but never too little. Metadata in lower bits (`LAM_U48`) cannot be
+/// distinguished from an address: mask it off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Extent(u64);
 
 impl Extent {
-    /// The most pages that an extent counts; beyond that it is the whole space. 16 MiB of small
-    /// pages: no CPU would drop so many one by one, but one with range operations can
-    /// (`TLBI RVAE1`), and where there are none, Linux on arm64 still names up to 511.
+    /// Largest number of pages in an extent; with more, it is the whole space. That is 16 MiB of
+    /// small pages. No CPU would invalidate as many one by one, but a CPU with range operations can
+    /// cover them (`TLBI RVAE1`). Without range operations, Linux on arm64 still invalidates up to
+    /// 511 pages one by one.
     pub const MAX_PAGES: usize = 4095;
 
     const PAGES: u64 = 0xfff;
@@ -79,21 +80,21 @@ impl Extent {
     const SIZE_SHIFT: u32 = 13;
     const ADDRESS_SHIFT: u32 = 18;
 
-    /// One page of 4 KiB, the one that holds `address`.
+    /// The page of 4 KiB that contains `address`.
     #[must_use]
     pub const fn page(address: u64) -> Self {
         Self::pages(address, 1, PageSize::SIZE_4K)
     }
 
-    /// `count` pages of `size` from the one that holds `address` on.
+    /// `count` pages of `size`, beginning with the page that contains `address`.
     ///
-    /// `size` is that of the *smallest* page that may be cached for these addresses. Where small
-    /// pages are collapsed into a large one, it is the small size, or the whole space: a machine
-    /// that is told of one large page need not find the small ones.
+    /// `size` must be the size of the *smallest* page that may be cached for these addresses. If
+    /// small pages are collapsed into a large one, name the small size, or use the whole space: a
+    /// machine that invalidates one large page does not have to invalidate the small ones.
     ///
-    /// The [empty](Self::empty) extent if `count` is 0. The whole space if `count` is above
-    /// [`MAX_PAGES`](Self::MAX_PAGES), or if `address` carries metadata in its upper byte: a flush
-    /// may cover too much, never too little.
+    /// The result is [empty](Self::empty) if `count` is 0. It is the whole space if `count` is
+    /// above [`MAX_PAGES`](Self::MAX_PAGES), or if `address` carries metadata in its upper byte: a
+    /// flush may cover too much, but never too little.
     #[must_use]
     #[inline]
     pub const fn pages(address: u64, count: usize, size: PageSize) -> Self {
@@ -109,11 +110,11 @@ impl Extent {
         Self(bits | ((size.shift() as u64 - 12) << Self::SIZE_SHIFT) | count as u64)
     }
 
-    /// The pages of `size` that overlap the addresses of `range`; the [empty](Self::empty) extent
-    /// if the range is empty; the whole space if it has more than [`MAX_PAGES`](Self::MAX_PAGES),
-    /// or ends before it begins.
+    /// The pages of `size` that overlap the addresses of `range`.
     ///
-    /// An `end` of 0 means the end of the 64-bit address space, unless the range begins there, too.
+    /// The result is [empty](Self::empty) if the range is empty. It is the whole space if the range
+    /// has more than [`MAX_PAGES`](Self::MAX_PAGES) pages, or ends before it begins. An `end` of 0
+    /// means the end of the 64-bit address space, unless the range also begins at 0.
     #[must_use]
     pub const fn range(range: Range<u64>, size: PageSize) -> Self {
         // In page numbers, so that nothing wraps at the top of the address space.
@@ -134,70 +135,72 @@ impl Extent {
         Self(0)
     }
 
-    /// Nothing: a flush of it does nothing.
+    /// The empty extent: a flush of it does nothing.
     #[must_use]
     pub const fn empty() -> Self {
         Self(Self::SIZE)
     }
 
-    /// Whether this is nothing.
+    /// Returns `true` if this is the empty extent.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == Self::SIZE
     }
 
-    /// The same extent, with page tables above it unhooked and about to be freed. Of nothing it is
-    /// the whole space: where the tables were is not known.
+    /// This extent, with page tables above it unhooked and about to be freed. For the empty extent
+    /// it is the whole space, because the addresses of the tables are not known.
     ///
-    /// CPUs then also drop what they cache of upper levels. CPUs that have the space loaded without
-    /// using it, whose speculation may still walk those tables, are told too, or the tables are
-    /// [held back](crate::PinnedCpu::flush_gathered) from them.
+    /// CPUs then also drop the upper levels that they cache. A CPU that has the space loaded
+    /// without using it may still walk those tables speculatively. The flush interrupts such a CPU
+    /// as well, or the tables are [quarantined](crate::PinnedCpu::flush_gathered) until the CPU
+    /// cannot walk them.
     #[must_use]
     pub const fn freeing_tables(self) -> Self {
         if self.is_empty() { Self(Self::TABLES) } else { Self(self.0 | Self::TABLES) }
     }
 
-    /// Whether this is the whole address space.
+    /// Returns `true` if this is the whole address space.
     #[must_use]
     #[inline]
     pub const fn is_whole(self) -> bool {
         self.0 & Self::PAGES == 0 && !self.is_empty()
     }
 
-    /// Whether this, which is not empty, is the whole space.
+    /// Returns `true` if this is the whole space. The extent must not be empty.
     #[inline]
     pub(crate) const fn is_unbounded(self) -> bool {
         self.0 & Self::PAGES == 0
     }
 
-    /// Whether this is not the whole space, and has at most so many pages.
+    /// Returns `true` if this has at least one and at most `page_count_max` pages, and so is
+    /// neither empty nor the whole space.
     #[inline]
     pub(crate) const fn page_count_within(self, page_count_max: usize) -> bool {
-        // 0 stands for the whole space, and wraps around.
+        // A page count of 0 wraps around.
         (self.page_count() as u64).wrapping_sub(1) < page_count_max as u64
     }
 
-    /// Whether page tables are about to be freed.
+    /// Returns `true` if page tables are about to be freed.
     #[must_use]
     pub const fn frees_tables(self) -> bool {
         self.0 & Self::TABLES != 0
     }
 
-    /// The address of the first page; 0 for the whole space.
+    /// Address of the first page; 0 for the whole space.
     #[must_use]
     pub const fn start(self) -> u64 {
-        // With its sign.
+        // The shift extends the sign.
         ((self.0.cast_signed() >> Self::ADDRESS_SHIFT) << 12).cast_unsigned()
     }
 
-    /// How many pages; 0 for the whole space.
+    /// Number of pages; 0 for the whole space and for the empty extent.
     #[must_use]
     pub const fn page_count(self) -> usize {
         (self.0 & Self::PAGES) as usize
     }
 
-    /// The size of the pages; 4 KiB for the whole space.
+    /// Size of the pages; 4 KiB for the whole space.
     #[must_use]
     pub const fn page_size(self) -> PageSize {
         PageSize { shift: (((self.0 >> Self::SIZE_SHIFT) & 0x1f) as u8) + 12 }
@@ -206,11 +209,11 @@ impl Extent {
     /// The address of each page, in order; none for the whole space.
     pub fn addresses(self) -> impl Iterator<Item = u64> {
         let (start, bytes) = (self.start(), self.page_size().bytes());
-        // Pages past the top of the address space do not exist; do not wrap around to page 0.
+        // Stop at the top of the address space, and do not wrap around to page 0.
         (0..self.page_count() as u64).map_while(move |n| start.checked_add(n * bytes))
     }
 
-    /// Whether a translation of `address` would be covered.
+    /// Returns `true` if a flush of this extent covers the translation of `address`.
     #[must_use]
     pub fn covers(self, address: u64) -> bool {
         self.is_whole()
@@ -219,8 +222,8 @@ impl Extent {
                 .is_some_and(|offset| offset >> self.page_size().shift() < self.page_count() as u64)
     }
 
-    /// The shortest extent that covers `self` and `other`, none of them whole; `None` if they have
-    /// pages of different sizes, or if that extent would be whole.
+    /// The shortest extent that covers `self` and `other`, neither of which may be whole. `None` if
+    /// their page sizes differ, or if the result would be whole.
     pub(crate) fn joined_with(self, other: Self) -> Option<Self> {
         let size = self.page_size();
         if size != other.page_size() {
@@ -235,13 +238,14 @@ impl Extent {
         (!joined.is_unbounded()).then_some(joined)
     }
 
-    /// The address of the last page of an extent that is not whole.
+    /// Address of the last page. The extent must not be whole.
     fn last_page(self) -> u64 {
         let after_first = (self.page_count() as u64 - 1) << self.page_size().shift();
         self.start().saturating_add(after_first) & !(self.page_size().bytes() - 1)
     }
 
-    /// Whether invalidating `self` also invalidates all of `other`. `self` must not be whole.
+    /// Returns `true` if invalidating `self` also invalidates all of `other`. `self` must not be
+    /// whole.
     pub(crate) const fn contains(self, other: Self) -> bool {
         let shift = self.page_size().shift();
         if shift != other.page_size().shift() || other.start() < self.start() {
@@ -253,12 +257,12 @@ impl Extent {
             && !other.is_whole()
     }
 
-    /// The word that stands for this extent in a log.
+    /// The encoding of this extent in the flush log.
     pub(crate) const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The extent that [`to_bits`](Self::to_bits) made a word of.
+    /// The extent that [`to_bits`](Self::to_bits) has encoded.
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -290,14 +294,14 @@ mod tests {
     use std::format;
 
     #[test]
-    fn more_pages_than_are_counted_widen_to_the_whole_space() {
+    fn too_many_pages_widen_to_the_whole_space() {
         assert_eq!(Extent::pages(0, 4095, PageSize::SIZE_4K).page_count(), 4095);
         assert!(Extent::pages(0, 4096, PageSize::SIZE_4K).is_whole());
         assert!(Extent::range(0x1000..0x1000 + 4096 * 4096, PageSize::SIZE_4K).is_whole());
     }
 
     #[test]
-    fn range_of_nothing_is_empty() {
+    fn range_without_addresses_is_empty() {
         for start in [0, 0x1000, 0x1800, u64::MAX] {
             let extent = Extent::range(start..start, PageSize::SIZE_4K);
             assert!(extent.is_empty() && !extent.is_whole() && !extent.covers(start));
@@ -305,7 +309,7 @@ mod tests {
             assert!(!extent.page_count_within(33));
         }
         assert!(Extent::pages(0x1000, 0, PageSize::SIZE_2M).is_empty());
-        // Too much, never too little.
+        // An extent covers too much rather than too little.
         let tables = Extent::empty().freeing_tables();
         assert!(tables.is_whole() && tables.frees_tables());
         let reversed = Range { start: 0x5000, end: 0x1000 };
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_says_what_it_is() {
+    fn debug_prints_start_count_size_and_tables() {
         let pages = Extent::pages(0x4000_0000, 3, PageSize::SIZE_2M);
         assert_eq!(format!("{pages:?}"), "0x40000000+3x2048K");
         assert_eq!(format!("{:?}", pages.freeing_tables()), "0x40000000+3x2048K+tables");
@@ -326,13 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn every_address_that_a_machine_has_is_kept() {
+    fn address_of_57_bits_is_kept() {
         for top in [1 << 55, u64::MAX << 56] {
             assert_eq!(Extent::page(top).start(), top);
         }
     }
 
-    /// Metadata in the upper byte must never name another page (Arm's TBI, x86's LAM).
+    /// Metadata in the upper byte must never select another page (Arm's TBI, x86's LAM).
     #[test]
     fn address_with_metadata_is_the_whole_space() {
         let address = 0x0000_7fff_1234_5000_u64;
@@ -350,10 +354,10 @@ mod tests {
         assert!(!Extent::pages(0, 2, PageSize::SIZE_4K).page_count_within(1));
     }
 
-    /// Linux's Hyper-V back end once counted past the top of the address space for ever
-    /// (4030b4c585c4).
+    /// Linux's Hyper-V back end once looped forever when it counted past the top of the address
+    /// space (4030b4c585c4).
     #[test]
-    fn the_top_of_the_address_space_is_no_wrap() {
+    fn extent_at_the_top_does_not_wrap() {
         let end = 0;
         let top = Extent::range(u64::MAX - 0x1fff..end, PageSize::SIZE_4K);
         assert_eq!((top.start(), top.page_count()), (u64::MAX - 0x1fff, 2));
@@ -364,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_range_covers_each_of_its_addresses(
+        fn range_covers_each_of_its_addresses(
             start in any::<i64>(), length in 1u64..(5000 << 12), shift in 12u8..=30,
             probe in any::<u64>()
         ) {
@@ -376,7 +380,7 @@ mod tests {
         }
 
         #[test]
-        fn an_extent_contains_another_if_it_covers_all_its_pages(
+        fn contained_extent_has_all_pages_covered(
             first in 0u64..8, count in 1usize..8, other in 0u64..8, other_count in 1usize..8,
             tables in any::<(bool, bool)>()
         ) {

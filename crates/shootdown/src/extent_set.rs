@@ -1,53 +1,55 @@
-//! What one operation takes away: a few [extents](Extent), as few as it can be told in.
+//! The extents that one operation unmaps, joined into as few [extents](Extent) as possible.
 //!
-//! `munmap` of a large area with three pages in it takes three pages away, and a CPU that drops
-//! those three keeps the rest of its translations. Linux gathers one range from the first page to
-//! the last (`mmu_gather`'s `start` and `end`), which is soon too long, and then all is dropped.
+//! `munmap` of a large area that has three pages unmaps three pages, and a CPU that invalidates
+//! these three keeps all its other translations. Linux gathers one range from the first page to the
+//! last (`mmu_gather`'s `start` and `end`). Such a range soon exceeds the ceiling, and then CPUs
+//! drop everything.
 
 use core::fmt;
 
 use crate::extent::Extent;
 
-/// How many extents are kept apart. Each is a generation of its own, of which a log keeps 16.
+/// Largest number of extents in a set. Each has its own generation, and the flush log keeps 16.
 const EXTENTS_MAX: usize = 4;
 
-/// A set of extents; empty to begin with.
+/// A set of up to four extents.
 ///
-/// No more than [`Extent::MAX_PAGES`] pages together: what is more is the whole space.
+/// The extents have at most [`Extent::MAX_PAGES`] pages together: a set with more is the whole
+/// space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ExtentSet {
-    /// The first `count` of them, none of them whole; or one that is.
+    /// The first `count` are in use: several extents that are not whole, or a single one.
     extents: [Extent; EXTENTS_MAX],
     count: usize,
 }
 
 impl ExtentSet {
-    /// Nothing.
+    /// The empty set.
     #[must_use]
     pub const fn new() -> Self {
         Self { extents: [Extent::whole(); EXTENTS_MAX], count: 0 }
     }
 
-    /// Whether nothing was taken away: then nothing need be flushed.
+    /// Returns `true` if nothing was added: then no flush is needed.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The extents, none of them twice.
+    /// The extents.
     #[must_use]
     pub fn as_slice(&self) -> &[Extent] {
         &self.extents[..self.count]
     }
 
-    /// Whether it is the whole space.
+    /// Returns `true` if the set is the whole space.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.count == 1 && self.extents[0].is_unbounded()
     }
 
-    /// The extents; or the whole space, if they are several and have more pages than that together:
-    /// then nobody would drop them one by one, and one generation is enough.
+    /// The extents; or the whole space, if there are several with more than `page_count_max` pages
+    /// together. Then no CPU would invalidate their pages one by one, and one generation is enough.
     pub(crate) fn up_to(&self, page_count_max: usize) -> &[Extent] {
         const PAGES: [Extent; 1] = [Extent::whole()];
         const TABLES: [Extent; 1] = [Extent::whole().freeing_tables()];
@@ -57,21 +59,23 @@ impl ExtentSet {
         if self.free_tables() { &TABLES } else { &PAGES }
     }
 
-    /// Whether page tables are among what was taken away.
+    /// Returns `true` if page tables are about to be freed.
     #[must_use]
     pub fn free_tables(&self) -> bool {
         self.as_slice().iter().any(|extent| extent.frees_tables())
     }
 
-    /// The pages of all extents; 0 for the whole space.
+    /// Number of pages of all extents; 0 for the whole space.
     #[must_use]
     pub fn page_count(&self) -> usize {
         self.as_slice().iter().map(|extent| extent.page_count()).sum()
     }
 
-    /// Adds an extent, unless it is empty. It may make another one longer, or, where there are too
-    /// many, be joined to the one that grows least by it; what is covered in the end is at least
-    /// what was added.
+    /// Adds an extent, unless it is empty.
+    ///
+    /// An adjacent or overlapping extent is joined with it. If the set is full, the extent that
+    /// grows least is joined with it. So the set may come to cover more than was added, but never
+    /// less.
     #[inline]
     pub fn add(&mut self, extent: Extent) {
         if self.count == 0 && !extent.is_empty() {
@@ -85,7 +89,7 @@ impl ExtentSet {
         if extent.is_unbounded() || self.is_whole() {
             return self.widen(extent);
         }
-        // Most are added in order, next to the one before.
+        // Most extents are added in order, next to the previous one.
         for known in self.extents[..self.count].iter_mut().rev() {
             if let Some(joined) = known.joined_with(extent)
                 && joined.page_count() <= known.page_count() + extent.page_count()
@@ -118,7 +122,7 @@ impl ExtentSet {
         }
     }
 
-    /// The whole space from now on.
+    /// Makes the set the whole space.
     fn widen(&mut self, extent: Extent) {
         let whole = if self.free_tables() || extent.frees_tables() {
             Extent::whole().freeing_tables()
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one_and_strangers_stay_apart() {
+    fn adjacent_extents_join_and_distant_ones_do_not() {
         let mut extents = ExtentSet::new();
         assert!(extents.is_empty());
         for number in [3, 4, 5, 100, 101, 2, 4] {
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fifth_joins_the_one_that_grows_least() {
+    fn fifth_extent_joins_the_one_growing_least() {
         let mut extents = ExtentSet::new();
         for number in [0, 1000, 2000, 3000, 2010] {
             extents.add(page(number));
@@ -178,7 +182,7 @@ mod tests {
         assert_eq!(shown, "[0x0+1x4K, 0x3e8000+1x4K, 0x7d0000+11x4K, 0xbb8000+1x4K]");
     }
 
-    /// Not the shortest in the end, and not the one that it is the smallest part of.
+    /// Neither the length of the joined extent nor its relative growth counts.
     #[test]
     fn growth_is_counted_in_pages() {
         for (number, longer) in [(110, 0), (152, 1)] {
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn too_far_apart_or_too_many_is_the_whole_space() {
+    fn too_many_or_distant_pages_are_whole() {
         let mut far = ExtentSet::new();
         for number in [0, 5000, 10_000, 15_000, 20_000] {
             far.add(page(number));
@@ -214,10 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn several_with_more_pages_than_anyone_would_drop_are_one() {
+    fn several_extents_above_the_ceiling_become_one() {
         let mut extents = ExtentSet::new();
         extents.add(Extent::pages(0, 20, PageSize::SIZE_4K));
-        assert_eq!(extents.up_to(19), extents.as_slice(), "who reads it drops everything anyway");
+        assert_eq!(extents.up_to(19), extents.as_slice(), "a single extent is kept");
         extents.add(page(100));
         assert_eq!(extents.up_to(21), extents.as_slice());
         assert_eq!(extents.up_to(20), [Extent::whole()]);
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_not_mixed() {
+    fn extents_of_two_page_sizes_do_not_join() {
         let mut extents = ExtentSet::new();
         extents.add(page(0));
         extents.add(Extent::pages(0, 1, PageSize::SIZE_2M));
@@ -234,9 +238,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is added is covered; and tables, where they were freed.
+        /// The set covers each extent that was added, and frees tables if one of them did.
         #[test]
-        fn nothing_is_forgotten(
+        fn added_extent_is_covered(
             pages in prop::collection::vec((0u64..9000, 1usize..300, 0u8..2, any::<bool>()), 1..40)
         ) {
             let mut extents = ExtentSet::new();

@@ -1,16 +1,20 @@
-//! *Flush*: notifies the CPUs that could be using a changed translation, and leaves it to all
-//! others to find out. How its end is awaited is in [`pending`](Pending).
+//! *Flush*: notifies the CPUs that could be using a changed translation. All other CPUs catch up
+//! later. [`Pending`] waits for the end of a flush.
 //!
-//! Every flush has the same four parts: it is counted, so that a CPU that comes later catches up;
-//! the CPU mask names the CPUs to look at; the scan keeps those of them that must be notified; and
-//! these are interrupted, or notified by a broadcast. A flush that finds no other CPU in the mask
-//! ends after the second part, and its code is short for that reason.
+//! Every flush has the same four parts:
+//!
+//! 1. it increments the generation, so that a CPU that comes later catches up;
+//! 2. it reads the CPU mask, which names the CPUs to scan;
+//! 3. it scans these CPUs for those that must be notified;
+//! 4. it interrupts these, or notifies them with a broadcast.
+//!
+//! A flush that finds no other CPU in the mask ends after the second part. This is the fast path.
 
 use crate::cpu_set::CpuSet;
 use crate::extent::Extent;
 use crate::extent_set::ExtentSet;
 use crate::flush_log::Cause;
-use crate::machine::{Machine, Tagging, publish};
+use crate::machine::{Machine, Tagging};
 use crate::memory::fence;
 use crate::notify::{Flush, WalkerPolicy};
 use crate::pending::Pending;
@@ -20,20 +24,20 @@ use crate::rules::Rule;
 use crate::space::Space;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Flushes `extent` of `space`. Call this after the page tables were changed, and before the
+    /// Flushes `extent` of `space`. Call this after you change the page tables, and before the
     /// pages that they mapped are used for anything else.
     ///
-    /// Interrupts the CPUs that could be using the space, and invalidates here, if it is loaded
-    /// here. All other CPUs find out by the space's generation when they come back. When the
-    /// returned [`Pending`] is done, no CPU can use a translation that the extent covered and that
-    /// was in the page tables before the call.
+    /// Interrupts the CPUs that could be using the space, and invalidates on this CPU if it has the
+    /// space loaded. All other CPUs catch up when they return to the space. When the returned
+    /// [`Pending`] is done, no CPU can use a translation that the extent covers and that was in the
+    /// page tables before the call.
     ///
-    /// No flush is needed where an entry was not valid before, or only gained permissions: a CPU
-    /// that holds the old one takes a fault and looks again.
+    /// Do not flush for an entry that was not valid before, or that only gained permissions: a CPU
+    /// that has cached the old entry takes a page fault and walks the page tables again.
     ///
-    /// Where the extent [frees tables](Extent::freeing_tables), CPUs that have the space loaded
-    /// lazily are interrupted as well; [`flush_gathered`](Self::flush_gathered) has the tables wait
-    /// instead.
+    /// If the extent [frees tables](Extent::freeing_tables), CPUs that have the space loaded lazily
+    /// are interrupted as well. [`flush_gathered`](Self::flush_gathered) does not interrupt them,
+    /// and keeps the tables in quarantine instead.
     ///
     /// # Panics
     ///
@@ -52,16 +56,15 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending
     }
 
-    /// Flushes `extent` of `space` before an entry of another size is written where the extent was
-    /// mapped: call this between *break* and *make*, and wait for it.
+    /// Flushes `extent` of `space` before an entry of another size replaces its entries. This is
+    /// the flush of Arm's *break-before-make*: call it between *break* and *make*, and wait for it.
     ///
-    /// As [`flush`](Self::flush), except where the machine does not
-    /// [tolerate both sizes at once](Machine::tolerates_mixed_sizes). There, CPUs that are lazy on
-    /// the space, or still hold its tables, are notified as well, as if the extent
-    /// [freed tables](Extent::freeing_tables): such a CPU uses no translation of the space, but it
-    /// may walk to the new entry while it has the old one cached. It leaves the space, and drops
-    /// the tag before it walks the tables again. That is the flush of the Arm architecture's
-    /// *break-before-make*.
+    /// As [`flush`](Self::flush), except where the machine does not [tolerate mixed
+    /// sizes](Machine::tolerates_mixed_sizes). There, it also notifies CPUs that are lazy on the
+    /// space or can still walk its tables, as if the extent [freed tables](Extent::freeing_tables).
+    /// Such a CPU uses no translation of the space, but it may walk to the new entry while it has
+    /// the old one cached. When notified, it leaves the space, and it drops the tag before it walks
+    /// the tables again.
     ///
     /// # Panics
     ///
@@ -71,14 +74,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.flush(space, if is_flush { extent } else { extent.freeing_tables() })
     }
 
-    /// Flushes all that an operation has taken away, in one go.
+    /// Flushes all extents that an operation has unmapped, in one flush. Flushes nothing if there
+    /// is no extent.
     ///
-    /// As [`flush`](Self::flush), except where tables were freed: CPUs that have the space loaded
-    /// lazily are not interrupted for them. They may go on walking those tables when the
-    /// [`Pending`] is done; its [`Horizon`] says of which of the space's tables that is true, and
-    /// these belong in [`Quarantine`](crate::Quarantine).
-    ///
-    /// If nothing was taken away, nothing is flushed.
+    /// As [`flush`](Self::flush), except where the operation freed page tables: CPUs that have the
+    /// space loaded lazily are not interrupted. They may still walk those tables when the
+    /// [`Pending`] is done. Its [`Horizon`] states up to which flush tables are free of walkers.
+    /// Put newer tables into [`Quarantine`](crate::Quarantine).
     ///
     /// # Panics
     ///
@@ -98,8 +100,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending
     }
 
-    /// Flushes one extent that is not empty. `pending` waits for nobody yet. Returns the flush's
-    /// generation, and up to which one no CPU can walk unhooked tables any more.
+    /// Flushes one extent that is not empty. `pending` must have nothing to wait for yet. Returns
+    /// the flush's generation, and the generation up to which no CPU can walk unhooked tables any
+    /// more.
     #[inline]
     fn flush_extent(
         &self,
@@ -113,18 +116,25 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             let cleared = self.flush_among_others(space, extent, generation, walkers, pending);
             return (generation, cleared);
         }
-        // Nobody who was here lately will want to know what this one covered: it is not logged. A
-        // CPU that comes all the same finds no entry, and drops its tag.
-        self.counters().flushes_local.add_alone(1);
+        (generation, self.flush_alone(space, extent, generation))
+    }
+
+    /// Completes the flush of one extent that no other CPU must be notified of. Returns the
+    /// generation up to which no CPU can walk unhooked tables any more.
+    #[inline]
+    fn flush_alone(&self, space: &Space<M>, extent: Extent, generation: u64) -> u64 {
+        // Not logged, because no other CPU has used the space lately and could catch up with it. A
+        // CPU that comes nevertheless finds no log entry, and discards its tag.
+        self.counters().flushes_local.add_unshared(1);
         self.flush_here(space, extent, generation);
         if self.machine().tagging() == Tagging::Global {
             self.note_flushed_alone(space, generation - 1, generation);
         }
-        (generation, generation)
+        generation
     }
 
-    /// The rest of the flush of one extent, if others may be present. Returns up to which
-    /// generation no CPU can walk unhooked tables any more.
+    /// The rest of the flush of one extent, if other CPUs may be present. Returns the generation up
+    /// to which no CPU can walk unhooked tables any more.
     #[inline(never)]
     fn flush_among_others(
         &self,
@@ -134,13 +144,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         walkers: WalkerPolicy,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
+        let concerns_others = self.concerns_others(space, pending);
+        // With one word, the caller has looked at all CPUs.
+        if !CpuSet::<M::CpuBits>::ONE_WORD && !concerns_others {
+            return self.flush_alone(space, extent, generation);
+        }
         let flush = Flush { extents: &[extent], generation, walkers, cause: Cause::Explicit };
         let cleared = self.notify_others(space, &flush, pending);
         self.flush_here(space, extent, generation);
         cleared
     }
 
-    /// Flushes several extents.
+    /// Flushes several extents. `pending` must have nothing to wait for yet.
     #[inline(never)]
     fn flush_several(&self, space: &Space<M>, extents: &ExtentSet, pending: &mut Pending<'e, M>) {
         let extents = extents.up_to(self.machine().flush_ceiling());
@@ -148,10 +163,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         let generation = self.begin_flush(space, extents[0].is_unbounded(), count);
         let flush =
             Flush { extents, generation, walkers: WalkerPolicy::Defer, cause: Cause::Explicit };
-        let is_alone = space.cpumask.has_only(self.machine(), self.id) && !self.has_devices(space);
+        let is_alone = !self.concerns_others(space, pending);
         let mut cleared = generation;
         if is_alone {
-            self.counters().flushes_local.add_alone(1);
+            self.counters().flushes_local.add_unshared(1);
         } else {
             cleared = self.notify_others(space, &flush, pending);
         }
@@ -162,11 +177,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending.horizon = Horizon::of(space.id(), generation, cleared);
     }
 
-    /// The first part of a flush of one of several spaces, no tables freed: all but the interrupts,
-    /// for which the CPUs that must be notified are added to `present`. Returns the generation, and
-    /// whether a broadcast notifies them instead.
+    /// Does all parts of the flush of one of several spaces, except the interrupts. No tables may
+    /// be freed. Adds the CPUs that must be interrupted to `present`. Returns the generation, and
+    /// the method with which CPUs are notified.
     ///
-    /// This CPU does its own part if it uses the space; else it catches up when it comes back.
+    /// This function does not invalidate on this CPU: the caller does so later if the CPU uses the
+    /// space. Otherwise the CPU catches up when it returns to the space.
     pub(crate) fn flush_one_of_several(
         &self,
         space: &Space<M>,
@@ -184,13 +200,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             self.log_all(space, &flush);
         }
         if is_alone {
-            self.counters().flushes_local.add_alone(1);
+            self.counters().flushes_local.add_unshared(1);
             return (generation, Notified::ByInterrupts);
         }
         let scan = self.scan(space, &flush, &mut others);
-        let is_broadcast = self.broadcasts(space, scan.tag, &others, extents, generation);
+        let is_broadcast = self.try_broadcast(space, scan.tag, &others, extents, generation);
         if !is_broadcast {
-            self.count_if_nobody(&others);
+            self.count_if_local(&others);
             present.insert_all(&others);
         }
         self.note_skipped(space, &scan, 0);
@@ -198,21 +214,25 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         (generation, notified)
     }
 
-    /// Makes every CPU that could still walk unhooked page tables of `space` forget the way to
-    /// them: when the returned [`Pending`] is done, all tables can be freed that its [`Horizon`]
-    /// clears, which are those of every flush up to now.
+    /// Notifies every CPU that could still walk unhooked page tables of `space`. When the returned
+    /// [`Pending`] is done, its [`Horizon`] clears the tables of every flush before this call: they
+    /// can be freed.
     ///
-    /// Interrupts CPUs that are lazy on the space, and some that use it: a CPU that has not been
-    /// lazy since the last flush has not published that it has caught up. For a kernel that has no
-    /// room left to hold tables back.
+    /// For a kernel that has no room left in [`Quarantine`](crate::Quarantine). Interrupts CPUs
+    /// that are lazy on the space, and some that use it: a CPU that has not been lazy since the
+    /// last flush has not published that it has caught up.
+    ///
+    /// # Panics
+    ///
+    /// If the space is another engine's.
     pub fn flush_walkers(&self, space: &Space<M>) -> Pending<'e, M> {
         assert!(self.engine.owns(space), "the space is another engine's");
         let machine = self.machine();
         let generation = space.log.generation(machine);
-        // Pairs with SwitchFence: a CPU that switches in, and has not seen this generation, is seen
-        // to do so.
+        // Pairs with SwitchFence: this CPU observes the presence of a CPU that switches in and has
+        // not read this generation. Without: that CPU walks unhooked tables, and is not rung.
         fence(machine, Rule::FlushWalkersFence);
-        let is_sent = self.broadcasts_whole(space, space.global_tag(machine), generation);
+        let is_broadcast = self.try_broadcast_whole(space, space.global_tag(machine), generation);
         let mut pending = Pending::done(self.engine);
         pending.horizon = Horizon::of(space.id(), generation, generation);
         let mut members = space.cpumask.members(machine);
@@ -220,18 +240,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         for cpu in members.iter() {
             let state = machine.state(cpu);
             let presence = state.presence_word(machine);
-            if is_sent && presence.is_on(space.id()) {
+            if is_broadcast && presence.is_on(space.id()) {
                 continue;
             }
             let is_coming = presence.is_switching_to(space.id());
-            // Also one that is active: it may be on its way back, and not have caught up yet.
+            // Includes active CPUs: such a CPU may be returning, and not have caught up yet.
             let is_behind = || state.hazard(machine).is(space) && state.seen(machine) < generation;
             if (is_coming || is_behind()) && !machine.breaks(Rule::InterruptWalkers) {
                 pending.waiting.insert(cpu);
             }
         }
         self.ring_all(&mut pending);
-        if is_sent {
+        if is_broadcast {
             self.await_broadcast(&mut pending);
         }
         if self.has_loaded(space) {
@@ -241,7 +261,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 
     /// Flushes `extent` of the kernel's own translations, global ones included, on every CPU that
-    /// is online: idle CPUs run the kernel, too.
+    /// is online, because idle CPUs also run the kernel.
     ///
     /// As [`flush`](Self::flush), for the part of the page tables that all spaces share.
     pub fn flush_kernel(&self, extent: Extent) -> Pending<'e, M> {
@@ -251,7 +271,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             return pending;
         }
         self.publish_tables();
-        if self.broadcasts_kernel(extent) {
+        if self.try_broadcast_kernel(extent) {
             self.await_broadcast(&mut pending);
             return pending;
         }
@@ -266,29 +286,31 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         pending
     }
 
-    /// Takes out of the space's cpumask all CPUs that are not present on it; they come back by
-    /// themselves. Flushes do so when the cpumask has cost them too many wasted probes.
+    /// Removes from the space's cpumask all CPUs that are not present on the space. Such a CPU
+    /// registers again when it next switches to the space. Returns `false` if another CPU is
+    /// trimming the mask.
     ///
-    /// For a kernel that knows better: a process has become single-threaded, or has moved to
-    /// another node. Returns `false` if another CPU is at it.
+    /// Flushes trim the mask by themselves, when it has cost them too many wasted probes. Call this
+    /// if your kernel detects earlier that the mask is stale: a process has become
+    /// single-threaded, or has moved to another node.
     pub fn trim_cpumask(&self, space: &Space<M>) -> bool {
         let machine = self.machine();
-        let moved = space.cpumask.trim(machine, |cpu| {
+        let trimmed = space.cpumask.trim(machine, |cpu| {
             let state = machine.state(cpu);
             let is_present = state.presence_word(machine).is_on(space.id())
                 && !machine.breaks(Rule::KeepPresent);
-            // On its way out it walks the tables until another root is loaded.
-            let holds = || state.hazard(machine).is(space) && !machine.breaks(Rule::KeepHazards);
-            is_present || holds()
+            // A CPU on its way out walks the tables until another root is loaded.
+            let can_walk = || state.hazard(machine).is(space) && !machine.breaks(Rule::KeepHazards);
+            is_present || can_walk()
         });
-        if moved {
+        if trimmed {
             space.counters.cpumask_trims.add(1);
-            space.looks_at_move.set(space.counters.skipped_elsewhere.read());
+            space.wasted_at_trim.set(space.counters.skipped_elsewhere.read());
         }
-        moved
+        trimmed
     }
 
-    /// Counts a flush of so many extents, and returns the generation of the last of them.
+    /// Publishes the page tables and counts a flush. Returns the generation of its last extent.
     #[inline]
     fn begin_flush(&self, space: &Space<M>, is_whole: bool, extents: u64) -> u64 {
         assert!(self.engine.owns(space), "the space is another engine's");
@@ -299,39 +321,42 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         space.log.bump(self.machine(), extents)
     }
 
-    /// Before a flush is counted, and before anything is invalidated.
+    /// Publishes this CPU's page-table writes. Call this before a flush is counted, and before
+    /// anything is invalidated.
     #[inline]
     fn publish_tables(&self) {
-        publish(self.machine(), Rule::PublishTables);
+        if !self.machine().breaks(Rule::PublishTables) {
+            self.machine().publish();
+        }
     }
 
-    /// Whether devices translate by the space's page tables.
+    /// Returns `true` if devices use the space's page tables.
     #[inline]
     pub(crate) fn has_devices(&self, space: &Space<M>) -> bool {
         self.machine().tagging() == Tagging::Global && space.is_pinned()
     }
 
-    /// The flush's own CPU's part.
+    /// Invalidates on this CPU, for a flush of one extent.
     #[inline]
     fn flush_here(&self, space: &Space<M>, extent: Extent, generation: u64) {
         if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
         }
         let (machine, slot) = (self.machine(), self.loaded_slot());
-        // The common case, without a look at the log: this flush is all that we have missed.
+        // The common case, without reading the log: this CPU has missed no other flush.
         if self.seen_of_loaded(space) + 1 == generation
             && extent.page_count_within(machine.flush_ceiling())
         {
             machine.invalidate(slot.tag(), extent);
             slot.set_generation(generation);
-            self.counters().flushes_ranged.add_alone(1);
-            self.counters().pages_invalidated.add_alone(extent.page_count() as u64);
+            self.counters().flushes_ranged.add_unshared(1);
+            self.counters().pages_invalidated.add_unshared(extent.page_count() as u64);
         } else {
             self.catch_up_after_flush(space);
         }
     }
 
-    /// The flush's own CPU's part, of several extents.
+    /// Invalidates on this CPU, for a flush of several extents.
     pub(crate) fn flush_all_here(&self, space: &Space<M>, extents: &[Extent], generation: u64) {
         if !self.has_loaded(space) || self.machine().breaks(Rule::FlushLocally) {
             return;
@@ -346,8 +371,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 machine.invalidate(slot.tag(), extent);
             }
             slot.set_generation(generation);
-            self.counters().flushes_ranged.add_alone(extents.len() as u64);
-            self.counters().pages_invalidated.add_alone(page_count as u64);
+            self.counters().flushes_ranged.add_unshared(extents.len() as u64);
+            self.counters().pages_invalidated.add_unshared(page_count as u64);
         } else {
             self.catch_up_after_flush(space);
         }
@@ -359,12 +384,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 }
 
-/// How CPUs that are present were notified.
+/// The method with which the CPUs that are present are notified.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notified {
-    /// By interrupts, if there are any, or these are yet to be sent.
+    /// By interrupts, which the caller must send if there is such a CPU.
     ByInterrupts,
-    /// By a broadcast, which this CPU has yet to complete.
+    /// By a broadcast, which this CPU must complete.
     ByBroadcast,
 }
 
@@ -378,7 +403,7 @@ mod tests {
 
     type Machine = Soft<Host>;
 
-    /// Four CPUs online.
+    /// An engine with four CPUs online.
     fn engine() -> Shootdown<Machine> {
         let engine = Soft::engine(Config { cpus: 4, ..Config::default() });
         (0..4).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
@@ -386,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_offline_before_it_is_rung_was_looked_at_in_vain() {
+    fn cpu_offline_before_its_ring_is_a_wasted_probe() {
         let engine = engine();
         let space = engine.space(Root(0));
         let machine = engine.machine();
@@ -400,27 +425,27 @@ mod tests {
         }
         engine.enter(CpuId(2)).pin().set_presence(Presence::Out.into());
         let zero = engine.enter(CpuId(0));
-        assert!(zero.pin().flush(&space, Extent::page(0)).poll(), "nobody is to be waited for");
+        assert!(zero.pin().flush(&space, Extent::page(0)).poll(), "there is no CPU to wait for");
         let stats = engine.cpu(CpuId(0)).stats();
         assert_eq!((stats.interrupts_sent, stats.skipped_elsewhere), (0, 3));
         assert_eq!(space.stats(machine).skipped_elsewhere, 3);
     }
 
-    /// It has missed nothing else, and need not look at the log, where nothing is.
+    /// The CPU has missed no other flush, and does not read the log.
     #[test]
-    fn who_is_alone_drops_pages_one_by_one_and_logs_nothing() {
-        alone_on(Config::default());
-        alone_on(Config::default().with_broadcasts(15));
+    fn local_flush_invalidates_by_page_and_logs_nothing() {
+        check_local_flush(Config::default());
+        check_local_flush(Config::default().with_broadcasts(15));
     }
 
-    fn alone_on(config: Config) {
+    fn check_local_flush(config: Config) {
         let engine: Shootdown<Machine> = Soft::engine(config);
         engine.enter(CpuId(0)).pin().online();
         let space = engine.space(Root(0));
         let zero = engine.enter(CpuId(0));
         let pin = zero.pin();
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             pin.switch(&space);
         }
@@ -435,13 +460,13 @@ mod tests {
         assert_eq!(after.flushes_full, before.flushes_full);
         let everything = space.log.missed(engine.machine(), 2, 3, pin.ceiling_at_work());
         assert_eq!(everything, crate::flush_log::Missed::Everything);
-        // More than are worth it.
+        // More pages than the ceiling.
         pin.flush(&space, Extent::pages(0, 34, crate::extent::PageSize::SIZE_4K)).wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().flushes_full, before.flushes_full + 1);
     }
 
     #[test]
-    fn a_roster_is_trimmed_when_it_is_asked_for() {
+    fn trim_cpumask_removes_absent_cpus() {
         let engine = engine();
         let space = engine.space(Root(0));
         let machine = engine.machine();
@@ -450,6 +475,6 @@ mod tests {
         assert!(zero.pin().flush(&space, Extent::page(0)).poll());
         assert!(zero.pin().trim_cpumask(&space));
         assert!(space.cpumask.members(machine).is_empty());
-        assert_eq!((space.stats(machine).cpumask_trims, space.looks_at_move.read()), (1, 1));
+        assert_eq!((space.stats(machine).cpumask_trims, space.wasted_at_trim.read()), (1, 1));
     }
 }

@@ -8,87 +8,91 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::presence::Presence;
 use crate::rules::Rule;
 
-/// How many rounds the handler does at a time.
+/// Maximum number of rounds in one call of the handler.
 ///
-/// CPUs that flush over and over ring again as soon as they have an answer, so that a handler that
-/// goes on for as long as somebody rings may never end: no timer, no other interrupt would get in.
-/// After so many rounds the CPU sends itself the interrupt and returns; other interrupts that are
-/// pending come in between. A round takes at most some 4 µs (33 pages), a self-interrupt less than
-/// one. One round more than a handler without a flood ever needs: the second serves those who rang
-/// during the first.
+/// CPUs that flush repeatedly ring again as soon as they have an answer. A handler that continued
+/// while CPUs ring might never return, and no timer or other interrupt would be taken. So after
+/// three rounds the CPU sends itself the interrupt and returns, and other pending interrupts are
+/// taken in between.
+///
+/// A round takes at most about 4 µs (33 pages), a self-interrupt less than 1 µs. Without a flood of
+/// rings, a handler needs at most two rounds: the second answers the CPUs that rang during the
+/// first.
 const ROUNDS_MAX: u32 = 3;
 
 impl<M: Machine> PinnedCpu<'_, M> {
-    /// Answers this CPU's bell: the whole body of the flush interrupt's handler.
+    /// Handles the flush interrupt: answers this CPU's bell. This call is the whole handler.
     ///
-    /// Catches up with everything that this CPU has missed of what it has loaded, and satisfies
-    /// all CPUs that wait for that. Takes no lock, allocates nothing, needs no argument; does
-    /// nothing if the bell is quiet. It is bounded: if CPUs go on flushing, it sends this CPU
-    /// itself the interrupt, by [`Machine::ring`], and returns.
+    /// The CPU catches up with every flush of the loaded space and of the kernel that it has
+    /// missed, and satisfies all CPUs that wait for that. The call takes no lock, allocates
+    /// nothing, and does nothing if the bell is quiet. It is bounded: if CPUs ring again and again,
+    /// it sends the interrupt to this CPU with [`Machine::ring`], and returns.
     ///
-    /// A kernel that spins on a lock with the interrupt masked should call it in the loop, because
-    /// the lock's holder may be waiting for this CPU. That loop may be one of [`Machine::ring`],
-    /// [`relax`](Machine::wait_hint) or [`reclaim`](Machine::reclaim): the engine calls these where
-    /// nothing of this CPU's state is half changed.
+    /// If your kernel spins for a lock with the interrupt masked, call this in the loop, because
+    /// the lock's holder may be waiting for this CPU. The loop may be in [`Machine::ring`],
+    /// [`wait_hint`](Machine::wait_hint) or [`reclaim`](Machine::reclaim): the engine calls these
+    /// methods where this CPU's state is consistent.
     #[inline]
     pub fn handle_flush_ipi(&self) {
         if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
-            self.serve(round);
+            self.answer(round);
         }
     }
 
-    /// Does rounds until nobody has rung meanwhile, or until others must have their turn.
-    #[inline]
-    pub(crate) fn serve(&self, round: Round) {
-        self.do_round(round);
+    /// Answers in rounds until no CPU has rung during the last one, or [`ROUNDS_MAX`] is reached.
+    #[inline(always)]
+    fn answer(&self, round: Round) {
+        self.answer_once(round);
         if let Some(next) = self.cpu.bell.leave(self.machine()) {
-            self.serve_next(next);
+            self.answer_again(next);
         }
     }
 
     #[cold]
-    fn serve_next(&self, mut round: Round) {
+    fn answer_again(&self, mut round: Round) {
         for _ in 2..ROUNDS_MAX {
-            self.do_round(round);
+            self.answer_once(round);
             match self.cpu.bell.leave(self.machine()) {
                 Some(next) => round = next,
                 None => return,
             }
         }
-        self.do_round(round);
+        self.answer_once(round);
         if self.cpu.bell.hang_up(self.machine()) {
-            // No other CPU does: those that rang found the bell attended.
+            // The CPUs that rang found the bell attended, and sent no interrupt.
             let mut cpus = CpuSet::new();
             cpus.insert(self.id);
-            self.counters().interrupts_sent.add_alone(1);
+            self.counters().interrupts_sent.add_unshared(1);
             self.machine().ring(&cpus);
         }
     }
 
-    /// Publishes that this CPU polls its bell from now on, so that no CPU need send the interrupt.
-    pub(crate) fn attend(&self) {
+    /// Publishes that this CPU polls its bell from now on, so that rings send no interrupt.
+    pub(crate) fn begin_polling(&self) {
         self.cpu.bell.attend();
     }
 
-    /// Such a poll: does a round, if somebody has rung.
+    /// Answers in one round if a CPU has rung. Call this between
+    /// [`begin_polling`](Self::begin_polling) and [`end_polling`](Self::end_polling).
     #[inline]
-    pub(crate) fn answer_attended(&self) {
+    pub(crate) fn poll_bell(&self) {
         if let Some(round) = self.cpu.bell.begin_round(self.machine()) {
-            self.do_round(round);
+            self.answer_once(round);
         }
     }
 
-    /// The last poll: from now on interrupts are sent again.
-    pub(crate) fn cease_to_attend(&self) {
+    /// Publishes that this CPU does not poll its bell any more, so that rings send interrupts
+    /// again. Answers the CPUs that have rung by then.
+    pub(crate) fn end_polling(&self) {
         if let Some(round) = self.cpu.bell.leave(self.machine()) {
-            self.serve(round);
+            self.answer(round);
         }
     }
 
-    /// Catches up, and notifies the CPUs that wait for it. The bell stays attended.
-    #[inline]
-    pub(crate) fn do_round(&self, round: Round) {
-        self.counters().answers.add_alone(1);
+    /// Catches up, and publishes that the round is over. The bell stays attended.
+    #[inline(always)]
+    fn answer_once(&self, round: Round) {
+        self.counters().answers.add_unshared(1);
         self.catch_up_with_kernel();
         self.catch_up_with_loaded();
         if !self.machine().breaks(Rule::CompleteForOthers) {
@@ -107,17 +111,19 @@ impl<M: Machine> PinnedCpu<'_, M> {
         }
     }
 
-    /// Takes no reference to the space that is loaded: once this CPU has let go of it, another one
-    /// may free it before this returns.
+    /// Catches up, or leaves the space, where the loaded space is not active.
+    ///
+    /// This takes no reference to the loaded space, because another CPU may free the space after
+    /// this CPU has left it and before this function returns.
     #[cold]
     fn catch_up_unless_active(&self) {
         match self.presence() {
-            // Rung for freed tables, or for a flush from before it became lazy. If it may be the
-            // former: leave, so that the next such flush, and the death of the space, need not
-            // ring again. If it is the latter, there is time until it comes back.
+            // The CPU was rung for freed tables, or for a flush from before it became lazy. For
+            // freed tables, leave the space: then neither the next such flush nor the end of the
+            // space rings this CPU again. For an earlier flush, catch up on return.
             Presence::Lazy(_) => {
                 if self.is_on_dead_space() || self.may_walk_freed_tables() {
-                    self.leave_in_handler();
+                    self.leave_space_in_handler();
                 }
             }
             Presence::Switching(_) => debug_assert!(false, "answered in the middle of a switch"),
@@ -125,14 +131,14 @@ impl<M: Machine> PinnedCpu<'_, M> {
         }
     }
 
-    /// Whether page tables of the loaded space were freed, as far as is known, since this CPU has
-    /// last caught up with it.
+    /// Returns `true` unless the log proves that no page table of the loaded space was freed since
+    /// this CPU last caught up with it.
     #[inline(never)]
     fn may_walk_freed_tables(&self) -> bool {
         let Some(space) = self.loaded() else { return false };
         let (machine, seen) = (self.machine(), self.seen_of_loaded(space));
         let generation = space.log.generation(machine);
-        // By now, every CPU may have been notified of flushes that this one has yet to see counted.
+        // A broadcast may cover flushes on all CPUs whose count this CPU does not observe yet.
         if seen >= generation {
             return false;
         }
@@ -140,14 +146,14 @@ impl<M: Machine> PinnedCpu<'_, M> {
         !matches!(&missed, Missed::Ranges(ranges) if !ranges.free_tables())
     }
 
-    /// Whether the space that this CPU is lazy on is dead: now that it is awake, it can as well let
-    /// go of it. [`reap`](Self::reap) relies on that.
+    /// Returns `true` if the space that this CPU is lazy on is dead. The handler then leaves it,
+    /// which [`reap`](Self::reap) relies on.
     fn is_on_dead_space(&self) -> bool {
         self.hazard().is_marked() && !self.machine().breaks(Rule::LeaveDeadSpace)
     }
 }
 
-// The handler keeps a copy of the log on its stack; interrupt stacks are small.
+// The handler has a copy of the log's extents on its stack, and interrupt stacks are small.
 const _: () = assert!(LOG_ENTRIES * 8 <= 128);
 
 #[cfg(all(test, feature = "soft"))]
@@ -157,31 +163,31 @@ mod tests {
     use crate::soft::{Config, Host, Soft};
 
     #[test]
-    fn who_attends_to_its_bell_is_not_interrupted() {
+    fn polling_cpu_is_not_interrupted() {
         let engine = Soft::<Host>::engine(Config::default());
         let space = engine.space(Root(0));
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
         zero.pin().online();
         one.pin().online();
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             one.pin().switch(&space);
         }
         let flush = || zero.pin().flush(&space, Extent::page(0));
         let interrupts = || engine.cpu(CpuId(0)).stats().interrupts_sent;
-        one.pin().attend();
+        one.pin().begin_polling();
         let mut pending = flush();
         assert!(!pending.poll());
-        one.pin().answer_attended();
+        one.pin().poll_bell();
         assert!(pending.poll());
-        // Somebody rings before the last look.
+        // A ring before the last poll.
         let mut pending = flush();
-        one.pin().cease_to_attend();
+        one.pin().end_polling();
         assert!(pending.poll());
         assert_eq!((interrupts(), engine.cpu(CpuId(1)).stats().answers), (0, 2));
         let mut pending = flush();
-        assert_eq!(interrupts(), 1, "from then on");
+        assert_eq!(interrupts(), 1, "from the end of polling on");
         one.interrupt_point();
         assert!(pending.poll());
     }

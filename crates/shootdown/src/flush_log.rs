@@ -1,10 +1,10 @@
-//! *Generation*: how many flushes there were, and what the last ones covered. A flush of several
-//! ranges counts as several.
+//! *Generation*: the number of flushes of a space, and a log of the extents that the last of them
+//! covered. A flush of several extents counts as several.
 //!
-//! A CPU remembers up to which generation its TLB is clean. What it missed since is the
-//! difference, and as long as the log reaches back, it knows that range by range. Linux's
-//! `mm->context.tlb_gen` is the same count without the log: one missed generation there means
-//! invalidating everything.
+//! A CPU remembers up to which generation its TLB is clean. It has missed the flushes since then.
+//! As far back as the log reaches, the CPU reads which extent each of them covered. Linux's
+//! `mm->context.tlb_gen` is the same count without the log: there, a CPU that has missed any flush
+//! but the one that interrupts it invalidates everything.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -12,26 +12,26 @@ use crate::extent::Extent;
 use crate::memory::{Memory, Word, order};
 use crate::rules::Rule;
 
-/// How many flushes the log reaches back. An entry is 16 bytes, so the log is four cache lines;
-/// reading one missed entry costs about as much as one missed invalidation would, and beyond 33
-/// pages all of the tag goes. Of these, 8 may be the program's doing for a CPU that comes back, and
-/// 17 a batch's for a CPU that is interrupted.
+/// Number of flushes that the log reaches back. An entry is 16 bytes, so the log is four cache
+/// lines. To read an entry costs about as much as to invalidate a page, and a CPU that has missed
+/// more than 33 pages drops the whole tag. Of these 33 pages, at most 8 may be explicit changes for
+/// a CPU that comes back, and at most 17 reclaimed pages for a CPU that is interrupted.
 pub(crate) const LOG_ENTRIES: usize = 16;
 
 /// A count of flushes with a log of the last [`LOG_ENTRIES`].
 ///
-/// The count comes last, so that in a [`Space`](crate::Space) it shares a line with what is read
-/// along with it.
+/// The count is the last field, so that in a [`Space`](crate::Space) it shares a cache line with
+/// the fields that are read along with it.
 #[repr(C)]
 pub(crate) struct FlushLog<M: Memory> {
     entries: [Entry<M>; LOG_ENTRIES],
     pub(crate) generation: M::Word,
 }
 
-/// The flush of one generation.
+/// Log entry of the flush of one generation.
 struct Entry<M: Memory> {
-    /// The generation times 4, plus [`RECLAIMED`] if it was such a flush, plus [`WRITING`] while
-    /// `extent` is not yet that generation's.
+    /// The generation times [`GENERATION`], plus [`RECLAIMED`] if the flush was [`Cause::Reclaim`],
+    /// plus [`WRITING`] while `extent` is not yet the extent of that generation.
     stamp: M::Word,
     extent: M::Word,
 }
@@ -40,7 +40,8 @@ const WRITING: u64 = 1;
 const RECLAIMED: u64 = 2;
 const GENERATION: u64 = 4;
 
-/// Why page tables were changed. It decides how much of it is worth making up for page by page.
+/// The reason why page tables were changed. It decides up to how many pages a CPU catches up page
+/// by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The program asked for the change.
@@ -49,24 +50,24 @@ pub(crate) enum Cause {
     Reclaim,
 }
 
-/// How many pages are worth invalidating one by one.
+/// Largest numbers of missed pages that a CPU invalidates one by one. With more, it drops the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ceiling {
-    /// Of those that the program itself has changed.
+    /// Pages of [`Cause::Explicit`].
     pub(crate) explicit: usize,
-    /// Of those that a batch has taken from it.
+    /// Pages of [`Cause::Reclaim`].
     pub(crate) reclaim: usize,
-    /// Of all; no less than each of these.
+    /// Pages of both causes together; at least as large as each of the other two.
     pub(crate) all: usize,
 }
 
 impl Ceiling {
-    /// So many, whoever has changed them.
+    /// A ceiling of `pages` for each cause and for both together.
     pub(crate) const fn of_all(pages: usize) -> Self {
         Self { explicit: pages, reclaim: pages, all: pages }
     }
 
-    /// The part of the ceiling that applies to one kind of flush.
+    /// The ceiling for a CPU that has missed one flush of this cause.
     #[inline]
     pub(crate) const fn of(&self, cause: Cause) -> usize {
         match cause {
@@ -76,21 +77,22 @@ impl Ceiling {
     }
 }
 
-/// What a CPU has to invalidate to catch up.
+/// The translations that a CPU has to invalidate to catch up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Missed {
     /// These extents, none of them whole.
     Ranges(Ranges),
-    /// Everything: the log does not reach back, or there is too much, or it was a whole flush.
+    /// Everything: the log does not reach back, or the extents exceed the ceiling, or one of the
+    /// flushes was whole.
     Everything,
 }
 
 /// A few extents.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
-    /// What a CPU that is rung has missed nearly always.
+    /// One extent: nearly always the case for a CPU that is rung.
     One(Extent),
-    /// The first so many.
+    /// The first extents of the array, and their number.
     Some([Extent; LOG_ENTRIES], usize),
 }
 
@@ -130,17 +132,16 @@ impl<M: Memory> FlushLog<M> {
         }
     }
 
-    /// The number of flushes so far. See [`Rule::GenerationAcquire`].
+    /// Number of flushes so far. See [`Rule::GenerationAcquire`].
     #[inline]
     pub(crate) fn generation(&self, machine: &M) -> u64 {
         self.generation.load(order(machine, Rule::GenerationAcquire))
     }
 
-    /// Counts so many flushes, then fences: whatever the caller reads next, it reads after the
-    /// bump. Returns the generation of the last of them.
+    /// Counts `count` flushes, then fences: the caller's later loads come after the bump. Returns
+    /// the generation of the last of these flushes.
     ///
-    /// The page tables must have been [published](crate::Machine::publish) before. See
-    /// [`Rule::FlushFence`].
+    /// [Publish](crate::Machine::publish) the page tables before. See [`Rule::FlushFence`].
     #[inline]
     pub(crate) fn bump(&self, machine: &M, count: u64) -> u64 {
         let release = order(machine, Rule::BumpRelease);
@@ -152,21 +153,22 @@ impl<M: Memory> FlushLog<M> {
         before + count
     }
 
-    /// Logs what a flush covers: before those who are to look there are rung.
+    /// Logs the extent of a flush. Call this before ringing the CPUs that read the entry.
     ///
-    /// Does nothing if the entry's writer of 16 generations ago is still at it or that of 16
-    /// generations hence was faster: then it stays unknown, which costs a reader a whole flush.
+    /// Logs nothing if the writer of 16 generations ago is still writing this entry, or if the
+    /// writer of 16 generations later has claimed it already. Then the extent stays unknown, which
+    /// costs each reader a whole flush.
     #[inline]
     pub(crate) fn record(&self, machine: &M, generation: u64, extent: Extent, cause: Cause) {
         let entry = self.entry(generation);
         let mark = if cause == Cause::Reclaim { RECLAIMED } else { 0 };
         let stamp = (generation * GENERATION) | mark;
         let claim = order(machine, Rule::StampClaim);
-        // Not read first, which would fetch the line twice, once to read and once to write. Most
-        // likely it is the flush of 16 generations ago, of the same kind.
+        // The stamp is guessed, not read: a read would fetch the line twice, once to read and once
+        // to write. Most likely the entry is of 16 generations ago, with the same cause.
         let before = generation.saturating_sub(LOG_ENTRIES as u64);
         let mut expected = if before == 0 { 0 } else { (before * GENERATION) | mark };
-        // Relaxed: where it fails, it is tried again, or nothing is written.
+        // Relaxed: a failed exchange is repeated, or nothing is written.
         while let Err(found) =
             entry.stamp.compare_exchange(expected, stamp | WRITING, claim, Relaxed)
         {
@@ -179,9 +181,8 @@ impl<M: Memory> FlushLog<M> {
         entry.stamp.store(stamp, order(machine, Rule::StampRelease));
     }
 
-    /// What was flushed after generation `seen`, up to and including `now`.
-    ///
-    /// What was flushed more than once is there once.
+    /// The extents of the flushes after generation `seen`, up to and including `now`. An extent
+    /// that an earlier one contains is left out.
     #[inline]
     pub(crate) fn missed(&self, machine: &M, seen: u64, now: u64, ceiling: Ceiling) -> Missed {
         if seen + 1 == now
@@ -211,7 +212,7 @@ impl<M: Memory> FlushLog<M> {
             if extent.is_unbounded() {
                 return Missed::Everything;
             }
-            // A page that is given back and used again is flushed over and over.
+            // A page that is freed and mapped again is flushed repeatedly.
             if extents[..count].iter().any(|known| known.contains(extent)) {
                 continue;
             }
@@ -231,7 +232,8 @@ impl<M: Memory> FlushLog<M> {
         Missed::Ranges(Ranges::Some(extents, count))
     }
 
-    /// What the flush of a generation covered, if its entry is written and not yet overwritten.
+    /// The extent and cause of a generation's flush; `None` if its entry is not yet written, or is
+    /// overwritten already.
     #[inline]
     pub(crate) fn read(&self, machine: &M, generation: u64) -> Option<(Extent, Cause)> {
         let entry = self.entry(generation);
@@ -241,7 +243,7 @@ impl<M: Memory> FlushLog<M> {
         }
         let bits = entry.extent.load(order(machine, Rule::ExtentAcquire));
         let cause = if stamp & RECLAIMED == 0 { Cause::Explicit } else { Cause::Reclaim };
-        // Relaxed: ExtentAcquire, above, orders this load after that of the extent.
+        // Relaxed: ExtentAcquire, above, orders this load after the load of the extent.
         (entry.stamp.load(Relaxed) == stamp).then(|| (Extent::from_bits(bits), cause))
     }
 
@@ -265,16 +267,16 @@ mod tests {
 
     std::thread_local! {
         static CLAIMS: Cell<usize> = const { Cell::new(0) };
-        static INTERLUDE: RefCell<Option<Interlude>> = const { RefCell::new(None) };
+        static STORE_HOOK: RefCell<Option<StoreHook>> = const { RefCell::new(None) };
     }
 
-    /// What happens after so many more stores.
-    type Interlude = (usize, Box<dyn FnOnce()>);
+    /// A number of stores, and a hook that runs after the last of them.
+    type StoreHook = (usize, Box<dyn FnOnce()>);
 
-    /// A word that is watched.
-    struct Watched(AtomicU64);
+    /// A word that counts its compare-and-swaps in `CLAIMS`, and runs the hook of its stores.
+    struct HookedWord(AtomicU64);
 
-    impl Word for Watched {
+    impl Word for HookedWord {
         fn new(value: u64) -> Self {
             Self(AtomicU64::new(value))
         }
@@ -283,10 +285,10 @@ mod tests {
         }
         fn store(&self, value: u64, order: Ordering) {
             self.0.store(value, order);
-            let next = INTERLUDE.take();
+            let next = STORE_HOOK.take();
             match next {
-                Some((1, interlude)) => interlude(),
-                Some((stores, interlude)) => INTERLUDE.set(Some((stores - 1, interlude))),
+                Some((1, hook)) => hook(),
+                Some((stores, hook)) => STORE_HOOK.set(Some((stores - 1, hook))),
                 None => {}
             }
         }
@@ -314,10 +316,10 @@ mod tests {
         }
     }
 
-    struct WatchedHost;
+    struct HookedHost;
 
-    impl Platform for WatchedHost {
-        type Word = Watched;
+    impl Platform for HookedHost {
+        type Word = HookedWord;
         type Frame = AtomicU64;
         fn fence() {
             Host::fence();
@@ -333,22 +335,22 @@ mod tests {
         }
     }
 
-    type Watching = Soft<WatchedHost>;
+    type Machine = Soft<HookedHost>;
 
-    /// A log on its machine.
+    /// A log and its machine.
     struct Log {
-        engine: Shootdown<Watching>,
-        log: FlushLog<Watching>,
+        engine: Shootdown<Machine>,
+        log: FlushLog<Machine>,
     }
 
     use Cause::{Explicit, Reclaim};
 
     impl Log {
         fn new() -> Self {
-            Self { engine: Watching::engine(Config::default()), log: FlushLog::new() }
+            Self { engine: Machine::engine(Config::default()), log: FlushLog::new() }
         }
 
-        /// Logs so many pages from the page with the generation's number on.
+        /// Logs `pages` pages, at an address that depends on the generation.
         fn record(&self, generation: u64, pages: usize, cause: Cause) {
             let extent = pages_at(generation, pages);
             self.log.record(self.engine.machine(), generation, extent, cause);
@@ -363,7 +365,7 @@ mod tests {
             self.log.missed(self.engine.machine(), seen, now, ceiling)
         }
 
-        /// How many extents have to be made up for; `None` for everything.
+        /// Number of extents that a CPU has missed; `None` for everything.
         fn missed_count(&self, seen: u64, now: u64, explicit: usize, all: usize) -> Option<usize> {
             match self.missed(seen, now, explicit, all) {
                 Missed::Ranges(ranges) => Some(ranges.count()),
@@ -372,13 +374,13 @@ mod tests {
         }
     }
 
-    /// As many pages for each generation, none of them another's.
+    /// An extent of `pages` pages that overlaps no other generation's extent.
     fn pages_at(generation: u64, pages: usize) -> Extent {
         Extent::pages(generation << 20, pages, crate::extent::PageSize::SIZE_4K)
     }
 
     #[test]
-    fn an_entry_is_claimed_at_the_first_attempt() {
+    fn entry_is_claimed_at_the_first_attempt() {
         for cause in [Explicit, Reclaim] {
             let log = Log::new();
             CLAIMS.set(0);
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_another_kind_is_overwritten() {
+    fn entry_of_another_cause_is_overwritten() {
         let log = Log::new();
         for (generation, cause) in [(1, Explicit), (17, Reclaim), (33, Explicit)] {
             log.record(generation, 1, cause);
@@ -398,58 +400,60 @@ mod tests {
     }
 
     #[test]
-    fn who_is_overtaken_by_sixteen_generations_logs_nothing() {
+    fn writer_overtaken_by_sixteen_generations_logs_nothing() {
         let log = Log::new();
         log.record(17, 1, Explicit);
         log.record(1, 1, Explicit);
         assert_eq!((log.read(1), log.read(17)), (None, Some((pages_at(17, 1), Explicit))));
     }
 
-    /// Else the entry would pair the stamp of the one with the extent of the other.
+    /// If it logged, the entry would pair the stamp of one flush with the extent of the other.
     #[test]
-    fn who_finds_an_entry_being_written_logs_nothing() {
+    fn second_writer_of_an_entry_logs_nothing() {
         for cause in [Explicit, Reclaim] {
             let log = Rc::new(Log::new());
             let other = Rc::clone(&log);
-            // Between the extent and the stamp.
-            INTERLUDE.set(Some((1, Box::new(move || other.record(17, 1, Explicit)))));
+            // Between the stores of the extent and of the stamp.
+            STORE_HOOK.set(Some((1, Box::new(move || other.record(17, 1, Explicit)))));
             log.record(1, 1, cause);
             assert_eq!((log.read(1), log.read(17)), (Some((pages_at(1, 1), cause)), None));
         }
     }
 
     #[test]
-    fn the_log_reaches_back_sixteen_flushes() {
+    fn log_reaches_back_sixteen_flushes() {
         let log = Log::new();
         (1..=20).for_each(|generation| log.record(generation, 1, Explicit));
         assert_eq!(log.missed_count(4, 20, 33, 33), Some(16));
         assert_eq!(log.missed_count(3, 20, 33, 33), None);
-        // Nor is it reason to look that nothing was missed.
+        // A CPU that has missed nothing reads no entry.
         assert_eq!(log.missed_count(20, 20, 33, 33), Some(0));
-        let Missed::Ranges(ranges) = log.missed(17, 20, 33, 33) else { panic!("they are there") };
+        let Missed::Ranges(ranges) = log.missed(17, 20, 33, 33) else {
+            panic!("the entries are in the log")
+        };
         let expected = [18, 19, 20].map(|generation| pages_at(generation, 1));
         assert_eq!(ranges.iter().collect::<Vec<_>>(), expected);
         let one = Missed::Ranges(Ranges::One(pages_at(20, 1)));
         assert_eq!(log.missed(19, 20, 33, 33), one);
-        // It is on its way, and not yet there.
+        // Flush 21 is counted, and not yet logged.
         assert_eq!(log.missed_count(20, 21, 33, 33), None);
     }
 
     #[test]
-    fn pages_are_dropped_one_by_one_up_to_the_ceilings() {
+    fn pages_beyond_a_ceiling_drop_everything() {
         let log = Log::new();
         log.record(1, 4, Explicit);
         assert_eq!((log.missed_count(0, 1, 4, 4), log.missed_count(0, 1, 3, 3)), (Some(1), None));
         log.record(2, 4, Reclaim);
         assert_eq!((log.missed_count(0, 2, 4, 8), log.missed_count(0, 2, 4, 7)), (Some(2), None));
-        // The program's own are the first.
+        // The explicit pages are those of flush 1.
         assert_eq!((log.missed_count(0, 2, 3, 8), log.missed_count(1, 2, 3, 4)), (None, Some(1)));
         log.record(3, 2, Explicit);
         assert_eq!((log.missed_count(0, 3, 6, 10), log.missed_count(0, 3, 5, 10)), (Some(3), None));
     }
 
     #[test]
-    fn each_cause_has_a_ceiling_of_its_own() {
+    fn each_cause_has_its_own_ceiling() {
         let log = Log::new();
         let ceiling = Ceiling { explicit: 3, reclaim: 4, all: 6 };
         let count = |seen, now| match log.log.missed(log.engine.machine(), seen, now, ceiling) {
@@ -463,23 +467,23 @@ mod tests {
         }
         let one = [0, 1, 2, 3, 4].map(|seen| count(seen, seen + 1));
         assert_eq!(one, [Some(1), Some(1), Some(1), None, None]);
-        assert_eq!((count(1, 3), count(0, 2)), (Some(2), None), "6 pages, and 7");
+        assert_eq!((count(1, 3), count(0, 2)), (Some(2), None), "6 pages and 7 pages");
     }
 
     #[test]
-    fn what_was_missed_twice_is_there_once() {
+    fn extent_missed_twice_is_returned_once() {
         let log = Log::new();
         let machine = log.engine.machine();
         for (generation, pages) in [(1, 2), (2, 1), (3, 3)] {
             log.log.record(machine, generation, pages_at(7, pages), Explicit);
         }
-        // The longer one comes too late.
+        // The longest extent comes last, so the first is not left out.
         let ranges = [pages_at(7, 2), pages_at(7, 3)];
-        let Missed::Ranges(missed) = log.missed(0, 3, 5, 5) else { panic!("5 pages are allowed") };
+        let Missed::Ranges(missed) = log.missed(0, 3, 5, 5) else { panic!("the ceiling is 5") };
         assert_eq!(missed.iter().collect::<Vec<_>>(), ranges);
         assert!(!missed.free_tables());
         log.log.record(machine, 4, pages_at(8, 1).freeing_tables(), Explicit);
-        let Missed::Ranges(missed) = log.missed(0, 4, 6, 6) else { panic!("6 pages are allowed") };
+        let Missed::Ranges(missed) = log.missed(0, 4, 6, 6) else { panic!("the ceiling is 6") };
         assert!(missed.free_tables());
         log.log.record(machine, 5, Extent::whole(), Explicit);
         assert_eq!((log.missed_count(4, 5, 33, 33), log.missed_count(3, 5, 33, 33)), (None, None));

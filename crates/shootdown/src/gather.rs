@@ -1,10 +1,11 @@
-//! *Gather*: what an operation takes away, from the first entry that it clears until all of it can
-//! be freed. (Linux: `mmu_gather`.)
+//! *Gather*: the pages and page tables that one operation unmaps, from the first entry that it
+//! clears until all of them can be freed. (Linux: `mmu_gather`.)
 //!
-//! Pages and page tables go in as they are unhooked, each with its address; one flush covers them
-//! all; and they come out when nobody can use them any more: pages when the flush is done, tables
-//! when lazy CPUs have forgotten them, too. What they are kept in meanwhile, a *bag*, is the
-//! kernel's: a vector of frame numbers, a list through its page structures.
+//! The kernel adds pages and page tables as it unhooks them, each with its address. One flush
+//! covers all of them. They are released when no CPU can use them any more: pages when the flush is
+//! done, and tables when lazy CPUs have also dropped the cached paths to them. Until then they are
+//! in a *bag*, a collection of the kernel's: for instance a vector of frame numbers, or a list
+//! through its page structures.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -17,10 +18,10 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::quarantine::{Horizon, Quarantine};
 use crate::space::Space;
 
-/// What was unhooked, and has not been flushed yet.
+/// Pages and page tables that were unhooked, and have not been flushed yet.
 ///
-/// Dropping it frees nothing by itself, and flushes nothing: what is in its bags is then theirs to
-/// leak or, wrongly, to free.
+/// Do not drop it without [sending](Self::send) it: that flushes nothing and drops the bags. A bag
+/// that frees its pages when it is dropped then frees them while CPUs can still use them.
 #[must_use = "what was unhooked must be flushed"]
 pub struct Gather<B> {
     extents: ExtentSet,
@@ -30,7 +31,7 @@ pub struct Gather<B> {
 }
 
 impl<B: Default> Gather<B> {
-    /// Nothing yet.
+    /// An empty gather.
     pub fn new() -> Self {
         Self {
             extents: ExtentSet::new(),
@@ -40,65 +41,67 @@ impl<B: Default> Gather<B> {
         }
     }
 
-    /// An entry for a page of `size` at `address` is gone, and its count of `page` is ours.
+    /// Adds a page of `size` at `address`, whose entry was cleared. The entry's reference to `page`
+    /// passes to this gather.
     pub fn page<F>(&mut self, address: u64, size: PageSize, page: F)
     where
         B: Extend<F>,
     {
         self.changed(Extent::pages(address, 1, size));
-        self.free_later(page);
+        self.defer_free(page);
     }
 
-    /// A page is to be freed with the others. What mapped it was gathered otherwise, or let nobody
-    /// use it.
-    pub fn free_later<F>(&mut self, page: F)
+    /// Defers the freeing of a page until the flush is done. Gather the extent that mapped the page
+    /// separately, unless its entry allowed no CPU to use it.
+    pub fn defer_free<F>(&mut self, page: F)
     where
         B: Extend<F>,
     {
         self.pages.extend([page]);
     }
 
-    /// Entries in `extent` allow less than they did; no page is to be freed for it.
+    /// Adds an extent in which entries allow less than they did, without a page to free.
     pub fn changed(&mut self, extent: Extent) {
         self.extents.add(extent);
     }
 
-    /// A page table that covered `address` is out of the tree. Whatever it mapped has been gathered
-    /// already, or there was nothing: CPUs may cache the way to it all the same.
+    /// Adds a page table that covered `address`, and was unhooked from the tree. Gather the pages
+    /// that it mapped before. Also add a table that mapped nothing, because CPUs may cache the path
+    /// to it.
     pub fn table<F>(&mut self, address: u64, table: F)
     where
         B: Extend<F>,
     {
-        // With any page below, CPUs forget the way to it.
+        // An extent of any page below the table makes CPUs drop the path to it.
         self.extents.add(Extent::page(address).freeing_tables());
         self.tables.extend([table]);
         self.table_count += 1;
     }
 
-    /// What is to be flushed.
+    /// The extents to flush.
     pub const fn extents(&self) -> &ExtentSet {
         &self.extents
     }
 
-    /// The pages.
+    /// The pages to free.
     pub const fn pages(&self) -> &B {
         &self.pages
     }
 
-    /// The page tables.
+    /// The page tables to free.
     pub const fn tables(&self) -> &B {
         &self.tables
     }
 
-    /// How many page tables.
+    /// Number of page tables to free.
     pub const fn table_count(&self) -> usize {
         self.table_count
     }
 
-    /// Sends one flush for all of it, or none if nothing was unhooked.
+    /// Sends one flush of all extents, or none if there is no extent.
     ///
-    /// To be called before the locks are dropped that keep others from mapping something there
-    /// which they take to be flushed.
+    /// Call this before dropping the locks that keep other CPUs from mapping pages in these
+    /// extents. A CPU that maps a page there assumes that the extents are flushed.
     pub fn send<'e, M: Machine>(self, pin: &PinnedCpu<'e, M>, space: &Space<M>) -> Sent<'e, M, B> {
         let Self { extents, pages, tables, table_count } = self;
         let pending = pin.flush_gathered(space, &extents);
@@ -107,7 +110,7 @@ impl<B: Default> Gather<B> {
         Sent { pending, flushed: Flushed { pages, tables, table_count, horizon } }
     }
 
-    /// The extents, the pages and the tables, for who flushes by other means.
+    /// The extents, the pages and the tables, for a caller that flushes by other means.
     pub fn into_parts(self) -> (ExtentSet, B, B) {
         (self.extents, self.pages, self.tables)
     }
@@ -125,24 +128,24 @@ impl<B> fmt::Debug for Gather<B> {
     }
 }
 
-/// What was unhooked, with a flush on its way.
+/// Unhooked pages and page tables whose flush was sent.
 ///
-/// Dropping it waits, and drops the pages then; page tables are leaked.
-#[must_use = "what was gathered is freed by `wait` and `Flushed::release`"]
+/// Dropping it waits for the flush, then drops the pages and leaks the page tables.
+#[must_use = "`wait` and `Flushed::release` free the gathered pages and page tables"]
 pub struct Sent<'e, M: Machine, B> {
-    /// First, for fields are dropped in order.
+    /// The first field, because fields are dropped in order.
     pending: Pending<'e, M>,
     flushed: Flushed<B>,
 }
 
 impl<M: Machine, B> Sent<'_, M, B> {
-    /// Returns when nobody can use the pages any more. As [`Pending::wait`].
+    /// Returns when no CPU can use the pages any more. Waits as [`Pending::wait`] does.
     pub fn wait(mut self) -> Flushed<B> {
         self.pending.wait();
         self.flushed
     }
 
-    /// Whether that is so, without waiting. As [`Pending::poll`].
+    /// Returns `true` if no CPU can use the pages any more, without waiting. See [`Pending::poll`].
     pub fn poll(&mut self) -> bool {
         self.pending.poll()
     }
@@ -154,11 +157,11 @@ impl<M: Machine, B> fmt::Debug for Sent<'_, M, B> {
     }
 }
 
-/// What was unhooked, when its flush is done: pages that can be freed, and page tables that may
-/// have to wait.
+/// Unhooked pages and page tables whose flush is done. The pages can be freed; the tables may have
+/// to wait.
 ///
-/// Dropping it drops the pages; page tables are leaked, for a CPU may still walk them.
-#[must_use = "what was gathered is freed by `release`"]
+/// Dropping it drops the pages and leaks the page tables, because a CPU may still walk them.
+#[must_use = "`release` frees the gathered pages and page tables"]
 pub struct Flushed<B> {
     pages: B,
     tables: ManuallyDrop<B>,
@@ -167,17 +170,18 @@ pub struct Flushed<B> {
 }
 
 impl<B> Flushed<B> {
-    /// Gives to `reclaim` what nobody can use or walk any more: the pages; what was in quarantine,
-    /// as far as this flush has found out; and the page tables, unless they go there now.
+    /// Passes to `reclaim` the pages and tables that no CPU can use or walk any more. These are the
+    /// pages, the quarantined tables that this flush's [`Horizon`] clears, and the gathered page
+    /// tables. If a CPU may still walk the gathered page tables, they are quarantined instead.
     ///
     /// # Errors
     ///
-    /// If they should and there is no room: gives them back. The kernel then has lazy CPUs
-    /// [told](PinnedCpu::flush_walkers) and waits for that, and all is free by the [`Horizon`] that it gets:
-    /// these tables, and what it clears of the quarantine.
-    pub fn release<const BATCHES: usize>(
+    /// Returns the page tables if there is no room for them in quarantine. Then [flush the
+    /// walkers](PinnedCpu::flush_walkers) and wait. After that, these tables can be freed, and the
+    /// quarantined tables that the new [`Horizon`] clears.
+    pub fn release<const ENTRIES: usize>(
         self,
-        quarantine: &mut Quarantine<B, BATCHES>,
+        quarantine: &mut Quarantine<B, ENTRIES>,
         mut reclaim: impl FnMut(B),
     ) -> Result<(), B>
     where
@@ -196,7 +200,7 @@ impl<B> Flushed<B> {
         if table_count == 0 {
             return Ok(());
         }
-        quarantine.hold(horizon, table_count, tables)
+        quarantine.defer(horizon, table_count, tables)
     }
 }
 
@@ -217,7 +221,7 @@ mod tests {
     type Bag = Vec<&'static str>;
 
     #[test]
-    fn what_was_gathered_comes_out_when_nobody_can_use_it() {
+    fn gathered_tables_are_released_once_unreachable() {
         let engine = Soft::<Host>::engine(Config::default());
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
         zero.pin().online();
@@ -225,7 +229,7 @@ mod tests {
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
         let go_lazy = || {
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives its CPUs.
             unsafe { one.pin().switch(&space) };
             one.pin().enter_lazy();
         };
@@ -250,10 +254,10 @@ mod tests {
         go_lazy();
         assert_eq!(flush(gathered("page", &["table"])), (vec!["page"], None));
         assert_eq!(flush(gathered("other", &[])), (vec!["other"], None));
-        // No room for two more.
+        // The quarantine has room for one more table, not for two.
         let (freed, left) = flush(gathered("third", &["one", "two"]));
         assert_eq!((freed, left), (vec!["third"], Some(vec!["one", "two"])));
-        // Lazy on it again, CPU 1 has seen all that.
+        // CPU 1 has caught up, and published so by going lazy again.
         go_lazy();
         let (freed, left) = flush(gathered("last", &[]));
         assert_eq!((freed, left), (vec!["last", "table"], None));
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_unhooked_is_nothing_flushed() {
+    fn empty_gather_sends_no_flush() {
         let engine = Soft::<Host>::engine(Config::default());
         let cpu = engine.enter(CpuId(0));
         cpu.pin().online();
@@ -272,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_says_when_it_is_done() {
+    fn sent_gather_is_polled_until_done() {
         let engine = Soft::<Host>::engine(Config::default());
         let (zero, one) = (engine.enter(CpuId(0)), engine.enter(CpuId(1)));
         zero.pin().online();
         one.pin().online();
         let space = engine.space(Root(0));
         #[expect(unsafe_code, reason = "the space outlives its CPUs")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives its CPUs.
         unsafe {
             one.pin().switch(&space);
         }
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_flushes_by_other_means_gets_all_that_was_gathered() {
+    fn into_parts_returns_all_that_was_gathered() {
         let mut gather: Gather<Bag> = Gather::new();
         gather.page(0x3000, PageSize::SIZE_4K, "page");
         gather.table(0x20_0000, "table");

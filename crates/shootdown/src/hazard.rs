@@ -1,11 +1,12 @@
 //! *Hazard pointers*: for each CPU, the space whose page tables the CPU can walk.
 //!
 //! Presence names the space that a CPU uses, and so decides whether a flush must notify the CPU.
-//! That is not the same as the space that the CPU has loaded: a CPU that switches from one space to
-//! another has published so, and still walks the old tables until the new root is loaded. The
-//! hazard pointer names the space whose root is loaded, from when it is loaded until another one
-//! is. Before page tables are freed, the kernel waits for the CPUs whose hazard pointer names the
-//! space. By its hazard pointer, a CPU also finds out that a space has died: see
+//! That is not the same as the space that the CPU has loaded: a CPU that switches to another space
+//! publishes its new presence first, and still walks the old tables until the new root is loaded.
+//! The hazard pointer names the space whose root is loaded, until another root is loaded. Page
+//! tables are not freed while the hazard pointer of a CPU that may walk them names their space.
+//!
+//! A CPU also finds out from its hazard pointer that a space has died: see
 //! [`retire`](crate::PinnedCpu::retire).
 //!
 //! (Lutomirski proposed such a word for Linux, `rq->lazy_mm`, in 2022; it was not merged.)
@@ -17,15 +18,15 @@ use core::ptr::NonNull;
 pub(crate) struct Hazard(pub(crate) u64);
 
 impl Hazard {
-    /// The kernel's own page table.
+    /// The hazard pointer of a CPU that has the kernel's own page table loaded.
     pub(crate) const NOTHING: Self = Self(0);
 
-    /// The space is dead, and the CPU that drops this hazard pointer must drop a reference to the
-    /// space: it may be the last.
+    /// Flag: the space is dead, and the CPU that drops this hazard pointer must drop a reference to
+    /// the space. It may be the last reference.
     const MARKED: u64 = 1;
-    /// The CPU has loaded another root, and has dropped the last reference to the space. It could
-    /// not reclaim the space, because it was in its interrupt handler. The CPU that replaces this
-    /// hazard pointer must do so.
+    /// Flag: the CPU has loaded another root, and has dropped the last reference to the space. It
+    /// could not reclaim the space, because it was in its interrupt handler. The CPU that replaces
+    /// this hazard pointer must reclaim the space.
     const ORPHANED: u64 = 2;
 
     /// The hazard pointer of a CPU that has loaded `space`, which is not known to be dead.
@@ -59,19 +60,20 @@ impl Hazard {
         self.0 & Self::ORPHANED != 0
     }
 
-    /// Whether the CPU that replaces this hazard pointer has something to do for a dead space.
+    /// Returns `true` if the CPU that replaces this hazard pointer must drop a reference to a dead
+    /// space, or reclaim it.
     #[inline]
     pub(crate) const fn is_dead(self) -> bool {
         self.0 & (Self::MARKED | Self::ORPHANED) != 0
     }
 
-    /// Whether this names `space`, dead or alive.
+    /// Returns `true` if this names `space`, dead or alive.
     #[inline]
     pub(crate) fn is<S>(self, space: *const S) -> bool {
         self.address() == space.expose_provenance() as u64
     }
 
-    /// The space, which must be an `S`; `None` for the kernel's own page table.
+    /// The space, which must be of type `S`; `None` for the kernel's own page table.
     #[inline]
     pub(crate) fn pointer<S>(self) -> Option<NonNull<S>> {
         NonNull::new(core::ptr::with_exposed_provenance_mut(self.address() as usize))
@@ -99,7 +101,7 @@ mod tests {
         for hazard in all {
             assert_eq!(hazard.pointer(), Some(core::ptr::NonNull::from(&spaces[0])));
             assert!(hazard.is(&raw const spaces[0]) && !hazard.is(&raw const spaces[1]));
-            // A flag is set once.
+            // To set a flag twice changes nothing.
             assert!(hazard.is_marked() == (hazard.marked() == hazard));
             assert!(hazard.is_orphaned() == (hazard.orphaned() == hazard));
             assert!(hazard.is_marked() == (hazard.unmarked() != hazard));

@@ -1,7 +1,7 @@
-//! The numbers by which the engine, the kernel and the hardware name CPUs, spaces, page tables and
-//! tags.
+//! The numbers with which the engine, the kernel and the hardware name CPUs, spaces, page tables
+//! and tags.
 
-/// A CPU's number, dense from 0, as the kernel counts them.
+/// The number of a CPU. The kernel numbers CPUs from 0, without large gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u32);
 
@@ -18,7 +18,7 @@ impl CpuId {
 pub struct SpaceId(pub(crate) u64);
 
 impl SpaceId {
-    /// The id as a number: 1 for the first space, and counting.
+    /// The id as a number: 1 for the first space of the engine, 2 for the second, and so on.
     #[must_use]
     pub const fn number(self) -> u64 {
         self.0
@@ -30,14 +30,15 @@ impl SpaceId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Root(pub u64);
 
-/// The number by which the hardware distinguishes the translations of address spaces (x86 PCID,
+/// The number with which the hardware distinguishes the translations of address spaces (x86 PCID,
 /// Arm and RISC-V ASID). [`Tagging`](crate::Tagging) describes how spaces get their tags.
 ///
-/// Tag 0 belongs to the kernel's own root and to machines without tags.
+/// Tag 0 is [`KERNEL`](Self::KERNEL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// The tag under which the kernel's own root is loaded; the only one on a machine without tags.
+    /// The tag under which the kernel's own root is loaded, and the only tag on a machine without
+    /// tags.
     pub const KERNEL: Self = Self(0);
 }

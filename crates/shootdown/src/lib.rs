@@ -1,24 +1,27 @@
-//! TLB coherence as a library: keeps every CPU's translation cache correct, with as few
-//! interrupts as the machine allows.
+//! TLB coherence as a library: no CPU uses a dead translation, and only the CPUs that could use it
+//! are interrupted.
 //!
 //! # The problem
 //!
-//! A CPU caches the translations that it has read in page tables, and does not notice when the page
-//! tables change. A kernel that unmaps a page, or takes a permission away, must therefore ensure
-//! that no CPU uses the old translation *before* the page is used for anything else. The usual way
-//! is to interrupt every CPU that may have cached it, and to wait until each has answered: a "TLB
-//! shootdown". It can take microseconds. Most of these interrupts are unnecessary, because their
-//! targets are idle, or run another space, or have not held the translation for long. Leaving out
-//! one CPU wrongly corrupts memory, rarely and far from the cause.
+//! A CPU caches the translations that it reads from page tables, and is not notified when the page
+//! tables change. A kernel that unmaps a page or removes a permission must therefore ensure that no
+//! CPU can use the old translation *before* the page is used for anything else. The usual method is
+//! a *TLB shootdown*: the kernel interrupts every CPU that may have cached the translation, and
+//! waits until each of them has answered. That takes microseconds. Most of these interrupts are
+//! unnecessary, because their targets are idle, or run another address space, or evicted the
+//! translation long ago. But to skip one CPU wrongly corrupts memory, rarely and far from the
+//! cause.
 //!
-//! This crate decides which CPUs must be notified, when, and of what. It is `no_std`, allocates
-//! nothing, depends on nothing, and reaches the machine only through traits that the kernel
-//! implements.
+//! This crate decides which CPUs must be notified of a change, when, and of which pages. It is
+//! `no_std`, does not allocate, has no dependencies, and reaches the machine only through traits
+//! that the kernel implements. After a change of the page tables, the kernel calls
+//! [`flush`](PinnedCpu::flush) and then [`wait`](Pending::wait). When `wait` returns, no CPU can
+//! use the old translations, and only CPUs that could have used them were interrupted.
 //!
 //! # The four ideas
 //!
 //! ```text
-//!            Space                                       Cpu, one each
+//!            Space                                    CpuState, one per CPU
 //!   ┌──────────────────────┐                    ┌──────────────────────────────┐
 //!   │ generation      1042 │◄── 3. compare ─────│ tag slots  (space, 1040) …   │
 //!   │ log   1041: 0x7000+1 │                    │ presence   Active(space)     │◄── 2. read
@@ -28,34 +31,37 @@
 //!        ▲ 1. count, log            flush ──► Pending ──► wait ◄┘
 //! ```
 //!
-//! - **Generation.** Each [`Space`] counts its flushes and logs the last 16. A CPU that knows which
-//!   generation its TLB has seen knows what it missed: nothing, a few ranges, or too much to list.
-//!   So a CPU that does not use the space *now* need not be notified now. (Linux: `tlb_gen`,
-//!   without the log.)
-//! - **Presence.** Each [`CpuState`] publishes in one word what it could be using: a space
-//!   [actively](Presence::Active), a space [lazily](Presence::Lazy) (loaded, but the CPU is idle or
-//!   runs a kernel thread), or [nothing](Presence::Out). A flush rings only CPUs that are active on
-//!   the space, or are switching to it. (Linux: `mm_cpumask`, `is_lazy` and `loaded_mm` together.)
-//! - **Doorbell.** Each CPU has a bell. Ringing it is one locked operation. The ringing CPU sends
-//!   an interrupt only if the bell was quiet and its owner does not poll it. One answer satisfies
-//!   all CPUs that rang before it began. There are no call objects, no queue and no lock: the
-//!   handler is [`PinnedCpu::handle_flush_ipi`], and nothing else.
-//! - **Pending.** A flush has two steps, [`PinnedCpu::flush`] and [`Pending::wait`]. Between them the
-//!   caller may drop its locks, send other flushes, and [join](Pending::join) them.
+//! - **Generation.** Each [`Space`] counts its flushes, and logs the last 16. A CPU remembers up to
+//!   which generation its TLB is clean, so it can find out later what it has missed: nothing, a few
+//!   ranges, or more than the log holds. A CPU that does not use the space *now* is therefore not
+//!   interrupted now. (Linux: `tlb_gen`, without the log.)
+//! - **Presence.** Each CPU publishes, in one word of its [`CpuState`], what it could be using: a
+//!   space [actively](Presence::Active), a space [lazily](Presence::Lazy) (the space is loaded, but
+//!   the CPU is idle or runs a kernel thread), or [nothing](Presence::Out). A flush interrupts only
+//!   CPUs that are active on the space, or are switching to it. (Linux: `mm_cpumask`, `is_lazy` and
+//!   `loaded_mm` together.)
+//! - **Doorbell.** Each CPU has a bell. To ring it is one locked operation. The ringing CPU sends
+//!   an interrupt only if the bell is quiet and its owner does not poll it. One answer satisfies
+//!   every CPU that rang before the answer began. There are no call objects, no queue and no lock,
+//!   and the interrupt's handler is a single call of [`PinnedCpu::handle_flush_ipi`].
+//! - **Pending.** A flush has two steps, [`PinnedCpu::flush`] and [`Pending::wait`]. Between them,
+//!   the caller may drop its locks, start other flushes, and [join](Pending::join) them.
 //!
-//! Some hardware can invalidate on other CPUs by itself (Arm, AMD, and RISC-V's firmware). The
-//! engine uses such a [`Broadcaster`] where it costs less than interrupts. A flush that finds no
-//! other CPU present notifies none, on any machine. [`Tagging`] describes how spaces get their
-//! tags: a few per CPU, one that all CPUs share, or ever new ones.
+//! Some hardware or firmware can invalidate translations on other CPUs by itself (Arm, AMD,
+//! RISC-V's SBI). The engine uses such a [`Broadcaster`] where that costs less than interrupts. A
+//! flush that finds no other CPU present notifies none, on any machine. [`Tagging`] describes how
+//! spaces get their tags (PCIDs, ASIDs): a few per CPU, one that all CPUs share, or a new one after
+//! each flush.
 //!
-//! Page tables that a lazy CPU can still *walk* are kept alive without its help. Page tables that
-//! were unhooked wait in [`Quarantine`] until the CPU has caught up, which it does by itself. A
-//! space that dies is freed by the last CPU that drops it ([`PinnedCpu::retire`]). Neither costs an
-//! interrupt, nor a reference count that all CPUs write when they go idle.
+//! A lazy CPU can still *walk* the page tables of its space. Therefore page tables that a flush
+//! unhooked wait in [`Quarantine`] until every such CPU has caught up, which happens without an
+//! interrupt. A space that dies is freed by the last CPU that drops it ([`PinnedCpu::retire`]).
+//! Neither costs an interrupt, or a reference count that all CPUs write when they become idle.
 //!
 //! # Example
 //!
-//! Two CPUs of the software machine that the crate ships for tests, by turns on one thread:
+//! Two CPUs of the software machine that the crate contains for tests. Both run on one thread, in
+//! turns:
 //!
 #![cfg_attr(feature = "soft", doc = "```")]
 #![cfg_attr(not(feature = "soft"), doc = "```ignore")]
@@ -71,27 +77,27 @@
 //! let space = engine.space(Root(0));
 //! engine.machine().map(&space, 3);
 //! for cpu in [&zero, &one] {
-//!     // SAFETY: `space` stays in place until the CPUs are gone.
+//!     // SAFETY: `space` outlives both CPUs, and does not move.
 //!     unsafe { cpu.pin().switch(&space) };
 //!     assert_eq!(cpu.touch(3), Touch::Ok);
 //! }
 //!
-//! // CPU 0 unmaps the page. CPU 1 uses the space, so CPU 0 rings its bell.
+//! // CPU 0 unmaps the page. CPU 1 uses the space, so CPU 0 rings CPU 1's bell.
 //! engine.machine().unmap(&space, 3);
 //! let mut pending = zero.pin().flush(&space, Extent::page(0x3000));
 //! assert!(!pending.poll());
-//! assert_eq!(one.touch(3), Touch::Ok); // it still may: the page is not free yet
+//! assert_eq!(one.touch(3), Touch::Ok); // still allowed: the page is not free yet
 //! one.interrupt_point(); // the handler calls `PinnedCpu::handle_flush_ipi`
-//! pending.wait(); // now no CPU can use it
+//! pending.wait(); // from here on, no CPU can use the old translation
 //! engine.machine().free(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Fault);
 //!
-//! // CPU 1 goes idle. The next flush does not interrupt it; it catches up when it returns.
+//! // CPU 1 goes idle. The next flush does not interrupt it. It catches up when it returns.
 //! engine.machine().map(&space, 3);
 //! assert_eq!(one.touch(3), Touch::Ok);
 //! one.pin().enter_lazy();
 //! engine.machine().unmap(&space, 3);
-//! zero.pin().flush(&space, Extent::page(0x3000)).wait(); // returns at once
+//! zero.pin().flush(&space, Extent::page(0x3000)).wait(); // returns without waiting for CPU 1
 //! engine.machine().free(&space, 3);
 //! // SAFETY: as above.
 //! unsafe { one.pin().switch(&space) };
@@ -100,61 +106,71 @@
 //! assert_eq!(engine.cpu(CpuId(1)).stats().caught_up_from_log, 1);
 //! ```
 //!
-//! # Embedding it
+//! # Embedding
 //!
-//! 1. Implement [`Memory`] and [`Machine`] for a type of your kernel: where a CPU's [`CpuState`] lives,
-//!    how a root is loaded and a page invalidated, how the interrupt is sent. Make one
-//!    [`Shootdown`] of it. (For x86-64, `AArch64` and `LoongArch64`, `shootdown-hw` has the
-//!    processor's part.)
-//! 2. On each CPU, when its flush interrupt works, call [`PinnedCpu::online`]. The handler calls
-//!    [`PinnedCpu::handle_flush_ipi`]. Before the CPU stops, call [`PinnedCpu::offline`].
-//! 3. Put a [`Space`] into each of your address spaces. The scheduler calls [`PinnedCpu::switch`] when
-//!    it runs a thread of the space, and [`PinnedCpu::enter_lazy`] when it runs none. If the kernel
-//!    touches no user address between kernel entry and return, it may enter lazy there as well: a
-//!    CPU that is interrupted often is then left alone while its threads are in the kernel
-//!    ([`LazyEntryPredictor`]).
-//! 4. Where you change page tables, call [`PinnedCpu::flush`], drop your locks, call [`Pending::wait`],
-//!    and only then free pages. Where you free what was mapped, [`Gather`] does that in order, for
-//!    page tables as well. Where you only add permissions, flush nothing. A CPU that caches
-//!    refusals (Arm, `LoongArch`) drops them in its handler of page faults.
-//! 5. Where you reclaim memory, and unmap pages of many spaces one by one, use a [`Batch`], so that
-//!    each CPU is interrupted once for all of them. From then on, code that changes page tables and
-//!    finds a page gone calls [`PinnedCpu::flush_if_batched`], so that it does not return before the batch is
-//!    flushed.
-//! 6. When the last thread of a space is gone, free its pages, and [`PinnedCpu::retire`] the space.
-//!    [`Machine::reclaim`] returns its page tables to you. When memory is short, call
-//!    [`PinnedCpu::reap`]. On a CPU that enters a deep idle state, call [`PinnedCpu::leave_space`]: it then holds
-//!    no page table.
+//! `examples/embed.rs` is a complete embedding to copy from: [`Memory`] and [`Machine`] for two
+//! threads that play the CPUs of a toy MMU (`cargo run -p shootdown --example embed`). These are
+//! the six steps in a kernel:
 //!
-//! `docs/embedding.md` goes through all of it in a kernel that boots, with the typical mistakes at
-//! each step.
+//! 1. **Describe the machine.** Implement [`Memory`] and [`Machine`] for a type of your kernel:
+//!    where the [`CpuState`] of each CPU is, how to load a root and invalidate a page, how to send
+//!    the flush interrupt. Create one [`Shootdown`] from it. (The crate `shootdown-hw` has the
+//!    processor's part for x86-64, `AArch64` and `LoongArch64`.)
+//! 2. **Bring CPUs online.** On each CPU, call [`PinnedCpu::online`] when its flush interrupt
+//!    works. Let the interrupt's handler call [`PinnedCpu::handle_flush_ipi`]. Call
+//!    [`PinnedCpu::offline`] before the CPU stops.
+//! 3. **Schedule.** Put a [`Space`] into each of your address spaces. Call [`PinnedCpu::switch`]
+//!    when the scheduler runs a thread of the space, and [`PinnedCpu::enter_lazy`] when it runs a
+//!    thread without one. If your kernel touches no user address between kernel entry and return,
+//!    it may also enter lazy there: then a CPU that is interrupted often is not interrupted while
+//!    its thread is in the kernel ([`LazyEntryPredictor`]).
+//! 4. **Flush.** Where you change page tables, call [`PinnedCpu::flush`], drop your locks, call
+//!    [`Pending::wait`], and only then free pages. Where you free what was mapped, page tables
+//!    included, [`Gather`] does these things in the right order. Where you only add permissions, do
+//!    not flush. On CPUs that cache failed translations (Arm, `LoongArch`), invalidate those in the
+//!    page-fault handler.
+//! 5. **Reclaim.** Where you unmap pages of many spaces one by one, use a [`Batch`]: it interrupts
+//!    each CPU once for all of them. With batches, code that changes page tables and finds an entry
+//!    already clear must call [`PinnedCpu::flush_if_batched`], so that it does not return before
+//!    the batch that cleared the entry is flushed.
+//! 6. **Retire.** When the last thread of a space is gone, free its pages, and call
+//!    [`PinnedCpu::retire`]. [`Machine::reclaim`] later returns the space and its page tables to
+//!    you. When memory is short, call [`PinnedCpu::reap`]. On a CPU that enters a deep idle state,
+//!    call [`PinnedCpu::leave_space`], so that the CPU keeps no page table alive.
 //!
-//! A [`PinnedCpu`] is the proof that its holder is pinned to a CPU with the flush interrupt masked. The
-//! engine cannot be rung by NMI, nor used in an NMI handler; but an NMI handler may ask whether it
-//! [may touch user memory](Shootdown::nmi_may_touch_user). Secondary TLBs (IOMMUs) that need
-//! commands of their own are not handled; those that observe broadcasts are covered if their
-//! space is [pinned](PinnedCpu::pin_tag). A flush that finds many CPUs present keeps the interrupt
-//! masked for a cache miss for each CPU in the space's mask.
+//! `docs/embedding.md` explains each step in a kernel that boots, with the typical mistakes.
 //!
-//! # Reading it
+//! # What is not supported
 //!
-//! The order of reading is the order of dependency; only the three modules of the core know each
-//! other.
+//! - **Flushes from an unpinned thread.** A [`PinnedCpu`] is the proof that the caller is pinned to
+//!   its CPU, with the flush interrupt masked. A [`Pending`] can be waited for without one.
+//! - **NMIs.** The flush interrupt must not be an NMI, and an NMI handler must not use the engine.
+//!   An NMI handler may only ask whether it
+//!   [may touch user memory](Shootdown::nmi_may_touch_user).
+//! - **Secondary TLBs with commands of their own** (most IOMMUs). A secondary TLB that observes the
+//!   CPUs' broadcasts is covered if its space is [pinned](PinnedCpu::pin_tag).
+//! - **Real-time bounds on a flush.** A flush keeps the interrupt masked for about one cache miss
+//!   per CPU in the space's mask, and `wait` takes as long as the slowest CPU takes to answer.
 //!
-//! - *The ground:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
+//! # Reading the source
+//!
+//! The reading order is the order of dependency. Only the modules of the core depend on each other.
+//!
+//! - *Foundations:* [`rules`] is the chapter on memory ordering. Every barrier and every step that
 //!   correctness depends on has a name there, and a test that fails without it. [`memory`](Memory)
 //!   is the contract for shared words and barriers; `ids` and `costs` are plain numbers.
-//! - *Parts that need memory alone:* [`extent`](Extent) and [`extents`](ExtentSet), the pages that a
-//!   flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
+//! - *Parts that need memory alone:* [`extent`](Extent) and [`extent_set`](ExtentSet), the pages
+//!   that a flush covers; [`cpu_set`](CpuSet); `flush_log`, the generation and its log;
 //!   [`presence`](Presence); `hazard`, the page tables that a CPU can walk; `bell`, the doorbell;
-//!   `cpumask`, the CPUs that a flush looks at; `method`, the choice between interrupts and
-//!   broadcasts.
-//! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster);
-//!   [`space`](Space) and [`cpu`](CpuState) are made of the parts above. Then their [tags](Tagging), the
-//!   [engine](Shootdown), and [`pin`](PinnedCpu), the CPU that runs the caller.
-//! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending),
-//!   `broadcast`, `catch_up`, [`switch`](PinnedCpu::switch),
-//!   `notify`, [`flush`](PinnedCpu::flush), [`answer`](PinnedCpu::handle_flush_ipi).
+//!   `phase` and `cpumask`, the CPUs that a flush reads; `stats`, the counters; `method`, the
+//!   choice between interrupts and broadcasts.
+//! - *The core:* [`machine`](Machine) is the contract, with its [`broadcaster`](Broadcaster).
+//!   [`space`](Space) and [`cpu_state`](CpuState) are made of the parts above. Then their
+//!   [tags](Tagging), the [engine](Shootdown), and [`pinned_cpu`](PinnedCpu), the CPU that runs the
+//!   caller.
+//! - *The main path:* [`quarantine`](Quarantine), for tables that wait; [`pending`](Pending);
+//!   `broadcast`; `catch_up`; [`switch`](PinnedCpu::switch); `notify`; [`flush`](PinnedCpu::flush);
+//!   [`flush_ipi`](PinnedCpu::handle_flush_ipi).
 //! - *The end of pages and spaces:* [`gather`](Gather), [`reclaim`](Batch),
 //!   [`retire`](PinnedCpu::retire).
 
@@ -165,13 +181,15 @@
     clippy::must_use_candidate,
     clippy::missing_panics_doc,
     clippy::cast_possible_truncation,
-    reason = "names are read with their module; a token's method has its effect; indices are small"
+    clippy::inline_always,
+    reason = "types are named after their module; methods of `PinnedCpu` are called for their \
+              effect; indices are small"
 )]
 
 #[cfg(any(test, feature = "soft"))]
 extern crate std;
 
-// In reading order, which is the order of dependency.
+// The reading order, which is the order of dependency.
 pub mod rules;
 mod memory;
 mod ids;

@@ -5,8 +5,8 @@
 //! value that the memory model allows, and on a simulated machine, where an access costs as much as
 //! the transfer of its cache line.
 //!
-//! Everything that needs words and barriers alone (flush log, doorbell, sets of CPUs, presence)
-//! needs [`Memory`], and not the whole [`Machine`](crate::Machine).
+//! The modules that need only words and barriers (flush log, doorbell, sets of CPUs, presence)
+//! depend on [`Memory`], and not on the whole [`Machine`](crate::Machine).
 
 #![expect(unsafe_code, reason = "states a contract that the engine's safety rests on")]
 
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rules::{Kind, Rule};
 
-/// Soundness rests on the traits for sizes, so the engine alone implements them.
+/// The seal of the traits for sizes: soundness rests on them, so the engine alone implements them.
 pub(crate) mod sealed {
     /// Implemented for arrays.
     pub trait Sealed {}
@@ -32,11 +32,11 @@ pub trait Word: Send + Sync {
     fn store(&self, value: u64, order: Ordering);
     /// Writes the word and returns the previous value.
     fn swap(&self, value: u64, order: Ordering) -> u64;
-    /// Adds, wrapping, and returns the previous value.
+    /// Adds `value`, wrapping around, and returns the previous value.
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
-    /// Sets bits and returns the previous value.
+    /// Sets the bits of `value` and returns the previous value.
     fn fetch_or(&self, value: u64, order: Ordering) -> u64;
-    /// Clears the bits that `value` lacks and returns the previous value.
+    /// Clears the bits that are 0 in `value` and returns the previous value.
     fn fetch_and(&self, value: u64, order: Ordering) -> u64;
     /// Writes `new` if the word holds `current`, and returns the previous value.
     ///
@@ -52,70 +52,56 @@ pub trait Word: Send + Sync {
     ) -> Result<u64, u64>;
 }
 
-/// Implements [`Word`] by the methods of the same names of an atomic type.
+/// Implements [`Word`] with the methods of the same names of an atomic type.
 ///
-/// For [`AtomicU64`] and for the stand-ins of model checkers; `$inner` reaches the atomic from
-/// `self`.
+/// Used for [`AtomicU64`] and for the atomics of model checkers. `$inner` is the expression that
+/// reaches the atomic from `self`.
 #[macro_export]
 macro_rules! word_by_atomic {
     ($word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr) => {
+        $crate::word_by_atomic! {
+            $word, |$value| $new, |$this| $inner,
+            load(order: ::core::sync::atomic::Ordering) -> u64;
+            store(value: u64, order: ::core::sync::atomic::Ordering) -> ();
+            swap(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_add(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_or(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            fetch_and(value: u64, order: ::core::sync::atomic::Ordering) -> u64;
+            compare_exchange(
+                current: u64,
+                new: u64,
+                success: ::core::sync::atomic::Ordering,
+                failure: ::core::sync::atomic::Ordering
+            ) -> ::core::result::Result<u64, u64>;
+        }
+    };
+    (
+        $word:ty, |$value:ident| $new:expr, |$this:ident| $inner:expr,
+        $($method:ident($($argument:ident: $type:ty),*) -> $result:ty;)*
+    ) => {
         impl $crate::Word for $word {
             #[inline]
             fn new($value: u64) -> Self {
                 $new
             }
-            #[inline]
-            fn load(&self, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.load(order)
-            }
-            #[inline]
-            fn store(&self, value: u64, order: ::core::sync::atomic::Ordering) {
-                let $this = self;
-                $inner.store(value, order);
-            }
-            #[inline]
-            fn swap(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.swap(value, order)
-            }
-            #[inline]
-            fn fetch_add(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_add(value, order)
-            }
-            #[inline]
-            fn fetch_or(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_or(value, order)
-            }
-            #[inline]
-            fn fetch_and(&self, value: u64, order: ::core::sync::atomic::Ordering) -> u64 {
-                let $this = self;
-                $inner.fetch_and(value, order)
-            }
-            #[inline]
-            fn compare_exchange(
-                &self,
-                current: u64,
-                new: u64,
-                success: ::core::sync::atomic::Ordering,
-                failure: ::core::sync::atomic::Ordering,
-            ) -> ::core::result::Result<u64, u64> {
-                let $this = self;
-                $inner.compare_exchange(current, new, success, failure)
-            }
+            $(
+                #[inline]
+                fn $method(&self, $($argument: $type),*) -> $result {
+                    let $this = self;
+                    $inner.$method($($argument),*)
+                }
+            )*
         }
     };
 }
 
 word_by_atomic!(AtomicU64, |value| Self::new(value), |this| this);
 
-/// Room for the allocator of global tags. Implemented for arrays of words, and for nothing else.
+/// Room for the allocator of global tags. Implemented for arrays of words only.
 pub trait TagWords<W>: sealed::Sealed + Send + Sync {
-    /// All zero.
+    /// Words that are all zero.
     fn zero() -> Self;
-    /// The words.
+    /// The words as a slice.
     fn words(&self) -> &[W];
 }
 
@@ -132,7 +118,7 @@ impl<W: Word, const N: usize> TagWords<W> for [W; N] {
 
 /// The memory of a machine: its words and its barriers.
 ///
-/// The engine calls every method also in the handler of the flush interrupt, so none may block,
+/// The engine also calls every method from the flush interrupt's handler. So no method may block,
 /// allocate, or take a lock that this CPU may already hold.
 ///
 /// # Safety
@@ -140,26 +126,29 @@ impl<W: Word, const N: usize> TagWords<W> for [W; N] {
 /// An implementation guarantees:
 ///
 /// - [`fence`](Self::fence) orders every earlier load and store of this CPU before every later one,
-///   as all CPUs observe them. So do the three combined operations, after their access;
-/// - the methods of [`Word`](Self::Word) do what those of `AtomicU64` do.
+///   as all CPUs observe them. Each of the three combined operations does the same after its
+///   access;
+/// - each method of [`Word`](Self::Word) does the same as the method of that name of `AtomicU64`.
 pub unsafe trait Memory: Sync + Sized {
     /// The engine's shared words: `AtomicU64` on hardware.
     type Word: Word;
 
-    /// Whether [`prefetch`](Self::prefetch) does anything. If not, no code is left for it.
+    /// `true` if [`prefetch`](Self::prefetch) has an effect. If `false`, the compiler removes the
+    /// loops that call it.
     const PREFETCHES: bool = true;
 
     /// A full barrier: no load passes an earlier store (`mfence`, `dmb ish`, `fence rw,rw`).
     fn fence(&self);
 
-    /// Stores, then a full barrier. On x86, override it with one `xchg`.
+    /// Stores `value`, and then fences. On x86, override this with one `xchg`.
     #[inline]
     fn store_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) {
         word.store(value, order);
         self.fence();
     }
 
-    /// Adds, then a full barrier. On x86, override it with one `lock xadd`.
+    /// Adds `value`, and then fences. Returns the previous value. On x86, override this with one
+    /// `lock xadd`.
     #[inline]
     fn fetch_add_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
         let previous = word.fetch_add(value, order);
@@ -167,7 +156,8 @@ pub unsafe trait Memory: Sync + Sized {
         previous
     }
 
-    /// Sets bits, then a full barrier. On x86, override it with one locked operation.
+    /// Sets the bits of `value`, and then fences. Returns the previous value. On x86, override this
+    /// with one locked operation.
     #[inline]
     fn fetch_or_then_fence(&self, word: &Self::Word, value: u64, order: Ordering) -> u64 {
         let previous = word.fetch_or(value, order);
@@ -175,17 +165,18 @@ pub unsafe trait Memory: Sync + Sized {
         previous
     }
 
-    /// A hint that the caller will soon read `word`, so that its cache line can be fetched.
+    /// Hints that the caller will soon read `word`, so that the hardware can fetch its cache line.
     ///
-    /// A flush prefetches the state of every CPU that it is going to read, so that the misses
-    /// overlap. On x86 they overlap without a hint, as far ahead as the CPU speculates. Where
-    /// acquiring loads are kept in order (Arm's `ldar`), they do not.
+    /// A flush prefetches the state of every CPU that it is going to read, so that the cache misses
+    /// overlap. On x86 the misses overlap without a hint, as far ahead as the CPU speculates. Where
+    /// the hardware keeps acquiring loads in order (Arm's `ldar`), they do not.
     #[inline]
     fn prefetch(&self, word: &Self::Word) {
         let _ = word;
     }
 
-    /// Test hook: whether the engine breaks `rule` at the caller's location. Must return `false`.
+    /// Test hook: returns `true` if the engine breaks `rule` at the caller's location. Outside of
+    /// the engine's own tests, it must return `false`.
     #[doc(hidden)]
     #[inline]
     #[track_caller]
@@ -195,11 +186,11 @@ pub unsafe trait Memory: Sync + Sized {
     }
 }
 
-/// The ordering that `rule` demands, or relaxed where the memory breaks the rule.
+/// Returns the ordering that `rule` demands, or relaxed where the memory breaks the rule.
 ///
 /// # Panics
 ///
-/// If the rule is not about an ordering.
+/// If the rule's kind is not an ordering.
 #[inline]
 #[track_caller]
 pub(crate) fn order<M: Memory>(memory: &M, rule: Rule) -> Ordering {
@@ -207,7 +198,7 @@ pub(crate) fn order<M: Memory>(memory: &M, rule: Rule) -> Ordering {
     if memory.breaks(rule) { Ordering::Relaxed } else { ordering }
 }
 
-/// The full barrier that `rule` demands.
+/// Executes the full barrier that `rule` demands.
 #[inline]
 #[track_caller]
 pub(crate) fn fence<M: Memory>(memory: &M, rule: Rule) {
@@ -216,7 +207,8 @@ pub(crate) fn fence<M: Memory>(memory: &M, rule: Rule) {
     }
 }
 
-/// A store ordered by `ordering`, and then the full barrier that `rule` demands.
+/// Stores `value` with the ordering that the rule `ordering` demands, and then executes the full
+/// barrier that `rule` demands.
 #[inline]
 #[track_caller]
 pub(crate) fn store_then_fence<M: Memory>(

@@ -1,56 +1,64 @@
-//! The *method* by which a flush notifies other CPUs: interrupts or a broadcast, whichever costs
+//! The *method* with which a flush notifies other CPUs: interrupts or a broadcast, whichever costs
 //! less.
 //!
-//! The machine says what each costs when nothing is in its way. What is in its way is learnt, of
-//! both methods alike: broadcasts queue for one interconnect, and interrupts wait for CPUs that
+//! The machine states the cost of each method in the absence of delays. The delays are measured,
+//! for both methods alike: broadcasts queue for one interconnect, and interrupts wait for CPUs that
 //! mask them, or that a hypervisor does not run.
 
 use core::cell::Cell;
 
 use crate::costs::NotifyCosts;
 
-/// How to tell those who are present.
+/// A method to notify the CPUs that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotifyMethod {
     Interrupt,
     Broadcast,
 }
 
-/// What a CPU knows of what telling costs, and what it has yet to complete.
+/// One CPU's measurements of the cost of each method, and the number of its outstanding broadcasts.
 #[derive(Debug)]
 pub(crate) struct NotifyPolicy {
-    /// By how much broadcasts have lately taken longer than the machine says: others' were before
-    /// them.
+    /// Recent excess of the duration of broadcasts over the machine's figure: the broadcasts of
+    /// other CPUs were queued before them.
     queueing_ns: Cell<u32>,
-    /// By how much answers to interrupts have lately taken longer than the machine says: a target
-    /// had interrupts masked, or is a virtual CPU that was not running.
+    /// Recent excess of the time to answer an interrupt over the machine's figure: a target had
+    /// interrupts masked, or is a virtual CPU that was not running.
     answering_ns: Cell<u32>,
-    /// Of 128 rings, how many have lately taken an interrupt: the others found one on its way, or
-    /// a CPU that looks at its bell by itself.
+    /// Number of recent rings that took an interrupt, of 128. The others found an interrupt on its
+    /// way, or a CPU that polls its bell.
     interrupts_of_128: Cell<u8>,
+    /// The method chosen last. Trials do not count.
     last: Cell<Option<NotifyMethod>>,
-    /// What could have been saved since others were last interrupted: see [`TRIAL_SHIFT`].
+    /// Cost that interrupts could have saved since the last trial: see [`TRIAL_SHIFT`].
     untried_ns: Cell<u32>,
-    /// How many operations were issued here and not completed.
+    /// Number of operations that this CPU has issued and not completed.
     pub(crate) outstanding: Cell<u16>,
 }
 
-/// A newly measured wait counts for an eighth of what is known.
+/// Weight of a newly measured delay in the moving average: an eighth.
 const MEASURED_SHIFT: u32 = 3;
-/// What is known of one way is forgotten by a 64th with each flush that takes the other, so that it
-/// will be tried again: a queue of 100 µs is forgotten, for all purposes, after some 300 flushes.
-const FORGOTTEN_SHIFT: u32 = 6;
-/// A newly measured share of rings that took an interrupt counts for a quarter.
+/// Decay of one method's measured delay with each flush that uses the other method: a 64th.
+///
+/// Without decay, a method that was slow once would never be tried again. A queue of 100 µs is
+/// practically forgotten after some 300 flushes.
+const DECAY_SHIFT: u32 = 6;
+/// Weight of a newly measured share of rings that took an interrupt: a quarter.
 const SHARE_SHIFT: u32 = 2;
-/// That no ring takes an interrupt is not believed: there is still an answer to wait for.
+/// Lower limit, of 128, of the share of rings that take an interrupt. Even if no ring takes one,
+/// the sender must wait for an answer.
 const SHARE_MIN: u64 = 16;
-/// The other way is taken when it costs less than seven eighths: the costs are estimates, and
-/// a CPU that goes back and forth learns about both too late.
+/// Threshold for a change of the method: the other one must cost less than seven eighths.
+///
+/// The costs are estimates, and a CPU that often changes the method measures both too late.
 const WORTH_A_CHANGE: (u64, u64) = (7, 8);
-/// Who only broadcasts never learns what interrupts would cost; nor do those who are told learn
-/// that they had better say when they enter the kernel, for nothing disturbs them there. So now and
-/// then it interrupts instead, when that costs no more than an eighth of what it might save: what
-/// broadcasts have cost since for each CPU that was present, and by waiting for others'.
+/// Share of the possible saving that a trial of interrupts may cost: an eighth.
+///
+/// A CPU that only broadcasts never measures the cost of interrupts. Nor do its targets find out
+/// that [entering lazy](crate::LazyEntryPredictor) in the kernel would save them interrupts,
+/// because they take none. So the CPU occasionally interrupts instead. The possible saving is the
+/// sum of what broadcasts have cost since the last trial for each CPU that was present, and by
+/// queueing behind the broadcasts of other CPUs.
 const TRIAL_SHIFT: u32 = 3;
 
 impl NotifyPolicy {
@@ -65,7 +73,8 @@ impl NotifyPolicy {
         }
     }
 
-    /// The cheaper way to tell so many CPUs; or, for once, the other.
+    /// Returns the cheaper method to notify `cpus` CPUs of `operations` operations, or occasionally
+    /// interrupts as a trial.
     pub(crate) fn choose(&self, costs: &NotifyCosts, cpus: u64, operations: u64) -> NotifyMethod {
         let interrupt =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
@@ -77,21 +86,21 @@ impl NotifyPolicy {
             .saturating_add(by_target)
             .saturating_add(queueing);
         if self.last.get().is_none() && costs.broadcast_each_ns != 0 {
-            // Where each CPU costs, there is the most to save, and it is tried first.
+            // Where a broadcast costs time for each CPU, interrupts may save most: try them first.
             self.untried_ns.set(u32::MAX);
         }
         let answering = u64::from(self.answering_ns.get());
-        let chosen = self.cheaper(self.as_learnt(interrupt).saturating_add(answering), broadcast);
+        let chosen = self.cheaper(self.discounted(interrupt).saturating_add(answering), broadcast);
         self.last.set(Some(chosen));
-        let forget = |cost_ns: &Cell<u32>| {
+        let decay = |cost_ns: &Cell<u32>| {
             let known = cost_ns.get();
-            cost_ns.set(known - known.div_ceil(1 << FORGOTTEN_SHIFT));
+            cost_ns.set(known - known.div_ceil(1 << DECAY_SHIFT));
         };
         if chosen == NotifyMethod::Interrupt {
-            forget(&self.queueing_ns);
+            decay(&self.queueing_ns);
         } else {
-            forget(&self.answering_ns);
-            // One broadcast before ours is what chance does.
+            decay(&self.answering_ns);
+            // A queue of one broadcast is normal, and not counted.
             let for_others = by_target.saturating_add(queueing.saturating_sub(costs.broadcast_ns));
             let price = interrupt.saturating_add(answering).saturating_sub(broadcast);
             if self.is_trial_due(for_others, price) {
@@ -101,6 +110,8 @@ impl NotifyPolicy {
         chosen
     }
 
+    /// Returns the method used last, unless the other one costs less than
+    /// [that share](WORTH_A_CHANGE) of it.
     fn cheaper(&self, interrupt: u64, broadcast: u64) -> NotifyMethod {
         let (worth, of) = WORTH_A_CHANGE;
         let is_worth = |new: u64, old: u64| new.saturating_mul(of) < old.saturating_mul(worth);
@@ -113,20 +124,22 @@ impl NotifyPolicy {
             Some(NotifyMethod::Broadcast) if is_worth(interrupt, broadcast) => {
                 NotifyMethod::Interrupt
             }
-            Some(as_before) => as_before,
+            Some(last) => last,
         }
     }
 
-    /// What it costs to ring CPUs of which only some must be interrupted.
-    fn as_learnt(&self, interrupt: u64) -> u64 {
+    /// The cost of interrupts, reduced by the measured share of rings that take none.
+    fn discounted(&self, interrupt: u64) -> u64 {
         match u64::from(self.interrupts_of_128.get()).max(SHARE_MIN) {
             128.. => interrupt,
             share => (interrupt / 128).saturating_mul(share),
         }
     }
 
-    /// Whether to interrupt for once, which costs so much more; a broadcast costs so much for
-    /// others' sake.
+    /// Returns `true` if a trial of interrupts is due.
+    ///
+    /// `for_others` is the part of the broadcast's cost that interrupts may save. `price` is the
+    /// additional cost of interrupts.
     fn is_trial_due(&self, for_others: u64, price: u64) -> bool {
         if for_others == 0 {
             return false;
@@ -138,36 +151,36 @@ impl NotifyPolicy {
         is_due
     }
 
-    /// So many rings took an interrupt, and so many did not.
-    pub(crate) fn learn_rings(&self, interrupts: u64, coalesced: u64) {
+    /// Records the number of rings that took an interrupt, and the number that did not.
+    pub(crate) fn record_rings(&self, interrupts: u64, coalesced: u64) {
         let Some(share) = (interrupts << 7).checked_div(interrupts + coalesced) else { return };
         let known = self.interrupts_of_128.get();
-        let learnt = known - (known >> SHARE_SHIFT) + (share as u8 >> SHARE_SHIFT);
-        self.interrupts_of_128.set(learnt);
+        let average = known - (known >> SHARE_SHIFT) + (share as u8 >> SHARE_SHIFT);
+        self.interrupts_of_128.set(average);
     }
 
-    /// Learns from the time that a wait for the answers of so many CPUs took.
-    pub(crate) fn learn_answers(&self, costs: &NotifyCosts, cpus: u64, took_ns: u64) {
+    /// Records the time that a wait for the answers of `cpus` CPUs took.
+    pub(crate) fn record_answers(&self, costs: &NotifyCosts, cpus: u64, took_ns: u64) {
         let expected_ns =
             costs.interrupt_ns.saturating_add(costs.interrupt_each_ns.saturating_mul(cpus));
-        learn_excess(&self.answering_ns, took_ns.saturating_sub(expected_ns));
+        average_in(&self.answering_ns, took_ns.saturating_sub(expected_ns));
     }
 
-    /// What was outstanding took so long.
-    pub(crate) fn learn(&self, costs: &NotifyCosts, took_ns: u64) {
+    /// Records that the outstanding broadcasts took `took_ns` to complete.
+    pub(crate) fn record_completion(&self, costs: &NotifyCosts, took_ns: u64) {
         let after_first = u64::from(self.outstanding.replace(0).saturating_sub(1));
         let unqueued_ns =
             costs.broadcast_ns.saturating_add(costs.operation_ns.saturating_mul(after_first));
-        learn_excess(&self.queueing_ns, took_ns.saturating_sub(unqueued_ns));
+        average_in(&self.queueing_ns, took_ns.saturating_sub(unqueued_ns));
     }
 }
 
-/// A newly measured excess over what the machine says moves what is known towards it.
-fn learn_excess(known_ns: &Cell<u32>, measured_ns: u64) {
+/// Moves the average `known_ns` towards a newly measured excess over the machine's figure.
+fn average_in(known_ns: &Cell<u32>, measured_ns: u64) {
     let measured = i64::try_from(measured_ns).unwrap_or(i64::MAX);
     let known = i64::from(known_ns.get());
-    let learnt = known + ((measured - known) >> MEASURED_SHIFT);
-    known_ns.set(u32::try_from(learnt).unwrap_or(u32::MAX));
+    let average = known + ((measured - known) >> MEASURED_SHIFT);
+    known_ns.set(u32::try_from(average).unwrap_or(u32::MAX));
 }
 
 #[cfg(test)]
@@ -185,16 +198,16 @@ mod tests {
     };
 
     #[test]
-    fn more_cpus_speak_for_broadcasts_and_more_operations_for_interrupts() {
+    fn cpus_favour_broadcasts_operations_favour_interrupts() {
         let policy = NotifyPolicy::new();
         assert_eq!(policy.choose(&COSTS, 1, 1), ByBroadcast);
-        // 2500 ns to 1000 and 100 for each but the first.
+        // 2500 ns, against 1000 ns and 100 ns for each operation but the first.
         assert_eq!(policy.choose(&COSTS, 1, 60), ByInterrupt);
         assert_eq!(policy.choose(&COSTS, 60, 60), ByBroadcast);
     }
 
     #[test]
-    fn what_costs_the_same_changes_nothing() {
+    fn equal_costs_keep_the_method() {
         assert_eq!(NotifyPolicy::new().choose(&NotifyCosts::default(), 3, 1), ByInterrupt);
         for first in [ByInterrupt, ByBroadcast] {
             let policy = NotifyPolicy::new();
@@ -207,49 +220,50 @@ mod tests {
     }
 
     #[test]
-    fn costs_that_cannot_be_added_are_too_high() {
+    fn overflowing_costs_saturate() {
         let policy = NotifyPolicy::new();
         let dear = NotifyCosts { interrupt_each_ns: u64::MAX, interrupt_ns: 9, ..COSTS };
         assert_eq!(policy.choose(&dear, 4, 1), ByBroadcast);
         let dear = NotifyCosts { broadcast_ns: u64::MAX, operation_ns: 7, ..COSTS };
         assert_eq!(policy.choose(&dear, 4, 9), ByInterrupt);
-        policy.learn(&COSTS, u64::MAX);
+        policy.record_completion(&COSTS, u64::MAX);
         assert_eq!(policy.choose(&COSTS, 4, 1), ByInterrupt);
     }
 
-    /// A queue is learnt of within a few broadcasts, avoided for a while, and then tried again.
+    /// A queue is detected within a few broadcasts, avoided for a while, and then tried again.
     #[test]
-    fn queueing_is_learnt_and_forgotten() {
+    fn queueing_is_measured_and_forgotten() {
         let policy = NotifyPolicy::new();
         let is_chosen = |chosen| policy.choose(&COSTS, 1, 1) == chosen;
         let broadcasts = (0..9).take_while(|_| is_chosen(ByBroadcast));
-        let broadcasts = broadcasts.inspect(|_| policy.learn(&COSTS, 100_000)).count();
+        let broadcasts = broadcasts.inspect(|_| policy.record_completion(&COSTS, 100_000)).count();
         assert!((1..=4).contains(&broadcasts), "{broadcasts}");
         let interrupts = 1 + (0..999).take_while(|_| is_chosen(ByInterrupt)).count();
         assert!((50..=400).contains(&interrupts), "{interrupts}");
     }
 
-    /// Where everyone flushes, most look at their bells anyway: then interrupts cost less than the
-    /// machine says.
+    /// If all CPUs flush, most of them poll their bells, and interrupts cost less than the
+    /// machine's figure.
     #[test]
-    fn rings_that_take_no_interrupt_make_interrupts_cheaper() {
+    fn coalesced_rings_make_interrupts_cheaper() {
         let policy = NotifyPolicy::new();
         let costs = NotifyCosts { broadcast_ns: 2000, ..COSTS };
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
-        policy.learn_rings(0, 0);
+        policy.record_rings(0, 0);
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
-        (0..8).for_each(|_| policy.learn_rings(1, 3));
+        (0..8).for_each(|_| policy.record_rings(1, 3));
         assert_eq!(policy.choose(&costs, 4, 1), ByInterrupt);
-        (0..16).for_each(|_| policy.learn_rings(4, 0));
+        (0..16).for_each(|_| policy.record_rings(4, 0));
         assert_eq!(policy.choose(&costs, 4, 1), ByBroadcast);
         policy.interrupts_of_128.set(64);
-        assert_eq!(policy.as_learnt(12_800), 6400);
+        assert_eq!(policy.discounted(12_800), 6400);
     }
 
-    /// Interrupts are tried at once where each CPU costs, and then as often as is worth it; never
-    /// where broadcasts cost the same whoever is present, nor where interrupts are out of question.
+    /// If broadcasts cost time for each CPU, interrupts are tried first, and later as often as the
+    /// possible saving allows. If broadcasts cost the same for any number of CPUs, or interrupts
+    /// are excluded, there is no trial.
     #[test]
-    fn what_is_not_chosen_is_tried_now_and_then() {
+    fn interrupts_are_tried_occasionally() {
         let trials = |costs: NotifyCosts| {
             let policy = NotifyPolicy::new();
             let tries = |count: u64| {
@@ -258,7 +272,7 @@ mod tests {
             (tries(1), tries(1600))
         };
         assert_eq!(trials(COSTS), (0, 0));
-        // 3000 ns to 1200: a trial for each 8 x 1800 ns of 200.
+        // 3000 ns against 1200 ns: one trial whenever 8 x 1800 ns have been spent, 200 ns a time.
         let by_target = NotifyCosts { broadcast_each_ns: 100, ..COSTS };
         assert_eq!(trials(by_target), (1, 1600 / 73));
         let alone = NotifyCosts { interrupt_ns: u64::MAX, ..by_target };
@@ -266,30 +280,34 @@ mod tests {
     }
 
     #[test]
-    fn many_operations_are_no_queue() {
+    fn many_operations_are_not_a_queue() {
         let policy = NotifyPolicy::new();
-        (0..100).for_each(|_| policy.learn(&COSTS, COSTS.broadcast_ns + 8000));
-        assert!((7990..=8000).contains(&policy.queueing_ns.get()), "that is one");
+        (0..100).for_each(|_| policy.record_completion(&COSTS, COSTS.broadcast_ns + 8000));
+        assert!((7990..=8000).contains(&policy.queueing_ns.get()), "a queue of 8 µs");
         for _ in 0..100 {
             policy.outstanding.set(50);
-            policy.learn(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
+            policy.record_completion(&COSTS, COSTS.broadcast_ns + 49 * COSTS.operation_ns);
         }
         assert_eq!(policy.queueing_ns.get(), 0);
     }
 
     /// A virtual CPU that is not running answers after milliseconds.
     #[test]
-    fn slow_answers_are_learnt_and_forgotten() {
+    fn slow_answers_are_measured_and_forgotten() {
         let policy = NotifyPolicy::new();
         let costs = NotifyCosts { broadcast_ns: 5000, ..COSTS };
         let is_chosen = |chosen| policy.choose(&costs, 1, 1) == chosen;
-        let slow = |_: &i32| policy.learn_answers(&costs, 1, 10_000_000);
+        let slow = |_: &i32| policy.record_answers(&costs, 1, 10_000_000);
         let interrupts = (0..9).take_while(|_| is_chosen(ByInterrupt)).inspect(slow).count();
         assert_eq!(interrupts, 1);
         let broadcasts = 1 + (0..999).take_while(|_| is_chosen(ByBroadcast)).count();
         assert!((100..=700).contains(&broadcasts), "{broadcasts}");
-        policy.learn_answers(&costs, 1, 0);
-        assert_eq!(policy.choose(&costs, 1, 1), ByInterrupt, "as fast as the machine says");
+        policy.record_answers(&costs, 1, 0);
+        assert_eq!(
+            policy.choose(&costs, 1, 1),
+            ByInterrupt,
+            "answers as fast as the machine's figure"
+        );
     }
 
     #[test]
@@ -298,16 +316,16 @@ mod tests {
         let costs = NotifyCosts { broadcast_each_ns: 100, ..COSTS }.broadcasts_only();
         for _ in 0..1000 {
             assert_eq!(policy.choose(&costs, 64, 9), ByBroadcast);
-            policy.learn(&costs, 1_000_000);
-            policy.learn_rings(0, 1);
+            policy.record_completion(&costs, 1_000_000);
+            policy.record_rings(0, 1);
         }
     }
 
     proptest! {
-        /// However costs vary by an eighth, the way stays what it was; and if one costs half as
-        /// much as the other, that is the way.
+        /// If costs vary by up to an eighth, the method does not change back. If one method costs
+        /// less than half of the other, it is chosen.
         #[test]
-        fn the_cheaper_way_is_taken_and_kept(
+        fn cheaper_method_is_chosen_and_kept(
             interrupt in 1000u64..100_000, broadcast in 1000u64..100_000,
             shakes in prop::collection::vec((0u64..=125, 0u64..=125), 1..20)
         ) {
@@ -331,7 +349,7 @@ mod tests {
                 changes += u32::from(chosen != last);
                 last = chosen;
             }
-            prop_assert!(changes <= 1, "it came back");
+            prop_assert!(changes <= 1, "the method changed back");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! *Notify*: which CPUs a flush must notify, and how it does so.
+//! *Notify*: selects the CPUs that a flush must notify, and notifies them.
 //!
-//! The scan looks at every CPU of the cpumask, and keeps those that could be using the space, or
-//! walk tables that are about to be freed. These are interrupted, or notified by a broadcast where
-//! that costs less.
+//! The scan reads the presence of every CPU in the cpumask, and keeps the CPUs that could be using
+//! the space, or that could walk tables that are about to be freed. The flush interrupts these
+//! CPUs, or notifies them with a broadcast where that costs less.
 
 use crate::bell::Rung;
 use crate::cpu_set::{CpuSet, cpus_of_word};
@@ -17,42 +17,42 @@ use crate::presence::PresenceWord;
 use crate::rules::Rule;
 use crate::space::Space;
 
-/// A flush of one space, which has been counted.
+/// A flush of one space, which the generation already counts.
 pub(crate) struct Flush<'f> {
     pub(crate) extents: &'f [Extent],
-    /// The generation of the last of them.
+    /// The generation of the last extent.
     pub(crate) generation: u64,
     pub(crate) walkers: WalkerPolicy,
     pub(crate) cause: Cause,
 }
 
-/// What a flush does about CPUs that do not use the space, and could walk its tables.
+/// The treatment of CPUs that do not use the space, and could walk its tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WalkerPolicy {
-    /// Nothing: no table is freed.
+    /// No table is freed, so such CPUs are skipped.
     Ignore,
-    /// They are interrupted.
+    /// Such CPUs are interrupted.
     Interrupt,
-    /// The tables are held back until they have caught up.
+    /// Such CPUs are skipped, and freed tables wait in quarantine until they have caught up.
     Defer,
 }
 
-/// What a look at the CPUs in the cpumask has found.
+/// The result of a scan of the CPUs in the cpumask.
 #[derive(Default)]
 pub(crate) struct Scan {
-    /// The space's tag, if broadcasts are to name it.
+    /// The space's tag, for broadcasts.
     pub(crate) tag: Tag,
-    /// How many must be notified.
+    /// Number of CPUs that must be notified.
     present: u64,
-    /// How many need not be, for they are lazy on the space.
+    /// Number of CPUs that are skipped because they are lazy on the space.
     lazy: u64,
-    /// How many need not be, for they are elsewhere.
+    /// Number of CPUs that are skipped because they are elsewhere: out, or on another space.
     elsewhere: u64,
-    /// Whether some of those that must be notified are on their way out of the space.
+    /// `true` if a CPU that must be notified is on its way out of the space.
     notifies_leaving: bool,
-    /// Up to which generation no CPU can walk unhooked tables any more.
+    /// Generation up to which no CPU can walk unhooked tables any more.
     cleared: u64,
-    /// Up to which generation no CPU that is on its way out can.
+    /// Generation up to which no CPU that is on its way out can walk unhooked tables any more.
     cleared_by_leaving: u64,
 }
 
@@ -65,34 +65,43 @@ pub(crate) struct Rings {
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Notifies those CPUs of the mask that must be, by the cheaper method, and makes `pending`
-    /// wait for them. Returns the generation up to which no CPU can walk unhooked tables any more.
+    /// Adds all other CPUs of the mask to `pending`, which waits for no CPU yet. Returns `true` if
+    /// there are any, or if a device uses the space.
+    #[inline]
+    pub(crate) fn concerns_others(&self, space: &Space<M>, pending: &mut Pending<'e, M>) -> bool {
+        space.cpumask.read_into(self.machine(), &mut pending.waiting);
+        pending.waiting.remove(self.id);
+        !pending.waiting.is_empty() || self.has_devices(space)
+    }
+
+    /// Notifies those CPUs in `pending` that must be notified, with the cheaper method, and removes
+    /// all others from it. Returns the generation up to which no CPU can walk unhooked tables any
+    /// more.
+    #[inline(always)]
     pub(crate) fn notify_others(
         &self,
         space: &Space<M>,
         flush: &Flush<'_>,
         pending: &mut Pending<'e, M>,
     ) -> u64 {
-        space.cpumask.read_into(self.machine(), &mut pending.waiting);
-        pending.waiting.remove(self.id);
         self.log_all(space, flush);
         let scan = self.scan(space, flush, &mut pending.waiting);
         let Flush { extents, generation, .. } = *flush;
-        // A CPU that is leaving may have the space under a number that is not its own any more: no
-        // broadcast is sure to reach it.
+        // A CPU on its way out may have the space loaded under an ASID that a rollover has taken
+        // from the space. A broadcast names the new ASID, and does not reach such a CPU.
         let is_broadcast = (!scan.notifies_leaving || self.has_devices(space))
-            && self.broadcasts(space, scan.tag, &pending.waiting, extents, generation);
+            && self.try_broadcast(space, scan.tag, &pending.waiting, extents, generation);
         let mut cleared = scan.cleared;
         let mut disconnected = 0;
         if is_broadcast && !scan.notifies_leaving {
             pending.waiting.clear();
         } else {
-            self.count_if_nobody(&pending.waiting);
+            self.count_if_local(&pending.waiting);
             disconnected = self.ring_present(pending);
         }
         if is_broadcast {
             self.await_broadcast(pending);
-            if self.told_everyone(space) >= generation {
+            if self.covered_by_broadcasts(space) >= generation {
                 cleared = scan.cleared_by_leaving;
             }
         }
@@ -100,7 +109,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         cleared
     }
 
-    /// Logs the extents of a flush.
+    /// Logs the extents of a flush, each under its own generation.
     #[inline]
     pub(crate) fn log_all(&self, space: &Space<M>, flush: &Flush<'_>) {
         let before = flush.generation - flush.extents.len() as u64;
@@ -109,8 +118,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Looks at the CPUs of a set, and leaves those in it that must be notified.
-    #[inline]
+    /// Reads the presence of each CPU in `cpus`, and removes the CPUs that the flush skips.
+    #[inline(always)]
     pub(crate) fn scan(
         &self,
         space: &Space<M>,
@@ -133,11 +142,13 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             for cpu in cpus_of_word(word, members) {
                 let presence = machine.state(cpu).presence_word(machine);
                 if presence.uses(machine, space.id()) {
+                    scan.present += 1;
                     continue;
                 }
                 let is_notified = flush.walkers != WalkerPolicy::Ignore
-                    && self.look_at_walker(space, cpu, presence, flush.walkers, &mut scan);
+                    && self.check_walker(space, cpu, presence, flush.walkers, &mut scan);
                 if is_notified {
+                    scan.present += 1;
                     continue;
                 }
                 present &= !(1 << (cpu.index() % 64));
@@ -147,17 +158,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                     scan.elsewhere += 1;
                 }
             }
-            scan.present += u64::from(present.count_ones());
             cpus.set_word(word, present);
         }
         scan
     }
 
-    /// Looks whether a CPU that does not use the space can walk its tables. Call this after its
-    /// presence was read: what it held, and had seen, when that was written is known then.
+    /// Checks whether a CPU that does not use the space can walk its tables. Returns `true` if the
+    /// CPU must be notified. If not, lowers the scan's cleared generations to what the CPU has
+    /// seen.
     ///
-    /// Returns whether it must be notified; if not, notes which tables it can walk.
-    fn look_at_walker(
+    /// Call this after loading the CPU's presence: that load's acquire makes the CPU's earlier
+    /// stores to its hazard pointer and its seen generation visible.
+    fn check_walker(
         &self,
         space: &Space<M>,
         cpu: CpuId,
@@ -180,8 +192,8 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             scan.notifies_leaving |= !is_lazy;
             return true;
         }
-        let told = if is_lazy { self.told_everyone(space) } else { 0 };
-        let seen = state.seen(machine).max(told);
+        let covered = if is_lazy { self.covered_by_broadcasts(space) } else { 0 };
+        let seen = state.seen(machine).max(covered);
         scan.cleared = scan.cleared.min(seen);
         if !is_lazy {
             scan.cleared_by_leaving = scan.cleared_by_leaving.min(seen);
@@ -189,47 +201,51 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         false
     }
 
+    /// Counts a flush as local if no other CPU is present.
     #[inline]
-    pub(crate) fn count_if_nobody(&self, present: &CpuSet<M::CpuBits>) {
+    pub(crate) fn count_if_local(&self, present: &CpuSet<M::CpuBits>) {
         if present.is_empty() {
-            self.counters().flushes_local.add_alone(1);
+            self.counters().flushes_local.add_unshared(1);
         }
     }
 
-    /// Counts the CPUs that were not notified.
+    /// Counts the CPUs that were not notified. `disconnected` of them were rung and are offline.
     pub(crate) fn note_skipped(&self, space: &Space<M>, scan: &Scan, disconnected: u64) {
         let wasted = scan.elsewhere + disconnected;
-        self.counters().skipped_lazy.add_alone(scan.lazy);
+        self.counters().skipped_lazy.add_unshared(scan.lazy);
         if wasted != 0 {
-            self.counters().skipped_elsewhere.add_alone(wasted);
+            self.counters().skipped_elsewhere.add_unshared(wasted);
             let members = scan.present + scan.lazy + scan.elsewhere;
             self.note_wasted_probes(space, wasted, members);
         }
     }
 
-    /// Moves the cpumask when it has cost more wasted probes than the move will.
+    /// Counts wasted probes, and trims the cpumask when they have cost more than the trim will.
     fn note_wasted_probes(&self, space: &Space<M>, wasted: u64, member_count: u64) {
         let all = space.counters.skipped_elsewhere.add_and_read(wasted);
-        let since_move = all.saturating_sub(space.looks_at_move.read());
-        if CpuMask::<M, M::CpuBits>::is_stale(since_move, member_count) {
+        let since_trim = all.saturating_sub(space.wasted_at_trim.read());
+        if CpuMask::<M, M::CpuBits>::is_stale(since_trim, member_count) {
             self.trim_cpumask(space);
         }
     }
 
-    /// Rings the CPUs that `pending` waits for, and learns what that was worth. Returns how many of
-    /// them are offline.
+    /// Rings the CPUs that `pending` waits for, and records in the notification policy how many
+    /// rings took an interrupt. Returns the number of these CPUs that are offline.
+    #[inline(always)]
     pub(crate) fn ring_present(&self, pending: &mut Pending<'e, M>) -> u64 {
         let rings = self.ring_all(pending);
         if self.machine().broadcaster().is_some() {
-            self.local().policy.learn_rings(rings.interrupts, rings.coalesced);
+            self.local().policy.record_rings(rings.interrupts, rings.coalesced);
         }
         rings.disconnected
     }
 
-    /// Rings the CPUs that `pending` waits for, sends interrupts to those whose bell was quiet, and
-    /// makes it wait no more for those that are offline.
+    /// Rings the CPUs that `pending` waits for, sends the interrupt to those whose bell was quiet,
+    /// and removes those that are offline.
     ///
-    /// Interrupts go out word by word, as soon as its 64 bells are rung: no second set is needed.
+    /// The interrupts of each word of the set are sent after its 64 bells were rung. So no second
+    /// set is necessary.
+    #[inline(always)]
     pub(crate) fn ring_all(&self, pending: &mut Pending<'e, M>) -> Rings {
         let machine = self.machine();
         let mut rings = Rings::default();
@@ -239,7 +255,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             for cpu in cpus_of_word(word, awaited) {
                 let bit = 1 << (cpu.index() % 64);
                 match machine.state(cpu).bell.ring(machine) {
-                    Rung::First => quiet |= bit,
+                    Rung::First => {
+                        rings.interrupts += 1;
+                        quiet |= bit;
+                    }
                     Rung::Coalesced => rings.coalesced += 1,
                     Rung::Disconnected => {
                         rings.disconnected += 1;
@@ -248,15 +267,14 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 }
             }
             if quiet != 0 {
-                rings.interrupts += u64::from(quiet.count_ones());
                 let waiting = &mut pending.waiting;
                 waiting.lend_word(word, quiet, |cpus| machine.ring(cpus));
             }
             let waits = !machine.breaks(Rule::Wait);
             pending.waiting.set_word(word, if waits { awaited } else { 0 });
         }
-        self.counters().interrupts_sent.add_alone(rings.interrupts);
-        self.counters().rings_coalesced.add_alone(rings.coalesced);
+        self.counters().interrupts_sent.add_unshared(rings.interrupts);
+        self.counters().rings_coalesced.add_unshared(rings.coalesced);
         rings
     }
 }

@@ -1,7 +1,7 @@
 //! *Pending*: a flush that was sent and may not yet be done.
 //!
-//! Between sending and waiting the caller may drop its locks, send other flushes, and join them.
-//! The CPUs that were rung invalidate meanwhile, as this one does.
+//! Between the flush and the wait, the caller may drop its locks, send other flushes, and join
+//! them. During that time, the CPUs that were rung invalidate in parallel with this one.
 
 use core::fmt;
 
@@ -17,23 +17,26 @@ use crate::rules::Rule;
 
 /// A flush that was sent and may not yet be done.
 ///
-/// What the flush covered must not be reused before [`wait`](Self::wait) returns or
-/// [`poll`](Self::poll) says so. Dropping it waits. It holds eight words and a bit per CPU: 80
-/// bytes up to 64 CPUs, 576 at 4096. To wait does not move it.
-#[must_use = "nothing that the flush covered may be reused before this is done"]
+/// The pages that the flush covered must not be reused before [`wait`](Self::wait) returns or
+/// [`poll`](Self::poll) returns `true`. Dropping a `Pending` waits for the flush.
+///
+/// The size is eight words and a bit per CPU: 80 bytes up to 64 CPUs, 576 bytes for 4096. To wait
+/// for it does not copy it.
+#[must_use = "pages that the flush covered must not be reused before this is done"]
 pub struct Pending<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
-    /// The CPUs that were rung and have not been seen to answer.
+    /// The CPUs that were rung, and whose answer this waiter has not yet observed.
     pub(crate) waiting: CpuSet<M::CpuBits>,
-    /// What the first of them must have served; taken when its turn comes.
+    /// The round that the first CPU of `waiting` must have ended. Taken when that CPU becomes the
+    /// first.
     ticket: Option<Ticket>,
-    /// The CPU that has issued a broadcast which has yet to be completed.
+    /// The CPU that has issued a broadcast and not yet completed it.
     pub(crate) issuer: Option<CpuId>,
     pub(crate) horizon: Horizon,
 }
 
 impl<'e, M: Machine> Pending<'e, M> {
-    /// A flush that has nobody to wait for: a start for [`join`](Self::join).
+    /// A flush that is done, to which others can be [joined](Self::join).
     #[inline]
     pub const fn done(engine: &'e Shootdown<M>) -> Self {
         Self {
@@ -45,47 +48,48 @@ impl<'e, M: Machine> Pending<'e, M> {
         }
     }
 
-    /// Returns when every CPU that was rung has answered.
+    /// Waits until every CPU that was rung has answered.
     ///
-    /// May be called with the flush interrupt masked or not, on any CPU. Where it is masked, this
-    /// CPU's own bell is answered meanwhile, so that two CPUs may wait for each other; and since it
-    /// says so, nobody sends it the interrupt: where many flush at once, that is the better way to
-    /// wait, if other interrupts can bear to. The caller
-    /// must hold no lock that another CPU may spin on with the interrupt masked, unless that CPU
-    /// calls [`PinnedCpu::handle_flush_ipi`](crate::PinnedCpu::handle_flush_ipi) as it spins.
+    /// You may wait on any CPU, with the flush interrupt masked or not:
     ///
-    /// Where the machine [broadcasts](Machine::broadcaster), wait with the interrupt masked, on the
-    /// CPU of the flush: that CPU has to complete its broadcast, and anywhere else (or unmasked,
-    /// where the thread may be moved at any moment) it must be interrupted for that.
+    /// - With the interrupt masked, the waiter polls and answers its own bell, so two CPUs can wait
+    ///   for each other. The waiter publishes that it polls, so no CPU sends it the interrupt. This
+    ///   is the better choice for many flushes at the same time, if other interrupts can be
+    ///   delayed.
+    /// - Where the machine [broadcasts](Machine::broadcaster), wait masked and on the CPU of the
+    ///   flush, because only that CPU can complete its broadcast. A wait on another CPU, or with
+    ///   the interrupt unmasked (the thread may be moved at any time), must interrupt that CPU.
     ///
-    /// Not to be called, nor a `Pending` dropped, from a handler that may have interrupted the
-    /// holder of a [`PinnedCpu`](crate::PinnedCpu): see [`Shootdown::pin`].
+    /// The caller must hold no lock for which another CPU spins with the interrupt masked, unless
+    /// that CPU calls [`PinnedCpu::handle_flush_ipi`] in its loop.
     ///
-    /// Waits as long as it takes: a virtual CPU may rightly be away for seconds, and to go on
-    /// without its answer would be the bug that this crate exists to prevent.
+    /// Do not wait for or drop a `Pending` in a handler that may have interrupted a method of a
+    /// [`PinnedCpu`]: see [`Shootdown::pin`].
+    ///
+    /// There is no timeout. A hypervisor may stop a virtual CPU for seconds, and to continue
+    /// without its answer would cause the corruption that this crate prevents.
     #[inline]
     pub fn wait(&mut self) {
-        self.finish();
+        if !self.waiting.is_empty() || self.issuer.is_some() {
+            self.wait_slow();
+        }
     }
 
-    /// Which of the space's unhooked page tables CPUs may still walk when this flush is done: known
-    /// for what [`flush_gathered`](crate::PinnedCpu::flush_gathered) and [`expel`](crate::PinnedCpu::flush_walkers)
-    /// return, and of no other flush that is [joined](Self::join).
+    /// The horizon of this flush: which unhooked page tables of the space CPUs may still walk when
+    /// the flush is done.
+    ///
+    /// It is known for the results of [`flush_gathered`](PinnedCpu::flush_gathered) and
+    /// [`flush_walkers`](PinnedCpu::flush_walkers), and of a [`flush`](PinnedCpu::flush) that frees
+    /// tables. [Joining](Self::join) another flush does not change it.
     #[must_use]
     pub const fn horizon(&self) -> Horizon {
         self.horizon
     }
 
-    /// The same, for who is not done with it.
-    #[inline]
-    pub(crate) fn finish(&mut self) {
-        if !self.waiting.is_empty() || self.issuer.is_some() {
-            self.wait_here();
-        }
-    }
-
-    /// Whether the flush is done, without waiting; but for a broadcast that this CPU has issued,
-    /// which takes as long as the hardware does. Answers nobody.
+    /// Returns `true` if the flush is done, without waiting for other CPUs.
+    ///
+    /// If this CPU has issued a broadcast for the flush, waits for the hardware to complete it.
+    /// Does not answer this CPU's own bell.
     #[inline]
     pub fn poll(&mut self) -> bool {
         self.complete_broadcast();
@@ -99,50 +103,56 @@ impl<'e, M: Machine> Pending<'e, M> {
         true
     }
 
-    /// Makes this one wait for the other, too.
+    /// Adds the CPUs and the broadcast of `other`: this flush is done when both are done.
+    ///
+    /// If two CPUs have issued the two broadcasts, the broadcast of `other` is completed here or
+    /// requested from its issuer, as [`poll`](Self::poll) does.
     pub fn join(&mut self, mut other: Self) {
         if self.issuer.is_none() {
             self.issuer = other.issuer.take();
         } else if self.issuer != other.issuer {
-            // There is room to remember one.
+            // There is room for one issuer only.
             other.complete_broadcast();
         }
         self.waiting.insert_all(&other.waiting);
-        // The first CPU may now be another one; a later ticket is as good.
+        // The first CPU may have changed. For the same CPU, a later ticket is equally valid.
         self.ticket = None;
         other.waiting.clear();
         other.issuer = None;
     }
 
-    /// Makes this one wait for an answer of `cpu`, which was rung.
+    /// Adds `cpu`, which was rung, to the CPUs to wait for.
     pub(crate) fn wait_for(&mut self, cpu: CpuId) {
         self.waiting.insert(cpu);
         self.ticket = None;
     }
 
-    /// The token for the CPU that we wait on. Only to be asked for where the flush interrupt is
-    /// masked.
+    /// The pin guard of the CPU on which the wait runs. The flush interrupt must be masked.
     ///
-    /// As it is masked, this thread stays on its CPU. No holder of a token here can be in the
-    /// middle of something: it would have called us, which nothing in this crate does, or have
-    /// been interrupted by us, which it promised to prevent. Whoever interrupts us, in `relax` or
-    /// because its interrupt is not masked, finds no token in use: each of ours is gone when its
-    /// method returns, and its promise is that of `pin`.
+    /// It meets the contract of [`Shootdown::pin`]:
+    ///
+    /// - Because the interrupt is masked, this thread stays on its CPU.
+    /// - No method of another guard is running on this CPU. Such a method would have to call this
+    ///   wait, which no method in this crate does; or this wait would have to run in a handler that
+    ///   interrupted the method, which the caller of `pin` promised to prevent.
+    /// - A handler that interrupts this wait (in `wait_hint`, or because its interrupt is not
+    ///   masked) runs while no method of this wait's guards runs: each guard is gone when its
+    ///   method returns.
     pub(crate) fn pin(&self) -> PinnedCpu<'e, M> {
-        #[expect(unsafe_code, reason = "the token for the CPU that we wait on")]
+        #[expect(unsafe_code, reason = "pins the CPU on which the wait runs")]
         // SAFETY: as argued above.
         unsafe {
             self.engine.pin()
         }
     }
 
-    /// The CPUs that have not yet been seen to answer.
+    /// The CPUs to wait for: those that were rung and whose answer was not yet observed.
     pub const fn waiting(&self) -> &CpuSet<M::CpuBits> {
         &self.waiting
     }
 
     #[inline(never)]
-    fn wait_here(&mut self) {
+    fn wait_slow(&mut self) {
         WaitOnce(self).0.wait_until_done();
     }
 
@@ -156,30 +166,30 @@ impl<'e, M: Machine> Pending<'e, M> {
         let broadcaster = self.engine.broadcaster();
         let began_ns = broadcaster.map_or(0, Broadcaster::clock_ns);
         let interrupted = self.waiting.len() as u64;
-        let attends = machine.interrupts_masked() && !machine.breaks(Rule::AnswerWhileWaiting);
-        if attends {
-            self.pin().attend();
+        let polls_bell = machine.interrupts_masked() && !machine.breaks(Rule::AnswerWhileWaiting);
+        if polls_bell {
+            self.pin().begin_polling();
         }
         while !self.poll() {
-            if attends {
-                self.pin().answer_attended();
+            if polls_bell {
+                self.pin().poll_bell();
             }
             machine.wait_hint(&self.waiting);
         }
-        if attends {
+        if polls_bell {
             let pin = self.pin();
-            pin.cease_to_attend();
+            pin.end_polling();
             if let Some(broadcaster) = broadcaster.filter(|_| began_ns != 0) {
                 let took_ns = broadcaster.clock_ns().saturating_sub(began_ns);
-                pin.learn_answered(interrupted, took_ns);
+                pin.record_answers(interrupted, took_ns);
             }
         }
     }
 
-    /// Whether `cpu`, the first that we wait for, has answered.
+    /// Returns `true` if `cpu`, the first CPU of `waiting`, has answered.
     ///
-    /// The ticket is taken once. To take a new one at each look might never end: others may keep
-    /// on ringing.
+    /// The ticket is taken once. If each poll took a new ticket, the wait might never end, because
+    /// other CPUs may ring again and again.
     fn has_answered(&mut self, cpu: CpuId) -> bool {
         let machine = &self.engine.machine;
         let bell = &machine.state(cpu).bell;
@@ -190,7 +200,8 @@ impl<'e, M: Machine> Pending<'e, M> {
     }
 }
 
-/// If the machine's `relax` unwinds, which it must not, the wait is not begun again on the way out.
+/// A guard that ends the wait. If the machine's `wait_hint` unwinds, which it must not, the drop of
+/// the `Pending` does not wait again.
 struct WaitOnce<'p, 'e, M: Machine>(&'p mut Pending<'e, M>);
 
 impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
@@ -203,7 +214,7 @@ impl<M: Machine> Drop for WaitOnce<'_, '_, M> {
 impl<M: Machine> Drop for Pending<'_, M> {
     #[inline]
     fn drop(&mut self) {
-        self.finish();
+        self.wait();
     }
 }
 
@@ -233,18 +244,18 @@ mod tests {
         pending.waiting().iter().map(|cpu| cpu.0).collect()
     }
 
-    /// Three CPUs online, and the last of them uses the space.
+    /// Brings three CPUs online. The last of them uses the space.
     fn run(engine: &Shootdown<Machine>, space: &Space<Machine>) {
         (0..3).for_each(|cpu| engine.enter(CpuId(cpu)).pin().online());
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             engine.enter(CpuId(2)).pin().switch(space);
         }
     }
 
     #[test]
-    fn who_joins_waits_for_all() {
+    fn joined_flush_waits_for_both() {
         let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
         let space = engine.space(Root(0));
         run(&engine, &space);
@@ -262,9 +273,9 @@ mod tests {
         assert_eq!(waiting(&pending), []);
     }
 
-    /// Also if it is only dropped.
+    /// A wait, and a drop without a wait.
     #[test]
-    fn who_waits_goes_on_when_all_have_answered() {
+    fn waiter_returns_after_every_answer() {
         let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
         let space = engine.space(Root(0));
         run(&engine, &space);
@@ -276,7 +287,7 @@ mod tests {
             let has_answered = AtomicBool::new(false);
             thread::scope(|scope| {
                 scope.spawn(|| {
-                    // Time enough to go on too early.
+                    // Enough time for the waiter to return too early.
                     thread::sleep(Duration::from_millis(20));
                     has_answered.store(true, Relaxed);
                     engine.enter(CpuId(2)).interrupt_point();
@@ -287,9 +298,9 @@ mod tests {
         }
     }
 
-    /// What is not masked is not for the waiter to answer: it may not even stay on its CPU.
+    /// A waiter whose interrupt is not masked may be moved to another CPU.
     #[test]
-    fn who_can_be_interrupted_does_not_look_at_its_bell() {
+    fn unmasked_waiter_does_not_poll_its_bell() {
         let mut machine = Plain::<0>::with_tags(0);
         machine.interrupts_masked = false;
         let engine = Shootdown::new(machine);
@@ -298,14 +309,14 @@ mod tests {
         bell.ring(engine.machine());
         let mut pending = Pending::done(&engine);
         pending.wait_for(CpuId(0));
-        // Or it would make a token, and fail.
+        // A waiter that polled would call `pin`, which asserts that the interrupt is masked.
         pending.wait();
         assert_eq!(engine.cpu(CpuId(0)).stats().answers, 0);
     }
 
-    /// With their interrupts masked.
+    /// Both CPUs have the interrupt masked.
     #[test]
-    fn two_may_wait_for_each_other() {
+    fn two_cpus_wait_for_each_other() {
         let engine = Soft::<Host>::engine(Config { cpus: 3, ..Config::default() });
         let space = engine.space(Root(0));
         run(&engine, &space);
@@ -313,7 +324,7 @@ mod tests {
         let flush = |cpu| {
             let cpu = engine.enter(CpuId(cpu));
             #[expect(unsafe_code, reason = "the space outlives its CPUs' use of it")]
-            // SAFETY: see the reason.
+            // SAFETY: the space outlives the CPUs' use of it, and does not move.
             unsafe {
                 cpu.pin().switch(&space);
             }
@@ -332,14 +343,14 @@ mod tests {
         assert_eq!(engine.machine().total_stats().interrupts_sent, 2);
     }
 
-    /// Rounds are counted by each CPU for itself: a ticket of one says nothing of another.
+    /// Each CPU counts its own rounds, so a ticket of one CPU is meaningless for another.
     #[test]
     fn joined_flush_takes_a_new_ticket() {
         let engine = Soft::engine(Config { cpus: 3, ..Config::default() });
         let spaces = [0, 1].map(|root| engine.space(Root(root)));
         run(&engine, &spaces[1]);
         #[expect(unsafe_code, reason = "the space outlives its CPU's use of it")]
-        // SAFETY: see the reason.
+        // SAFETY: the space outlives the CPUs' use of it, and does not move.
         unsafe {
             engine.enter(CpuId(1)).pin().switch(&spaces[0]);
         }
@@ -350,16 +361,16 @@ mod tests {
             assert!(pending.poll());
         }
         let mut pending = flush(&spaces[1]);
-        assert!(!pending.poll(), "it has the ticket of CPU 2's first round now");
+        assert!(!pending.poll(), "the poll takes the ticket of CPU 2's first round");
         pending.join(flush(&spaces[0]));
         assert_eq!(waiting(&pending), [1, 2]);
         engine.enter(CpuId(2)).interrupt_point();
-        assert!(!pending.poll(), "CPU 1 has done five rounds, and not the sixth");
+        assert!(!pending.poll(), "CPU 1 has ended five rounds, and not the sixth");
         engine.enter(CpuId(1)).interrupt_point();
         assert!(pending.poll());
     }
 
-    /// The same for a CPU that is waited for because it has issued a broadcast.
+    /// A ticket of the CPU that was waited for before is meaningless for the issuer of a broadcast.
     #[test]
     fn issuer_is_waited_for_with_its_own_ticket() {
         let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
@@ -372,13 +383,13 @@ mod tests {
             engine.enter(CpuId(1)).pin().handle_flush_ipi();
         }
         engine.cpu(CpuId(2)).bell.ring(engine.machine());
-        // A failure must not wait.
+        // A failed assertion must not wait in `drop`.
         let mut pending = core::mem::ManuallyDrop::new(Pending::done(&engine));
         pending.wait_for(CpuId(2));
-        assert!(!pending.poll(), "it has the ticket of CPU 2's first round now");
+        assert!(!pending.poll(), "the poll takes the ticket of CPU 2's first round");
         pending.issuer = Some(CpuId(1));
         let _ = engine.enter(CpuId(0)).pin();
-        assert!(!pending.poll(), "CPU 1 is rung, and its sixth round waited for");
+        assert!(!pending.poll(), "CPU 1 is rung, and has not ended its sixth round");
         assert_eq!(waiting(&pending), [1, 2]);
         engine.enter(CpuId(2)).pin().handle_flush_ipi();
         engine.enter(CpuId(1)).interrupt_point();
@@ -386,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_a_broadcast_of_another_cpu_has_that_one_complete_it() {
+    fn joined_broadcast_is_completed_by_its_issuer() {
         let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
         let engine = Soft::engine(config);
         let space = engine.space(Root(0));
@@ -403,7 +414,7 @@ mod tests {
         assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::new()));
         pending.join(other);
         assert_eq!((pending.issuer, waiting(&pending)), (Some(CpuId(0)), Vec::from([1])));
-        assert!(!pending.poll(), "CPU 1 has yet to complete its own");
+        assert!(!pending.poll(), "CPU 1 has not completed its own broadcast");
         drop(zero);
         engine.enter(CpuId(1)).interrupt_point();
         let zero = engine.enter(CpuId(0));
@@ -413,7 +424,7 @@ mod tests {
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
     }
 
-    /// Its bell says that it answers soon, and not that it has.
+    /// A bell that was rung before shows that the issuer will answer, not that it has.
     #[test]
     fn issuer_rung_before_is_still_waited_for() {
         let config = Config { cpus: 3, ..Config::default() }.with_broadcasts(15);
@@ -426,7 +437,7 @@ mod tests {
         let mut pending = engine.enter(CpuId(1)).pin().flush(&space, Extent::page(0));
         engine.cpu(CpuId(1)).bell.ring(engine.machine());
         let _ = engine.enter(CpuId(0)).pin();
-        assert!(!pending.poll(), "CPU 1 has yet to complete its broadcast");
+        assert!(!pending.poll(), "CPU 1 has not completed its broadcast");
         assert_eq!(waiting(&pending), [1]);
         engine.enter(CpuId(1)).pin().handle_flush_ipi();
         assert!(pending.poll());
@@ -447,7 +458,7 @@ mod tests {
         let mut pending = one.pin().flush(&space, Extent::page(0));
         one.pin().offline();
         let _ = engine.enter(CpuId(0)).pin();
-        assert!(pending.poll(), "there is nobody to wait for");
+        assert!(pending.poll(), "there is no CPU to wait for");
         engine.machine().free(&space, 0);
         assert_eq!(engine.enter(CpuId(2)).touch(0), Touch::Fault);
     }

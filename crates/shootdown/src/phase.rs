@@ -1,36 +1,37 @@
 //! The *phase* of a CPU mask: how often it has been trimmed, and how far the current trim has come.
 
-/// How far the cpumask's moves have come: `epoch << 2 | state`.
+/// The phase of a cpumask: `epoch << 2 | state`. Each trim ends with the next epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase(pub(crate) u64);
 
 impl Phase {
-    /// Before any move: every CPU that ever registered is in the first set.
+    /// The phase before any trim: every CPU that ever registered is in the first set.
     pub(crate) const FIRST: Self = Self(0);
-    /// No phase that any cpumask is ever in.
+    /// A value that no cpumask's phase ever has.
     pub(crate) const NONE: Self = Self(u64::MAX);
-    /// Set `epoch % 2` is read and registered in.
+    /// State: flushes read set `epoch % 2`, and CPUs register in it.
     pub(crate) const STABLE: u64 = 0;
-    /// The same, and the other set is being cleared for the move.
+    /// State: as [`STABLE`](Self::STABLE), while the trimming CPU clears the other set.
     pub(crate) const CLEARING: u64 = 1;
-    /// Both are read; the set of the next epoch is registered in. Half-way to the next epoch.
+    /// State: flushes read both sets, and CPUs register in the set of the next epoch.
     pub(crate) const TRIMMING: u64 = 2;
 
     pub(crate) const fn state(self) -> u64 {
         self.0 & 3
     }
 
-    /// The same epoch in another state.
+    /// The phase of this epoch in another state.
     pub(crate) const fn with(self, state: u64) -> Self {
         Self(self.0 & !3 | state)
     }
 
-    /// The epoch in whose set CPUs register: already the next one while moving.
+    /// The epoch in whose set CPUs register: the next one in state
+    /// [`TRIMMING`](Self::TRIMMING).
     pub(crate) const fn registered_epoch(self) -> u64 {
         (self.0 + Self::TRIMMING) >> 2
     }
 
-    /// The stable phase of the next epoch.
+    /// The phase of the next epoch in state [`STABLE`](Self::STABLE).
     pub(crate) const fn next(self) -> Self {
         Self((self.0 & !3) + 4)
     }

@@ -1,8 +1,8 @@
-//! The CPU that runs the caller: the entry to everything that a CPU does to its own translations.
+//! The pin guard: the CPU that runs the caller, and the operations on its own translations.
 
 #![expect(
     unsafe_code,
-    reason = "the loaded space and its slot are pointers, and only the kernel knows where it runs"
+    reason = "the loaded space and its slot are pointers, and only the kernel can pin a thread"
 )]
 
 use core::fmt;
@@ -22,11 +22,11 @@ use crate::space::Space;
 use crate::stats::CpuCounters;
 use crate::tag::slots::{TagSlot, TagSlots, vacate};
 
-/// The CPU that we are on: the proof that the caller is pinned to it, with the flush interrupt
-/// masked. Made by [`Shootdown::pin`].
+/// A pin guard: the proof that the caller is pinned to this CPU, with the flush interrupt masked.
 ///
-/// Everything that a CPU does to its own translations is a method of this token. It cannot be
-/// sent to another thread.
+/// [`Shootdown::pin`] makes it. Its methods are the operations of a CPU on its own translations:
+/// coming online, switching, flushing, answering. The guard cannot be sent to another thread.
+/// Dropping it has no effect: the kernel unpins the thread and unmasks the interrupt.
 pub struct PinnedCpu<'e, M: Machine> {
     pub(crate) engine: &'e Shootdown<M>,
     pub(crate) cpu: &'e CpuState<M>,
@@ -41,11 +41,11 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.id
     }
 
-    /// Brings this CPU online: from now on it is interrupted for flushes.
+    /// Brings this CPU online: from now on, flushes interrupt it.
     ///
-    /// Call this before the CPU's first switch, when the flush interrupt's vector is set up and the
-    /// kernel's own page table is loaded. The TLB is emptied, for nobody has notified this CPU of
-    /// anything so far. Does nothing if the CPU is online.
+    /// Call this before the CPU's first switch, after the flush interrupt's vector is set up and
+    /// the kernel's own page table is loaded. It empties the TLB, because no flush has notified
+    /// this CPU so far. Does nothing if the CPU is online.
     pub fn online(&self) {
         if self.local().online.replace(true) {
             return;
@@ -54,9 +54,10 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.cpu.bell.connect();
         self.engine.online().insert(self.id);
         self.local().kernel_generation.set(self.engine.kernel().generation(machine));
-        // Pairs with FlushFence of a kernel flush: it finds us online, or we invalidate after its
-        // page-table write, and walk page tables as new as that. Nothing below depends on the
-        // generation just loaded, so no dependency orders the invalidation after that load.
+        // Pairs with FlushFence of a kernel flush. Either the flush finds this CPU online; or this
+        // CPU invalidates after the flush's page-table write, and walks page tables at least as
+        // new. The invalidation does not depend on the generation just loaded, so no dependency
+        // orders it after that load.
         if !machine.breaks(Rule::OnlineSync) {
             machine.synchronize();
         }
@@ -66,24 +67,25 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         vacate(self.tags());
     }
 
-    /// Takes this CPU offline: it leaves its space, and no CPU waits for it or interrupts it until
-    /// it comes back [`online`](Self::online).
+    /// Takes this CPU offline: it leaves its space, and no other CPU waits for it or interrupts it
+    /// until it comes back [`online`](Self::online).
     ///
-    /// The flush interrupt must stay masked from here on. Flushes of the kernel's translations do
-    /// not reach this CPU any more, so from this call on it may use only kernel mappings that are
-    /// never flushed: its text, its stack.
+    /// Keep the flush interrupt masked until then. Flushes of the kernel's translations do not
+    /// reach an offline CPU, so it may use only kernel mappings that are never flushed, such as its
+    /// text and its stack. Does nothing if the CPU is offline.
     pub fn offline(&self) {
         if !self.local().online.get() {
             return;
         }
-        // Also of a space that died under it: whoever lets go of it last reclaims it.
+        // The space may be dead: if this CPU is the last one that drops the space, it reclaims it.
         self.leave_space();
         if !self.machine().breaks(Rule::CompleteForOthers) {
             self.complete_broadcasts();
         }
         self.release_asids();
         self.local().online.set(false);
-        // Pairs with ScanAcquire of a kernel flush, which does not wait for us from here on.
+        // Pairs with ScanAcquire of a kernel flush, which does not wait for this CPU from here on.
+        // Without: this CPU's last accesses hit a kernel page that the flush's caller has freed.
         self.engine.online().remove(self.id, order(self.machine(), Rule::LeaveOnlineRelease));
         self.cpu.bell.disconnect(self.machine());
     }
@@ -103,19 +105,20 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         &self.cpu.local.counters
     }
 
-    /// Where this CPU remembers spaces: as many as it has tags, where each has its own.
+    /// The slots in which this CPU remembers spaces. If tags are per CPU, there is one slot per
+    /// tag.
     #[inline]
     pub(crate) fn tags(&self) -> &'e [TagSlot] {
         let (slots, tag_count) = (self.cpu.local.tags.slots(), self.machine().tag_count());
         match self.machine().tagging() {
             Tagging::PerCpu => &slots[..tag_count.min(slots.len())],
-            // What is under the kernel's tag is whoever's was loaded last.
+            // Without tags, the TLB holds translations of the space that was loaded last only.
             Tagging::Global | Tagging::Renamed if tag_count == 0 => &[],
             Tagging::Global | Tagging::Renamed => slots,
         }
     }
 
-    /// Whether this CPU has `space` loaded.
+    /// Returns `true` if this CPU has `space` loaded.
     #[inline]
     pub(crate) fn has_loaded(&self, space: &Space<M>) -> bool {
         ptr::eq(self.local().loaded.get(), space)
@@ -124,82 +127,84 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     /// The space that this CPU has loaded, or `None` for the kernel's own page table.
     #[inline]
     pub(crate) fn loaded<'s>(&self) -> Option<&'s Space<M>> {
-        // SAFETY: the pointer is null or was made from a reference by `switch`, whose caller
-        // promises that the space stays in place for as long as it is loaded. The reference that
-        // we make is used up before the caller could load anything else.
+        // SAFETY: the pointer is null, or `switch` made it from a reference. The caller of `switch`
+        // promises that the space stays in place for as long as it is loaded. No user of the
+        // reference made here keeps it until another root is loaded.
         unsafe { self.local().loaded.get().as_ref() }
     }
 
-    /// Where this CPU remembers the space that it has loaded. Ask only if there is one.
+    /// The slot in which this CPU remembers the loaded space. A space must be loaded.
     #[inline]
     pub(crate) fn loaded_slot(&self) -> &'e TagSlot {
         debug_assert!(!self.local().slot.get().is_null(), "no space is loaded");
-        // SAFETY: a space is loaded, so `set_loaded` has stored this pointer: it was made from a
-        // slot of this CPU's state, which `Machine::state` always finds at one place.
+        // SAFETY: a space is loaded, so `set_loaded` has stored this pointer. It was made from a
+        // slot of this CPU's state, and `Machine::state` always returns the same state for a CPU.
         unsafe { &*self.local().slot.get() }
     }
 
-    /// Notes what is loaded from now on.
+    /// Records the space that is now loaded, and its slot.
     #[inline]
     pub(crate) fn set_loaded(&self, space: &Space<M>, slot: &'e TagSlot) {
         self.local().loaded.set(space);
         self.local().slot.set(slot);
     }
 
-    /// Notes that the kernel's own page table is about to be loaded. Returns whether a space was,
-    /// and where it is remembered.
+    /// Records that the kernel's own page table is about to be loaded. Returns the slot of the
+    /// space that was loaded, or `None` if no space was.
     pub(crate) fn unload(&self) -> Option<&'e TagSlot> {
         let was_loaded = !self.local().loaded.replace(ptr::null()).is_null();
         was_loaded.then(|| self.loaded_slot())
     }
 
-    /// What this CPU has told others that it could be using.
+    /// The presence that this CPU has published.
     #[inline]
     pub(crate) fn presence(&self) -> Presence {
         Presence::from_word(self.presence_word().0)
     }
 
-    /// The same, as it is in memory.
+    /// The presence that this CPU has published, as the word in memory.
     #[inline]
     pub(crate) fn presence_word(&self) -> PresenceWord {
-        // Relaxed: only this CPU writes it.
+        // Relaxed: only this CPU writes the word.
         PresenceWord(self.cpu.presence.load(Relaxed))
     }
 
-    /// Says what this CPU could be using from now on. See [`Rule::LeaveRelease`].
+    /// Publishes `presence` for this CPU. See [`Rule::LeaveRelease`].
     #[inline]
     pub(crate) fn set_presence(&self, presence: PresenceWord) {
         let release = order(self.machine(), Rule::LeaveRelease);
         self.cpu.presence.store(presence.0, release);
     }
 
-    /// Says what this CPU can walk from now on, and returns what it could until now. The new root
-    /// must be loaded. See [`Rule::HazardRelease`].
+    /// Publishes the hazard pointer `now` for this CPU, and returns the previous one. The new root
+    /// must be loaded already. See [`Rule::HazardRelease`].
     #[inline]
     pub(crate) fn set_hazard(&self, now: Hazard) -> Hazard {
         Hazard(self.cpu.hazard.swap(now.0, order(self.machine(), Rule::HazardRelease)))
     }
 
-    /// What this CPU can walk.
+    /// The hazard pointer of this CPU.
     #[inline]
     pub(crate) fn hazard(&self) -> Hazard {
-        // Relaxed: others only mark what this CPU has stored; it lets go by a read-modify-write.
+        // Relaxed: other CPUs only mark the pointer that this CPU has stored, and this CPU drops it
+        // by a read-modify-write, which cannot miss the mark.
         Hazard(self.cpu.hazard.load(Relaxed))
     }
 
-    /// What this CPU has let go of, and could not reclaim. See [`Rule::OrphanRelease`].
+    /// Orphans a hazard pointer: this CPU dropped the last reference to its space, and could not
+    /// reclaim the space. See [`Rule::OrphanRelease`].
     pub(crate) fn orphan(&self, hazard: Hazard) {
         let space = hazard.unmarked();
         self.cpu.hazard.store(space.orphaned().0, order(self.machine(), Rule::OrphanRelease));
     }
 
-    /// Says up to which generation this CPU has caught up. See [`Rule::SeenRelease`].
+    /// Publishes the generation that this CPU has caught up with. See [`Rule::SeenRelease`].
     #[inline]
     pub(crate) fn set_seen(&self, generation: u64) {
         self.cpu.seen.store(generation, order(self.machine(), Rule::SeenRelease));
     }
 
-    /// The same, and then the full barrier that `rule` asks for.
+    /// Publishes `presence` for this CPU, and then executes the full barrier that `rule` demands.
     #[inline]
     pub(crate) fn set_presence_then_fence(&self, presence: PresenceWord, rule: Rule) {
         store_then_fence(self.machine(), &self.cpu.presence, presence.0, Rule::LeaveRelease, rule);
@@ -216,20 +221,26 @@ impl<M: Machine> fmt::Debug for PinnedCpu<'_, M> {
 }
 
 impl<M: Machine> Shootdown<M> {
-    /// The CPU that runs this call, as a token by which it can switch, flush and answer.
+    /// Returns the pin guard of the CPU that runs this call, with which the CPU can switch, flush
+    /// and answer.
     ///
     /// # Safety
     ///
-    /// Whenever a method of the token runs, the caller must be on this CPU, stay there, and have
-    /// masked the flush interrupt and every other whose handler may make a token, or wait for or
-    /// drop a [`Pending`](crate::Pending). It must not be in a handler that cannot be masked (an
-    /// NMI, a machine check) and so may have interrupted another token's method.
+    /// While a method of the guard runs, all of this must hold:
     ///
-    /// The methods themselves call [`Machine::ring`], [`Machine::wait_hint`] and [`Machine::reclaim`]
-    /// where a second token may be made, to [answer](PinnedCpu::handle_flush_ipi): a lock that these take may be
-    /// waited for in a loop that answers, and `relax` may let the flush interrupt in.
+    /// - the caller runs on the CPU on which it called `pin`, and cannot be moved to another one;
+    /// - the flush interrupt is masked, and so is every other interrupt whose handler may call
+    ///   `pin`, or wait for or drop a [`Pending`](crate::Pending);
+    /// - the caller is not in a handler that cannot be masked (NMI, machine check), because such a
+    ///   handler may have interrupted a method of another guard.
+    ///
+    /// There is one exception: the methods call [`Machine::ring`], [`Machine::wait_hint`] and
+    /// [`Machine::reclaim`] where this CPU's state is consistent. During these calls, a second
+    /// guard may be made to [answer](PinnedCpu::handle_flush_ipi). So a lock that they take may be
+    /// waited for in a loop that answers, and `wait_hint` may unmask the flush interrupt for a
+    /// moment.
     #[inline]
-    #[expect(unsafe_code, reason = "only the kernel knows where it runs")]
+    #[expect(unsafe_code, reason = "only the kernel can pin a thread")]
     pub unsafe fn pin(&self) -> PinnedCpu<'_, M> {
         let id = self.machine.cpu();
         debug_assert!(self.machine.interrupts_masked(), "the flush interrupt must be masked");

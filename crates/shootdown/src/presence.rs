@@ -1,8 +1,8 @@
-//! *Presence*: what a CPU could be using, in one word.
+//! *Presence*: the space that a CPU could be using, in one word.
 //!
-//! One word, so that no reader sees half of a transition. Linux keeps `loaded_mm`, `is_lazy` and
-//! the CPU's bit in `mm_cpumask` apart, and the order in which they are written and read has been
-//! the subject of several fixes (fea4e317f9e7 among them).
+//! It is one word, so that no reader observes half of a transition. Linux keeps `loaded_mm`,
+//! `is_lazy` and the CPU's bit in `mm_cpumask` in three places, and the order in which they are
+//! written and read has been the subject of several fixes (fea4e317f9e7 among them).
 
 use core::fmt;
 
@@ -10,18 +10,19 @@ use crate::ids::SpaceId;
 use crate::memory::Memory;
 use crate::rules::Rule;
 
-/// What a CPU could be using.
+/// The space that a CPU could be using, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// The kernel's own page table is loaded: nothing of user memory can be touched or walked.
+    /// The kernel's own page table is loaded: the CPU can neither access user memory nor walk a
+    /// space's tables.
     Out,
-    /// The space is loaded, but nothing of user memory is touched: idle, or a kernel thread.
-    /// Speculation may walk its page tables.
+    /// The space is loaded, but the CPU accesses no user memory, because it idles or runs a kernel
+    /// thread. Speculation may walk the space's page tables.
     Lazy(SpaceId),
-    /// The CPU is about to use the space: it has yet to load it, and may still have another one
-    /// loaded; or it comes back from `Lazy`, and has yet to catch up.
+    /// The CPU is about to use the space. It has not loaded the space yet, and may still have
+    /// another one loaded; or it is returning from `Lazy`, and has not caught up yet.
     Switching(SpaceId),
-    /// The space is in use, and the CPU has caught up with every flush that did not interrupt it.
+    /// The CPU uses the space, and has caught up with every flush that did not interrupt it.
     Active(SpaceId),
 }
 
@@ -31,7 +32,7 @@ impl Presence {
     const OUT: u64 = 0;
     const ACTIVE: u64 = 1;
     const LAZY: u64 = 2;
-    /// Active and lazy together, so that one bit answers for `Active` and `Switching` alike.
+    /// The bits of active and lazy, so that one bit tests for `Active` and `Switching`.
     const SWITCHING: u64 = Self::ACTIVE | Self::LAZY;
 
     #[inline]
@@ -56,7 +57,7 @@ impl Presence {
     }
 }
 
-/// A presence as it is in memory: what hot paths ask is one comparison of this word.
+/// A presence as the word in memory. The hot paths test it with one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PresenceWord(pub(crate) u64);
 
@@ -68,7 +69,7 @@ impl From<Presence> for PresenceWord {
 }
 
 impl PresenceWord {
-    /// Whether the CPU could be using pages of `space`: then a flush must interrupt it.
+    /// Returns `true` if the CPU could be using pages of `space`: then a flush must notify it.
     #[inline]
     pub(crate) fn uses<M: Memory>(self, machine: &M, space: SpaceId) -> bool {
         self.0 | Presence::LAZY == Presence::Switching(space).to_word()
@@ -79,58 +80,65 @@ impl PresenceWord {
             })
     }
 
-    /// Whether the CPU is lazy on `space`.
+    /// Returns `true` if the CPU is lazy on `space`.
     #[inline]
     pub(crate) fn is_lazy_on(self, space: SpaceId) -> bool {
         self.0 == Presence::Lazy(space).to_word()
     }
 
-    /// Whether the CPU uses `space`.
+    /// Returns `true` if the CPU is active on `space`.
     #[inline]
     pub(crate) fn is_active_on(self, space: SpaceId) -> bool {
         self.0 == Presence::Active(space).to_word()
     }
 
-    /// Whether the CPU uses a space. Ask this of a CPU that is not in the middle of a switch: of
-    /// itself, outside of one.
+    /// Returns `true` if the CPU is active on any space. The CPU must not be in the middle of a
+    /// switch: a CPU calls this for itself, outside of a switch.
     #[inline]
     pub(crate) fn is_active(self) -> bool {
-        debug_assert!(self.0 & Presence::STATE != Presence::SWITCHING, "in the middle of a switch");
+        debug_assert!(
+            self.0 & Presence::STATE != Presence::SWITCHING,
+            "the CPU is in the middle of a switch"
+        );
         self.0 & Presence::ACTIVE != 0
     }
 
-    /// Whether the CPU is lazy on a space. Ask as above.
+    /// Returns `true` if the CPU is lazy on any space. The CPU must not be in the middle of a
+    /// switch: a CPU calls this for itself, outside of a switch.
     #[inline]
     pub(crate) fn is_lazy(self) -> bool {
-        debug_assert!(self.0 & Presence::STATE != Presence::SWITCHING, "in the middle of a switch");
+        debug_assert!(
+            self.0 & Presence::STATE != Presence::SWITCHING,
+            "the CPU is in the middle of a switch"
+        );
         self.0 & Presence::LAZY != 0
     }
 
-    /// From `Lazy` to `Switching` to the same space.
+    /// Changes `Lazy` to `Switching`, for the same space.
     #[inline]
     pub(crate) const fn lazy_to_switching(self) -> Self {
         Self(self.0 | Presence::ACTIVE)
     }
 
-    /// From `Lazy` to `Active` on the same space.
+    /// Changes `Lazy` to `Active`, for the same space.
     #[inline]
     pub(crate) const fn lazy_to_active(self) -> Self {
         Self(self.0 ^ Presence::SWITCHING)
     }
 
-    /// From `Active` to `Lazy` on the same space.
+    /// Changes `Active` to `Lazy`, for the same space.
     #[inline]
     pub(crate) const fn active_to_lazy(self) -> Self {
         Self(self.0 ^ Presence::SWITCHING)
     }
 
-    /// Whether the CPU is about to use `space`.
+    /// Returns `true` if the CPU is switching to `space`.
     #[inline]
     pub(crate) fn is_switching_to(self, space: SpaceId) -> bool {
         self.0 == Presence::Switching(space).to_word()
     }
 
-    /// Whether the CPU is on its way to, in, or lazily on `space`.
+    /// Returns `true` if the CPU is active on, lazy on, or switching to `space`.
     #[inline]
     pub(crate) fn is_on(self, space: SpaceId) -> bool {
         self.0 >> Presence::STATE_BITS == space.0
@@ -155,7 +163,7 @@ mod tests {
     use std::format;
 
     #[test]
-    fn a_word_says_all() {
+    fn presence_survives_conversion_to_word() {
         let spaces = [1, 2, 3, 1 << 40].map(SpaceId);
         let states: [fn(SpaceId) -> Presence; 3] =
             [Presence::Lazy, Presence::Switching, Presence::Active];
@@ -177,13 +185,13 @@ mod tests {
         assert_eq!(active.active_to_lazy(), lazy);
         assert_eq!(Presence::from_word(Presence::Out.to_word()), Presence::Out);
         assert!(!PresenceWord(Presence::Out.to_word()).is_on(SpaceId(1)));
-        // What becomes of spaces without end must not repeat before decades are over.
+        // At any rate of new spaces, ids must not repeat within decades.
         let last = SpaceId((1 << 62) - 1);
         assert_eq!(Presence::from_word(Presence::Active(last).to_word()), Presence::Active(last));
     }
 
     #[test]
-    fn who_is_on_its_way_in_uses_the_space_and_who_is_lazy_does_not() {
+    fn switching_cpu_uses_space_and_lazy_cpu_does_not() {
         let machine = Plain::<0>::with_tags(0);
         let (space, other) = (SpaceId(1), SpaceId(2));
         let uses = |presence: Presence| PresenceWord(presence.to_word()).uses(&machine, space);
@@ -196,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_with_the_number_of_the_space() {
+    fn debug_output_names_the_space() {
         let space = SpaceId(7);
         assert_eq!(space.number(), 7);
         let shown = [

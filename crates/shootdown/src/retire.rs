@@ -1,18 +1,20 @@
 //! *Retire*: the end of a space, while CPUs that are lazy on it still have it loaded.
 //!
 //! A kernel thread, or the idle loop, borrows the user space that was loaded before. A kernel must
-//! not free the space before the last borrower is gone. Most kernels count the borrowers, in one
-//! word per space: two locked operations on one cache line for each trip through idle, which limits
-//! a machine of 192 CPUs to a million context switches per second. There are two alternatives
-//! ([`Lifetime`]): to interrupt the borrowers when the space dies; or to let the last of them free
-//! it. The second was proposed for Linux in the same discussion and not built. It costs nothing
-//! until a space dies, and then neither an interrupt nor a wait:
+//! not free the space before the last borrower is gone. Most kernels count the borrowers in one
+//! word per space. That takes two locked operations on one cache line for each trip through idle,
+//! and limits a machine of 192 CPUs to a million context switches per second.
 //!
-//! Each CPU publishes the space whose tables it can walk, in a word of its own, its hazard pointer.
+//! There are two alternatives ([`Lifetime`]). One interrupts the borrowers when the space dies. The
+//! other one lets the last borrower free the space. The second was proposed for Linux in the same
+//! discussion as the first, and not built. It costs nothing until a space dies, and then neither an
+//! interrupt nor a wait. It works as follows:
+//!
+//! Each CPU publishes the space whose tables it can walk in its hazard pointer, which is one word.
 //! The CPU that retires a space reads these words, and marks those that name the space, one by one,
 //! by compare-and-swap. A CPU drops a space by swapping its hazard pointer, as it does at each
 //! switch. If it finds the mark, it drops a reference to the space. The CPU that drops the last
-//! reference frees the space. How the two fit together is in [`rules`](crate::rules).
+//! reference frees the space. How marks and drops fit together is in [`rules`](crate::rules).
 
 #![expect(unsafe_code, reason = "a dead space is a pointer: it may be gone at any moment")]
 
@@ -31,26 +33,34 @@ use crate::rules::Rule;
 use crate::space::{ALIVE, Space, drop_ref};
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Ends a space. It is [reclaimed](Machine::reclaim) when no CPU can walk its page tables any
-    /// more: before this returns if none can; else, as the machine's [`Lifetime`] has it, when the
-    /// last CPU lets go of it by itself, or when the returned [`Retiring`] has been waited for.
+    /// Ends a space. The engine calls [`Machine::reclaim`] for it when no CPU can walk its page
+    /// tables any more.
     ///
-    /// Pages that were mapped can be freed at once, without a flush: nobody uses them.
+    /// If no CPU can walk them now, that is before this returns. Otherwise it depends on the
+    /// machine's [`Lifetime`]: when the last CPU drops the space by itself, or when the returned
+    /// [`Retiring`] has been waited for.
+    ///
+    /// The pages that the space mapped can be freed immediately after this call, without a flush,
+    /// because no CPU uses them.
     ///
     /// # Safety
     ///
-    /// The space must be one that CPUs could switch to until now, at this address, and be retired
-    /// once. Nobody uses it any more: every CPU that did has since entered lazy, left or switched
-    /// away, and this call comes after that, and after the wait for each of its flushes. This CPU,
-    /// too, is lazy on it at most.
+    /// The caller must ensure all of the following.
     ///
-    /// No CPU switches to it again, and none [resumes](Self::resume) it while this call runs; after
-    /// it, those that still have it loaded lazily find that they cannot, unless the lifetime is
-    /// [`Lifetime::Counted`], which leaves no mark: there nobody may try.
-    ///
-    /// The space must stay where it is until it is reclaimed, and its root a valid page table.
+    /// - CPUs could switch to this space, at this address, until now, and it is retired only once.
+    /// - No CPU uses the space any more. Each CPU that used it has since entered lazy, left the
+    ///   space or switched away, and this call happens after that. This CPU is lazy on the space,
+    ///   or does not have it loaded.
+    /// - This call happens after the wait for each flush of the space.
+    /// - No CPU switches to the space again.
+    /// - No CPU [resumes](Self::resume) the space while this call runs. After the call, `resume`
+    ///   returns `false` on a CPU that still has the space loaded lazily, because this call has
+    ///   marked the CPU. With [`Lifetime::Counted`] there is no mark: then no CPU may call `resume`
+    ///   for the space after this call either.
+    /// - The space stays at its address, and its root stays a valid page table, until the space is
+    ///   reclaimed.
     pub unsafe fn retire(&self, space: NonNull<Space<M>>) -> Retiring<'e, M> {
-        // Exposes the pointer that we were given: it is what comes back to be reclaimed.
+        // Exposes the provenance of the caller's pointer: `Machine::reclaim` gets it back.
         let hazard = Hazard::space(space.as_ptr());
         let mut pending = Pending::done(self.engine);
         let mut marked = 0;
@@ -58,33 +68,35 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             if M::LIFETIME == Lifetime::Shoot && self.hazard().is(space.as_ptr()) {
                 self.leave_space();
             }
-            // SAFETY: the space is there as long as the reference of its users, which is ours to
-            // drop, and the Rust reference is gone by then.
-            let holders = self.mark_holders(unsafe { space.as_ref() }, hazard);
-            marked = holders.len() as u64;
+            // SAFETY: the space exists until the reference of its users is dropped, which only this
+            // call's `Retiring` does, and the Rust reference ends before that.
+            let cpus = self.mark_hazards(unsafe { space.as_ref() }, hazard);
+            marked = cpus.len() as u64;
             if M::LIFETIME == Lifetime::Shoot {
-                pending.waiting = holders;
+                pending.waiting = cpus;
                 self.ring_all(&mut pending);
             }
         }
-        let mut retiring = Retiring { unsettled: Some((space, marked)), pending };
+        let mut retiring = Retiring { undropped: Some((space, marked)), pending };
         if retiring.pending.waiting().is_empty() {
             retiring.drop_initial_refs();
         }
         retiring
     }
 
-    /// Has every CPU that holds a dead space let go of it, by interrupting it: for a kernel that is
-    /// short of memory, or whose CPUs idle for long with their translations kept. Interrupts no
-    /// others.
+    /// Interrupts every CPU whose hazard pointer names a dead space, so that it drops the space.
+    /// Interrupts no other CPU.
     ///
-    /// When the returned [`Reaping`] is done, spaces that were retired before the call are
-    /// reclaimed; but for those that a CPU has [resumed](Self::resume), or is in the middle of
-    /// letting go of by itself. With [`Lifetime::Counted`] nobody knows who holds what, and nobody
-    /// is told.
+    /// Call this in a kernel that is short of memory, or whose CPUs idle for long times with their
+    /// translations kept.
+    ///
+    /// All spaces that were retired before the call are reclaimed when the returned [`Reaping`] is
+    /// done. There are two exceptions: a space that a CPU has [resumed](Self::resume), and a space
+    /// that a CPU is dropping by itself at this moment. With [`Lifetime::Counted`] there are no
+    /// marks, so this interrupts no CPU.
     pub fn reap(&self) -> Reaping<'e, M> {
         let machine = self.machine();
-        // What our handler could not reclaim, too.
+        // This includes a space that this CPU's handler could not reclaim.
         let hazard = self.hazard();
         if hazard.is_orphaned()
             || hazard.is_marked() && matches!(self.presence(), Presence::Lazy(_))
@@ -111,32 +123,34 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         Reaping { engine: self.engine, pending, cpus: all }
     }
 
-    /// Marks every CPU that holds the space: it will have to pay when it lets go.
+    /// Marks the hazard pointer of every CPU that names the space: such a CPU must drop a reference
+    /// when it drops the space. Returns the CPUs that were marked.
     ///
-    /// None can be missed. Whoever holds the space has put itself into the cpumask first; what it
-    /// says to hold, it said before it stopped using the space, and so before we look; and it does
-    /// not come back once it has let go.
-    fn mark_holders(&self, space: &Space<M>, hazard: Hazard) -> CpuSet<M::CpuBits> {
+    /// No such CPU is missed. It has registered in the cpumask before it published its hazard
+    /// pointer. It published its hazard pointer before it stopped using the space, and so before
+    /// this call. And after it has dropped the space, it does not come back to it.
+    fn mark_hazards(&self, space: &Space<M>, hazard: Hazard) -> CpuSet<M::CpuBits> {
         let machine = self.machine();
         let members = space.cpumask.members(machine);
         if M::PREFETCHES {
             members.iter().for_each(|cpu| machine.state(cpu).prefetch(machine));
         }
-        let mut holders = CpuSet::new();
+        let mut marked = CpuSet::new();
         for cpu in members.iter() {
             let state = machine.state(cpu);
-            // Looked at first: the line of one who is elsewhere stays where it is.
+            // The load comes before the compare-and-swap, so that the line of a CPU that is
+            // elsewhere is not fetched for writing.
             if state.hazard(machine).is(space)
                 && state.change_hazard(machine, hazard, hazard.marked())
             {
-                holders.insert(cpu);
+                marked.insert(cpu);
             }
         }
-        holders
+        marked
     }
 
-    /// Says what is held from now on, the new root being loaded. Returns what was held, and whether
-    /// there is a debt to be paid for it.
+    /// Publishes the next hazard pointer, after the new root was loaded. Returns the previous one;
+    /// if that is marked, the caller must [release](Self::release_hazard) it.
     #[inline]
     pub(crate) fn replace_hazard(&self, next: Hazard, before: Presence) -> Hazard {
         let hazard = self.set_hazard(next);
@@ -149,27 +163,30 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// After this CPU has let go of what it held, which was marked: does what is due for it.
+    /// Drops the reference to the space of a marked hazard pointer that this CPU has replaced, or
+    /// reclaims the space of an orphaned one.
     #[cold]
     pub(crate) fn release_hazard(&self, hazard: Hazard) {
         let Some(space) = hazard.pointer() else { return };
         if hazard.is_orphaned() || drop_ref(self.machine(), space) {
-            self.counters().spaces_reclaimed.add_alone(1);
+            self.counters().spaces_reclaimed.add_unshared(1);
             self.machine().reclaim(space);
         }
     }
 
-    /// Lets go of what is held in the handler of the flush interrupt, where nothing is reclaimed.
-    /// If that falls to us, the next one to look at what we hold does it: ourselves, when we next
-    /// switch or leave, or whoever [reaps](Self::reap).
+    /// Drops the loaded space in the handler of the flush interrupt, which must not reclaim it.
     ///
-    /// From marked to orphaned in one step: in between, a reaper would find nothing to do here.
+    /// If this drops the last reference, the hazard pointer becomes orphaned. The space is then
+    /// reclaimed by this CPU when it next switches or leaves, or by a CPU that [reaps](Self::reap).
+    ///
+    /// The hazard pointer changes from marked to orphaned in one step. If it were empty in between,
+    /// a CPU that reaps could find nothing to reclaim here.
     #[cold]
     pub(crate) fn drop_hazard_in_handler(&self, before: Presence) {
         let machine = self.machine();
         let hazard = self.hazard();
         let counted = M::LIFETIME == Lifetime::Counted && matches!(before, Presence::Lazy(_));
-        // If that fails, it has been marked this moment.
+        // If the drop fails, the hazard pointer has been marked since the load above.
         let is_alive = !hazard.is_marked() && !counted;
         if is_alive && self.cpu.drop_unmarked_hazard(machine, hazard) {
             return;
@@ -183,23 +200,25 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
     }
 }
 
-/// A space that is being retired. Done at once, unless its [`Lifetime`] is [`Shoot`].
+/// A space that is being retired. It is done immediately, unless the [`Lifetime`] is [`Shoot`].
 ///
-/// Dropping it waits, as with [`Pending`].
+/// Dropping it waits, as for [`Pending`].
 ///
 /// [`Shoot`]: Lifetime::Shoot
-#[must_use = "with `Lifetime::Shoot`, the space is reclaimed when this was waited for"]
+#[must_use = "with `Lifetime::Shoot`, the space is reclaimed after the wait"]
 pub struct Retiring<'e, M: Machine> {
-    /// The space, and how many CPUs were marked; `None` when it was given up.
-    unsettled: Option<(NonNull<Space<M>>, u64)>,
+    /// The space, and the number of CPUs that were marked; `None` after the users' reference was
+    /// dropped.
+    undropped: Option<(NonNull<Space<M>>, u64)>,
     pending: Pending<'e, M>,
 }
 
 impl<M: Machine> Retiring<'_, M> {
-    /// Returns when nobody need be waited for any more. As [`Pending::wait`].
+    /// Returns when every interrupted CPU has dropped the space. Waits as [`Pending::wait`] does.
     pub fn wait(self) {}
 
-    /// Whether nobody need be waited for any more, without waiting. As [`Pending::poll`].
+    /// Returns `true` if every interrupted CPU has dropped the space, without waiting. See
+    /// [`Pending::poll`].
     pub fn poll(&mut self) -> bool {
         let is_done = self.pending.poll();
         if is_done {
@@ -214,9 +233,11 @@ impl<M: Machine> Retiring<'_, M> {
     /// reference. So only from now on can a drop be the last, and if all have dropped theirs, it is
     /// this one. See [`Rule::RetireRelease`].
     fn drop_initial_refs(&mut self) {
-        let Some((space, marked)) = self.unsettled.take() else { return };
+        let Some((space, marked)) = self.undropped.take() else { return };
         let machine = &self.pending.engine.machine;
-        // SAFETY: as in `drop_ref`: the reference that we drop here is ours.
+        // SAFETY: the space exists until the reference of its users is dropped, which happens here.
+        // The Rust reference is not used after the operation, and points to a word that may change
+        // at any time, as in `Arc`.
         let refs = unsafe { &(*space.as_ptr()).refs };
         let change = marked.wrapping_sub(ALIVE);
         let before = refs.fetch_add(change, order(machine, Rule::RetireRelease));
@@ -229,7 +250,7 @@ impl<M: Machine> Retiring<'_, M> {
 
 impl<M: Machine> Drop for Retiring<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.drop_initial_refs();
     }
 }
@@ -240,8 +261,8 @@ impl<M: Machine> fmt::Debug for Retiring<'_, M> {
     }
 }
 
-/// CPUs that hold dead spaces were told to let go. Dropping it waits, as with [`Pending`].
-#[must_use = "dead spaces are reclaimed when this was waited for"]
+/// CPUs that were interrupted to drop dead spaces. Dropping it waits, as for [`Pending`].
+#[must_use = "dead spaces are reclaimed after the wait"]
 pub struct Reaping<'e, M: Machine> {
     engine: &'e Shootdown<M>,
     pending: Pending<'e, M>,
@@ -249,12 +270,14 @@ pub struct Reaping<'e, M: Machine> {
 }
 
 impl<M: Machine> Reaping<'_, M> {
-    /// Returns when they have let go. As [`Pending::wait`].
+    /// Returns when every interrupted CPU has dropped its dead space. Waits as [`Pending::wait`]
+    /// does.
     ///
-    /// [Reclaims](Machine::reclaim) what they could not reclaim in their handlers.
+    /// [Reclaims](Machine::reclaim) the spaces that these CPUs could not reclaim in their handlers.
     pub fn wait(self) {}
 
-    /// Whether they have let go, without waiting. Reclaims, too. As [`Pending::poll`].
+    /// Returns `true` if every interrupted CPU has dropped its dead space, without waiting; then
+    /// also reclaims as [`wait`](Self::wait) does. See [`Pending::poll`].
     pub fn poll(&mut self) -> bool {
         let is_done = self.pending.poll();
         if is_done {
@@ -281,7 +304,7 @@ impl<M: Machine> Reaping<'_, M> {
 
 impl<M: Machine> Drop for Reaping<'_, M> {
     fn drop(&mut self) {
-        self.pending.finish();
+        self.pending.wait();
         self.collect();
     }
 }

@@ -1,6 +1,6 @@
-//! An address space, as the engine sees it.
+//! The engine's part of an address space.
 
-#![expect(unsafe_code, reason = "a dead space is a pointer: it may be freed at any moment")]
+#![expect(unsafe_code, reason = "a dead space is a pointer, because it may be freed at any time")]
 
 use core::fmt;
 use core::marker::PhantomPinned;
@@ -15,48 +15,51 @@ use crate::memory::{Word, order};
 use crate::rules::Rule;
 use crate::stats::{Counter, SpaceCounters, SpaceStats};
 
-/// The reference that the users of a space hold together while it is alive: more than the number of
-/// CPUs.
+/// The references that a living space has on behalf of its users: more than the number of CPUs, so
+/// that the count cannot reach zero before the space is retired.
 pub(crate) const ALIVE: u64 = 1 << 32;
 
-/// One address space: its root, how often it was flushed, and who may be using it.
+/// An address space: its root, its generation and flush log, and the CPUs that may be using it.
 ///
-/// Made by [`Shootdown::space`](crate::Shootdown::space); lives in the kernel's own structure of
-/// the address space. It must neither move nor be dropped while a CPU has it loaded, lazily
-/// included, and nothing may hold a `&mut` to it then, nor to what contains it: other CPUs read and
-/// write it by shared references all the time. See [`PinnedCpu::switch`](crate::PinnedCpu::switch).
+/// [`Shootdown::space`](crate::Shootdown::space) makes it. Put it into the kernel's own structure
+/// of the address space.
+///
+/// While a CPU has the space loaded, lazily included, the space must neither move nor be dropped,
+/// and no `&mut` to it or to a structure that contains it may exist: other CPUs read and write the
+/// space through shared references at any time. See
+/// [`PinnedCpu::switch`](crate::PinnedCpu::switch).
 ///
 /// # Size
 ///
-/// 448 bytes up to 192 CPUs, and 1408 for 4096. In lines of 64 bytes: four of log,
-/// which flushes write and CPUs that have missed something read; one with generation, id, root and
-/// counters, which flushes write and CPUs that switch in read; then two [sets of CPUs][`CpuBits`],
-/// written when a CPU comes for the first time.
+/// 448 bytes up to 192 CPUs, and 1408 bytes for 4096 CPUs. The cache lines of 64 bytes are:
 ///
-/// [`CpuBits`]: crate::CpuBits
+/// - four with the log, which flushes write, and CPUs that have missed a flush read;
+/// - one with generation, id, root and counters, which flushes write, and CPUs that switch in read;
+/// - two [sets of CPUs](crate::CpuBits), each of which a CPU writes when it first uses the space.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
     pub(crate) log: FlushLog<M>,
     id: SpaceId,
     root: Root,
-    /// The number of the engine that made it.
+    /// The id of the engine that made the space.
     pub(crate) engine: u32,
     pub(crate) counters: SpaceCounters,
-    /// How many looks at CPUs had been in vain when the cpumask last moved.
-    pub(crate) looks_at_move: Counter,
-    /// Who has a say in when the space is freed: [`ALIVE`](crate::retire) for those who use it,
-    /// and one for each CPU that has yet to let go of it. Not written before it dies, unless lazy
-    /// CPUs are [counted](crate::Lifetime::Counted).
+    /// Number of wasted probes when the cpumask was last trimmed.
+    pub(crate) wasted_at_trim: Counter,
+    /// References to the space: [`ALIVE`] on behalf of its users, and one for each CPU that must
+    /// drop the space before it can be freed. Not written before the space dies, unless lazy CPUs
+    /// are [counted](crate::Lifetime::Counted).
     pub(crate) refs: M::Word,
-    /// Its [global](crate::Tagging::Global) tag. See `tag/global.rs`.
+    /// The space's [global](crate::Tagging::Global) tag. See `tag/global.rs`.
     pub(crate) tag: M::Word,
-    /// What flushes up to this generation covered, nobody has, or a broadcast that its issuer waits
-    /// for takes it away.
+    /// Every flush up to this generation is complete on all CPUs, or will be once a broadcast that
+    /// its issuer is still waiting for has finished.
     pub(crate) clean_everywhere: M::Word,
     pub(crate) cpumask: CpuMask<M, M::CpuBits>,
-    /// How many batches hold back something that they took. See `reclaim.rs`.
+    /// Number of batches that have unmapped pages of this space and not yet flushed them. See
+    /// `reclaim.rs`.
     pub(crate) batched: M::Word,
-    /// CPUs keep its address.
+    /// The space must not move, because CPUs store its address.
     _pinned: PhantomPinned,
 }
 
@@ -68,7 +71,7 @@ impl<M: Machine> Space<M> {
             root,
             engine,
             counters: SpaceCounters::default(),
-            looks_at_move: Counter::default(),
+            wasted_at_trim: Counter::default(),
             refs: M::Word::new(ALIVE),
             tag: M::Word::new(0),
             clean_everywhere: M::Word::new(0),
@@ -78,7 +81,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The id, which no other space ever has.
+    /// The id, which no other space of the engine ever has.
     #[must_use]
     #[inline]
     pub const fn id(&self) -> SpaceId {
@@ -92,7 +95,7 @@ impl<M: Machine> Space<M> {
         self.root
     }
 
-    /// What flushes of this space did so far.
+    /// The counters of this space's flushes so far.
     pub fn stats(&self, machine: &M) -> SpaceStats {
         let stats = self.counters.read();
         let flushes = self.log.generation(machine);
@@ -109,38 +112,37 @@ impl<M: Machine> fmt::Debug for Space<M> {
     }
 }
 
-/// With [`Lifetime::Counted`](crate::Lifetime::Counted): a CPU goes lazy on the space, and takes a
-/// reference.
+/// Takes a reference for a CPU that goes lazy on the space, with
+/// [`Lifetime::Counted`](crate::Lifetime::Counted).
 ///
-/// Relaxed: the users of the space still hold theirs, so that no reference can be the last before
-/// they drop it, which comes after this.
+/// Relaxed: the users' references keep the space alive, and are dropped after this call.
 #[inline]
 pub(crate) fn take_lazy_ref<M: Machine>(space: &Space<M>) {
     space.refs.fetch_add(1, Relaxed);
 }
 
-/// With [`Lifetime::Counted`](crate::Lifetime::Counted): the CPU comes back, and drops its
-/// reference.
+/// Drops the reference of a CPU that returns to the space from lazy, with
+/// [`Lifetime::Counted`](crate::Lifetime::Counted).
 #[inline]
 pub(crate) fn drop_lazy_ref<M: Machine>(machine: &M, space: &Space<M>) {
     let was_last = drop_ref(machine, NonNull::from(space));
-    debug_assert!(!was_last, "no CPU comes back to a dead space that is counted");
+    debug_assert!(!was_last, "no CPU returns from lazy to a dead space that is counted");
 }
 
-/// Drops one reference to a space. Returns whether it was the last one: then the space is the
-/// caller's.
+/// Drops one reference to a space. Returns `true` if it was the last one: then only the caller may
+/// access the space.
 ///
 /// See [`Rule::DropRefRelease`].
 #[inline]
 pub(crate) fn drop_ref<M: Machine>(machine: &M, space: NonNull<Space<M>>) -> bool {
-    // SAFETY: the space is there as long as there is a reference to it, and this one is ours. The
-    // Rust reference that the call is made by does not outlive the operation, and points to a word
+    // SAFETY: the space exists as long as it has a reference, and the caller has one. The Rust
+    // reference made here is not used after the operation that drops it, and it points to a word
     // that may change at any time, as in `Arc`.
     let refs = unsafe { &(*space.as_ptr()).refs };
-    // Minus one.
+    // Adds −1.
     let was_last = refs.fetch_add(u64::MAX, order(machine, Rule::DropRefRelease)) == 1;
     if was_last {
-        // Acquires all others, which were dropped before.
+        // Acquires the accesses of the CPUs that dropped the other references before.
         refs.load(order(machine, Rule::DropRefAcquire));
     }
     was_last
@@ -155,14 +157,14 @@ mod tests {
     type Small = Space<Soft<Host>>;
 
     #[test]
-    fn what_a_switch_reads_shares_a_line() {
+    fn words_read_by_switch_share_a_line() {
         let generation = offset_of!(Small, log) + offset_of!(FlushLog<Soft<Host>>, generation);
         assert_eq!(generation, 256);
         for offset in [generation, offset_of!(Small, id), offset_of!(Small, root)] {
             assert_eq!(offset / 64, 4);
         }
         let counters = offset_of!(Small, counters);
-        // What flushes count is there, too; what follows is written when the cpumask moves.
+        // The flush counters are in the same line. The next fields are written by a trim.
         assert!(counters + size_of::<SpaceCounters>() <= 320);
         assert!(offset_of!(Small, cpumask) >= 320);
     }

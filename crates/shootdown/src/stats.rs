@@ -1,23 +1,24 @@
-//! What was done, and what was saved.
+//! *Statistics*: counters of the operations that were done, and of those that were saved.
 //!
-//! Counters are no part of any protocol between CPUs. They are plain atomics rather than
-//! [`Word`](crate::Word)s, so that a model checker does not explore their interleavings; nothing
-//! may be concluded from one about another.
+//! Counters are not a part of any protocol between CPUs. They are plain atomics rather than
+//! [`Word`](crate::Word)s, so that a model checker does not explore their interleavings. The values
+//! of two counters are not consistent with each other.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A number that goes up.
+/// A counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts, by the only CPU that ever counts here: one unlocked add.
+    /// Adds `count`, on the only CPU that ever writes this counter. Costs one unlocked add.
     #[inline]
-    pub(crate) fn add_alone(&self, count: u64) {
+    pub(crate) fn add_unshared(&self, count: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// Counts, by one of several CPUs. Costs nothing where there is nothing to count.
+    /// Adds `count`, on one of several CPUs that write this counter. Writes nothing if `count` is
+    /// 0.
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         if count != 0 {
@@ -25,7 +26,7 @@ impl Counter {
         }
     }
 
-    /// Counts, and returns the count so far.
+    /// Adds `count`, and returns the new value.
     #[inline]
     pub(crate) fn add_and_read(&self, count: u64) -> u64 {
         self.0.fetch_add(count, Relaxed) + count
@@ -61,7 +62,7 @@ macro_rules! stats {
         }
 
         impl $counters {
-            /// The counts now, each read by itself; what is derived from elsewhere is 0.
+            /// Reads each counter by itself. The derived fields are 0.
             pub(crate) fn read(&self) -> $snapshot {
                 $snapshot { $($name: self.$name.read(),)* $($($derived: 0,)*)? }
             }
@@ -77,71 +78,71 @@ macro_rules! stats {
 }
 
 stats! {
-    /// A CPU's counters. Only that CPU writes them.
+    /// The counters of one CPU. Only that CPU writes them.
     CpuCounters,
-    /// What one CPU did, as the sender of flushes and as their receiver.
+    /// Statistics of one CPU, as a sender and as a receiver of flushes.
     CpuStats {
         /// Flush interrupts that this CPU sent.
         interrupts_sent,
-        /// Rings for which no interrupt was sent, for one was on its way, or none was needed.
+        /// Rings of this CPU that sent no interrupt, because one was on its way, or the target
+        /// polled its bell.
         rings_coalesced,
-        /// CPUs not interrupted because they were lazy.
+        /// CPUs that this CPU did not interrupt because they were lazy.
         skipped_lazy,
-        /// CPUs not interrupted because they were elsewhere: out, on another space, or offline.
+        /// CPUs that this CPU did not interrupt because they were elsewhere: out, on another space,
+        /// or offline.
         skipped_elsewhere,
-        /// Bells answered.
+        /// Rounds in which this CPU answered its bell.
         answers,
-        /// Times the whole tag, or the whole TLB, was invalidated.
+        /// Invalidations of a whole tag or of the whole TLB on this CPU.
         flushes_full,
-        /// Times that pages were invalidated one by one.
+        /// Ranges that this CPU invalidated page by page.
         flushes_ranged,
-        /// The pages of those.
+        /// Pages of the ranges in `flushes_ranged`.
         pages_invalidated,
-        /// Ranges made up for on return from lazy or elsewhere, from the log.
+        /// Flushes with which this CPU caught up range by range when it returned to a space.
         caught_up_from_log,
-        /// Times another space was loaded.
+        /// Loads of another space on this CPU.
         switches,
-        /// Those of them in which something had to be invalidated: the tag was another space's, or
-        /// the CPU had missed a flush.
+        /// Switches that had to invalidate, because the tag had belonged to another space, or the
+        /// CPU had missed a flush.
         switches_flushed,
-        /// Dead spaces that this CPU reclaimed, as the last to let go of them.
+        /// Dead spaces that this CPU reclaimed.
         spaces_reclaimed,
-        /// Tags that this CPU took: from another space if tags are per CPU; from the allocator if
-        /// they are global; the next one if spaces are renamed.
+        /// Tags that this CPU allocated: from another space if tags are per CPU; from the allocator
+        /// if they are global; from its own count if spaces are renamed.
         tags_taken,
-        /// Times that this CPU found no tag left: in the allocator if tags are global, or of its
-        /// own count if spaces are renamed.
+        /// Rollovers that this CPU caused, because no tag was left: in the allocator if tags are
+        /// global; in its own count if spaces are renamed.
         rollovers,
-        /// Flushes, those of the kernel's translations included, that this CPU broadcast.
+        /// Flushes that this CPU broadcast, including those of the kernel's translations.
         broadcasts_sent,
-        /// Flushes of which this CPU told nobody: no other could use the space.
+        /// Flushes for which this CPU notified no other CPU, because none could use the space.
         flushes_local,
         ; derived:
-        /// Times another space was loaded, and nothing of its tag was invalidated.
+        /// Switches that did not have to invalidate.
         switches_without_flush,
     }
 }
 
 stats! {
-    /// A space's counters, written by whoever flushes it. They share a line with its generation,
-    /// which a flush has just taken.
+    /// The counters of one space, which every flushing CPU writes. They share a cache line with the
+    /// space's generation, which the flush has just written.
     SpaceCounters,
-    /// What flushes of one space did.
+    /// Statistics of the flushes of one space.
     ///
-    /// Interrupts that its flushes sent are in the statistics of the CPUs that sent them, and what
-    /// CPUs did to catch up in theirs: a locked operation on a line of the space's costs some 20
-    /// cycles for each number that is counted.
+    /// Interrupts and catching up are counted in [`CpuStats`] only, by the CPU that sends or
+    /// catches up: to count them here would cost a locked operation of some 20 cycles per counter.
     SpaceStats {
         /// Flushes of the whole space.
         flushes_full,
-        /// CPUs that a flush looked at in vain: out, on another space, or offline. The cpumask is
-        /// trimmed when these become too many.
+        /// Wasted probes: CPUs in the cpumask that a flush skipped because they were out, on
+        /// another space, or offline. Too many of them trim the cpumask.
         skipped_elsewhere,
-        /// Times that the cpumask was cleared of those who are elsewhere.
+        /// Trims of the cpumask.
         cpumask_trims,
         ; derived:
-        /// Ranges flushed, of which a flush may have several: all that the generation counts, less
-        /// the full ones.
+        /// Ranges flushed. One flush may have several.
         flushes_ranged,
     }
 }
@@ -151,9 +152,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_count() {
+    fn counter_adds_and_sets() {
         let counter = Counter::default();
-        counter.add_alone(3);
+        counter.add_unshared(3);
         counter.add(0);
         counter.add(4);
         assert_eq!((counter.read(), counter.add_and_read(5)), (7, 12));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_of_each_count() {
+    fn sum_adds_each_counter() {
         let one = SpaceStats { flushes_full: 1, flushes_ranged: 20, ..SpaceStats::default() };
         let mut sum = SpaceStats { flushes_full: 2, cpumask_trims: 9, ..one };
         sum += one;

@@ -1,6 +1,6 @@
-//! Changing what this CPU uses: to a space, to lazy and back, to nothing.
+//! *Switch*: a CPU starts to use a space, goes lazy on it and returns, or leaves it.
 
-#![expect(unsafe_code, reason = "a root is loaded, which no type can prove to be a page table")]
+#![expect(unsafe_code, reason = "loads a root, and no type can prove that it is a page table")]
 
 use crate::flush_log::Missed;
 use crate::hazard::Hazard;
@@ -13,27 +13,29 @@ use crate::space::{Space, drop_lazy_ref, take_lazy_ref};
 use crate::tag::slots::TagSlot;
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Makes `space` current on this CPU, whatever was before.
+    /// Makes `space` active on this CPU, whichever space was loaded before.
     ///
-    /// To come back to the space that is still loaded [lazily](Self::enter_lazy) costs one fence
-    /// and a look at its generation; no shared line is written. Another space is loaded, under the
-    /// tag that it still has here if it has one, and what its flushes covered meanwhile is
-    /// invalidated: range by range if the log reaches back, the whole tag if not.
+    /// To return to a space that is still loaded [lazily](Self::enter_lazy) costs one fence and one
+    /// load of its generation, and writes no shared line. Any other space is loaded, under its
+    /// previous tag if it still has one on this CPU. The CPU then catches up with the space's
+    /// flushes that it has missed: range by range if the log has all of them, otherwise by
+    /// discarding the whole tag.
     ///
     /// # Safety
     ///
-    /// This CPU must be [online](Self::online), and the space one of this engine's.
-    ///
-    /// The space must neither move nor be dropped, no `&mut` to it may be made, and its root must
-    /// stay a valid page table, until no CPU has it loaded any more, lazily included.
-    /// [`retire`](Self::retire) is how to find out: until the space is reclaimed, it must stay;
-    /// after it was retired, nobody may switch to it.
+    /// - This CPU must be [online](Self::online).
+    /// - This engine must have made the space, and the space must not be
+    ///   [retired](Self::retire).
+    /// - From now on, and as long as a CPU has the space loaded, lazily included, the space must
+    ///   neither move nor be dropped, no `&mut` to it may be made, and its root must stay a valid
+    ///   page table. To end this obligation, [retire](Self::retire) the space: it lasts until
+    ///   [`Machine::reclaim`] returns the space.
     #[inline]
     pub unsafe fn switch(&self, space: &Space<M>) {
         if self.has_loaded(space) {
-            self.come_back(space);
+            self.return_from_lazy(space);
         } else {
-            // SAFETY: as our caller promises.
+            // SAFETY: the caller promises the same.
             unsafe { self.switch_to(space) };
         }
     }
@@ -52,54 +54,56 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
             Lifetime::Counted => self.presence(),
             _ => Presence::Out,
         };
-        // From here on, flushes of the new space interrupt us, and those of the old one do not: its
-        // tag stays behind, and we catch up when we come back. That we walk its tables until the
-        // new root is loaded is what `held` says.
+        // From here on, flushes of the new space interrupt this CPU, and flushes of the old space
+        // do not: the old space's tag goes stale, and the CPU catches up when it switches back.
+        // Until the new root is loaded, the CPU walks the old space's tables, as its hazard pointer
+        // publishes.
         self.set_presence_then_fence(Presence::Switching(space.id()).into(), Rule::SwitchFence);
-        if let Some(slot) = self.known_slot(space)
+        let known = self.known_slot(space);
+        if let Some(slot) = known
             && slot.is_registered_in(space.cpumask.phase(machine))
         {
-            // Pairs with FlushFence: a flush whose generation this is not, sees us in the cpumask,
-            // and switching. Read before the load: translations that are cached from then on are
-            // at least as new as this generation (BumpRelease).
+            // Pairs with FlushFence: a flush that is newer than this generation finds the CPU in
+            // the cpumask, and Switching. The generation is read before the root is loaded, so that
+            // translations cached from then on are at least as new (BumpRelease).
             let generation = space.log.generation(machine);
             if slot.generation() == generation {
-                // SAFETY: our caller promises what `load` asks for.
+                // SAFETY: the caller promises that the root is a valid page table.
                 unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) };
                 return self.finish_switch(space, slot, generation, before);
             }
         }
-        // SAFETY: as our caller promises.
-        unsafe { self.switch_slowly(space, before) };
+        // SAFETY: the caller promises the same.
+        unsafe { self.switch_slow(space, known, before) };
     }
 
-    /// Loads a space in whose cpumask this CPU may have to register, or of which it has missed
-    /// something, or whose tag is to be chosen.
+    /// Loads a space if one of these may be necessary: to register in its cpumask, to catch up with
+    /// its flushes, to choose a tag for it.
     ///
     /// # Safety
     ///
     /// As [`switch`](Self::switch).
     #[inline(never)]
-    unsafe fn switch_slowly(&self, space: &Space<M>, before: Presence) {
+    unsafe fn switch_slow(&self, space: &Space<M>, known: Option<&'e TagSlot>, before: Presence) {
         let machine = self.machine();
         let phase = space.cpumask.register(machine, self.id);
         // As in `switch_to`.
         let generation = space.log.generation(machine);
-        self.leave_kernel_tag();
-        let choice = self.choose_tag(space, generation);
+        self.flush_kernel_tag();
+        let choice = self.choose_tag(space, known, generation);
         choice.slot.set_phase(phase);
         let (slot, flushed) = (choice.slot, &self.counters().switches_flushed);
         match choice.generation {
             Some(seen) if seen < generation && !machine.breaks(Rule::CatchUpOnSwitch) => {
-                flushed.add_alone(1);
-                // SAFETY: our caller promises what `load` asks for.
-                unsafe { self.load_behind(space, slot, seen, generation) };
+                flushed.add_unshared(1);
+                // SAFETY: the caller promises that the root is a valid page table.
+                unsafe { self.load_stale(space, slot, seen, generation) };
             }
             None if !machine.breaks(Rule::DiscardReusedTag) => {
-                flushed.add_alone(1);
+                flushed.add_unshared(1);
                 // SAFETY: as above.
                 unsafe { machine.load(space.root(), slot.tag(), Entries::Discard) };
-                self.counters().flushes_full.add_alone(1);
+                self.counters().flushes_full.add_unshared(1);
             }
             // SAFETY: as above.
             _ => unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) },
@@ -108,7 +112,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         self.finish_switch(space, slot, generation, before);
     }
 
-    /// The space is loaded: says so.
+    /// Publishes that the space is loaded and active.
     #[inline]
     fn finish_switch(
         &self,
@@ -129,16 +133,18 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Says that this CPU goes on with the space loaded, but without touching user memory: it
-    /// idles, or runs a kernel thread.
+    /// Publishes that this CPU keeps the space loaded but accesses no user memory: it idles, or
+    /// runs a kernel thread.
     ///
-    /// Two stores to this CPU's own line. Flushes sent from now on do not interrupt it, unless page
-    /// tables are freed and not held back. Does nothing if no space is in use.
+    /// This costs two stores to the CPU's own line. From now on, flushes do not interrupt the CPU,
+    /// except those that free page tables without [quarantine](crate::Quarantine). To return, call
+    /// [`switch`](Self::switch) or [`resume`](Self::resume). Does nothing if no space is active.
     #[inline]
     pub fn enter_lazy(&self) {
         let active = self.presence_word();
         if active.is_active() {
-            // First, so that whoever sees the one sees the other; else it would know less.
+            // Before the presence: a CPU that observes `Lazy` then observes this generation, or a
+            // later one. With an older one, it would keep freed tables longer than necessary.
             self.set_seen(self.loaded_slot().generation());
             if M::LIFETIME == Lifetime::Counted
                 && let Some(space) = self.loaded()
@@ -149,10 +155,12 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Loads the kernel's own page table: this CPU can then neither use nor walk any space.
+    /// Loads the kernel's own page table: this CPU can then neither use nor walk any space. (Linux:
+    /// `leave_mm`.)
     ///
-    /// For a CPU that goes into a deep idle state, or that runs kernel threads for long: a space
-    /// that [died](Self::retire) meanwhile is reclaimed, if this CPU is the last to let go of it.
+    /// Call this on a CPU that enters a deep idle state, or that runs kernel threads for a long
+    /// time. If the space was [retired](Self::retire), and this CPU is the last one that had it
+    /// loaded, the CPU reclaims it here.
     pub fn leave_space(&self) {
         let before = self.presence();
         if self.load_kernel() {
@@ -162,7 +170,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
                 self.release_hazard(hazard);
             }
         } else if self.hazard() != Hazard::NOTHING {
-            // We have left it in the handler, and could not reclaim it there.
+            // The CPU has left the space in the handler, and could not reclaim it there.
             let hazard = self.set_hazard(Hazard::NOTHING);
             if hazard.is_dead() {
                 self.release_hazard(hazard);
@@ -170,8 +178,9 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// The same in the handler of the flush interrupt, which reclaims nothing.
-    pub(crate) fn leave_in_handler(&self) {
+    /// Loads the kernel's own page table in the flush interrupt's handler, where no space is
+    /// reclaimed.
+    pub(crate) fn leave_space_in_handler(&self) {
         let before = self.presence();
         if self.load_kernel() {
             self.drop_hazard_in_handler(before);
@@ -179,32 +188,36 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Loads the kernel's own page table, unless it is loaded. Until then, the old tables could be
-    /// walked; so only then may the caller say what it holds, and where it is.
+    /// Loads the kernel's own page table. Returns `false` if it was loaded already.
+    ///
+    /// Until it is loaded, this CPU can walk the old tables. So the caller must publish its new
+    /// hazard pointer and presence after this call.
     fn load_kernel(&self) -> bool {
         if let Presence::Active(id) = self.presence() {
-            // What asks in between whether it may touch user memory must not find that it may:
-            // the space is about to be gone. Whoever flushes it finds us Switching, and waits.
+            // Not Active until the root is loaded: an NMI in between must not conclude that it may
+            // access user memory. A flush finds this CPU Switching, and waits for it.
             self.set_presence(Presence::Switching(id).into());
         }
         let Some(slot) = self.unload() else { return false };
         self.machine().load_kernel();
-        if slot.tag() == Tag::KERNEL && self.may_lack_tags() {
+        if slot.tag() == Tag::KERNEL && self.may_run_out_of_tags() {
             self.machine().invalidate_tag(Tag::KERNEL);
         }
         true
     }
 
-    /// Whether a space that is loaded under the kernel's tag just found none left: the machine does
-    /// not know that, and keeps what is cached there when the kernel's root is loaded.
-    fn may_lack_tags(&self) -> bool {
+    /// Returns `true` if a space may be loaded under the kernel's tag because no other tag was
+    /// left. The machine cannot detect that case, and keeps the space's translations when the
+    /// kernel's root is loaded.
+    fn may_run_out_of_tags(&self) -> bool {
         self.machine().tagging() == Tagging::Global && self.machine().tag_count() != 0
     }
 
-    /// Before another space is loaded: drops what is cached under the kernel's tag of a space that
-    /// found no tag left. Nobody notifies us of its freed tables any more.
-    fn leave_kernel_tag(&self) {
-        if self.may_lack_tags()
+    /// Drops the translations under the kernel's tag if the loaded space is under it. Call this
+    /// before another space is loaded: from then on, no CPU notifies this one of the old space's
+    /// freed tables.
+    fn flush_kernel_tag(&self) {
+        if self.may_run_out_of_tags()
             && self.loaded().is_some()
             && self.loaded_slot().tag() == Tag::KERNEL
         {
@@ -213,39 +226,40 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// Comes back to the space with this id, as [`switch`](Self::switch) would, if it is loaded and
-    /// not [retired](Self::retire). Returns whether that is so.
+    /// Returns to the space with this id, as [`switch`](Self::switch) would, if the space is still
+    /// loaded and not [retired](Self::retire). Returns `true` if that is the case.
     ///
-    /// For a kernel thread that has borrowed the space and has no claim to it, so that it must not
-    /// switch to it: if the CPU took the flush interrupt meanwhile, it may have been made to leave.
+    /// For a kernel thread that borrows the loaded space. Such a thread must not call `switch`,
+    /// because the space may be dead, and a flush interrupt may have made the CPU leave it.
     pub fn resume(&self, id: SpaceId) -> bool {
-        let is_on_it =
+        let is_loaded =
             matches!(self.presence(), Presence::Lazy(on) | Presence::Active(on) if on == id);
         // The pages of a dead space are freed without a flush.
-        if !is_on_it || self.hazard().is_dead() {
+        if !is_loaded || self.hazard().is_dead() {
             return false;
         }
         if let Some(space) = self.loaded() {
-            self.come_back(space);
+            self.return_from_lazy(space);
         }
         true
     }
 
-    /// Comes back to the space that is loaded, if that was only lazily.
+    /// Makes the loaded space active if it was lazy.
     #[inline]
-    fn come_back(&self, space: &Space<M>) {
+    fn return_from_lazy(&self, space: &Space<M>) {
         let lazy = self.presence_word();
         if lazy.is_lazy() {
-            // Pairs with FlushFence: a flush sees us, or we see its generation. Not yet Active: an
-            // NMI in between must not find that it may touch user memory.
+            // Pairs with FlushFence: the flush observes Switching, or this CPU reads the flush's
+            // generation. Without: the CPU continues with translations that the flush covered. Not
+            // yet Active: an NMI in between must not conclude that it may access user memory.
             self.set_presence_then_fence(lazy.lazy_to_switching(), Rule::ResumeFence);
-            // Read before anything is invalidated: translations that are cached from then on are at
-            // least as new.
+            // Read before the invalidation, so that translations cached from then on are at least
+            // as new as this generation.
             let generation = space.log.generation(self.machine());
             if generation != self.seen_of_loaded(space)
                 && !self.machine().breaks(Rule::CatchUpOnResume)
             {
-                return self.catch_up_and_go_on(space, generation);
+                return self.catch_up_and_activate(space, generation);
             }
             self.set_presence(lazy.lazy_to_active());
             if M::LIFETIME == Lifetime::Counted {
@@ -254,50 +268,53 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// The rest of coming back to a space of which this CPU has missed something.
+    /// Catches up with the flushes of the loaded space that this CPU has missed, and makes the
+    /// space active.
     #[inline(never)]
-    fn catch_up_and_go_on(&self, space: &Space<M>, generation: u64) {
+    fn catch_up_and_activate(&self, space: &Space<M>, generation: u64) {
         let ranges = self.catch_up_to(space, generation, self.ceiling_on_return());
-        self.counters().caught_up_from_log.add_alone(ranges);
+        self.counters().caught_up_from_log.add_unshared(ranges);
         self.set_presence(Presence::Active(space.id()).into());
         if M::LIFETIME == Lifetime::Counted {
             drop_lazy_ref(self.machine(), space);
         }
     }
 
-    /// Loads `space` under its tag, which is clean up to generation `seen`, and catches up with the
-    /// rest. The space may have another tag then.
+    /// Loads `space` under its tag, which is clean up to generation `seen`, and catches up to
+    /// `generation`. The space may get another tag.
     ///
     /// # Safety
     ///
     /// As [`Machine::load`].
-    unsafe fn load_behind(&self, space: &Space<M>, slot: &TagSlot, seen: u64, generation: u64) {
+    unsafe fn load_stale(&self, space: &Space<M>, slot: &TagSlot, seen: u64, generation: u64) {
         let (machine, counters) = (self.machine(), self.counters());
         let missed = space.log.missed(machine, seen, generation, self.ceiling_on_return());
         let keeps = match &missed {
             Missed::Everything => false,
-            // Ranges are invalidated when the tag is loaded, and speculation may be faster than
-            // that. A stale page does it no harm. A freed table does: it may hold anything by now.
+            // Ranges are invalidated after the tag is loaded, so the CPU may speculate in between.
+            // A stale page translation does no harm to speculation. A freed table does, because
+            // its memory may contain anything by now.
             Missed::Ranges(ranges) => {
                 !ranges.free_tables() || machine.breaks(Rule::DiscardFreedTables)
             }
         };
         if !keeps && machine.tagging() == Tagging::Renamed {
             let renamed = self.rename(space, slot);
-            // SAFETY: our caller promises what `load` asks for.
+            // SAFETY: the caller promises the same.
             return unsafe { machine.load(space.root(), renamed, Entries::Keep) };
         }
         if !keeps {
-            counters.flushes_full.add_alone(1);
+            counters.flushes_full.add_unshared(1);
             // SAFETY: as above.
             return unsafe { machine.load(space.root(), slot.tag(), Entries::Discard) };
         }
         // SAFETY: as above.
         unsafe { machine.load(space.root(), slot.tag(), Entries::Keep) };
         self.invalidate_missed(space, slot.tag(), &missed);
-        counters.caught_up_from_log.add_alone(generation - seen);
+        counters.caught_up_from_log.add_unshared(generation - seen);
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,10 +323,11 @@ mod tests {
     use crate::machine::tests::Plain;
     use core::sync::atomic::Ordering::Relaxed;
 
-    /// What is cached under the kernel's tag, a machine drops by itself, unless it does not know
-    /// that a space is there: then there are tags, and none was left for it (`tests/tags/leaving`).
+    /// The machine itself drops the translations under the kernel's tag when it loads the kernel's
+    /// root. The exception is a space under the kernel's tag for which no other tag was left
+    /// (`tests/tags/leaving`).
     #[test]
-    fn who_leaves_drops_only_what_the_machine_does_not() {
+    fn leave_space_invalidates_nothing_by_itself() {
         let machines = [
             (Tagging::PerCpu, 0),
             (Tagging::PerCpu, 6),
@@ -321,11 +339,11 @@ mod tests {
             machine.tagging = tagging;
             let engine = Shootdown::new(machine);
             let spaces = [0, 1].map(|root| engine.space(Root(root)));
-            // SAFETY: this is the only CPU, and there are no interrupts.
+            // SAFETY: there is one CPU, one thread, and no interrupt.
             let pin = unsafe { engine.pin() };
             pin.online();
             for space in &spaces {
-                // SAFETY: they outlive their use here.
+                // SAFETY: the spaces outlive their use, and do not move.
                 unsafe { pin.switch(space) };
             }
             pin.leave_space();

@@ -1,4 +1,4 @@
-//! No safe call breaks what the engine promises: each test here is a use that did, or that would.
+//! Uses of safe functions that once broke a promise of the engine, or could break one.
 
 #![expect(unsafe_code, reason = "switches to spaces, and retires them")]
 
@@ -21,7 +21,7 @@ fn online(config: Config) -> Shootdown<Machine> {
 }
 
 fn switch(engine: &Shootdown<Machine>, cpu: u32, space: &Space<Machine>) {
-    // SAFETY: every test's spaces outlive what its CPUs do.
+    // SAFETY: the spaces of each test outlive all operations of its CPUs, and do not move.
     unsafe { engine.enter(CpuId(cpu)).pin().switch(space) };
 }
 
@@ -29,9 +29,9 @@ fn panics(f: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(f)).is_err()
 }
 
-/// Spaces that take turns on one CPU, each flushed at first, alone. Returns how often a tag was
-/// dropped once no space was flushed any more.
-fn drops_of_time_shared_spaces(config: Config, spaces: u64) -> u64 {
+/// Flushes several spaces on one CPU, which no other CPU uses; then switches among them without
+/// flushes. Returns the number of full flushes during these switches.
+fn full_flushes_while_switching(config: Config, spaces: u64) -> u64 {
     let engine = online(Config { cpus: 1, tables: spaces as usize, ..config });
     let spaces: Vec<_> = (0..spaces).map(|root| engine.space(Root(root))).collect();
     for space in &spaces {
@@ -44,22 +44,22 @@ fn drops_of_time_shared_spaces(config: Config, spaces: u64) -> u64 {
     for _ in 0..20 {
         spaces.iter().for_each(|space| switch(&engine, 0, space));
     }
-    let drops = engine.machine().total_stats().flushes_full - before;
+    let full_flushes = engine.machine().total_stats().flushes_full - before;
     engine.enter(CpuId(0)).pin().leave_space();
-    drops
+    full_flushes
 }
 
 #[test]
 fn time_shared_spaces_keep_global_tags() {
     let config = Config { tags: 60, ..Config::default().with_broadcasts(60) };
     for spaces in [2, 6, 7, 20] {
-        assert_eq!(drops_of_time_shared_spaces(config, spaces), 0, "{spaces} spaces");
+        assert_eq!(full_flushes_while_switching(config, spaces), 0, "{spaces} spaces");
     }
     let targets = Config { broadcast: Some(Reach::Targets), ..config };
-    assert_eq!(drops_of_time_shared_spaces(targets, 6), 0);
+    assert_eq!(full_flushes_while_switching(targets, 6), 0);
 }
 
-/// The slot is another space's, but nothing was missed.
+/// CPU 1's slot belongs to another space, but CPU 1 has missed no flush.
 #[test]
 fn flush_alone_leaves_no_gap() {
     let engine = online(Config { cpus: 2, ..Config::default().with_broadcasts(15) });
@@ -69,7 +69,7 @@ fn flush_alone_leaves_no_gap() {
     let before = engine.cpu(CpuId(1)).stats().flushes_full;
     switch(&engine, 1, &space);
     assert_eq!(engine.cpu(CpuId(1)).stats().flushes_full, before);
-    // Now two CPUs have run it: a flush that finds one of them away is a gap.
+    // Two CPUs have run the space, so CPU 1 misses a flush while it is away.
     engine.enter(CpuId(1)).pin().leave_space();
     engine.enter(CpuId(0)).pin().flush(&space, Extent::pages(0, 40, PageSize::SIZE_4K)).wait();
     switch(&engine, 1, &space);
@@ -86,7 +86,7 @@ fn offline_cpu_completes_its_broadcasts_itself() {
     switch_on(&one, &space);
     assert_eq!(one.touch(0), Touch::Ok);
     engine.machine().unmap(&space, 0);
-    // CPU 0 is not online, and nobody could ring it.
+    // CPU 0 is not online, so no CPU can ring it.
     let mut pending = zero.pin().flush(&space, PAGE);
     let _ = one.pin();
     assert!(pending.poll());
@@ -95,13 +95,14 @@ fn offline_cpu_completes_its_broadcasts_itself() {
 }
 
 fn switch_on(cpu: &shootdown::soft::OnCpu<'_, Host>, space: &Space<Machine>) {
-    // SAFETY: as in `switch`.
+    // SAFETY: the spaces of each test outlive all operations of its CPUs, and do not move.
     unsafe { cpu.pin().switch(space) };
 }
 
-/// The thread may be moved at any moment, and complete the broadcasts of another CPU.
+/// With interrupts unmasked, the thread may migrate at any moment, and would then complete another
+/// CPU's broadcasts.
 #[test]
-fn unmasked_wait_has_the_issuer_complete_its_broadcast() {
+fn unmasked_wait_rings_the_issuer_of_a_broadcast() {
     let engine = online(Config { cpus: 3, ..Config::default() }.with_broadcasts(15));
     let space = engine.space(Root(0));
     engine.machine().map(&space, 0);
@@ -111,7 +112,7 @@ fn unmasked_wait_has_the_issuer_complete_its_broadcast() {
     engine.machine().unmap(&space, 0);
     let mut pending = zero.pin().flush(&space, PAGE);
     engine.machine().unmask();
-    assert!(!pending.poll(), "nobody has completed it");
+    assert!(!pending.poll(), "no CPU has completed the broadcast");
     assert_eq!(one.touch(0), Touch::Ok);
     engine.machine().mask();
     zero.interrupt_point();
@@ -142,7 +143,7 @@ fn retired_space_is_not_resumed() {
     let one = engine.enter(CpuId(1));
     switch_on(&one, &space);
     one.pin().enter_lazy();
-    // SAFETY: CPU 1 is lazy on it, and the space stays.
+    // SAFETY: the only CPU that used the space is lazy on it, and the space stays in place.
     drop(unsafe { engine.enter(CpuId(0)).pin().retire(NonNull::from(&space)) });
     assert!(!one.pin().resume(space.id()));
     assert_eq!(engine.cpu(CpuId(1)).presence(engine.machine()), Presence::Lazy(space.id()));
@@ -150,7 +151,7 @@ fn retired_space_is_not_resumed() {
 }
 
 #[test]
-fn horizon_of_another_space_is_refused() {
+fn horizon_of_another_space_panics() {
     let engine = online(Config::default());
     let [a, b] = [0, 1].map(|root| engine.space(Root(root)));
     let horizon = |space| {
@@ -159,13 +160,13 @@ fn horizon_of_another_space_is_refused() {
         engine.enter(CpuId(0)).pin().flush_gathered(space, &extents).horizon()
     };
     let mut quarantine: Quarantine<Vec<u8>> = Quarantine::new(9);
-    quarantine.hold(horizon(&a), 1, vec![1]).unwrap();
+    quarantine.defer(horizon(&a), 1, vec![1]).unwrap();
     assert!(panics(|| _ = quarantine.take_cleared(horizon(&b))));
     assert_eq!(quarantine.take_cleared(horizon(&a)), Some((1, vec![1])));
 }
 
 #[test]
-fn space_of_another_engine_is_refused() {
+fn space_of_another_engine_panics() {
     let (engine, other) = (online(Config::default()), online(Config::default()));
     let space = other.space(Root(0));
     let zero = engine.enter(CpuId(0));
@@ -196,7 +197,8 @@ fn empty_range_flushes_nothing() {
     engine.enter(CpuId(1)).pin().leave_space();
 }
 
-/// An NMI may ask at every instant: while a CPU switches, comes back, and leaves, the answer is no.
+/// While a CPU switches to a space, comes back to it or leaves it, an NMI must not touch user
+/// memory.
 #[test]
 fn nmi_may_touch_user_only_while_active() {
     let engine = online(Config::default());
@@ -219,7 +221,7 @@ fn nmi_may_touch_user_only_while_active() {
     assert!(!may_touch(&b));
 }
 
-/// More tags than slots: two spaces may share a slot, and then take turns in it.
+/// There are more tags than slots, so two spaces may use a slot in turn.
 #[test]
 fn spaces_that_share_a_slot_stay_correct() {
     let engine = online(Config { cpus: 2, tables: 8, ..Config::default().with_broadcasts(20) });

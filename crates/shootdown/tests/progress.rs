@@ -1,4 +1,4 @@
-//! A CPU that is interrupted makes progress: its handler returns however often others flush.
+//! An interrupted CPU makes progress: its handler returns, however often other CPUs flush.
 
 #![expect(unsafe_code, reason = "implements `Machine`, and switches")]
 
@@ -19,14 +19,13 @@ thread_local! {
     static SPACE: Cell<Option<&'static Space<Storm>>> = const { Cell::new(None) };
 }
 
-/// Two CPUs on one thread. Whenever CPU 0 invalidates, CPU 1 flushes again, as a CPU does that
-/// waits for nothing else.
+/// Two CPUs on one thread. Whenever CPU 0 invalidates, CPU 1 flushes again, as fast as a CPU can.
 struct Storm {
     cpus: [CpuState<Self>; 2],
     flushes_left: AtomicU64,
     self_interrupts: AtomicU64,
-    /// Whether a lock that `ring` takes is waited for in a loop that answers.
-    answers_in_ring: bool,
+    /// `ring` handles the flush IPI, as a `ring` may that spins on a lock.
+    handles_ipi_in_ring: bool,
 }
 
 impl Storm {
@@ -37,18 +36,18 @@ impl Storm {
         result
     }
 
-    fn others_flush(&self) {
+    fn flush_on_cpu_1(&self) {
         if CURRENT.get() != 0 || self.flushes_left.load(Ordering::Relaxed) == 0 {
             return;
         }
         self.flushes_left.fetch_sub(1, Ordering::Relaxed);
         let (Some(engine), Some(space)) = (ENGINE.get(), SPACE.get()) else { return };
-        // SAFETY: the thread is CPU 1 now, and uses no other token of it.
+        // SAFETY: the thread is CPU 1 now, and no method of another `PinnedCpu` of CPU 1 runs.
         self.on(1, || std::mem::forget(unsafe { engine.pin() }.flush(space, PAGE)));
     }
 }
 
-// SAFETY: there is one thread.
+// SAFETY: there is one thread, and the words are the host's atomics.
 unsafe impl Memory for Storm {
     type Word = AtomicU64;
 
@@ -57,7 +56,7 @@ unsafe impl Memory for Storm {
     }
 }
 
-// SAFETY: there is one thread, no TLB, and an interrupt is taken when the test says so.
+// SAFETY: there is one thread and no TLB. The tests take the interrupts.
 unsafe impl Machine for Storm {
     type CpuBits = [u64; 1];
     type TagSlots = [TagSlot; 2];
@@ -80,10 +79,10 @@ unsafe impl Machine for Storm {
     unsafe fn load(&self, _: Root, _: Tag, _: Entries) {}
     fn load_kernel(&self) {}
     fn invalidate(&self, _: Tag, _: Extent) {
-        self.others_flush();
+        self.flush_on_cpu_1();
     }
     fn invalidate_tag(&self, _: Tag) {
-        self.others_flush();
+        self.flush_on_cpu_1();
     }
     fn invalidate_kernel(&self, _: Extent) {}
     fn invalidate_all(&self) {}
@@ -91,10 +90,10 @@ unsafe impl Machine for Storm {
         if cpus.contains(self.cpu()) {
             self.self_interrupts.fetch_add(1, Ordering::Relaxed);
         }
-        if self.answers_in_ring
+        if self.handles_ipi_in_ring
             && let Some(engine) = ENGINE.get()
         {
-            // SAFETY: `ring` is where a second token may be made, to answer.
+            // SAFETY: the contract allows a second `PinnedCpu` in `ring`, to handle the flush IPI.
             unsafe { engine.pin() }.handle_flush_ipi();
         }
     }
@@ -102,18 +101,19 @@ unsafe impl Machine for Storm {
     fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {}
 }
 
-/// CPU 0 uses the space, and CPU 1 has flushed it once.
-fn storm(flushes: u64, answers_in_ring: bool) -> &'static Shootdown<Storm> {
+/// An engine on which CPU 0 uses a space that CPU 1 has flushed once. CPU 1 will flush it `flushes`
+/// times more.
+fn storm(flushes: u64, handles_ipi_in_ring: bool) -> &'static Shootdown<Storm> {
     let engine: &Shootdown<Storm> = Box::leak(Box::new(Shootdown::new(Storm {
         cpus: [CpuState::new(), CpuState::new()],
         flushes_left: AtomicU64::new(0),
         self_interrupts: AtomicU64::new(0),
-        answers_in_ring,
+        handles_ipi_in_ring,
     })));
     let space: &Space<Storm> = Box::leak(Box::new(engine.space(Root(0))));
     ENGINE.set(Some(engine));
     SPACE.set(Some(space));
-    // SAFETY: the thread is the CPU that it says, and the space is never freed.
+    // SAFETY: the thread is the CPU that `Machine::cpu` returns, and the space is never freed.
     unsafe {
         engine.machine().on(1, || engine.pin().online());
         engine.pin().online();
@@ -125,7 +125,7 @@ fn storm(flushes: u64, answers_in_ring: bool) -> &'static Shootdown<Storm> {
 }
 
 #[test]
-fn handler_is_bounded_however_often_others_flush() {
+fn handler_does_at_most_three_rounds() {
     for flushes in [0, 1, 10, 1000] {
         let engine = storm(flushes, false);
         let (machine, stats) = (engine.machine(), || engine.cpu(CpuId(0)).stats());
@@ -136,28 +136,28 @@ fn handler_is_bounded_however_often_others_flush() {
             // SAFETY: the thread is CPU 0.
             unsafe { engine.pin() }.handle_flush_ipi();
             interrupts += 1;
-            assert!(stats().answers - before <= 3, "one interrupt served too many rounds");
+            assert!(stats().answers - before <= 3, "one interrupt did more than three rounds");
             pending = machine.self_interrupts.load(Ordering::Relaxed) - sent;
         }
-        // Nobody is forgotten: the last of them have their answer, too.
+        // Every flush has been answered, also the last one.
         assert_eq!(stats().answers, flushes + 1);
         assert_eq!(interrupts, (flushes + 1).div_ceil(3).max(1));
     }
 }
 
 #[test]
-fn lock_in_ring_may_answer() {
+fn ring_may_handle_the_flush_ipi() {
     let engine = storm(0, true);
-    let space = SPACE.get().expect("made by `storm`");
+    let space = SPACE.get().expect("`storm` has set it");
     let machine = engine.machine();
-    // CPU 1 uses the space, and CPU 0 rings it; both find their own bell rung in `ring`.
+    // CPU 1 uses the space, and CPU 0 rings it. In `ring`, CPU 0 finds its own bell rung.
     machine.on(1, || {
         // SAFETY: the thread is CPU 1, and the space is never freed.
         unsafe { engine.pin().switch(space) };
     });
     // SAFETY: the thread is CPU 0.
     let mut pending = unsafe { engine.pin() }.flush(space, PAGE);
-    assert_eq!(engine.cpu(CpuId(0)).stats().answers, 1, "in `ring`");
+    assert_eq!(engine.cpu(CpuId(0)).stats().answers, 1, "`ring` has handled the IPI");
     // SAFETY: the thread is CPU 1.
     machine.on(1, || unsafe { engine.pin() }.handle_flush_ipi());
     assert!(pending.poll());

@@ -1,7 +1,7 @@
-//! Random schedules of whole programs, under shuttle.
+//! Stress workloads in random schedules, under shuttle.
 //!
-//! Same seed, same run; a failure prints the schedule, which `shuttle::replay` accepts. No weak
-//! ordering here: that is for `tests/rules` and miri.
+//! The same seed gives the same run. A failure prints its schedule, which `shuttle::replay`
+//! accepts. shuttle has no weak memory ordering; `tests/rules` and miri test that.
 
 #[path = "platforms/shuttle.rs"]
 mod platform;
@@ -10,108 +10,109 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use platform::Shuttle;
-use shootdown::soft::{Churn, Config, Lives, LivesReport, Soft};
-use shootdown::{CpuId, Reach, Rule, Tagging};
+use shootdown::soft::{Churn, Config, Lifecycles, Soft, StressReport};
+use shootdown::{CpuId, Reach, Rule, Shootdown, Tagging};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 /// Four CPUs with two tags.
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 2, tags: 2, ..Config::DEFAULT };
 
-/// The same with tags of other kinds, and six spaces, so that they run out.
+/// Other kinds of tags, with six spaces, so that tags run out.
 const OTHER_TAGS: [Config; 5] = {
     let global = Config { tables: 6, ..CONFIG.with_broadcasts(5) };
     [
         global,
         Config { broadcast: Some(Reach::Targets), ..global },
-        Config { costs_turn_after: 3, ..global },
+        Config { costs_swap_after: 3, ..global },
         Config { tags: 3, broadcast: None, ..global },
         Config { tagging: Tagging::Renamed, broadcast: None, tags: 3, ..global },
     ]
 };
 
-/// Spaces of two pages, 160 steps.
-fn churn(config: Config) {
-    let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
-    let churn = Arc::new(Churn::new(&engine));
-    let threads: Vec<_> = (0..config.cpus)
-        .map(|cpu| {
-            let (engine, churn) = (Arc::clone(&engine), Arc::clone(&churn));
-            shuttle::thread::spawn(move || {
-                let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
-                churn.run(&engine, CpuId(cpu), seed, 40)
-            })
-        })
-        .collect();
-    for thread in threads {
-        assert_eq!(thread.join().unwrap().stale, 0);
-    }
-    assert_eq!(engine.machine().freed_table_walks(), 0);
-}
+type Engine = Arc<Shootdown<Soft<Shuttle, 2>>>;
 
-/// Two spaces at a time of six page tables, 240 steps. Every space must be freed once, when nobody
-/// can walk its tables any more.
-fn lives(config: Config) {
-    let config = Config { tables: 6, ..config };
-    let engine = Arc::new(Soft::<Shuttle, 2>::engine(config));
-    let lives = Arc::new(Lives::new(&engine, 2));
+/// Runs `cpu` with a random seed on one thread for each CPU, and returns the sum of the results.
+fn on_all_cpus(
+    config: Config,
+    cpu: impl Fn(CpuId, u64) -> StressReport + Clone + Send + 'static,
+) -> StressReport {
     let threads: Vec<_> = (0..config.cpus)
-        .map(|cpu| {
-            let (engine, lives) = (Arc::clone(&engine), Arc::clone(&lives));
+        .map(|id| {
+            let cpu = cpu.clone();
             shuttle::thread::spawn(move || {
                 let seed = shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng());
-                lives.run(&engine, CpuId(cpu), seed, 60)
+                cpu(CpuId(id), seed)
             })
         })
         .collect();
-    let mut report = LivesReport::default();
+    let mut report = StressReport::default();
     for thread in threads {
         report += thread.join().unwrap();
     }
-    report += lives.end(&engine, CpuId(0));
-    assert_eq!((report.stale, engine.machine().freed_table_walks()), (0, 0));
-    assert_eq!(report.born, report.freed);
+    report
 }
 
-fn config_of_runs() -> shuttle::Config {
+/// Runs 40 steps of [`Churn`] on each CPU, on spaces of two pages.
+fn churn(config: Config) {
+    let engine: Engine = Arc::new(Soft::engine(config));
+    let shared = (Arc::clone(&engine), Arc::new(Churn::new(&engine)));
+    let report = on_all_cpus(config, move |cpu, seed| shared.1.run(&shared.0, cpu, seed, 40));
+    assert_eq!((report.stale, engine.machine().freed_table_walks()), (0, 0));
+}
+
+/// Runs 60 steps of [`Lifecycles`] on each CPU, with up to two live spaces and six page tables.
+/// Every space must be freed once, when no CPU can walk its tables any more.
+fn lifecycles(config: Config) {
+    let config = Config { tables: 6, ..config };
+    let engine: Engine = Arc::new(Soft::engine(config));
+    let lifecycles = Arc::new(Lifecycles::new(&engine, 2));
+    let shared = (Arc::clone(&engine), Arc::clone(&lifecycles));
+    let mut report = on_all_cpus(config, move |cpu, seed| shared.1.run(&shared.0, cpu, seed, 60));
+    report += lifecycles.end(&engine, CpuId(0));
+    assert_eq!((report.stale, engine.machine().freed_table_walks()), (0, 0));
+    assert_eq!(report.created, report.freed);
+}
+
+fn shuttle_config() -> shuttle::Config {
     let mut config = shuttle::Config::new();
-    // Waiting spins, and a fair share of the schedules starves the one who is waited for.
+    // Waiting spins, and some schedules starve the CPU that another one waits for.
     config.max_steps = shuttle::MaxSteps::ContinueAfter(200_000);
     config
 }
 
 #[test]
-fn random_schedules_are_right() {
+fn random_schedules_use_no_freed_memory() {
     let scheduler = RandomScheduler::new_from_seed(1, 400);
-    shuttle::Runner::new(scheduler, config_of_runs()).run(|| churn(CONFIG));
+    shuttle::Runner::new(scheduler, shuttle_config()).run(|| churn(CONFIG));
     let scheduler = RandomScheduler::new_from_seed(1, 400);
-    shuttle::Runner::new(scheduler, config_of_runs()).run(|| lives(CONFIG));
+    shuttle::Runner::new(scheduler, shuttle_config()).run(|| lifecycles(CONFIG));
 }
 
-/// Priorities rather than dice: finds what takes few, well-placed preemptions.
+/// Schedules by random priorities find bugs that need few, well-placed preemptions.
 #[test]
-fn priority_schedules_are_right() {
+fn priority_schedules_use_no_freed_memory() {
     let scheduler = PctScheduler::new_from_seed(1, 3, 100);
-    shuttle::Runner::new(scheduler, config_of_runs()).run(|| churn(CONFIG));
+    shuttle::Runner::new(scheduler, shuttle_config()).run(|| churn(CONFIG));
     let scheduler = PctScheduler::new_from_seed(1, 3, 100);
-    shuttle::Runner::new(scheduler, config_of_runs()).run(|| lives(CONFIG));
+    shuttle::Runner::new(scheduler, shuttle_config()).run(|| lifecycles(CONFIG));
 }
 
 #[test]
-fn random_schedules_are_right_however_tags_are_given() {
+fn random_schedules_pass_with_any_tagging() {
     for config in OTHER_TAGS {
         let scheduler = RandomScheduler::new_from_seed(1, 100);
-        shuttle::Runner::new(scheduler, config_of_runs()).run(move || churn(config));
+        shuttle::Runner::new(scheduler, shuttle_config()).run(move || churn(config));
         let scheduler = RandomScheduler::new_from_seed(1, 100);
-        shuttle::Runner::new(scheduler, config_of_runs()).run(move || lives(config));
+        shuttle::Runner::new(scheduler, shuttle_config()).run(move || lifecycles(config));
     }
 }
 
-/// The workload is worth its time only if it notices what is missing.
+/// The workloads detect the removal of these steps.
 #[test]
-fn steps_left_out_are_noticed() {
-    // Each of the many expected failures would print its schedule.
+fn missing_steps_are_detected() {
+    // Without this hook, each expected failure would print its schedule.
     std::panic::set_hook(Box::new(|_| ()));
-    let of_lives = [
+    let of_lifecycles = [
         Rule::MarkHazards,
         Rule::CheckMark,
         Rule::QuarantineTables,
@@ -132,19 +133,18 @@ fn steps_left_out_are_noticed() {
         Rule::KeepPresent,
         Rule::MarkBatched,
     ];
-    let of_lives = of_lives.map(|rule| (rule, lives as fn(Config)));
+    let of_lifecycles = of_lifecycles.map(|rule| (rule, lifecycles as fn(Config)));
     let of_churn = of_churn.map(|rule| (rule, churn as fn(Config)));
     let mut survivors = Vec::new();
-    for (rule, workload) in of_lives.into_iter().chain(of_churn) {
+    for (rule, workload) in of_lifecycles.into_iter().chain(of_churn) {
         let scheduler = RandomScheduler::new_from_seed(1, 10_000);
-        let noticed = catch_unwind(AssertUnwindSafe(|| {
-            shuttle::Runner::new(scheduler, config_of_runs())
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            shuttle::Runner::new(scheduler, shuttle_config())
                 .run(move || workload(Config { broken: Some(rule), ..CONFIG }));
         }));
-        if noticed.is_ok() {
+        if outcome.is_ok() {
             survivors.push(rule);
         }
     }
-    println!("nobody noticed: {survivors:?}");
-    assert!(survivors.is_empty());
+    assert!(survivors.is_empty(), "not detected: {survivors:?}");
 }

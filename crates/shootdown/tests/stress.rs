@@ -1,8 +1,9 @@
-//! The engine on the host's threads and atomics: briefly here, for as long as one likes with
-//! `cargo xtask soak` or the `stress` example.
+//! The engine on the host's threads and atomics. These tests are short; `cargo xtask soak` and the
+//! `stress` example run longer.
 //!
-//! An x86 host shows no missing barrier (each locked instruction is a full one); it does show
-//! missed steps, at full speed. Run by miri, which knows C++20's weak memory, it shows both.
+//! On an x86 host they detect missing steps, at full speed, but no missing barrier, because each
+//! locked instruction is a full barrier. Under miri, which implements C++20's weak memory, they
+//! detect both.
 
 #[path = "platforms/lifetimes.rs"]
 mod lifetimes;
@@ -10,15 +11,12 @@ mod lifetimes;
 use std::thread;
 
 use lifetimes::{COUNTED, HANDOFF, SHOOT, With};
-use shootdown::soft::{Churn, ChurnReport, Config, Host, Lives, LivesReport, Platform, Soft};
+use shootdown::soft::{Churn, Config, Host, Lifecycles, Platform, Soft, StressReport};
 use shootdown::{CpuId, Reach, Rule, Shootdown, Tagging};
 
-/// Runs `cpu` on one thread for each CPU, and adds up what they return.
-fn on_all_cpus<R: Default + Send + std::ops::AddAssign>(
-    config: Config,
-    cpu: impl Fn(CpuId) -> R + Sync,
-) -> R {
-    let (cpu, mut total) = (&cpu, R::default());
+/// Runs `cpu` on one thread for each CPU, and returns the sum of the results.
+fn on_all_cpus(config: Config, cpu: impl Fn(CpuId) -> StressReport + Sync) -> StressReport {
+    let (cpu, mut total) = (&cpu, StressReport::default());
     thread::scope(|scope| {
         let cpus: Vec<_> =
             (0..config.cpus).map(CpuId).map(|id| scope.spawn(move || cpu(id))).collect();
@@ -29,8 +27,8 @@ fn on_all_cpus<R: Default + Send + std::ops::AddAssign>(
     total
 }
 
-/// The uses of given-away pages, and the walks of given-away tables.
-fn churn(config: Config, steps: usize, seed: u64) -> (ChurnReport, u64) {
+/// Runs [`Churn`]. Returns the report, and the number of walks of freed page tables.
+fn churn(config: Config, steps: usize, seed: u64) -> (StressReport, u64) {
     let engine = Soft::<Host>::engine(config);
     let churn = Churn::new(&engine);
     let report = on_all_cpus(config, |cpu| churn.run(&engine, cpu, seed, steps));
@@ -38,14 +36,14 @@ fn churn(config: Config, steps: usize, seed: u64) -> (ChurnReport, u64) {
 }
 
 const CONFIG: Config = Config { cpus: 4, tables: 3, pages: 4, tags: 2, ..Config::DEFAULT };
-/// Tags that all CPUs share, and that run out all the time: more than CPUs, fewer, and none.
+/// Global tags that run out often: more than CPUs, fewer than CPUs, and none.
 const GLOBAL: [Config; 6] = {
     let many = Config { tables: 8, ..CONFIG.with_broadcasts(5) };
     [
         many,
         Config { broadcast: Some(Reach::Targets), ..many },
         Config { broadcast: None, ..many },
-        Config { costs_turn_after: 5, ..many },
+        Config { costs_swap_after: 5, ..many },
         Config { tags: 3, ..many },
         Config { tags: 0, ..many },
     ]
@@ -56,14 +54,15 @@ const RENAMED: [Config; 3] = {
     [Config { tags: 1, ..many }, Config { tags: 2, ..many }, Config { tags: 15, ..many }]
 };
 
-/// A busy host may run one CPU after the other: then nothing goes wrong, whatever is missing.
+/// Number of attempts to detect a missing step. A busy host may run one CPU after the other, and
+/// then no step is missed.
 const TRIES: u64 = 100;
-/// miri is some thousand times slower.
+/// Number of steps of each CPU. miri is about a thousand times slower.
 const STEPS: usize = if cfg!(miri) { 60 } else { 100_000 };
 
 #[test]
-fn nobody_uses_what_was_given_away() {
-    // miri brings seeds of its own.
+fn no_cpu_uses_a_freed_page() {
+    // miri has its own seeds.
     let seeds = if cfg!(miri) { 1 } else { 4 };
     for seed in 0..seeds {
         for tags in [0, 1, 6] {
@@ -76,86 +75,87 @@ fn nobody_uses_what_was_given_away() {
 }
 
 #[test]
-fn nobody_does_however_tags_are_given() {
-    let mut total = ChurnReport::default();
+fn no_freed_page_is_used_with_any_tagging() {
+    let mut total = StressReport::default();
     for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
         let (report, walks) = churn(config, STEPS.div_ceil(8), number as u64);
         assert_eq!((report.stale, walks), (0, 0), "{config:?}");
         total += report;
     }
-    // Together: miri has eight steps for each, and whoever is not scheduled early may only flush.
+    // The sum is checked, because miri runs eight steps of each configuration, and a CPU that miri
+    // does not schedule early may do nothing but flush.
     assert!(total.touches > 0 && total.flushes > 0);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes more steps than miri has time for")]
-fn without_the_ring_somebody_does() {
+fn flush_without_rings_is_detected() {
     let config = Config { broken: Some(Rule::RingPresent), ..CONFIG };
     assert!((0..TRIES).any(|seed| churn(config, STEPS, seed).0.stale > 0));
 }
 
-/// Spaces come and go, on the heap: whoever uses one that was freed is found by miri, and whoever
-/// walks its page tables, here.
-fn lives<P: Platform>(config: Config, steps: usize, seed: u64) -> (LivesReport, u64) {
+/// Runs [`Lifecycles`]. Returns the report, and the number of walks of freed page tables. miri
+/// detects a use of a freed space, which is on the heap.
+fn lifecycles<P: Platform>(config: Config, steps: usize, seed: u64) -> (StressReport, u64) {
     let engine: Shootdown<Soft<P>> = Soft::engine(config);
-    let lives = Lives::new(&engine, 3);
-    let mut report = on_all_cpus(config, |cpu| lives.run(&engine, cpu, seed, steps));
-    report += lives.end(&engine, CpuId(0));
+    let lifecycles = Lifecycles::new(&engine, 3);
+    let mut report = on_all_cpus(config, |cpu| lifecycles.run(&engine, cpu, seed, steps));
+    report += lifecycles.end(&engine, CpuId(0));
     (report, engine.machine().freed_table_walks())
 }
 
 fn every_space_is_freed_once<P: Platform>() {
-    let mut total = LivesReport::default();
+    let mut total = StressReport::default();
     for seed in 0..if cfg!(miri) { 1 } else { 4 } {
         let config = Config { tables: 8, ..CONFIG };
-        let (report, walks) = lives::<P>(config, STEPS, seed);
+        let (report, walks) = lifecycles::<P>(config, STEPS, seed);
         assert_eq!((report.stale, walks), (0, 0), "seed {seed}");
-        assert_eq!(report.born, report.freed, "seed {seed}");
+        assert_eq!(report.created, report.freed, "seed {seed}");
         total += report;
     }
-    assert!(total.born > 0);
+    assert!(total.created > 0);
     if cfg!(not(miri)) {
-        let LivesReport { touches, deferred, cleared, .. } = total;
+        let StressReport { touches, deferred, cleared, .. } = total;
         assert!(touches > 0 && deferred > 0 && cleared > 0, "{total:?}");
     }
 }
 
 #[test]
-fn every_space_that_is_handed_off_is_freed_once() {
+fn handed_off_space_is_freed_once() {
     every_space_is_freed_once::<With<Host, HANDOFF>>();
 }
 
 #[test]
-fn every_space_that_is_shot_is_freed_once() {
+fn shot_space_is_freed_once() {
     every_space_is_freed_once::<With<Host, SHOOT>>();
 }
 
 #[test]
-fn every_space_that_is_counted_is_freed_once() {
+fn counted_space_is_freed_once() {
     every_space_is_freed_once::<With<Host, COUNTED>>();
 }
 
 #[test]
-fn every_space_is_freed_once_however_tags_are_given() {
+fn every_space_is_freed_once_with_any_tagging() {
     for (number, config) in GLOBAL.into_iter().chain(RENAMED).enumerate() {
-        let (report, walks) = lives::<Host>(config, STEPS.div_ceil(16), number as u64);
+        let (report, walks) = lifecycles::<Host>(config, STEPS.div_ceil(16), number as u64);
         assert_eq!((report.stale, walks), (0, 0), "{config:?}");
-        assert_eq!(report.born, report.freed, "{config:?}");
+        assert_eq!(report.created, report.freed, "{config:?}");
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "takes more steps than miri has time for")]
-fn what_is_left_out_of_an_end_is_noticed() {
-    let some_run = |rule, is_wrong: fn(LivesReport, u64) -> bool| {
+fn missing_step_of_retire_is_detected() {
+    let some_run = |rule, is_wrong: fn(StressReport, u64) -> bool| {
         let config = Config { tables: 8, broken: Some(rule), ..CONFIG };
         (0..TRIES).any(|seed| {
-            let (report, walks) = lives::<Host>(config, STEPS, seed);
+            let (report, walks) = lifecycles::<Host>(config, STEPS, seed);
             is_wrong(report, walks)
         })
     };
     for rule in [Rule::MarkHazards, Rule::QuarantineTables] {
         assert!(some_run(rule, |_, walks| walks > 0), "{rule:?}");
     }
-    assert!(some_run(Rule::CheckMark, |report, _| report.freed < report.born));
+    assert!(some_run(Rule::CheckMark, |report, _| report.freed < report.created));
 }

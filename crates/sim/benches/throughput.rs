@@ -1,13 +1,13 @@
-//! How many memory operations the simulator executes per second of one of the host's cores, and how
-//! much of the host's memory it takes.
+//! Throughput and memory use of the simulator: memory operations per second of one of the host's
+//! cores, and resident memory per simulated CPU.
 //!
-//! Half of the operations use pages through the TLB, a quarter count in a word of the CPU's own,
-//! and a quarter in one that it shares with its neighbour. Best of five runs, in CPU time of this
-//! thread: other users of the host do not count. Nothing fails when a figure is below its aim:
-//! hosts differ.
+//! Half of the operations access pages through the TLB, a quarter increment a word of the CPU's
+//! own, and a quarter increment a word that two neighbouring CPUs share. The result is the best of
+//! five runs, in CPU time of this thread, so that other users of the host have no effect. A result
+//! below its aim is marked but is not an error, because hosts differ.
 //!
-//! Memory is the most that was ever resident, of a process that does nothing else, and less what
-//! one takes that simulates a single CPU. It is linear in CPUs if it is the same per CPU.
+//! Memory is the largest resident size of a process that does nothing else, minus that of one that
+//! simulates a single CPU. If it is the same per CPU for all sizes, memory is linear in CPUs.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -18,13 +18,13 @@ use shootdown_sim::{
     Affinity, Machine, Purpose, RunEnd, Sim, SimWord, TagEntries, ThreadSpec, Time, Touch,
 };
 
-/// CPUs, and the aim in millions of operations per second.
+/// Number of CPUs, and the aim in millions of operations per second; 0 for no aim.
 const CASES: [(usize, f64); 4] = [(4, 5.0), (64, 0.0), (192, 2.0), (4096, 1.5)];
 const MEMORY_CASES: [usize; 4] = [8, 64, 512, 4096];
 const OPERATIONS: u64 = 2_000_000;
 const RUNS: usize = 5;
 
-/// The argument of a process whose memory is looked at, before its number of CPUs.
+/// The argument of a process whose memory is measured, followed by its number of CPUs.
 const MEMORY: &str = "memory-of";
 
 fn main() {
@@ -51,7 +51,7 @@ fn main() {
     }
 }
 
-/// The most that a process of its own takes to simulate so many CPUs.
+/// The largest resident size, in KiB, of a new process that simulates `cpus` CPUs.
 fn memory_kib(cpus: usize) -> u64 {
     let this = std::env::current_exe().expect("the path of this program");
     let output = Command::new(this).args([MEMORY, &cpus.to_string()]).output();
@@ -60,7 +60,7 @@ fn memory_kib(cpus: usize) -> u64 {
     text.trim().parse().expect("a number of KiB")
 }
 
-/// The most that was ever resident of this process (Linux alone says so; elsewhere 0).
+/// The largest resident size of this process, in KiB; 0 on hosts other than Linux.
 fn resident_max_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -70,7 +70,7 @@ fn resident_max_kib() -> u64 {
 #[repr(align(64))]
 struct Line(SimWord);
 
-/// Millions of operations per second.
+/// Runs the benchmark. Returns millions of operations per second.
 fn run(cpus: usize) -> f64 {
     let round = include_str!("../tests/round.toml");
     let machine = Machine::from_toml(round).and_then(|machine| machine.with_cpus(cpus));
@@ -98,7 +98,7 @@ fn run(cpus: usize) -> f64 {
     OPERATIONS as f64 / (cpu_seconds() - start) / 1e6
 }
 
-/// Page tables that map the first 32 pages.
+/// Builds page tables that map the first 32 pages.
 fn tables(sim: &Sim) -> u64 {
     let table = || sim.allocate(Purpose::Table).expect("there is memory");
     let (top, upper, middle, leaf) = (table(), table(), table(), table());
@@ -112,10 +112,10 @@ fn tables(sim: &Sim) -> u64 {
     top
 }
 
-/// What this thread of the host has computed so far.
+/// CPU time of this thread of the host so far, in seconds.
 fn cpu_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to the structure that it is given.
+    // SAFETY: `clock_gettime` writes only to `time`.
     #[expect(unsafe_code, reason = "the standard library has no clock of CPU time")]
     unsafe {
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);

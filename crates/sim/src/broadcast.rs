@@ -1,70 +1,66 @@
-//! Telling other CPUs' TLBs without their kernels: hardware that broadcasts, and firmware that
-//! reaches into a set of CPUs.
+//! Invalidation of other CPUs' TLBs without their kernels: hardware that broadcasts, and firmware
+//! that interrupts a set of CPUs below their kernels.
 //!
-//! Both promise the same: what was cached when the operation was issued is gone when it is
-//! complete, and nothing more. So an entry that was there at the issue is used until the
-//! completion, and one that comes after the issue stays: of all that hardware may do, that is what
-//! a design that issues too early, or reuses a page too early, survives least. An operation that
-//! nobody completes never takes effect; and that another CPU than the issuer waits completes
-//! nothing, as on arm64, where `dsb` orders the operations of its own CPU alone.
+//! Both guarantee only this: entries that were cached when the operation was issued are gone when
+//! it is complete. So an entry that was present at the issue stays usable until the completion, and
+//! an entry that is cached after the issue stays. Of all behaviours that hardware may have, this is
+//! the most likely to break a design that issues or reuses a page too early. An operation that is
+//! never completed never takes effect. A wait on another CPU than the issuer completes nothing, as
+//! on arm64, where `dsb` orders only the operations of its own CPU.
 //!
-//! All CPUs' broadcasts share one queue, whatever their sockets: one operation occupies the
-//! interconnect for a while, and the next waits. With `n` CPUs that issue as fast as they can,
-//! each operation takes about `n` times as long.
+//! The broadcasts of all CPUs share one queue, also across sockets: one operation occupies the
+//! interconnect for some time, and the next waits. If `n` CPUs issue as fast as they can, each
+//! operation takes about `n` times as long.
 
 use core::ops::Range;
 
-use crate::invalidation::{Drops, Operation};
+use crate::invalidation::{Drops, Invalidation};
 use crate::machine::{Broadcast, RemoteFence};
 use crate::sim::Sim;
 use crate::time::Time;
 use crate::tlb::Levels;
 
-/// What TLBs are told to forget.
+/// The entries that TLBs must drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BroadcastScope<'a> {
-    /// The translations of pages in these ranges of addresses, under the tag.
+    /// The translations under the tag of pages in these ranges of addresses.
     Pages(&'a [Range<u64>]),
-    /// Those, and what is cached of the upper levels above them.
+    /// The entries of `Pages`, and the cached entries of the upper levels above them.
     Tables(&'a [Range<u64>]),
-    /// All that is cached under the tag.
+    /// All entries under the tag.
     Tag,
-    /// All that is cached under any tag, global translations included.
+    /// All entries under any tag, global translations included.
     Everything,
 }
 
 impl Sim {
-    /// Issues a broadcast to all CPUs' TLBs, this one's included: `TLBI …IS`, `INVLPGB`. It is
+    /// Issues a broadcast to the TLBs of all CPUs, including this one: `TLBI …IS`, `INVLPGB`. It is
     /// complete only when this CPU has [waited](Self::complete_broadcasts).
     ///
-    /// Without hardware for it nothing happens, and the oracle will see.
-    pub fn broadcast(&self, tag: u16, what: BroadcastScope<'_>) {
+    /// On a machine without broadcasts nothing happens, and the oracle will report uses of stale
+    /// entries.
+    pub fn broadcast(&self, tag: u16, scope: BroadcastScope<'_>) {
         let Some(cost) = &self.machine.broadcast else { return };
-        let most = (cost.pages_per_operation as u64).saturating_mul(PAGE);
-        match what {
-            BroadcastScope::Pages(ranges) => {
-                self.issue_ranges(cost, tag, ranges, most, Levels::Last)
-            }
-            BroadcastScope::Tables(ranges) => {
-                self.issue_ranges(cost, tag, ranges, most, Levels::All)
-            }
+        match scope {
+            BroadcastScope::Pages(ranges) => self.issue_ranges(cost, tag, ranges, Levels::Last),
+            BroadcastScope::Tables(ranges) => self.issue_ranges(cost, tag, ranges, Levels::All),
             BroadcastScope::Tag => self.issue(cost, tag, Drops::Tag),
             BroadcastScope::Everything => self.issue(cost, tag, Drops::Everything),
         }
     }
 
-    /// Waits until all broadcasts that this CPU has issued are done on all CPUs: `DSB ISH`,
-    /// `TLBSYNC`. Without any, it costs what a barrier costs.
+    /// Waits until all broadcasts that this CPU has issued are complete on all CPUs: `DSB ISH`,
+    /// `TLBSYNC`. If there are none, it costs as much as a barrier.
     pub fn complete_broadcasts(&self) {
         self.fence();
         let began = self.now();
-        let done_at = self.clock.borrow().cpus[self.cpu()].broadcasting.done_at;
-        // Interrupts are taken when the instruction is over.
+        let done_at = self.clock.borrow().cpus[self.cpu()].broadcasts.done_at;
+        // Interrupts are taken after the instruction.
         self.mask();
         self.stall_until(done_at);
         let operations = {
             let mut clock = self.clock.borrow_mut();
-            core::mem::take(&mut clock.cpus[self.cpu()].broadcasting.operations)
+            core::mem::take(&mut clock.cpus[self.cpu()].broadcasts.operations)
         };
         for tlb in self.tlbs.borrow_mut().iter_mut() {
             operations.iter().for_each(|operation| operation.apply(tlb));
@@ -73,22 +69,22 @@ impl Sim {
         self.unmask();
     }
 
-    /// Has firmware make CPUs invalidate, and returns when all have: an SBI remote fence. Their
-    /// kernels do not notice, whether they mask interrupts or not.
+    /// Makes CPUs invalidate by firmware (an SBI remote fence), and returns when all have. Their
+    /// kernels do not notice, whether or not they mask interrupts.
     ///
-    /// Pages are those of last-level entries alone, as in the RISC-V privileged specification:
-    /// whoever frees tables names the tag. Without such firmware nothing happens, and the oracle
-    /// will see.
+    /// `Pages` and `Tables` drop last-level entries only, as in the RISC-V privileged
+    /// specification. A caller that frees tables must use `Tag`. On a machine without such firmware
+    /// nothing happens, and the oracle will report uses of stale entries.
     pub fn remote_fence(
         &self,
         cpus: impl IntoIterator<Item = usize>,
         tag: u16,
-        what: BroadcastScope<'_>,
+        scope: BroadcastScope<'_>,
     ) {
         let Some(cost) = &self.machine.remote_fence else { return };
         let targets: Vec<usize> = cpus.into_iter().collect();
-        let issued = self.next_moment();
-        let operations = fences(cost, tag, what, issued);
+        let issued = self.next_invalidation();
+        let operations = fences(cost, tag, scope, issued);
         let invalidations = self.time_of(&operations);
         let began = self.now();
         self.mask();
@@ -106,25 +102,19 @@ impl Sim {
         self.unmask();
     }
 
-    /// Says that a space was given a tag.
+    /// Counts a tag that was assigned to a space.
     pub fn count_tag_taken(&self) {
         self.count(|counts| counts.tags_taken += 1);
     }
 
-    /// Says that tags were used up, and all were taken back: on this CPU where they are its own,
-    /// everywhere where they are everyone's.
+    /// Counts a rollover: tags ran out, and all were reclaimed. Where each CPU has its own tags,
+    /// those of this CPU; where tags are global, those of all CPUs.
     pub fn count_rollover(&self) {
         self.count(|counts| counts.rollovers += 1);
     }
 
-    fn issue_ranges(
-        &self,
-        cost: &Broadcast,
-        tag: u16,
-        ranges: &[Range<u64>],
-        most: u64,
-        levels: Levels,
-    ) {
+    fn issue_ranges(&self, cost: &Broadcast, tag: u16, ranges: &[Range<u64>], levels: Levels) {
+        let most = (cost.pages_per_operation as u64).saturating_mul(PAGE);
         for range in ranges {
             let mut start = range.start;
             while start < range.end {
@@ -137,24 +127,24 @@ impl Sim {
 
     fn issue(&self, cost: &Broadcast, tag: u16, drops: Drops) {
         self.spend(cost.issue);
-        let operation = Operation { tag, drops, issued: self.next_moment() };
+        let operation = Invalidation { tag, drops, issued: self.next_invalidation() };
         let mut clock = self.clock.borrow_mut();
         let number = self.cpu();
         let starts_at = clock.cpus[number].now.max(clock.interconnect_free_at);
         clock.interconnect_free_at = starts_at + cost.occupy;
         let cpu = &mut clock.cpus[number];
         cpu.counts.broadcasts += 1;
-        cpu.broadcasting.operations.push(operation);
+        cpu.broadcasts.operations.push(operation);
         let done_at = starts_at + cost.complete.max(cost.occupy);
-        cpu.broadcasting.done_at = done_at.max(cpu.broadcasting.done_at);
+        cpu.broadcasts.done_at = done_at.max(cpu.broadcasts.done_at);
         if cost.victim > Time::ZERO {
             let others = clock.cpus.iter_mut().enumerate().filter(|&(other, _)| other != number);
             others.for_each(|(_, cpu)| cpu.steal(cost.victim));
         }
     }
 
-    /// Takes the time of a remote fence from its targets, each of which does one after the other.
-    /// Returns when the last is done.
+    /// Takes the time of a remote fence from its targets. Each target executes fences one by one.
+    /// Returns the time at which the last target is done.
     fn occupy_targets(&self, cost: &RemoteFence, targets: &[usize], invalidations: Time) -> Time {
         let mut clock = self.clock.borrow_mut();
         let now = clock.cpus[self.cpu()].now;
@@ -172,11 +162,11 @@ impl Sim {
         last
     }
 
-    /// Holds this CPU up until the given time. Interrupts must be masked.
+    /// Stalls this CPU until the given time. Interrupts must be masked.
     fn stall_until(&self, until: Time) {
         let cpu = self.cpu();
         let rest = until.saturating_sub(self.now());
-        // What others take meanwhile, it would not have used.
+        // Time that other CPUs take from a stalled CPU is no loss.
         self.clock.borrow_mut().cpus[cpu].stalled = true;
         self.spend(rest);
         self.clock.borrow_mut().cpus[cpu].stalled = false;
@@ -187,9 +177,9 @@ impl Sim {
         self.count(|counts| counts.broadcast_wait += waited);
     }
 
-    fn time_of(&self, operations: &[Operation]) -> Time {
+    fn time_of(&self, operations: &[Invalidation]) -> Time {
         let tlb = &self.machine.tlb;
-        let time = |operation: &Operation| match &operation.drops {
+        let time = |operation: &Invalidation| match &operation.drops {
             Drops::Pages(range, _) => {
                 tlb.invalidate_page * pages(range).div_ceil(tlb.pages_per_invalidation as u64)
             }
@@ -200,10 +190,15 @@ impl Sim {
     }
 }
 
-/// What the firmware of each target does.
-fn fences(cost: &RemoteFence, tag: u16, what: BroadcastScope<'_>, issued: u64) -> Vec<Operation> {
-    let operation = |drops| Operation { tag, drops, issued };
-    match what {
+/// The operations that the firmware executes on each target.
+fn fences(
+    cost: &RemoteFence,
+    tag: u16,
+    scope: BroadcastScope<'_>,
+    issued: u64,
+) -> Vec<Invalidation> {
+    let operation = |drops| Invalidation { tag, drops, issued };
+    match scope {
         BroadcastScope::Pages(ranges) | BroadcastScope::Tables(ranges) => {
             if ranges.iter().map(pages).sum::<u64>() > cost.page_ceiling as u64 {
                 return vec![operation(Drops::Tag)];

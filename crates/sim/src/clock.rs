@@ -1,83 +1,85 @@
-//! The time of each CPU, and the interrupts and invalidations on their way to or from it.
+//! The time of each CPU, and the interrupts and invalidations that are in flight.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use crate::counts::Counts;
-use crate::invalidation::Broadcasting;
+use crate::invalidation::PendingBroadcasts;
 use crate::queue::{EventQueue, Key};
 use crate::threads::ThreadId;
 use crate::time::Time;
 use crate::tlb::SpaceKey;
 
-/// The part of each CPU that has to do with time, and the queue of their events.
+/// The state of each CPU that concerns time, and the queue of events.
 #[derive(Debug)]
 pub(crate) struct Clock {
     pub(crate) queue: EventQueue,
-    /// Who would go beyond has to stop for good.
+    /// End of the run. A CPU whose next step would end later is suspended for good.
     pub(crate) end: Time,
     pub(crate) cpus: Vec<CpuClock>,
-    /// When the broadcasts that have been issued leave the interconnect to others.
+    /// Time at which all broadcasts that were issued have left the interconnect.
     pub(crate) interconnect_free_at: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CpuClock {
     pub(crate) now: Time,
-    /// The one of its events in the queue that is meant; others are outdated.
+    /// The only valid event of this CPU in the queue; its other events are outdated.
     pub(crate) key: Key,
-    /// How often interrupts were masked and not unmasked.
+    /// Nesting depth of masked interrupts; 0 if they are unmasked.
     pub(crate) masks: u32,
-    /// Interrupts on their way, soonest first.
+    /// Interrupts in flight, the earliest first.
     pub(crate) arrivals: VecDeque<Arrival>,
-    /// When the stores that wait in the store buffer have their lines.
+    /// Time at which the stores in the store buffer have their lines.
     pub(crate) stored_at: Time,
-    /// Waiting for something to do.
-    pub(crate) parked: bool,
-    /// Since when it has had no thread to run.
+    /// Set while the CPU waits for an event.
+    pub(crate) is_waiting: bool,
+    /// Time since which the CPU has had no thread to run.
     pub(crate) idle_since: Option<Time>,
-    /// Held up by an instruction that waits for other CPUs.
+    /// Set while an instruction waits for other CPUs.
     pub(crate) stalled: bool,
-    /// What others' broadcasts and remote fences took from it, and it has not yet lost.
+    /// Time that other CPUs' broadcasts and remote fences took from this CPU, not yet charged to
+    /// it.
     pub(crate) stolen: Time,
-    /// When the remote fences that it was told of are done.
+    /// Time at which the remote fences that target this CPU are done.
     pub(crate) fenced_until: Time,
-    pub(crate) broadcasting: Broadcasting,
-    /// The flush whose interrupts it sends.
+    pub(crate) broadcasts: PendingBroadcasts,
+    /// The flush whose interrupts this CPU is sending.
     pub(crate) flushing: Option<Flushing>,
     pub(crate) counts: Counts,
 }
 
 impl CpuClock {
-    /// What it did until `now`.
+    /// The counts until `now`, including the current idle time.
     pub(crate) fn counts_at(&self, now: Time) -> Counts {
         let idle = self.idle_since.map_or(Time::ZERO, |since| now.saturating_sub(since));
         Counts { idle: self.counts.idle + idle, ..self.counts }
     }
 }
 
-/// A flush whose interrupts are being sent: who is interrupted for nothing?
+/// A flush whose interrupts are being sent. Used to count interrupts to CPUs that do not need them.
 #[derive(Clone, Debug)]
 pub(crate) struct Flushing {
-    /// For those who have loaded one of these spaces, or any if there is none.
+    /// The spaces that are flushed; empty for a flush that concerns every space.
     pub(crate) spaces: Rc<[SpaceKey]>,
+    /// Simulated time at which the flush began.
     pub(crate) since: Time,
 }
 
-/// What an interrupt is for.
+/// Purpose of an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vector {
     /// The kernel's flush interrupt.
     Flush,
-    /// There is something to run.
+    /// A thread is ready to run.
     Reschedule,
-    /// A thread has slept for long enough.
+    /// The time for which a thread sleeps is over.
     Timer(ThreadId),
-    /// A CPU that does not idle has its regular look at things.
+    /// The periodic timer of a CPU that is not idle.
     Tick,
 }
 
-/// An interrupt on its way to a CPU.
+/// An interrupt in flight to a CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) at: Time,
@@ -85,44 +87,42 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Whether it was set by this CPU, perhaps for much later, and is not on its way.
+    /// Returns `true` for a timer of this CPU, which may be far in the future.
     pub(crate) fn is_timer(&self) -> bool {
         matches!(self.vector, Vector::Timer(_) | Vector::Tick)
     }
 }
 
 impl CpuClock {
-    /// Takes time from whatever it does, if it does anything.
+    /// Takes time from this CPU, unless it is waiting or stalled.
     pub(crate) fn steal(&mut self, time: Time) {
-        if !self.parked && !self.stalled {
+        if !self.is_waiting && !self.stalled {
             self.stolen += time;
         }
     }
 
-    pub(crate) fn lose_stolen(&mut self) -> Time {
+    /// Charges the time that was taken from this CPU, and returns it.
+    pub(crate) fn charge_stolen(&mut self) -> Time {
         let stolen = core::mem::take(&mut self.stolen);
         self.counts.stolen += stolen;
         stolen
     }
 }
 
+/// Result of a [`Clock::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The CPU reached its target.
+    Reached,
+    /// The CPU must take an interrupt now.
+    Interrupted,
+    /// Other CPUs act, or the run ends, before this CPU reaches the given time.
+    Preceded(Time),
+}
+
 impl Clock {
     pub(crate) fn new(cpus: usize) -> Self {
-        let cpu = |_| CpuClock {
-            now: Time::ZERO,
-            key: Key::NEVER,
-            masks: 0,
-            arrivals: VecDeque::new(),
-            stored_at: Time::ZERO,
-            parked: false,
-            idle_since: None,
-            stalled: false,
-            stolen: Time::ZERO,
-            fenced_until: Time::ZERO,
-            broadcasting: Broadcasting::default(),
-            flushing: None,
-            counts: Counts::default(),
-        };
+        let cpu = |_| CpuClock { key: Key::NEVER, ..CpuClock::default() };
         Self {
             queue: EventQueue::default(),
             end: Time::END,
@@ -131,26 +131,26 @@ impl Clock {
         }
     }
 
-    /// Moves a CPU's clock towards `target`, to the next interrupt that it may take. Returns
-    /// whether other CPUs come first, and how far it went.
+    /// Moves a CPU's clock towards `target`, at most to the next interrupt that it can take.
     #[inline]
-    pub(crate) fn step(&mut self, number: usize, target: Time) -> (bool, Time) {
+    pub(crate) fn step(&mut self, number: usize, target: Time) -> Step {
         let cpu = &mut self.cpus[number];
-        let until = match cpu.arrivals.front() {
-            Some(arrival) if cpu.masks == 0 => target.min(arrival.at.max(cpu.now)),
-            _ => target,
+        let interrupt_at = match cpu.arrivals.front() {
+            Some(arrival) if cpu.masks == 0 => arrival.at.max(cpu.now),
+            _ => Time::NEVER,
         };
+        let until = target.min(interrupt_at);
         let key = Key::new(until, number);
         if key <= self.queue.runner_up() && until <= self.end {
             cpu.now = until;
-            return (false, until);
+            return if interrupt_at <= until { Step::Interrupted } else { Step::Reached };
         }
         cpu.key = key;
         self.queue.replace_top(key);
-        (true, until)
+        Step::Preceded(until)
     }
 
-    /// Has a CPU that waits, or that is not as far, act at `at` already.
+    /// Makes a CPU act at `at`, if its next event is later or it has none.
     pub(crate) fn wake_at(&mut self, number: usize, at: Time) {
         let cpu = &mut self.cpus[number];
         let key = Key::new(at.max(cpu.now).min(Time::END), number);

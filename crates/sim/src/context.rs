@@ -1,9 +1,8 @@
-//! Contexts: coroutines that a CPU can execute, each with a stack of its own.
+//! Contexts: coroutines that a CPU can execute, each with its own stack.
 
 #![expect(unsafe_code, reason = "suspends coroutines by pointer, and drops those that never end")]
 
 use core::cell::{Cell, RefCell};
-use core::fmt;
 use core::ptr;
 use std::io;
 
@@ -21,15 +20,15 @@ type Routine = Coroutine<(), (), (), SlabStack>;
 /// All contexts of a simulation.
 pub(crate) struct Contexts {
     slab: RefCell<StackSlab>,
-    /// `None` while it executes, and when it is over.
+    /// `None` while the context executes, and after its end.
     routines: RefCell<Vec<Option<Routine>>>,
     free: RefCell<Vec<ContextId>>,
-    /// Of the context that executes.
+    /// The yielder of the context that executes.
     yielder: Cell<*const Yielder<(), ()>>,
 }
 
 impl Contexts {
-    /// Room for so many.
+    /// Creates storage for `capacity` contexts.
     pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         Ok(Self {
             slab: RefCell::new(StackSlab::new(capacity)?),
@@ -39,16 +38,16 @@ impl Contexts {
         })
     }
 
-    /// A context that will execute `body`.
+    /// Creates a context that will execute `body`.
     ///
     /// # Errors
     ///
-    /// If there is no room for its stack.
+    /// If no stack is left.
     pub(crate) fn create(&self, body: impl FnOnce() + 'static) -> io::Result<ContextId> {
         let Some(stack) = self.slab.borrow_mut().take()? else {
             return Err(io::Error::new(
                 io::ErrorKind::OutOfMemory,
-                "more threads than the simulation was made for",
+                "the simulation has more threads than it was created for",
             ));
         };
         let routine = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
@@ -67,7 +66,7 @@ impl Contexts {
     /// Executes a context until it suspends or ends.
     pub(crate) fn resume(&self, id: ContextId) {
         let routine = self.routines.borrow_mut()[id.0].take();
-        let mut routine = routine.expect("a context is executed by one CPU at a time");
+        let mut routine = routine.expect("only one CPU executes a context at a time");
         match routine.resume(()) {
             CoroutineResult::Yield(()) => self.routines.borrow_mut()[id.0] = Some(routine),
             CoroutineResult::Return(()) => {
@@ -77,11 +76,11 @@ impl Contexts {
         }
     }
 
-    /// Suspends the context that executes, until it is resumed.
+    /// Suspends the context that executes. Returns when it is resumed.
     pub(crate) fn suspend(&self) {
         let yielder = self.yielder.get();
-        // SAFETY: it was set by the context that executes, when it began or when it was resumed
-        // last, and a coroutine's yielder lives as long as the coroutine.
+        // SAFETY: the context that executes set this pointer when it began or was last resumed, and
+        // a coroutine's yielder exists as long as the coroutine.
         unsafe { &*yielder }.suspend(());
         self.yielder.set(yielder);
     }
@@ -91,18 +90,12 @@ impl Drop for Contexts {
     fn drop(&mut self) {
         for routine in self.routines.get_mut().iter_mut().flatten() {
             if routine.started() && !routine.done() {
-                // To unwind it would run destructors that wait for other CPUs, which do not run any
-                // more. What it owns is leaked instead.
-                // SAFETY: nothing outside a context points into its stack: other contexts reach
-                // each other's data through heap objects alone.
+                // Unwinding would run destructors that wait for other CPUs, which do not run any
+                // more. What the coroutine owns is leaked instead.
+                // SAFETY: nothing outside a context points into its stack: contexts reach each
+                // other's data only through heap objects.
                 unsafe { routine.force_reset() };
             }
         }
-    }
-}
-
-impl fmt::Debug for Contexts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Contexts").field("count", &self.routines.borrow().len()).finish()
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted, per CPU, by the machine itself: no design can forget to.
+//! Counts per CPU. The machine itself counts, so no design can forget to.
 
 use core::ops::AddAssign;
 
@@ -6,12 +6,12 @@ use crate::time::Time;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident: $kind:ty,)*) => {
-        /// What a CPU did, or all of them together.
+        /// Events on a CPU, or the sum over all CPUs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$doc])* pub $name: $kind,)* }
 
         impl Counts {
-            /// What was counted after `earlier`.
+            /// The difference from an earlier count.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self { $($name: self.$name - earlier.$name,)* }
@@ -27,48 +27,48 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Flush interrupts that it sent, one for each target.
+    /// Flush interrupts that the CPU sent, one for each target.
     interrupts_sent: u64,
-    /// How often another CPU was told of a flush without an interrupt of its own, because one was
-    /// on its way, or it was looking anyway.
+    /// Notifications of another CPU about a flush that needed no interrupt, because one was in
+    /// flight, or because the target was polling.
     interrupts_coalesced: u64,
-    /// Those among the interrupts sent whose target had the space loaded, but ran no thread of it.
+    /// Interrupts sent whose target had the space loaded, but ran no thread of it.
     interrupts_to_lazy: u64,
-    /// Those among them whose target had another space loaded, or none.
+    /// Interrupts sent whose target had another space loaded, or none.
     interrupts_to_absent: u64,
-    /// Flush interrupts that it took.
+    /// Flush interrupts that the CPU took.
     interrupts_taken: u64,
-    /// Time that it spent in them.
+    /// Time in the handlers of those interrupts.
     interrupted: Time,
-    /// Invalidations that it broadcast, by operations of the hardware.
+    /// Broadcast operations of the hardware that the CPU issued.
     broadcasts: u64,
-    /// How often it had firmware make another CPU invalidate.
+    /// Targets that the CPU made invalidate through firmware.
     remote_fences: u64,
-    /// Time that it waited for those two.
+    /// Time spent waiting for broadcasts and remote fences.
     broadcast_wait: Time,
-    /// Time that others' broadcasts and remote fences took from it.
+    /// Time that other CPUs' broadcasts and remote fences took from this CPU.
     stolen: Time,
-    /// Tags that spaces were given.
+    /// Tags that were assigned to spaces.
     tags_taken: u64,
-    /// How often the tags were used up, and all were taken back.
+    /// Times that tags ran out, and all were reclaimed.
     rollovers: u64,
-    /// How often it dropped all of a tag, or everything, for whatever reason.
+    /// Flushes on this CPU of all entries of a tag or of all entries, for any reason.
     flushes_full: u64,
-    /// How often it dropped a range, for whatever reason.
+    /// Flushes on this CPU of a range, for any reason.
     flushes_ranged: u64,
-    /// How often it dropped all of a tag because it had loaded a space, or come back to one.
+    /// Full flushes because the CPU loaded a space or resumed one.
     flushes_full_at_switch: u64,
-    /// How often it dropped a range then.
+    /// Ranged flushes because the CPU loaded a space or resumed one.
     flushes_ranged_at_switch: u64,
-    /// How many pages all those ranges had.
+    /// Pages in all those ranges.
     pages_invalidated: u64,
     /// Loads of a root.
     root_loads: u64,
-    /// Those among them that kept what was cached under the tag.
+    /// Loads of a root that kept the cached entries of the tag.
     root_loads_kept: u64,
     /// Accesses to pages.
     accesses: u64,
-    /// Those among them that had to walk page tables.
+    /// Accesses that had to walk page tables.
     walks: u64,
     /// Context switches.
     switches: u64,
@@ -76,6 +76,6 @@ counts! {
     migrations: u64,
     /// Time without a thread to run.
     idle: Time,
-    /// Time between the sending of a flush and the end of waiting for it.
+    /// Time from sending a flush to the end of waiting for it.
     flush_wait: Time,
 }

@@ -1,4 +1,4 @@
-//! A look at memory from outside: by no CPU, through no TLB, and in no time.
+//! Inspection of memory from outside the machine: on no CPU, through no TLB, and in no time.
 
 use crate::memory::FrameNumber;
 use crate::mmu::{
@@ -7,8 +7,9 @@ use crate::mmu::{
 use crate::sim::Sim;
 
 impl Sim {
-    /// The pages that the page tables below `root` hold, in order: the address, and the frame. Of a
-    /// large page, each small one. What an entry holds that is not present, `absent` says.
+    /// The pages that are mapped by the page tables below `root`, as pairs of address and frame in
+    /// the order of addresses. A large page is a pair for each small page in it. For an entry that
+    /// is not present, `absent` returns the frame to list, if any.
     #[must_use]
     pub fn pages_below(
         &self,
@@ -27,7 +28,7 @@ impl Sim {
         pages
     }
 
-    /// Visits the entries that map a page, or would.
+    /// Visits the last-level entries that are not 0.
     fn visit(
         &self,
         table: FrameNumber,

@@ -1,4 +1,4 @@
-//! Interrupts: from one CPU to others, over the interconnect, and through a hypervisor if there is
+//! Interrupts from one CPU to others, over the interconnect, and through a hypervisor if there is
 //! one.
 
 use crate::clock::{Arrival, Flushing, Vector};
@@ -8,17 +8,17 @@ use crate::time::Time;
 
 impl Sim {
     /// Sends the flush interrupt to CPUs, for the flush that this CPU has
-    /// [begun](Self::flush_began). A CPU to which one is on its way already, and that has not taken
-    /// it, takes one for both.
+    /// [begun](Self::flush_began). If a target has not yet taken an earlier flush interrupt, it
+    /// takes one for both.
     pub fn send_flush_interrupt(&self, targets: impl IntoIterator<Item = usize>) {
         let flush = self.clock.borrow().cpus[self.cpu()].flushing.clone();
         let mut group = None;
         for target in targets {
             let group_of_target = target / self.machine.interrupt.targets_per_send.max(1);
             if group.replace(group_of_target) != Some(group_of_target) {
-                self.spend_on_sending();
+                self.spend(self.machine.interrupt.send);
             }
-            let (to_lazy, to_absent) = self.judge_target(target, flush.as_ref());
+            let (to_lazy, to_absent) = self.classify_target(target, flush.as_ref());
             self.count(|counts| {
                 counts.interrupts_sent += 1;
                 counts.interrupts_to_lazy += u64::from(to_lazy);
@@ -28,28 +28,20 @@ impl Sim {
         }
     }
 
-    /// Says that so many CPUs were told of a flush without an interrupt of their own.
+    /// Counts CPUs that were notified of a flush without an interrupt.
+    #[inline]
     pub fn count_coalesced(&self, cpus: usize) {
         self.count(|counts| counts.interrupts_coalesced += cpus as u64);
     }
 
-    pub(crate) fn send_reschedule(&self, target: usize) {
-        self.spend_on_sending();
-        self.deliver(target, Vector::Reschedule);
-    }
-
-    fn spend_on_sending(&self) {
-        let virtualization = self.machine.virtualization.as_ref();
-        let exit = virtualization.map_or(Time::ZERO, |cost| cost.send_exit);
-        self.spend(self.machine.interrupt.send + exit);
-    }
-
-    /// Whether the target of a flush has the space loaded without running it, or has it not loaded,
-    /// and that since before the flush began: who has just left was right to be told.
-    fn judge_target(&self, target: usize, flush: Option<&Flushing>) -> (bool, bool) {
+    /// Classifies the target of a flush as lazy (the space is loaded and not in use) or absent (the
+    /// space is not loaded). A target that switched after the flush began is neither, because the
+    /// interrupt was justified when the flush began.
+    fn classify_target(&self, target: usize, flush: Option<&Flushing>) -> (bool, bool) {
         let scheduler = self.scheduler.borrow();
         let Some(Flushing { spaces, since }) = flush else { return (false, false) };
-        if scheduler.is_switching(target) || scheduler.switched_at(target) >= *since {
+        let queue = &scheduler.cpus[target];
+        if queue.switching || queue.switched_at >= *since {
             return (false, false);
         }
         if !spaces.is_empty() && !spaces.contains(&self.tlbs.borrow()[target].space) {
@@ -58,16 +50,14 @@ impl Sim {
         (!scheduler.runs_user_thread(target), false)
     }
 
-    /// Puts an interrupt on its way; also outside of a turn.
+    /// Sends an interrupt. The CPU whose turn was last is the sender, also outside of a turn.
     pub(crate) fn deliver(&self, target: usize, vector: Vector) {
         let from = self.cpu();
         let cost = &self.machine.interrupt;
         let same_socket =
             self.machine.topology.distance(from, target) < crate::machine::Distance::System;
         let wire = if same_socket { cost.deliver_socket } else { cost.deliver_system };
-        let virtualization = self.machine.virtualization.as_ref();
-        let inject = virtualization.map_or(Time::ZERO, |cost| cost.inject);
-        let at = self.clock.borrow().cpus[from].now + wire + inject + Time::TICK;
+        let at = self.clock.borrow().cpus[from].now + wire + Time::TICK;
         self.deliver_at(target, vector, at);
     }
 
@@ -76,7 +66,7 @@ impl Sim {
         self.deliver_at(self.cpu(), Vector::Timer(thread), at);
     }
 
-    /// Has this CPU look at things at the next multiple of the kernel's interval, if it wants that.
+    /// Sets this CPU's timer to the next multiple of the kernel's interval, if it has one.
     pub(crate) fn set_tick(&self) {
         let Some(interval) = self.kernel().and_then(|kernel| kernel.tick_interval()) else {
             return;
@@ -104,7 +94,7 @@ impl Sim {
         cpu.masks == 0 && cpu.arrivals.front().is_some_and(|arrival| arrival.at <= cpu.now)
     }
 
-    /// Takes the interrupt that has arrived first.
+    /// Takes the interrupt that arrived first.
     pub(crate) fn take_interrupt(&self) {
         let (arrival, start) = {
             let mut clock = self.clock.borrow_mut();
@@ -117,9 +107,7 @@ impl Sim {
             return self.take_tick();
         }
         let cost = &self.machine.interrupt;
-        let virtualization = self.machine.virtualization.as_ref();
-        let exit = virtualization.map_or(Time::ZERO, |cost| cost.acknowledge_exit);
-        self.spend(cost.entry + cost.acknowledge + exit);
+        self.spend(cost.entry + cost.acknowledge);
         match arrival.vector {
             Vector::Flush => {
                 if let Some(kernel) = self.kernel() {
@@ -128,7 +116,7 @@ impl Sim {
             }
             Vector::Reschedule => {}
             Vector::Timer(thread) => self.wake(thread),
-            Vector::Tick => unreachable!("taken by itself"),
+            Vector::Tick => unreachable!("`take_tick` handles it"),
         }
         self.spend(cost.exit);
         let mut clock = self.clock.borrow_mut();
@@ -144,7 +132,7 @@ impl Sim {
         if let Some(kernel) = self.kernel() {
             kernel.tick();
         }
-        // Who idles is left alone, until there is a thread to run.
+        // An idle CPU gets no tick until there is a thread to run.
         if self.current_thread().is_some() {
             self.set_tick();
         }

@@ -1,16 +1,16 @@
-//! Invalidations that were issued to other CPUs' TLBs and are not complete.
+//! Invalidations of other CPUs' TLBs that were issued and are not complete.
 
 use core::ops::Range;
 
 use crate::time::Time;
 use crate::tlb::{Levels, Tlb};
 
-/// An invalidation that was issued, and is not complete.
+/// An invalidation that was issued and is not complete.
 #[derive(Clone, Debug)]
-pub(crate) struct Operation {
+pub(crate) struct Invalidation {
     pub(crate) tag: u16,
     pub(crate) drops: Drops,
-    /// What has been cached since is not affected.
+    /// Sequence number of the invalidation: entries that are cached later are not affected.
     pub(crate) issued: u64,
 }
 
@@ -22,18 +22,18 @@ pub(crate) enum Drops {
     Everything,
 }
 
-/// What a CPU has broadcast and not yet waited for.
+/// The broadcasts that a CPU has issued and not yet waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Broadcasting {
-    pub(crate) operations: Vec<Operation>,
+pub(crate) struct PendingBroadcasts {
+    pub(crate) operations: Vec<Invalidation>,
     pub(crate) done_at: Time,
 }
 
-impl Operation {
+impl Invalidation {
     pub(crate) fn apply(&self, tlb: &mut Tlb) {
         match &self.drops {
             Drops::Pages(range, levels) => {
-                tlb.forget_older(self.tag, range, *levels, self.issued);
+                tlb.invalidate_range(self.tag, range, *levels, self.issued);
             }
             Drops::Tag => tlb.invalidate_tag(self.tag, self.issued),
             Drops::Everything => tlb.invalidate_all(self.issued),

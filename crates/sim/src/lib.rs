@@ -1,53 +1,55 @@
-//! A simulated machine: CPUs, caches, interrupts, TLBs, a scheduler; and an oracle that watches.
+//! A simulated machine: CPUs, caches, interrupts, TLBs and a scheduler, with an oracle that checks
+//! every use of a translation.
 //!
-//! Code under test runs on it unchanged. It calls back for whatever takes time: an access to a
-//! shared [word](SimWord), a page that is touched, an interrupt that is sent, a lock. The machine
-//! lets that much simulated time pass on the CPU that called, and sees to it that whatever the CPUs
-//! do takes effect in the order of simulated time. Same machine, same code, same seed: same result,
-//! to the bit, on any host.
+//! Code under test runs on the machine unchanged. It calls the machine for each step that takes
+//! time: an access to a shared [word](SimWord), a touched page, a sent interrupt, a lock. The
+//! machine lets that amount of simulated time pass on the calling CPU, and orders the effects of
+//! all CPUs by simulated time. The same machine, code and seed give the same result, to the bit, on
+//! any host.
 //!
 //! # What is modelled
 //!
-//! - **Time.** Each thread is a coroutine. Who runs next is decided by (time, CPU) alone.
-//! - **Memory.** A line of 64 bytes has an owner or sharers, and a queue of those who wait for it.
-//!   Lines are told by address, those of the code's own structures included, so that false sharing
-//!   costs what it costs. Stores wait in a store buffer, locked operations and fences for it.
+//! - **Time.** Each thread is a coroutine. The pair (time, CPU) alone decides which CPU runs next.
+//! - **Memory.** A line of 64 bytes has an owner or sharers, and a queue of the CPUs that wait for
+//!   it. Lines are identified by address, and those of the code's own structures are included, so
+//!   false sharing has its real cost. Stores wait in a store buffer; locked operations and fences
+//!   wait for the store buffer.
 //! - **Translation.** x86-64 page tables in simulated memory are walked for each miss, entry by
-//!   entry; TLBs have tags, sizes and least-recently-used replacement, and cache upper levels.
-//!   Tags are each CPU's own, or everyone's; a miss is the hardware's, or the kernel's.
+//!   entry. TLBs have tags, sizes and least-recently-used replacement, and cache upper levels.
+//!   Tags belong to each CPU or to the whole machine; the hardware or the kernel handles a miss.
 //! - **Broadcasts** by hardware, which queue for one interconnect, and fences of remote CPUs by
-//!   firmware: at the last moment at which they may take effect, and only for what was cached
-//!   before they were issued.
-//! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; what a hypervisor
-//!   adds to each; masking; wake-up from idle states, the deeper the longer it has been idle.
+//!   firmware. They take effect as late as they may, and only on entries cached before they were
+//!   issued.
+//! - **Interrupts.** Sending, delivery by distance, entry, acknowledgement, exit; the cost that a
+//!   hypervisor adds to each; masking; wake-up from idle states, which get deeper with idle time.
 //! - **Threads.** Run queues, affinity, stealing by idle CPUs, timeslices, locks that sleep or
 //!   spin.
-//! - **Costs** are a [machine file](machine)'s, each with its source.
+//! - **Costs** come from a [machine file](machine), which gives the source of each.
 //!
-//! # What is not, and which way that errs
+//! # What is not modelled, and in which direction that errs
 //!
-//! - *Weak memory.* Executions are sequentially consistent: a missing barrier is never noticed here
-//!   (loom is for that), though its cost is charged.
-//! - *Capacity and bandwidth of caches*, and the data in pages: nothing is ever evicted, so cold
+//! - *Weak memory.* Executions are sequentially consistent. The simulator cannot detect a missing
+//!   barrier (loom can), although it charges the cost of each barrier.
+//! - *Capacity and bandwidth of caches*, and the data in pages. No line is ever evicted, so cold
 //!   starts are few and times a little low, for every design alike.
-//! - *Instructions.* What code computes between accesses is free but for the work that the memory
-//!   manager and the scheduler report: a design costs the words it shares, the interrupts it sends,
-//!   and what it does to TLBs. The engine's statistics are free, too, those per space included,
-//!   though flushes share them; on hardware that is a locked operation or two per flush that rings.
-//! - *Out-of-order execution*, but for hits, which cost a slot and no latency, and for what is
-//!   [asked for ahead](SimWord::prefetch). Misses in a row otherwise add up.
-//! - *Kernel translations*: flushing them costs time, and has no effect.
-//! - *Waiting for a sleeping lock by spinning first*, as Linux's `rwsem` does; threads that wait
-//!   sleep at once, which makes CPUs idle more often than they would be.
+//! - *Instructions.* Computation between accesses is free, except the work that the memory manager
+//!   and the scheduler report. A design costs the words it shares, the interrupts it sends, and its
+//!   effect on TLBs. The engine's statistics are also free, including those per space that flushes
+//!   share; on hardware they cost a locked operation or two for each flush that interrupts.
+//! - *Out-of-order execution*, except for hits, which cost a slot and no latency, and for lines
+//!   that are [prefetched](SimWord::prefetch). Other misses in a row add up.
+//! - *Kernel translations.* Flushing them costs time, and has no effect.
+//! - *Optimistic spinning on a sleeping lock*, as in Linux's `rwsem`. Threads that wait sleep
+//!   immediately, which makes CPUs idle more often than they would be.
 //!
-//! # Reading it
+//! # Reading order
 //!
-//! In this order: [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide
-//! what acts when; [`sim`](Sim), the main loop and how time passes, on `context`s that are
-//! coroutines on `stack`s; `lines`, what memory costs, and [`word`](SimWord); `interrupt`;
-//! `memory`, `tlb`, `invalidation` and `mmu`, and `inspect`, which looks at memory past them;
-//! [`broadcast`](BroadcastScope), the other way to tell; `threads`, `scheduler` and
-//! [`lock`](SleepingLock); [`oracle`](Wrong), the judge.
+//! [`machine`], the description; [`time`](Time), `queue` and `clock`, which decide what runs when;
+//! [`sim`](Sim), the main loop and the passing of time, on `context`s, which are coroutines on
+//! `stack`s; `lines`, the cost of memory, and [`word`](SimWord); `interrupt`; `memory`, `tlb`,
+//! `invalidation` and `mmu`, and `inspect`, which reads memory without them;
+//! [`broadcast`](BroadcastScope), invalidation without interrupts; `threads`, `scheduler` and
+//! [`lock`](SleepingLock); [`oracle`](ViolationKind), which checks each use.
 
 // In reading order.
 pub mod machine;
@@ -80,10 +82,10 @@ pub use lock::{SleepingLock, SpinLock};
 pub use machine::{Machine, MachineError};
 pub use memory::{FrameNumber, Purpose};
 pub use mmu::{PageFault, TagEntries, Touch};
-pub use oracle::{FlushRecord, Violation, Wrong};
+pub use oracle::{FlushRecord, Violation, ViolationKind};
 pub use rng::Rng;
 pub use sim::{Kernel, RunEnd, Sim, SwitchedTo, with_running};
-pub use threads::{Affinity, Meanwhile, ThreadId, ThreadSpec};
+pub use threads::{Affinity, ThreadId, ThreadSpec, WaitMode};
 pub use time::Time;
 pub use tlb::SpaceKey;
 pub use waits::FlushWaits;

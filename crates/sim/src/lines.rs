@@ -1,11 +1,11 @@
-//! Cache lines: who has them, and what it costs to get one.
+//! Cache lines: which CPUs have each line, and the cost of an access.
 //!
-//! A line is 64 bytes of simulated physical memory, or of the host's memory where that holds the
-//! shared words of the code under test: a structure's words then share lines here exactly as they
-//! would on hardware. Each line has an owner or sharers, and a queue: while it travels, whoever
-//! asks for it next waits.
+//! A line is 64 bytes of simulated physical memory, or of the host's memory that contains the
+//! shared words of the code under test. So the words of a structure share lines here exactly as
+//! they would on hardware. Each line has an owner or sharers, and a queue: while the line is being
+//! transferred, the next CPU that requests it waits.
 //!
-//! Not modelled: capacity (a line stays until another CPU takes it), and bandwidth.
+//! Capacity (a line stays until another CPU takes it) and bandwidth are not modelled.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,58 +13,59 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::machine::{Cache, Distance, Topology};
 use crate::time::Time;
 
-/// A line: the host's memory and the simulated memory side by side.
+/// Identity of a line, in the host's memory or in the simulated memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LineId(u64);
 
 impl LineId {
-    /// The line of a word of the host's memory.
+    /// The line that contains a word of the host's memory.
     #[inline]
     pub(crate) fn of_host(address: usize) -> Self {
         Self(address as u64 / 64)
     }
 
-    /// The line of a byte of simulated memory.
+    /// The line that contains a byte of simulated memory.
     #[inline]
     pub(crate) const fn of_physical(address: u64) -> Self {
         Self((address / 64) | (1 << 63))
     }
 }
 
-/// What a CPU does with a line.
+/// A CPU's access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reads it.
+    /// A read.
     Load,
-    /// Writes it, without waiting for it.
+    /// A write that does not wait for the line.
     Store,
-    /// Reads and writes it in one step.
+    /// A read and write in one step.
     Atomic,
-    /// Will read it soon, and does not wait for it now.
+    /// A request for a line that is read soon, without waiting for it.
     Prefetch,
 }
 
 impl Access {
+    #[inline]
     const fn only_reads(self) -> bool {
         matches!(self, Self::Load | Self::Prefetch)
     }
 }
 
-/// What an access costs.
+/// Cost of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
-    /// The CPU itself is held up for so long.
+    /// Time for which the CPU is busy.
     pub(crate) busy: Time,
-    /// When a store that waits in the store buffer has its line; zero if nothing waits.
+    /// Time at which a store in the store buffer gets its line; zero if it has the line.
     pub(crate) stored_at: Time,
 }
 
-/// Every line that was ever accessed.
+/// All lines that were accessed and not forgotten.
 #[derive(Debug)]
 pub(crate) struct Lines {
     index: HashMap<LineId, u32, BuildHasherDefault<LineHasher>>,
     lines: Vec<Line>,
-    /// A bit per CPU and line: who has a copy.
+    /// For each line, one bit per CPU: set if the CPU has a copy.
     sharers: Vec<u64>,
     words_per_line: usize,
     free: Vec<u32>,
@@ -74,16 +75,16 @@ pub(crate) struct Lines {
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// The one CPU that may write it without asking.
+    /// The only CPU that may write the line without a transfer.
     owner: Option<u16>,
-    /// When it has arrived where it was last sent.
+    /// Time at which the last transfer of the line ends.
     free_at: Time,
-    /// The CPU that has asked for it ahead of time, and has not yet read it.
+    /// The CPU that prefetched the line, until it reads the line.
     prefetched_by: Option<u16>,
 }
 
 impl Line {
-    const NOBODYS: Self = Self { owner: None, free_at: Time::ZERO, prefetched_by: None };
+    const UNCACHED: Self = Self { owner: None, free_at: Time::ZERO, prefetched_by: None };
 }
 
 impl Lines {
@@ -99,39 +100,49 @@ impl Lines {
         }
     }
 
-    /// What it costs `cpu` to access a line now, after which it has it.
+    /// The cost of an access by `cpu`, which has the line afterwards.
     #[inline]
     pub(crate) fn access(&mut self, line: LineId, cpu: usize, access: Access, now: Time) -> Cost {
         let at = match self.index.get(&line) {
             Some(&at) => at as usize,
             None => self.add(line) as usize,
         };
-        let owned = self.lines[at].owner == Some(cpu as u16);
-        let atomic = if access == Access::Atomic { self.cost.atomic } else { Time::ZERO };
-        if owned || (access.only_reads() && self.has(at, cpu)) {
-            let mut busy = match access {
-                Access::Store => self.cost.store,
-                // A CPU's own: as little as the private state of a design, which is not charged.
-                _ if owned => Time::ZERO,
-                _ => self.cost.hit,
-            };
-            if self.lines[at].prefetched_by == Some(cpu as u16) {
-                self.lines[at].prefetched_by = None;
-                busy += self.lines[at].free_at.saturating_sub(now);
-            }
-            return Cost { busy: busy + atomic, stored_at: Time::ZERO };
+        let line = &mut self.lines[at];
+        let owned = line.owner == Some(cpu as u16);
+        let is_shared = self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1;
+        if !(owned || is_shared && access.only_reads()) {
+            return self.miss(at, cpu, access, now);
         }
+        let mut busy = match access {
+            Access::Store => self.cost.store,
+            // Its cost is that of a design's private state, which is not charged.
+            _ if owned => Time::ZERO,
+            _ => self.cost.hit,
+        };
+        if line.prefetched_by == Some(cpu as u16) {
+            line.prefetched_by = None;
+            busy += line.free_at.saturating_sub(now);
+        }
+        if access == Access::Atomic {
+            busy += self.cost.atomic;
+        }
+        Cost { busy, stored_at: Time::ZERO }
+    }
+
+    /// The cost of an access to a line that `cpu` does not have in the required state.
+    #[inline(never)]
+    fn miss(&mut self, at: usize, cpu: usize, access: Access, now: Time) -> Cost {
         if access == Access::Prefetch {
             self.prefetch(at, cpu, now);
             return Cost { busy: self.cost.store, stored_at: Time::ZERO };
         }
-        let was_nobodys = self.sharers(at).iter().all(|&word| word == 0);
+        let was_uncached = self.is_uncached(at);
         let transfer = self.transfer(at, cpu, access);
         let arrives = now.max(self.lines[at].free_at) + transfer;
         self.lines[at].free_at = arrives;
         if access == Access::Load {
-            // Whoever is the only one to have it may also write it (the E of MESI).
-            self.lines[at].owner = was_nobodys.then_some(cpu as u16);
+            // The only CPU that has the line may also write it (the E of MESI).
+            self.lines[at].owner = was_uncached.then_some(cpu as u16);
             self.add_sharer(at, cpu);
             return Cost { busy: arrives - now, stored_at: Time::ZERO };
         }
@@ -141,37 +152,43 @@ impl Lines {
         self.add_sharer(at, cpu);
         match access {
             Access::Store => Cost { busy: self.cost.store, stored_at: arrives },
-            _ => Cost { busy: arrives - now + atomic, stored_at: Time::ZERO },
+            _ => Cost { busy: arrives - now + self.cost.atomic, stored_at: Time::ZERO },
         }
     }
 
-    /// Sends a line on its way to a CPU that does not wait for it.
+    /// Starts a transfer to a CPU that does not wait for it.
     fn prefetch(&mut self, at: usize, cpu: usize, now: Time) {
         let arrives = now.max(self.lines[at].free_at) + self.transfer(at, cpu, Access::Load);
         self.lines[at] = Line { owner: None, free_at: arrives, prefetched_by: Some(cpu as u16) };
         self.add_sharer(at, cpu);
     }
 
-    /// The memory is used for something else, or not at all: nobody has the line.
+    /// Removes a line from all caches, because its memory was freed or is reused.
     pub(crate) fn forget(&mut self, line: LineId) {
         if let Some(at) = self.index.remove(&line) {
             self.sharers_mut(at as usize).fill(0);
-            self.lines[at as usize] = Line::NOBODYS;
+            self.lines[at as usize] = Line::UNCACHED;
             self.free.push(at);
         }
     }
 
-    /// A CPU has just written all of a line, for which it has been charged otherwise: it owns it.
+    /// Makes `cpu` the owner of a line that it has just written completely. That cost was charged
+    /// separately.
     pub(crate) fn own(&mut self, line: LineId, cpu: usize) {
-        self.forget(line);
-        let at = self.add(line) as usize;
-        self.lines[at].owner = Some(cpu as u16);
+        let at = match self.index.get(&line) {
+            Some(&at) => {
+                self.sharers_mut(at as usize).fill(0);
+                at as usize
+            }
+            None => self.add(line) as usize,
+        };
+        self.lines[at] = Line { owner: Some(cpu as u16), ..Line::UNCACHED };
         self.add_sharer(at, cpu);
     }
 
     fn add(&mut self, line: LineId) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.lines.push(Line::NOBODYS);
+            self.lines.push(Line::UNCACHED);
             self.sharers.resize(self.lines.len() * self.words_per_line, 0);
             self.lines.len() as u32 - 1
         });
@@ -179,11 +196,11 @@ impl Lines {
         at
     }
 
-    /// How long the line travels. A reader gets it from whoever is nearest; a writer waits until
-    /// the farthest has let go of it.
+    /// Duration of a transfer. A reader gets the line from the nearest CPU that has it; a writer
+    /// waits until the farthest CPU has dropped it.
     fn transfer(&self, at: usize, cpu: usize, access: Access) -> Time {
         let cost = &self.cost;
-        if self.sharers(at).iter().all(|&word| word == 0) {
+        if self.is_uncached(at) {
             return cost.memory;
         }
         let steps = [
@@ -193,10 +210,10 @@ impl Lines {
         ];
         for (distance, time) in steps {
             let within = self.topology.within(cpu, distance);
-            let found = if access == Access::Load {
-                self.any_sharer_within(at, within)
-            } else {
-                self.all_sharers_within(at, within)
+            let mut words = self.sharers(at).iter().enumerate();
+            let found = match access {
+                Access::Load => words.any(|(i, &word)| word & mask(i, &within) != 0),
+                _ => words.all(|(i, &word)| word & !mask(i, &within) == 0),
             };
             if found {
                 return time;
@@ -205,21 +222,12 @@ impl Lines {
         cost.system
     }
 
-    fn any_sharer_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
-        self.sharers(at).iter().enumerate().any(|(i, &word)| word & mask(i, &cpus) != 0)
-    }
-
-    fn all_sharers_within(&self, at: usize, cpus: core::ops::Range<usize>) -> bool {
-        self.sharers(at).iter().enumerate().all(|(i, &word)| word & !mask(i, &cpus) == 0)
-    }
-
-    #[inline]
-    fn has(&self, at: usize, cpu: usize) -> bool {
-        self.sharers[at * self.words_per_line + cpu / 64] >> (cpu % 64) & 1 == 1
-    }
-
     fn add_sharer(&mut self, at: usize, cpu: usize) {
         self.sharers[at * self.words_per_line + cpu / 64] |= 1 << (cpu % 64);
+    }
+
+    fn is_uncached(&self, at: usize) -> bool {
+        self.sharers(at).iter().all(|&word| word == 0)
     }
 
     fn sharers(&self, at: usize) -> &[u64] {
@@ -231,7 +239,7 @@ impl Lines {
     }
 }
 
-/// The bits of the `index`-th word of a set that stand for CPUs in `cpus`.
+/// The bits of the `index`-th word of a CPU set that represent CPUs in `cpus`.
 fn mask(index: usize, cpus: &core::ops::Range<usize>) -> u64 {
     let first = cpus.start.saturating_sub(index * 64).min(64);
     let end = cpus.end.saturating_sub(index * 64).min(64);
@@ -239,7 +247,7 @@ fn mask(index: usize, cpus: &core::ops::Range<usize>) -> u64 {
     below(end) & !below(first)
 }
 
-/// Line numbers are distinct already; they only need to be spread.
+/// Spreads line numbers, which are distinct already.
 #[derive(Debug, Default)]
 struct LineHasher(u64);
 
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_comes_from_whoever_is_nearest() {
+    fn nearest_sharer_sends_the_line() {
         let mut lines = lines();
         assert_eq!(busy(&mut lines, 0, Access::Load, 0), 80);
         assert_eq!(busy(&mut lines, 0, Access::Load, 100), 0);
@@ -300,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_waits_for_the_farthest_sharer() {
+    fn writer_waits_for_farthest_sharer() {
         let mut lines = lines();
         busy(&mut lines, 0, Access::Load, 0);
         busy(&mut lines, 1, Access::Load, 100);
@@ -311,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_while_the_line_travels_waits() {
+    fn requests_wait_for_transfer_in_progress() {
         let mut lines = lines();
         busy(&mut lines, 0, Access::Atomic, 0);
         assert_eq!(busy(&mut lines, 2, Access::Atomic, 100), 20 + 8);
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_does_not_wait_but_its_line_does() {
+    fn store_is_buffered_until_line_arrives() {
         let mut lines = lines();
         busy(&mut lines, 2, Access::Load, 0);
         let cost = lines.access(LINE, 0, Access::Store, Time::from_ns(200));
@@ -327,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_were_asked_for_ahead_travel_at_the_same_time() {
+    fn prefetched_lines_travel_in_parallel() {
         let mut lines = lines();
         let all = [0x40, 0x80, 0xc0].map(LineId::of_physical);
         for (cpu, line) in (2..).zip(all) {
@@ -344,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_filled_a_line_owns_it() {
+    fn cpu_that_fills_a_line_owns_it() {
         let mut lines = lines();
         lines.own(LINE, 2);
         assert_eq!(busy(&mut lines, 2, Access::Atomic, 0), 8);
@@ -352,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_cover_exactly_their_cpus() {
+    fn mask_covers_exactly_its_cpus() {
         for (first, end) in [(0, 64), (3, 7), (60, 70), (64, 128), (127, 128), (0, 200)] {
             for cpu in 0..256 {
                 let in_mask = mask(cpu / 64, &(first..end)) >> (cpu % 64) & 1 == 1;

@@ -1,4 +1,4 @@
-//! Locks, as a kernel has them: one whose waiters sleep, and one whose waiters spin.
+//! The locks of a kernel: one whose waiters sleep, and one whose waiters spin.
 
 use core::cell::Cell;
 use std::rc::Rc;
@@ -8,61 +8,64 @@ use shootdown::Word;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::sim::{Sim, with_running};
-use crate::threads::{Waiter, Wants};
+use crate::threads::{LockMode, Waiter};
 use crate::word::SimWord;
 
-/// A reader–writer lock whose waiters sleep, in the order in which they came: whoever lets go of it
-/// gives it to the first, and to all readers right behind a first reader. Nobody spins on the
-/// owner, and nobody overtakes.
+/// A reader–writer lock whose waiters sleep, in order of arrival. The thread that releases the lock
+/// hands it to the first waiter, and to all readers that directly follow a first reader. No waiter
+/// spins on the owner, and no thread overtakes a waiter.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct SleepingLock(SimWord);
 
-/// Held for writing; else the word counts readers.
+/// Set while a writer has the lock. Otherwise the low bits are the number of readers.
 const EXCLUSIVE: u64 = 1 << 63;
-/// Somebody waits.
+/// Set while threads wait for the lock.
 const CONTENDED: u64 = 1 << 62;
 
 impl SleepingLock {
-    fn lock(&self, wants: Wants) {
-        // One locked operation; what it does depends on what the word is when its turn comes.
+    /// Takes the lock if no thread must wait for it. Otherwise returns the word.
+    fn try_lock(&self, mode: LockMode) -> Result<(), u64> {
+        // One locked operation. Its effect depends on the word's value at this thread's turn.
         let before = self.0.fetch_or(0, Relaxed);
-        let free = match wants {
-            Wants::Shared => before & (EXCLUSIVE | CONTENDED) == 0,
-            Wants::Exclusive => before == 0,
-        };
-        if free {
-            self.set(if wants == Wants::Shared { before + 1 } else { EXCLUSIVE });
-            return;
+        match mode {
+            LockMode::Shared if before & (EXCLUSIVE | CONTENDED) == 0 => self.0.set(before + 1),
+            LockMode::Exclusive if before == 0 => self.0.set(EXCLUSIVE),
+            _ => return Err(before),
         }
+        Ok(())
+    }
+
+    fn lock(&self, mode: LockMode) {
+        let Err(before) = self.try_lock(mode) else { return };
         let slept = with_running(|sim| {
             let Some(thread) = sim.current_thread() else { return false };
-            self.set(before | CONTENDED);
+            self.0.set(before | CONTENDED);
             let granted = Rc::new(Cell::new(false));
-            let waiter = Waiter { thread, wants, granted: Rc::clone(&granted) };
+            let waiter = Waiter { thread, mode, granted: Rc::clone(&granted) };
             sim.waiters.borrow_mut().entry(self.key()).or_default().push_back(waiter);
-            // Whoever wakes the thread for another reason does not give it the lock.
+            // A thread that is woken for another reason does not have the lock.
             while !granted.get() {
                 sim.block();
             }
             true
         });
-        assert!(slept == Some(true), "a sleeping lock is held, and nobody can sleep here");
+        assert!(slept == Some(true), "the caller must sleep for a lock, and is not a thread");
     }
 
-    fn unlock(&self, by: Wants) {
+    fn unlock(&self, mode: LockMode) {
         let before = self.0.fetch_or(0, Relaxed);
-        let after = match by {
-            Wants::Shared => before - 1,
-            Wants::Exclusive => before & !EXCLUSIVE,
+        let after = match mode {
+            LockMode::Shared => before - 1,
+            LockMode::Exclusive => before & !EXCLUSIVE,
         };
-        self.set(after);
+        self.0.set(after);
         if after == CONTENDED {
             with_running(|sim| self.hand_over(sim));
         }
     }
 
-    /// Gives the lock, which nobody holds for writing, to whoever may have it next.
+    /// Hands the lock, which no writer has, to the waiters that may have it next.
     fn hand_over(&self, sim: &Sim) {
         let mut granted = Vec::new();
         let mut word = self.0.peek() & !CONTENDED;
@@ -70,14 +73,14 @@ impl SleepingLock {
             let mut all = sim.waiters.borrow_mut();
             let queue = all.entry(self.key()).or_default();
             while let Some(waiter) = queue.front().cloned() {
-                let grant = match waiter.wants {
-                    Wants::Shared => word & EXCLUSIVE == 0,
-                    Wants::Exclusive => word == 0,
+                let grant = match waiter.mode {
+                    LockMode::Shared => word & EXCLUSIVE == 0,
+                    LockMode::Exclusive => word == 0,
                 };
                 if !grant {
                     break;
                 }
-                word = if waiter.wants == Wants::Shared { word + 1 } else { EXCLUSIVE };
+                word = if waiter.mode == LockMode::Shared { word + 1 } else { EXCLUSIVE };
                 waiter.granted.set(true);
                 granted.push(waiter.thread);
                 queue.pop_front();
@@ -88,15 +91,10 @@ impl SleepingLock {
                 word |= CONTENDED;
             }
         }
-        self.set(word);
+        self.0.set(word);
         for thread in granted {
             sim.wake(thread);
         }
-    }
-
-    /// Writes the word in the same moment in which it was accessed, as one locked operation would.
-    fn set(&self, word: u64) {
-        self.0.poke(word);
     }
 
     fn key(&self) -> usize {
@@ -105,38 +103,29 @@ impl SleepingLock {
 }
 
 #[expect(unsafe_code, reason = "the library's contract for locks")]
-// SAFETY: the word says who holds the lock, and changes in one step of simulated time together with
-// the decision; a writer excludes all others.
+// SAFETY: the word records who has the lock. It changes in the same step of simulated time as the
+// decision that depends on it, and a writer excludes all other threads.
 unsafe impl RawRwLock for SleepingLock {
     const INIT: Self = Self(SimWord::with(0));
     type GuardMarker = GuardSend;
 
     fn lock_shared(&self) {
-        self.lock(Wants::Shared);
+        self.lock(LockMode::Shared);
     }
     fn try_lock_shared(&self) -> bool {
-        let before = self.0.fetch_or(0, Relaxed);
-        let free = before & (EXCLUSIVE | CONTENDED) == 0;
-        if free {
-            self.set(before + 1);
-        }
-        free
+        self.try_lock(LockMode::Shared).is_ok()
     }
     unsafe fn unlock_shared(&self) {
-        self.unlock(Wants::Shared);
+        self.unlock(LockMode::Shared);
     }
     fn lock_exclusive(&self) {
-        self.lock(Wants::Exclusive);
+        self.lock(LockMode::Exclusive);
     }
     fn try_lock_exclusive(&self) -> bool {
-        let free = self.0.fetch_or(0, Relaxed) == 0;
-        if free {
-            self.set(EXCLUSIVE);
-        }
-        free
+        self.try_lock(LockMode::Exclusive).is_ok()
     }
     unsafe fn unlock_exclusive(&self) {
-        self.unlock(Wants::Exclusive);
+        self.unlock(LockMode::Exclusive);
     }
 }
 
@@ -145,7 +134,7 @@ unsafe impl RawRwLock for SleepingLock {
 unsafe impl RawRwLockDowngrade for SleepingLock {
     unsafe fn downgrade(&self) {
         let before = self.0.fetch_or(0, Relaxed);
-        self.set(before & !EXCLUSIVE | 1);
+        self.0.set(before & !EXCLUSIVE | 1);
         if before & CONTENDED != 0 {
             with_running(|sim| self.hand_over(sim));
         }
@@ -158,7 +147,7 @@ unsafe impl RawRwLockDowngrade for SleepingLock {
 pub struct SpinLock(SimWord);
 
 #[expect(unsafe_code, reason = "the library's contract for locks")]
-// SAFETY: only one finds the word to be 0 before it writes 1.
+// SAFETY: only one thread swaps a 1 for a 0.
 unsafe impl RawMutex for SpinLock {
     const INIT: Self = Self(SimWord::with(0));
     type GuardMarker = GuardSend;
@@ -167,7 +156,7 @@ unsafe impl RawMutex for SpinLock {
         while !self.try_lock() {
             while self.0.load(Relaxed) != 0 {
                 let spun = with_running(Sim::spin_hint);
-                assert!(spun.is_some(), "a spin lock is held, and nobody can let go of it");
+                assert!(spun.is_some(), "a spin lock is taken, and no other CPU can release it");
             }
         }
     }

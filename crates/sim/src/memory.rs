@@ -1,35 +1,35 @@
-//! Physical memory: frames that are page tables, pages, or free, and know how often they have been
-//! given away.
+//! Physical memory: frames that are page tables, pages or free, and that count how often they were
+//! freed.
 //!
-//! A page holds one word of content, which is enough to see whether what was written is what is
-//! read. A table holds its 512 entries, in the hardware's own format.
+//! The content of a page is one word, which is enough to check that reads return what was written.
+//! The content of a table is its 512 entries, in the hardware's format.
 
 /// A frame: its address is its number times 4096.
 pub type FrameNumber = u64;
 
-/// How many entries a page table has.
+/// Number of entries of a page table.
 pub(crate) const ENTRIES: usize = 512;
 
-/// What a frame is used for.
+/// Use of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A page table, which comes filled with zeros.
+    /// A page table, initially filled with zeros.
     Table,
     /// A page.
     Page,
 }
 
-/// How many frames a large page has: 2 MiB.
+/// Number of frames of a large page (2 MiB).
 const LARGE: usize = 512;
 
-/// So many page tables there may be, however little memory there is.
+/// Number of page tables that are always allowed, however small the memory is.
 const TABLES_LIMIT_MIN: usize = 4096;
 
 /// All frames.
 #[derive(Debug)]
 pub(crate) struct Memory {
     frames: Vec<Frame>,
-    /// For so many frames as a large page has, how often one of them was given away.
+    /// For each group of frames that a large page can occupy, how often one of them was freed.
     large_generations: Vec<u32>,
     /// For each node.
     nodes: Vec<Node>,
@@ -38,7 +38,7 @@ pub(crate) struct Memory {
     tables_limit: usize,
 }
 
-/// One node's memory: every so many-th frame.
+/// The memory of one of `n` nodes: every `n`-th frame.
 #[derive(Debug, Default)]
 struct Node {
     free: Vec<FrameNumber>,
@@ -49,7 +49,7 @@ struct Node {
 struct Frame {
     content: Content,
     users: u32,
-    /// How often it was given away.
+    /// Number of times that the frame was freed.
     generation: u32,
 }
 
@@ -62,22 +62,22 @@ enum Content {
 }
 
 impl Memory {
-    /// Memory of so many frames. What is never used costs the host nothing; a page costs it some
-    /// bytes, and a page table 4 KiB, so that no more than one frame in 64 may be one.
+    /// Creates memory of `limit` frames. A frame that was never used costs the host nothing, a page
+    /// some bytes, and a page table 4 KiB; so at most one frame in 64 can be a page table.
     pub(crate) fn new(limit: usize, nodes: usize) -> Self {
-        // Frame 0 stays unused, so that no entry's address is 0.
+        // Frame 0 is never used, so that no entry has address 0.
         let tables_limit = limit.div_ceil(64).max(TABLES_LIMIT_MIN);
         let frames = vec![Frame::default()];
         let nodes = (0..nodes).map(|_| Node::default()).collect();
         Self { frames, large_generations: Vec::new(), nodes, limit, tables: 0, tables_limit }
     }
 
-    /// A frame of a node; or, if there is none left there, of another.
+    /// Allocates a frame of a node, or of another node if that node has none left.
     pub(crate) fn allocate(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
         (node..self.nodes.len()).chain(0..node).find_map(|node| self.allocate_on(purpose, node))
     }
 
-    /// A frame of a node.
+    /// Allocates a frame of a node; `None` if the node has none left.
     pub(crate) fn allocate_on(&mut self, purpose: Purpose, node: usize) -> Option<FrameNumber> {
         if purpose == Purpose::Table && self.tables == self.tables_limit {
             return None;
@@ -97,10 +97,11 @@ impl Memory {
         Some(number)
     }
 
-    /// Frames in a row for a large page, the first of which has a number that is a multiple of so
-    /// many; each is a page's like others. They are of all nodes, as memory is.
+    /// Allocates the consecutive frames of a large page, and returns the first, which is a multiple
+    /// of their number. Each frame is then a separate page. The frames belong to all nodes, because
+    /// consecutive frames do.
     pub(crate) fn allocate_large(&mut self) -> Option<FrameNumber> {
-        // Those that were never used are not there yet. Frame 0 is nobody's.
+        // Frames that were never used do not exist yet. Frame 0 belongs to no node.
         let are_free = |&first: &usize| {
             self.frames.iter().skip(first).take(LARGE).all(|frame| frame.users == 0)
         };
@@ -129,7 +130,7 @@ impl Memory {
         self.nodes[of].free.push(new);
     }
 
-    /// Counts one user more.
+    /// Adds a user.
     pub(crate) fn share(&mut self, page: FrameNumber) {
         self.used(page).users += 1;
     }
@@ -138,7 +139,7 @@ impl Memory {
         u64::from(self.frames[page as usize].users)
     }
 
-    /// Counts one user less. Returns whether the frame is free now.
+    /// Removes a user. Returns `true` if the frame is free now.
     pub(crate) fn release(&mut self, number: FrameNumber) -> bool {
         let frame = self.used(number);
         frame.users -= 1;
@@ -157,14 +158,15 @@ impl Memory {
         true
     }
 
-    /// How often the frame was given away: a translation that is older than this is dead.
+    /// Number of times that the frame was freed. A translation with a smaller number is dead.
     #[inline]
     pub(crate) fn generation(&self, frame: FrameNumber) -> u32 {
         self.frames.get(frame as usize).map_or(u32::MAX, |frame| frame.generation)
     }
 
-    /// The same for a page of 2^`shift` bytes; of a large one, how often any of its frames was
-    /// given away, for while it is large, none is. (Of one above 2 MiB, the first 2 MiB.)
+    /// Number of times that a page of 2^`shift` bytes was freed. For a large page, it counts each
+    /// free of any of its frames, because none is freed while the page is large. For pages above
+    /// 2 MiB, only the first 2 MiB count.
     #[inline]
     pub(crate) fn page_generation(&self, frame: FrameNumber, shift: u8) -> u32 {
         if shift == 12 {
@@ -173,24 +175,24 @@ impl Memory {
         self.large_generations.get(frame as usize / LARGE).copied().unwrap_or(u32::MAX)
     }
 
-    /// How many frames are in use.
+    /// Number of frames in use.
     pub(crate) fn in_use(&self) -> usize {
         self.nodes.iter().map(|node| node.in_use).sum()
     }
 
-    /// How many frames each node has.
+    /// Number of frames of each node.
     pub(crate) fn frames_of_node(&self) -> usize {
         self.limit / self.nodes.len()
     }
 
-    /// How many frames of a node are not in use.
+    /// Number of a node's frames that are not in use.
     pub(crate) fn free_of(&self, node: usize) -> usize {
         self.frames_of_node().saturating_sub(self.nodes[node].in_use)
     }
 
-    /// The node whose memory a frame is.
+    /// The node whose memory contains a frame.
     pub(crate) fn node_of(&self, frame: FrameNumber) -> usize {
-        // Frame 0 is nobody's.
+        // Frame 0 belongs to no node.
         (frame as usize).wrapping_sub(1) % self.nodes.len()
     }
 
@@ -198,7 +200,7 @@ impl Memory {
         self.nodes.len()
     }
 
-    /// The entry of a table; 0, which maps nothing, if the frame is no table.
+    /// The entry of a table; 0, which maps nothing, if the frame is not a table.
     #[inline]
     pub(crate) fn entry(&self, table: FrameNumber, index: usize) -> u64 {
         match self.frames.get(table as usize).map(|frame| &frame.content) {
@@ -207,7 +209,7 @@ impl Memory {
         }
     }
 
-    /// The place of an entry, if the frame is a table.
+    /// The entry of a table for modification; `None` if the frame is not a table.
     #[inline]
     pub(crate) fn entry_mut(&mut self, table: FrameNumber, index: usize) -> Option<&mut u64> {
         match self.frames.get_mut(table as usize).map(|frame| &mut frame.content) {
@@ -216,6 +218,7 @@ impl Memory {
         }
     }
 
+    #[inline]
     pub(crate) fn read(&self, page: FrameNumber) -> u64 {
         match self.frames.get(page as usize).map(|frame| &frame.content) {
             Some(Content::Page(content)) => *content,
@@ -223,7 +226,8 @@ impl Memory {
         }
     }
 
-    /// Writes to a page. What is no page stays as it is: whoever writes there has been caught.
+    /// Writes to a page. Other frames stay unchanged: the oracle has reported such a write.
+    #[inline]
     pub(crate) fn write(&mut self, page: FrameNumber, value: u64) {
         if let Some(Frame { content: Content::Page(content), .. }) =
             self.frames.get_mut(page as usize)
@@ -239,7 +243,7 @@ impl Memory {
     }
 }
 
-/// What is in a page that nobody has written yet.
+/// The initial content of a page.
 const GARBAGE: u64 = 0xdead_beef_dead_beef;
 
 #[cfg(test)]
@@ -247,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_reused_only_when_the_last_user_is_gone() {
+    fn frame_is_reused_after_last_user() {
         let mut memory = Memory::new(1, 1);
         let page = memory.allocate(Purpose::Page, 0).unwrap();
         memory.share(page);
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_page_is_of_frames_in_a_row_that_go_one_by_one() {
+    fn large_page_consists_of_consecutive_frames() {
         let mut memory = Memory::new(4 * LARGE, 3);
         let first = memory.allocate(Purpose::Page, 0).unwrap();
         let large = memory.allocate_large().unwrap();
@@ -269,7 +273,7 @@ mod tests {
         assert_eq!(memory.in_use(), 513);
         assert_eq!([0, 1, 2].map(|node| memory.free_of(node)), [511; 3]);
         assert!((large..large + 512).all(|frame| memory.users(frame) == 1));
-        // What is left of the same is not one any more, until all are free.
+        // The remaining frames do not form a large page until all are free.
         let generation = memory.page_generation(large, 21);
         assert!(memory.release(large + 5));
         assert_eq!(memory.page_generation(large, 21), generation + 1);
@@ -280,7 +284,7 @@ mod tests {
             (large..large + 512).filter(|&frame| frame != large + 5).all(|f| memory.release(f))
         );
         assert_eq!(memory.allocate_large(), Some(large));
-        // The frames before it, which nobody has taken, are still there.
+        // The frames before the first large page are still free, except for one.
         let small = (0..3).flat_map(|node| core::iter::repeat_n(node, 512));
         assert_eq!(small.filter_map(|node| memory.allocate_on(Purpose::Page, node)).count(), 511);
         assert!(memory.release(first));
@@ -289,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gives_its_own_frames_first() {
+    fn node_allocates_its_own_frames_first() {
         let mut memory = Memory::new(8, 4);
         let mut allocate = |node| memory.allocate(Purpose::Page, node).unwrap();
         let of_two = [allocate(2), allocate(2)];

@@ -1,8 +1,8 @@
 //! The memory management unit: translates addresses by walking x86-64 page tables in simulated
-//! memory, and does what a kernel tells it.
+//! memory, and executes the kernel's invalidations and loads of roots.
 //!
-//! Its decoder of page-table entries is its own, so that a memory manager that writes wrong ones is
-//! found out.
+//! The decoder of page-table entries is separate from the memory manager's code, so that it detects
+//! a memory manager that writes wrong entries.
 
 use core::ops::Range;
 use std::collections::BTreeSet;
@@ -11,69 +11,69 @@ use crate::clock::Flushing;
 use crate::lines::{Access, LineId};
 use crate::machine::{Refill, StaleWrites};
 use crate::memory::{FrameNumber, Memory, Purpose};
-use crate::oracle::{FlushRecord, Violation, Wrong};
+use crate::oracle::{FlushRecord, Violation, ViolationKind};
 use crate::sim::Sim;
 use crate::time::Time;
 use crate::tlb::{SpaceKey, Translation, Upper};
 
-/// What a thread does with a page.
+/// An access of a thread to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// Reads its word.
+    /// Reads the word.
     Read,
-    /// Writes its word.
+    /// Writes the word.
     Write(u64),
 }
 
-/// The page tables do not allow it.
+/// A page fault: the page tables do not allow the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFault;
 
-/// What becomes of translations when a root is loaded.
+/// Treatment of the entries of a tag when a root is loaded under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagEntries {
-    /// Those under its tag stay.
+    /// The entries stay.
     Kept,
-    /// Those under its tag are dropped.
+    /// The entries are dropped.
     Discarded,
 }
 
 impl Sim {
     /// Reads or writes the word of the page at a user address, through the loaded page tables.
-    /// Returns what it read or wrote.
+    /// Returns the word that it read or wrote.
     ///
-    /// One instruction: interrupts are taken before or after it.
+    /// This is one instruction: interrupts are taken before or after it.
     ///
     /// # Errors
     ///
-    /// If the page tables do not allow it. The caller sees to the fault and tries again.
+    /// If the page tables do not allow the access. The caller must handle the fault and try again.
     pub fn touch(&self, address: u64, touch: Touch) -> Result<u64, PageFault> {
-        self.touch_seen(address, touch, |_| {})
+        self.touch_with(address, touch, |_| {})
     }
 
-    /// The same. What it read or wrote is shown to `see` at the very moment, before any other CPU
-    /// does anything.
+    /// Reads or writes a word like [`touch`](Self::touch), and calls `observe` with it. No other
+    /// CPU acts between the access and that call.
     ///
     /// # Errors
     ///
-    /// As [`touch`](Self::touch). Nothing is shown then.
-    pub fn touch_seen(
+    /// Same as [`touch`](Self::touch). `observe` is not called then.
+    pub fn touch_with(
         &self,
         address: u64,
         touch: Touch,
-        see: impl FnOnce(u64),
+        observe: impl FnOnce(u64),
     ) -> Result<u64, PageFault> {
         self.count(|counts| counts.accesses += 1);
         let use_frame = |frame| {
             let word = self.use_frame(frame, touch);
-            see(word);
+            observe(word);
             word
         };
         let result = match self.look_up(address, touch) {
             Some(frame) => Ok(use_frame(frame)),
             None => {
-                // Interrupts wait until the instruction is over, its access included: a CPU answers
-                // no flush between a walk and the use of what it found.
+                // Interrupts wait for the end of the instruction, including its access: a CPU never
+                // handles a flush between a walk and the use of its result.
                 self.count(|counts| counts.walks += 1);
                 self.mask();
                 self.spend(self.machine.tlb.walk);
@@ -87,6 +87,7 @@ impl Sim {
         result
     }
 
+    #[inline]
     fn use_frame(&self, frame: FrameNumber, touch: Touch) -> u64 {
         let mut memory = self.memory.borrow_mut();
         match touch {
@@ -98,7 +99,7 @@ impl Sim {
         }
     }
 
-    /// Loads a root under a tag: CR3.
+    /// Loads a root under a tag (a write to CR3).
     pub fn load_root(&self, root: FrameNumber, tag: u16, entries: TagEntries) {
         let cost = &self.machine.tlb;
         let kept = entries == TagEntries::Kept;
@@ -108,15 +109,15 @@ impl Sim {
         let tlb = &mut tlbs[self.cpu()];
         tlb.load(space, tag);
         if !kept {
-            tlb.invalidate_tag(tag, self.next_moment());
+            tlb.invalidate_tag(tag, self.next_invalidation());
         }
-        // What was freed while its tag was not loaded can be walked from now on.
+        // A table that was freed while its tag was not loaded can be walked from now on.
         let memory = self.memory.borrow();
         let freed = |upper: &&Upper| memory.generation(upper.table) != upper.table_generation;
         let freed: Vec<FrameNumber> = tlb.uppers().filter(freed).map(|upper| upper.table).collect();
         drop((tlbs, memory));
         for table in freed {
-            self.report(Wrong::WalkableTableFreed, self.cpu(), table << 12);
+            self.report(ViolationKind::WalkableTableFreed, self.cpu(), table << 12);
         }
         self.count(|counts| {
             counts.root_loads += 1;
@@ -131,13 +132,15 @@ impl Sim {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
         tlb.load(SpaceKey::KERNEL, 0);
-        tlb.invalidate_tag(0, self.next_moment());
+        tlb.invalidate_tag(0, self.next_invalidation());
         drop(tlbs);
         self.count(|counts| counts.root_loads += 1);
     }
 
-    /// Counts the flushes in `f` as those of loading a space, or of coming back to one.
-    pub fn switching<R>(&self, f: impl FnOnce() -> R) -> R {
+    /// Counts the flushes in `f` as flushes at a switch: because the CPU loads a space or resumes
+    /// one.
+    #[inline]
+    pub fn count_at_switch<R>(&self, f: impl FnOnce() -> R) -> R {
         let cpu = self.cpu();
         let flushes =
             || self.read_counts(cpu, |counts| (counts.flushes_full, counts.flushes_ranged));
@@ -151,8 +154,8 @@ impl Sim {
         result
     }
 
-    /// Drops translations of pages in a row under the loaded tag, one by one (INVLPG) or as many as
-    /// one operation can name.
+    /// Drops the translations of consecutive pages under the loaded tag. Each operation drops one
+    /// page (INVLPG), or as many as the machine's operations can name.
     pub fn invalidate(&self, addresses: impl Iterator<Item = u64>) {
         let tlb = &self.machine.tlb;
         let mut pages = 0;
@@ -169,31 +172,26 @@ impl Sim {
         });
     }
 
-    /// Drops all translations under the loaded tag: CR3 again.
+    /// Drops all translations under the loaded tag (a write of the same root to CR3).
     pub fn invalidate_tag(&self) {
         self.spend(self.machine.tlb.load_root_and_discard);
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
-        tlb.invalidate_tag(tlb.tag, self.next_moment());
+        tlb.invalidate_tag(tlb.tag, self.next_invalidation());
         drop(tlbs);
         self.count(|counts| counts.flushes_full += 1);
     }
 
-    /// Drops everything, global translations included.
+    /// Drops all translations, global translations included.
     pub fn invalidate_all(&self) {
         self.spend(self.machine.tlb.invalidate_all);
-        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_moment());
+        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
         self.count(|counts| counts.flushes_full += 1);
     }
 
-    /// The TLB loses everything, as in a deep idle state. Takes no time.
-    pub(crate) fn lose_tlb(&self) {
-        self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_moment());
-    }
-
-    /// Tells the oracle that a flush begins: the page tables are changed, and what they mapped
-    /// before must not be used once the flush is [done](Self::flush_ended). `None` is all of the
-    /// space.
+    /// Reports the beginning of a flush to the oracle. The page tables are changed already, and the
+    /// old translations must not be used after the flush has [ended](Self::flush_ended). A `range`
+    /// of `None` is the whole space.
     pub fn flush_began(&self, root: FrameNumber, range: Option<Range<u64>>) -> FlushRecord {
         let space = SpaceKey::new(root, self.memory.borrow().generation(root));
         let now = self.now();
@@ -201,9 +199,9 @@ impl Sim {
         self.oracle.borrow_mut().begin(space, range, now)
     }
 
-    /// Says that this CPU is about to interrupt others for several flushes that have begun.
+    /// Reports that this CPU is about to send the interrupts of several flushes that have begun.
     pub fn batch_began<'f>(&self, flushes: impl IntoIterator<Item = &'f FlushRecord>) {
-        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(FlushRecord::space).collect();
+        let spaces: BTreeSet<SpaceKey> = flushes.into_iter().map(|flush| flush.space).collect();
         self.sending_for(spaces);
     }
 
@@ -212,29 +210,29 @@ impl Sim {
         self.clock.borrow_mut().cpus[self.cpu()].flushing = Some(flushing);
     }
 
-    /// Says that this CPU is about to interrupt others so that they let go of page tables: of the
-    /// space with this root, or of whichever they hold. No translation need be forgotten.
-    pub fn expelling(&self, root: Option<FrameNumber>) {
+    /// Reports that this CPU is about to interrupt CPUs that can walk the page tables of the space
+    /// with this root, or of any space if `None`, so that they stop. No translations are flushed.
+    pub fn walker_flush_began(&self, root: Option<FrameNumber>) {
         let memory = self.memory.borrow();
         let space = root.map(|root| SpaceKey::new(root, memory.generation(root)));
         drop(memory);
         self.sending_for(space);
     }
 
-    /// Says that this CPU has sent all interrupts for the flush that it began.
+    /// Reports that this CPU has sent all interrupts of the flush that it began.
+    #[inline]
     pub fn flush_sent(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].flushing = None;
     }
 
-    /// Tells the oracle that a flush is said to be done.
+    /// Reports to the oracle that a flush is complete, according to the design.
     pub fn flush_ended(&self, flush: FlushRecord) {
-        let waited = self.now() - flush.began_at;
-        self.count(|counts| counts.flush_wait += waited);
-        self.waits.borrow_mut().record(waited);
-        self.oracle.borrow_mut().end(flush, &mut self.tlbs.borrow_mut());
+        let began_at = flush.began_at;
+        self.batch_ended([flush], began_at);
     }
 
-    /// The same of several flushes, which were waited for together since `began_at`.
+    /// Reports to the oracle that several flushes are complete. Waiting for all of them began at
+    /// `began_at`.
     pub fn batch_ended(&self, flushes: impl IntoIterator<Item = FlushRecord>, began_at: Time) {
         let waited = self.now() - began_at;
         self.count(|counts| counts.flush_wait += waited);
@@ -244,14 +242,15 @@ impl Sim {
         }
     }
 
-    /// The frame of a page by a cached translation that allows the touch.
+    /// The frame of a page, from a cached translation that allows the access.
+    #[inline]
     fn look_up(&self, address: u64, touch: Touch) -> Option<FrameNumber> {
         let mut tlbs = self.tlbs.borrow_mut();
         let tlb = &mut tlbs[self.cpu()];
         let loaded = tlb.space;
         let found = tlb.find(address)?;
         if matches!(touch, Touch::Write(_)) && !found.writable {
-            // A fault drops the entry that caused it.
+            // A page fault drops the entry that caused it.
             tlb.invalidate(address);
             return None;
         }
@@ -264,18 +263,18 @@ impl Sim {
         }
         let generation = self.memory.borrow().page_generation(found.frame, found.shift);
         let frame = found.frame + ((address - found.page) >> 12);
-        let wrong = self.oracle.borrow().check(found, loaded, generation);
+        let violation = self.oracle.borrow().check(found, loaded, generation);
         drop(tlbs);
-        if let Some(wrong) = wrong {
-            self.report(wrong, self.cpu(), address);
+        if let Some(kind) = violation {
+            self.report(kind, self.cpu(), address);
         }
         Some(frame)
     }
 
-    /// Walks the page tables, and keeps what it finds. Interrupts must be masked.
+    /// Walks the page tables, and caches the result. Interrupts must be masked.
     ///
-    /// A walk during which the TLB was told to forget something begins again: whoever told it does
-    /// not wait for it.
+    /// If another CPU invalidates entries of the loaded tag during the walk, the walk starts again,
+    /// because that CPU does not wait for it.
     fn walk(&self, address: u64, touch: Touch) -> Result<FrameNumber, PageFault> {
         loop {
             if let Some(result) = self.walk_once(address, touch) {
@@ -303,7 +302,7 @@ impl Sim {
             let index = (address >> shift) as usize & (ENTRIES_PER_TABLE - 1);
             self.access_entry(table, index, Access::Load, invalidation_count)?;
             if self.memory.borrow().generation(table) != generation {
-                self.report(Wrong::FreedTable, self.cpu(), table << 12);
+                self.report(ViolationKind::FreedTable, self.cpu(), table << 12);
             }
             let entry = self.memory.borrow().entry(table, index);
             if entry & PRESENT == 0 {
@@ -324,13 +323,14 @@ impl Sim {
             if keeps_upper {
                 let prefix = address >> shift;
                 let upper = Upper { shift, prefix, table, table_generation: generation };
-                self.tlbs.borrow_mut()[self.cpu()].insert_upper(upper, self.moment());
+                self.tlbs.borrow_mut()[self.cpu()].insert_upper(upper, self.last_invalidation());
             }
             shift -= LEVEL_BITS;
         }
     }
 
-    /// Checks the entry that maps a page, marks it, and keeps the translation, all in one moment.
+    /// Checks the entry that maps a page, sets its accessed and dirty bits, and caches the
+    /// translation, in one step of simulated time.
     fn finish_walk(
         &self,
         address: u64,
@@ -361,11 +361,11 @@ impl Sim {
             space,
             clean_since: self.oracle.borrow().now(),
         };
-        self.tlbs.borrow_mut()[self.cpu()].insert(translation, self.moment());
+        self.tlbs.borrow_mut()[self.cpu()].insert(translation, self.last_invalidation());
         Some(Ok(frame + ((address - translation.page) >> PAGE_SHIFT)))
     }
 
-    /// Part of a walk; nothing if the TLB was told to forget something since the walk began.
+    /// One access of a walk. Returns `None` if entries were invalidated since the walk began.
     fn access_entry(
         &self,
         table: FrameNumber,
@@ -377,15 +377,15 @@ impl Sim {
         (self.tlbs.borrow()[self.cpu()].invalidation_count == invalidation_count).then_some(())
     }
 
-    fn report(&self, wrong: Wrong, cpu: usize, address: u64) {
-        let violation = Violation { wrong, at: self.now(), cpu, address };
+    fn report(&self, kind: ViolationKind, cpu: usize, address: u64) {
+        let violation = Violation { kind, at: self.now(), cpu, address };
         self.oracle.borrow_mut().report(violation);
     }
 }
 
-/// Physical memory, as a memory manager uses it.
+/// Physical memory, as the memory manager uses it.
 impl Sim {
-    /// A frame, if there is one left.
+    /// Allocates a frame; `None` if none is left.
     #[must_use]
     pub fn allocate(&self, purpose: Purpose) -> Option<FrameNumber> {
         self.spend(self.machine.kernel.frame);
@@ -399,75 +399,77 @@ impl Sim {
         Some(frame)
     }
 
-    /// A page's frame in the memory of a node, if there is one left.
+    /// Allocates a page's frame in the memory of a node; `None` if the node has none left.
     #[must_use]
     pub fn allocate_page_on(&self, node: usize) -> Option<FrameNumber> {
         self.spend(self.machine.kernel.frame);
         self.memory.borrow_mut().allocate_on(Purpose::Page, node)
     }
 
-    /// The first of the frames of a large page, 2 MiB, if there are so many in a row: each is from
-    /// then on a page's like others.
+    /// Allocates the 512 consecutive frames of a large page (2 MiB), and returns the first; `None`
+    /// if there are not enough. Each frame is then shared and released separately.
     #[must_use]
     pub fn allocate_large(&self) -> Option<FrameNumber> {
         self.spend(self.machine.kernel.frame);
         self.memory.borrow_mut().allocate_large()
     }
 
-    /// The node whose memory a frame is.
+    /// The node whose memory contains a frame.
     #[must_use]
     pub fn node_of(&self, frame: FrameNumber) -> usize {
         self.memory.borrow().node_of(frame)
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.memory.borrow().node_count()
     }
 
-    /// How many frames each node has.
+    /// Number of frames of each node.
     #[must_use]
     pub fn frames_of_node(&self) -> usize {
         self.memory.borrow().frames_of_node()
     }
 
-    /// How many frames of a node are not in use.
+    /// Number of a node's frames that are not in use.
     #[must_use]
     pub fn free_frames(&self, node: usize) -> usize {
         self.memory.borrow().free_of(node)
     }
 
-    /// The node of this CPU.
+    /// The node to which this CPU belongs.
     #[must_use]
     pub fn node(&self) -> usize {
         let socket = self.machine.topology.socket_of(self.cpu());
-        socket * self.node_count() / self.machine.topology.socket_count()
+        socket * self.node_count() / self.machine.topology.sockets
     }
 
-    /// Counts one user of a page more.
+    /// Adds a user of a page.
+    #[inline]
     pub fn share(&self, page: FrameNumber) {
         self.memory.borrow_mut().share(page);
     }
 
-    /// How many users a page has.
+    /// Number of users of a page.
+    #[inline]
     #[must_use]
     pub fn users(&self, page: FrameNumber) -> u64 {
         self.memory.borrow().users(page)
     }
 
-    /// Counts one user of a page less; without any, it is free.
+    /// Removes a user of a page, and frees the page if it was the last.
     pub fn release(&self, page: FrameNumber) {
         if self.memory.borrow_mut().release(page) {
             self.spend(self.machine.kernel.frame);
         }
     }
 
-    /// Frees a page table. If a CPU could still walk it, that is a hazard, and counted.
+    /// Frees a page table. If a CPU can still walk it, a hazard is counted.
     pub fn free_table(&self, table: FrameNumber) {
         let walkers: Vec<usize> = {
             let (tlbs, scheduler) = (self.tlbs.borrow(), self.scheduler.borrow());
-            // A kernel that walks itself does so for its threads alone.
+            // Where the kernel walks the tables, it does so only for its user threads.
             let walks = |&cpu: &usize| {
                 self.machine.refill == Refill::Hardware || scheduler.runs_user_thread(cpu)
             };
@@ -475,7 +477,7 @@ impl Sim {
             (0..tlbs.len()).filter(can_walk).filter(walks).collect()
         };
         for cpu in walkers {
-            self.report(Wrong::WalkableTableFreed, cpu, table << 12);
+            self.report(ViolationKind::WalkableTableFreed, cpu, table << 12);
         }
         {
             let mut memory = self.memory.borrow_mut();
@@ -487,7 +489,7 @@ impl Sim {
         self.spend(self.machine.kernel.frame);
     }
 
-    /// How many frames are in use.
+    /// Number of frames in use.
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         self.memory.borrow().in_use()
@@ -501,11 +503,11 @@ impl Sim {
         self.memory.borrow().entry(table, index)
     }
 
-    /// Changes a page-table entry in one step. Returns what it was.
+    /// Changes a page-table entry in one step. Returns the entry before.
     ///
     /// # Panics
     ///
-    /// If the frame is no table.
+    /// If the frame is not a table.
     pub fn update_entry(
         &self,
         table: FrameNumber,
@@ -520,12 +522,13 @@ impl Sim {
         before
     }
 
-    /// Fills a page with what a device has read into memory.
+    /// Fills a page with data that a device has read, by DMA.
     pub fn fill_page(&self, page: FrameNumber, word: u64) {
         self.memory.borrow_mut().write(page, word);
     }
 
-    /// What a device would read in a page.
+    /// The word that a device would read from a page, by DMA.
+    #[inline]
     #[must_use]
     pub fn page_content(&self, page: FrameNumber) -> u64 {
         self.memory.borrow().read(page)
@@ -551,7 +554,7 @@ fn lines_of(frame: FrameNumber) -> impl Iterator<Item = LineId> {
     (0..4096 / 64).map(move |line| LineId::of_physical((frame << 12) | (line << 6)))
 }
 
-/// Marks the entry for `address` as written, if it still maps what was `found`.
+/// Sets the dirty bit of the entry for `address`, if the entry still maps the same page as `found`.
 fn mark_written(memory: &mut Memory, root: FrameNumber, address: u64, found: &Translation) {
     let (mut table, mut shift) = (root, TOP_SHIFT);
     loop {

@@ -1,18 +1,19 @@
-//! The oracle: knows of every flush when it began and when it was said to be done, and of every
-//! translation when it was read from the page tables; and looks at each use.
+//! The oracle: records the begin and end of every flush, and the time at which every translation
+//! was read from the page tables; and checks each use of a translation.
 //!
-//! It knows nothing of generations, presence or bells, so that it can judge whoever has them. Four
-//! things are wrong, and counted:
+//! It uses nothing of the designs' mechanisms (generations, presence, doorbells), so that it can
+//! judge all of them. It counts four kinds of violations:
 //!
-//! - a translation is used that a completed flush covers, and that is older than that flush;
-//! - a page is used that has been given away since the translation was read;
-//! - a translation is used that was read from another space's tables (a tag given on unflushed);
-//! - a page table is walked that has been freed.
+//! - a CPU uses a translation that a completed flush covers, and that is older than that flush;
+//! - a CPU uses a page that was freed after the translation was read;
+//! - a CPU uses a translation from another space's tables (a tag that was reassigned unflushed);
+//! - a CPU walks a page table that was freed.
 //!
-//! And a fifth thing that no access shows: a table is freed while a CPU could still walk it, by its
-//! loaded root or by what it caches of upper levels. A speculative walk may do so at any moment;
-//! Linux's first lazy TLB with generations had that bug (b956575bed91 mended it, after machine
-//! checks). These are counted apart, as *hazards*: nothing wrong has been seen to happen yet.
+//! A fifth kind is visible in no access: a table is freed while a CPU can still walk it, through
+//! its loaded root or through cached upper-level entries. A speculative walk may read the table at
+//! any time. The first version of Linux's lazy TLB with generations had that bug (b956575bed91
+//! fixed it, after machine checks). These cases are counted separately, as *hazards*, because
+//! nothing wrong has happened yet.
 
 use core::ops::Range;
 use std::collections::{BTreeSet, HashMap};
@@ -20,97 +21,85 @@ use std::collections::{BTreeSet, HashMap};
 use crate::time::Time;
 use crate::tlb::{SpaceKey, Tlb, Translation};
 
-/// What went wrong.
+/// Kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Wrong {
-    /// A completed flush covers the translation that was used.
+pub enum ViolationKind {
+    /// A translation was used that a completed flush covers.
     FlushedTranslation,
-    /// The page had been given away.
+    /// A translation was used whose page had been freed.
     FreedPage,
-    /// The translation is another space's.
+    /// A translation was used that is from another space.
     ForeignTranslation,
-    /// The page table had been freed.
+    /// A page table was walked that had been freed.
     FreedTable,
-    /// A page table was freed that a CPU could still walk.
+    /// A page table was freed that a CPU could still walk (a hazard).
     WalkableTableFreed,
 }
 
-/// One thing that went wrong.
+/// A violation or hazard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What.
-    pub wrong: Wrong,
-    /// When.
+    /// Kind of the violation.
+    pub kind: ViolationKind,
+    /// Simulated time.
     pub at: Time,
-    /// On which CPU, or whose doing could have it happen.
+    /// The CPU that used the translation, or that could still walk the table.
     pub cpu: usize,
-    /// The virtual address that was used, or the physical one of the table.
+    /// The virtual address that was used, or the physical address of the table.
     pub address: u64,
 }
 
-/// A flush that has begun.
+/// A flush that has begun and not ended.
 #[derive(Clone, Debug)]
-#[must_use = "a flush that never ends covers nothing"]
+#[must_use = "the oracle checks nothing for a flush that never ends"]
 pub struct FlushRecord {
-    space: SpaceKey,
+    pub(crate) space: SpaceKey,
     range: Option<Range<u64>>,
     began: u64,
-    /// When that was, in simulated time.
+    /// Simulated time of the begin.
     pub(crate) began_at: Time,
 }
 
-impl FlushRecord {
-    pub(crate) const fn space(&self) -> SpaceKey {
-        self.space
-    }
-}
-
-/// The judge.
-#[derive(Debug)]
+/// The oracle's records.
+#[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// Counts the flushes that began, from 1 on.
+    /// Number of flushes that began, plus 1.
     clock: u64,
     spaces: HashMap<SpaceKey, Completed>,
-    /// The flushes that have begun and not ended, by when they began.
+    /// The flushes that have begun and not ended, identified by their numbers in the order of
+    /// begin.
     in_flight: BTreeSet<u64>,
     pub(crate) violations: u64,
     pub(crate) hazards: u64,
-    /// The first of them.
+    /// The first violations and hazards.
     pub(crate) first: Vec<Violation>,
 }
 
-/// The completed flushes of a space: for each part of it, when the last one that covers it began.
+/// The completed flushes of a space: for each part of the space, the number of the last flush that
+/// covers it, in the order in which flushes began.
 #[derive(Debug, Default)]
 struct Completed {
     whole: u64,
-    /// By the size of the part, as a power of two, and its number.
+    /// The key is the size of the part, as a power of two, and its index among parts of that size.
     parts: HashMap<(u8, u64), u64>,
     latest: u64,
 }
 
-/// The sizes by which ranges are kept: 4 KiB, 2 MiB, 1 GiB, 512 GiB.
+/// The sizes of parts: 4 KiB, 2 MiB, 1 GiB, 512 GiB.
 const PART_SHIFTS: [u8; 4] = [12, 21, 30, 39];
-/// More parts than that, and what is cached is looked through once, so that they can be dropped.
+/// Number of parts above which cached translations are checked once, so that the records of parts
+/// can be dropped.
 const PARTS_MAX: usize = 1 << 16;
-/// How many violations are kept for people to look at.
-const KEPT_MAX: usize = 64;
-
-impl Default for Oracle {
-    fn default() -> Self {
-        Self {
-            clock: 1,
-            spaces: HashMap::new(),
-            in_flight: BTreeSet::new(),
-            violations: 0,
-            hazards: 0,
-            first: Vec::new(),
-        }
-    }
-}
+/// Number of violations that are recorded for display.
+const RECORDED_MAX: usize = 64;
 
 impl Oracle {
-    /// The moment, in the order of flushes: what is read from page tables now is clean of all
-    /// flushes that began before.
+    pub(crate) fn new() -> Self {
+        Self { clock: 1, ..Self::default() }
+    }
+
+    /// The current time in the order of flushes. A translation that is read from the page tables
+    /// now is not made stale by flushes that began before.
     #[inline]
     pub(crate) const fn now(&self) -> u64 {
         self.clock
@@ -127,7 +116,8 @@ impl Oracle {
         FlushRecord { space, range, began: self.clock, began_at }
     }
 
-    /// A flush is done: what it covers must not be used again. `tlbs` are all CPUs' caches.
+    /// Ends a flush: translations that it covers must not be used again. `tlbs` are the TLBs of all
+    /// CPUs.
     pub(crate) fn end(&mut self, flush: FlushRecord, tlbs: &mut [Tlb]) {
         self.in_flight.remove(&flush.began);
         let completed = self.spaces.entry(flush.space).or_default();
@@ -137,10 +127,10 @@ impl Oracle {
             Some(range) => completed.add(range, flush.began),
         }
         if completed.parts.len() > PARTS_MAX {
-            // A flush that has not ended will still have its say.
+            // Flushes that are still in flight will be recorded when they end.
             let clean = self.in_flight.first().map_or(self.clock, |&began| began - 1);
             for translation in tlbs.iter_mut().flat_map(Tlb::translations) {
-                // What is dead stays so, without its record.
+                // A dead translation is marked, so that it stays dead without its record.
                 if translation.space == flush.space && completed.covers(translation) {
                     translation.clean_since = DEAD;
                 } else if translation.space == flush.space && translation.clean_since != DEAD {
@@ -152,54 +142,54 @@ impl Oracle {
         }
     }
 
-    /// The space's tables are gone, and so is all that is known of it.
+    /// Drops the records of a space whose tables are freed.
     pub(crate) fn forget(&mut self, space: SpaceKey) {
         self.spaces.remove(&space);
     }
 
-    /// Looks at a use of a translation, with `loaded` as the space in use. `generation` is how
-    /// often the frame has been given away.
+    /// Checks a use of a translation. `loaded` is the space in use. `generation` is the number of
+    /// times that the frame was freed.
     #[inline]
     pub(crate) fn check(
         &self,
         translation: &mut Translation,
         loaded: SpaceKey,
         generation: u32,
-    ) -> Option<Wrong> {
+    ) -> Option<ViolationKind> {
         if translation.space != loaded {
-            return Some(Wrong::ForeignTranslation);
+            return Some(ViolationKind::ForeignTranslation);
         }
         if translation.clean_since < self.clock {
             if translation.clean_since == DEAD {
-                return Some(Wrong::FlushedTranslation);
+                return Some(ViolationKind::FlushedTranslation);
             }
             if let Some(completed) = self.spaces.get(&loaded)
                 && translation.clean_since < completed.latest
                 && completed.covers(translation)
             {
-                return Some(Wrong::FlushedTranslation);
+                return Some(ViolationKind::FlushedTranslation);
             }
         }
-        (translation.frame_generation != generation).then_some(Wrong::FreedPage)
+        (translation.frame_generation != generation).then_some(ViolationKind::FreedPage)
     }
 
     pub(crate) fn report(&mut self, violation: Violation) {
-        if violation.wrong == Wrong::WalkableTableFreed {
+        if violation.kind == ViolationKind::WalkableTableFreed {
             self.hazards += 1;
         } else {
             self.violations += 1;
         }
-        if self.first.len() < KEPT_MAX {
+        if self.first.len() < RECORDED_MAX {
             self.first.push(violation);
         }
     }
 }
 
-/// Marks a translation that a completed flush is known to cover.
+/// The value of `clean_since` of a translation that a completed flush covers.
 const DEAD: u64 = 0;
 
 impl Completed {
-    /// Notes a flush of a range: in parts as large as it covers.
+    /// Records a flush of a range, divided into the largest possible parts.
     fn add(&mut self, range: Range<u64>, began: u64) {
         let mut at = range.start & !0xfff;
         let end = if range.end == 0 { u64::MAX } else { range.end };
@@ -221,7 +211,7 @@ impl Completed {
             .into_iter()
             .filter_map(|shift| self.parts.get(&(shift, page >> shift)))
             .fold(self.whole, |latest, &began| latest.max(began));
-        // Part of a large page is as good as all of it.
+        // A flush of part of a large page covers the whole page.
         let within = |(&(shift, part), &began): (&(u8, u64), &u64)| {
             shift < translation.shift
                 && part << shift >> translation.shift == page >> translation.shift
@@ -256,15 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_completed_flush_covers_is_dead_and_nothing_else() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+    fn completed_flush_kills_exactly_covered_translations() {
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let mut covered = translation(0x20_3000, 5);
         let mut beside = translation(0x20_4000, 5);
         let pending = oracle.begin(SPACE, Some(0x20_3000..0x20_4000), Time::ZERO);
         let mut newer = translation(0x20_3000, oracle.now());
         assert_eq!(oracle.check(&mut covered, SPACE, 3), None);
         oracle.end(pending, &mut []);
-        let stale = Some(Wrong::FlushedTranslation);
+        let stale = Some(ViolationKind::FlushedTranslation);
         assert_eq!(oracle.check(&mut covered, SPACE, 3), stale);
         assert_eq!(oracle.check(&mut beside, SPACE, 3), None);
         assert_eq!(oracle.check(&mut newer, SPACE, 3), None);
@@ -273,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn frames_and_spaces_are_told_apart() {
-        let oracle = Oracle::default();
+    fn reused_frames_and_roots_are_distinguished() {
+        let oracle = Oracle::new();
         let mut used = translation(0, oracle.now());
-        assert_eq!(oracle.check(&mut used, SPACE, 4), Some(Wrong::FreedPage));
+        assert_eq!(oracle.check(&mut used, SPACE, 4), Some(ViolationKind::FreedPage));
         let other = SpaceKey::new(7, 1);
-        assert_eq!(oracle.check(&mut used, other, 3), Some(Wrong::ForeignTranslation));
+        assert_eq!(oracle.check(&mut used, other, 3), Some(ViolationKind::ForeignTranslation));
     }
 
     #[test]
-    fn large_ranges_are_kept_in_large_parts() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+    fn large_ranges_use_large_parts() {
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let (start, end) = ((1 << 30) - 0x3000, (5 << 30) + (3 << 21) + 0x2000);
         let probes = [start - 0x1000, start, 1 << 30, (5 << 30) + (2 << 21), end - 0x1000, end];
         let mut probes = probes.map(|page| translation(page, 5));
@@ -294,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn dropping_records_forgets_no_dead_translation() {
-        let mut oracle = Oracle { clock: 5, ..Oracle::default() };
+    fn translations_stay_dead_when_records_are_dropped() {
+        let mut oracle = Oracle { clock: 5, ..Oracle::new() };
         let size = crate::machine::Tlb {
             tags: 0,
             entries: 4,
@@ -319,7 +309,7 @@ mod tests {
             oracle.end(record, &mut tlbs);
         }
         assert!(oracle.spaces[&SPACE].parts.is_empty());
-        let stale = Some(Wrong::FlushedTranslation);
+        let stale = Some(ViolationKind::FlushedTranslation);
         assert_eq!(oracle.check(tlbs[0].find(0x1000).unwrap(), SPACE, 3), stale);
         assert_eq!(oracle.check(tlbs[0].find(1 << 40).unwrap(), SPACE, 3), None);
     }

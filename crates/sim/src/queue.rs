@@ -1,21 +1,22 @@
-//! The event queue: which CPU acts next.
+//! The event queue, which decides which CPU acts next.
 //!
-//! A binary heap of (time, CPU), packed into one word each, so that the order is total: two CPUs
-//! at the same time act in the order of their numbers. Our own because of two things that the
-//! standard library's does not offer: the time of the *second* event, up to which the CPU at the
-//! top may run on without being put back (most accesses are that short), and replacing the top.
+//! It is a binary heap of (time, CPU), each packed into one word, so that the order is total: two
+//! CPUs at the same time act in the order of their numbers. It is our own because the standard
+//! library's heap lacks two operations. One is to read the time of the *second* event, up to which
+//! the CPU at the top may continue without being queued again (most accesses are short enough). The
+//! other is to replace the top.
 
 use crate::time::Time;
 
-/// When a CPU acts next. Ordered by time, then by CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Time at which a CPU acts next. Ordered by time, then by CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(u64);
 
 impl Key {
     /// Later than every event.
     pub(crate) const NEVER: Self = Self(u64::MAX);
     const CPU_BITS: u32 = 12;
-    /// How many CPUs a key can tell apart.
+    /// Largest number of CPUs whose keys are distinct.
     pub(crate) const CPUS_MAX: usize = 1 << Self::CPU_BITS;
 
     #[inline]
@@ -35,7 +36,7 @@ impl Key {
     }
 }
 
-/// The events to come.
+/// The future events.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     heap: Vec<Key>,
@@ -73,7 +74,7 @@ impl EventQueue {
         self.heap[at] = key;
     }
 
-    /// Puts a later event in the place of the next one.
+    /// Replaces the next event with a later one.
     #[inline]
     pub(crate) fn replace_top(&mut self, key: Key) {
         let heap = &mut self.heap[..];
@@ -95,7 +96,7 @@ impl EventQueue {
         heap[at] = key;
     }
 
-    /// Takes the next event out.
+    /// Removes the next event.
     pub(crate) fn pop(&mut self) {
         if let Some(last) = self.heap.pop()
             && !self.heap.is_empty()
@@ -111,7 +112,7 @@ mod tests {
     use crate::rng::Rng;
 
     #[test]
-    fn events_come_in_the_order_of_time_and_then_of_cpus() {
+    fn events_are_ordered_by_time_then_cpu() {
         let mut rng = Rng::new(7);
         let mut queue = EventQueue::default();
         let mut expected = Vec::new();

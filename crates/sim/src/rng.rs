@@ -1,14 +1,14 @@
-//! Random numbers that are the same for ever: xoshiro256**, seeded by splitmix64.
+//! Random numbers: xoshiro256**, seeded by splitmix64.
 //!
-//! Our own, because the streams of a library may change with its version, and results here are to
-//! be the same bytes for the same seed.
+//! The generator is our own because the streams of a library may change with its version. Results
+//! must be the same bytes for the same seed in every version.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The stream of a seed.
+    /// Creates the stream of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut state = seed;
@@ -20,7 +20,7 @@ impl Rng {
         }))
     }
 
-    /// The stream of the `index`-th part of something that has a seed.
+    /// Creates the stream of the `index`-th part of an experiment with the given seed.
     #[must_use]
     pub fn stream(seed: u64, index: u64) -> Self {
         Self::new(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95).rotate_left(17))
@@ -40,7 +40,7 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`, each as likely as any other but for one part in 2⁶⁴ / `bound`.
+    /// A number below `bound`. The probabilities of two numbers differ by at most `bound` / 2⁶⁴.
     ///
     /// # Panics
     ///
@@ -55,9 +55,9 @@ impl Rng {
 mod tests {
     use super::*;
 
-    /// From the published reference implementations, seeded likewise.
+    /// The expected numbers are from the published reference implementations with the same seed.
     #[test]
-    fn the_stream_is_the_published_one() {
+    fn stream_matches_published_reference() {
         let mut rng = Rng([1, 2, 3, 4]);
         let first: [u64; 4] = core::array::from_fn(|_| rng.next_u64());
         assert_eq!(first, [11520, 0, 1_509_978_240, 1_215_971_899_390_074_240]);

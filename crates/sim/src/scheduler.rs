@@ -1,30 +1,30 @@
-//! The scheduler: threads, a queue of ready ones for each CPU, and what CPUs do without any.
+//! The scheduler: threads, a queue of ready threads for each CPU, and the idle loop.
 //!
-//! Simple, and the same for every design: a thread stays on its CPU; one that wakes goes to an idle
-//! CPU if its own is busy, the nearest first; an idle CPU takes a thread from the longest queue; a
-//! thread whose timeslice is over goes to the end of its CPU's queue. No priorities, no preemption
-//! by who wakes.
+//! It is simple, and the same for every design. A thread stays on its CPU. A thread that wakes goes
+//! to an idle CPU if its own is busy, the nearest first. An idle CPU takes a thread from the
+//! longest queue. A thread whose timeslice ends goes to the end of its CPU's queue. There are no
+//! priorities, and a waking thread does not preempt the running one.
 
 use std::io;
 
 use crate::clock::Vector;
 use crate::machine::{Distance, Idle, TlbInIdle};
 use crate::sim::{Sim, SwitchedTo, with_running};
-use crate::threads::{Affinity, Meanwhile, Next, State, Thread, ThreadId, ThreadSpec, Waits};
+use crate::threads::{Affinity, NextState, State, Thread, ThreadId, ThreadSpec, WaitMode};
 use crate::time::Time;
 
 impl Sim {
-    /// Makes a thread, ready to run `body`.
+    /// Creates a thread that is ready to run `body`.
     ///
     /// # Errors
     ///
-    /// If there is no room for its stack.
+    /// If no stack is left.
     pub fn spawn(&self, spec: ThreadSpec, body: impl FnOnce() + 'static) -> io::Result<ThreadId> {
         let context = self.contexts.create(move || {
-            // Whoever switched here had masked interrupts.
+            // The code that switched to this thread had masked interrupts.
             with_running(Self::end_switch);
             body();
-            with_running(Self::exit);
+            with_running(|sim| sim.leave_cpu(NextState::Done));
         })?;
         let id = {
             let mut scheduler = self.scheduler.borrow_mut();
@@ -39,7 +39,7 @@ impl Sim {
                 context,
                 cpu,
                 state: State::Blocked,
-                waits: Waits::OffCpu,
+                keeps_cpu: false,
             });
             scheduler.unfinished += 1;
             id
@@ -48,57 +48,57 @@ impl Sim {
         Ok(id)
     }
 
-    /// Makes a blocked thread ready. One that is not blocked, nor about to be, stays as it is.
+    /// Makes a blocked thread ready. Does nothing if it is neither blocked nor about to block.
     pub fn wake(&self, id: ThreadId) {
         self.spend(self.machine.kernel.wake);
         let mut scheduler = self.scheduler.borrow_mut();
         let thread = scheduler.thread_mut(id);
         match thread.state {
-            State::Holding => {
+            State::WaitingOnCpu => {
                 drop(scheduler);
-                self.go_on(id);
+                self.resume_on_cpu(id);
             }
-            State::Leaving(Next::Blocked) => thread.state = State::Leaving(Next::Ready),
+            State::Leaving(NextState::Blocked) => thread.state = State::Leaving(NextState::Ready),
             State::Blocked => {
                 drop(scheduler);
                 let target = self.enqueue(id);
-                self.poke(target);
+                self.kick(target);
             }
             _ => {}
         }
     }
 
-    /// Blocks the calling thread until it is [woken](Self::wake). Who wakes it must have a way to
-    /// find it before it blocks.
+    /// Blocks the calling thread until it is [woken](Self::wake). The thread that wakes it must be
+    /// able to find it before it blocks.
     pub fn block(&self) {
-        let holds = |id| self.scheduler.borrow().thread(id).waits == Waits::OnCpu;
-        if self.current_thread().is_some_and(holds) {
-            self.wait_on_cpu(Meanwhile::Computes, None);
+        let keeps_cpu = |id| self.scheduler.borrow().thread(id).keeps_cpu;
+        if self.current_thread().is_some_and(keeps_cpu) {
+            self.wait_on_cpu(WaitMode::Busy, None);
         } else {
-            self.leave_cpu(Next::Blocked);
+            self.leave_cpu(NextState::Blocked);
         }
     }
 
-    /// The calling thread never lets go of its CPU from now on, whatever it waits for. It stands
-    /// for all that the CPU does: it [switches spaces](Self::switch_space) itself, as a schedule
-    /// that it was given says.
-    pub fn hold_cpu(&self) {
+    /// Makes the calling thread keep its CPU from now on, even while it waits. The thread
+    /// represents all activity of the CPU: it [switches spaces](Self::switch_space) itself,
+    /// according to a given schedule.
+    pub fn keep_cpu(&self) {
         if let Some(id) = self.current_thread() {
-            self.scheduler.borrow_mut().thread_mut(id).waits = Waits::OnCpu;
+            self.scheduler.borrow_mut().thread_mut(id).keeps_cpu = true;
         }
     }
 
-    /// The calling thread, which [holds its CPU](Self::hold_cpu), waits there until it is
-    /// [woken](Self::wake) or [told to go on](Self::go_on), or until the given time, and takes the
-    /// interrupts that come meanwhile.
-    pub fn wait_on_cpu(&self, meanwhile: Meanwhile, until: Option<Time>) {
+    /// Makes the calling thread, which [keeps its CPU](Self::keep_cpu), wait there until it is
+    /// [woken](Self::wake) or [resumed](Self::resume_on_cpu), or until the given time. Interrupts
+    /// are taken while it waits.
+    pub fn wait_on_cpu(&self, mode: WaitMode, until: Option<Time>) {
         let Some(id) = self.current_thread() else { return };
-        self.scheduler.borrow_mut().thread_mut(id).state = State::Holding;
+        self.scheduler.borrow_mut().thread_mut(id).state = State::WaitingOnCpu;
         let is_time = || until.is_some_and(|until| self.now() >= until);
-        while self.scheduler.borrow().thread(id).state == State::Holding && !is_time() {
-            match meanwhile {
-                Meanwhile::Computes => self.park(until),
-                Meanwhile::Idles => self.wait_for_work(until),
+        while self.scheduler.borrow().thread(id).state == State::WaitingOnCpu && !is_time() {
+            match mode {
+                WaitMode::Busy => self.wait_for_event(until),
+                WaitMode::Idle => self.wait_for_work(until),
             }
             // Takes interrupts that have arrived.
             self.spend(Time::ZERO);
@@ -107,13 +107,13 @@ impl Sim {
         self.set_tick();
     }
 
-    /// Has a thread that [waits on its CPU](Self::wait_on_cpu) go on, at no cost to anyone: what it
-    /// waited for is no part of the simulation.
-    pub fn go_on(&self, id: ThreadId) {
+    /// Resumes a thread that [waits on its CPU](Self::wait_on_cpu), at no simulated cost: what the
+    /// thread waited for is not part of the simulation.
+    pub fn resume_on_cpu(&self, id: ThreadId) {
         let at = self.now() + Time::TICK;
         let mut scheduler = self.scheduler.borrow_mut();
         let thread = scheduler.thread_mut(id);
-        if thread.state == State::Holding {
+        if thread.state == State::WaitingOnCpu {
             thread.state = State::Running;
             let target = thread.cpu;
             drop(scheduler);
@@ -121,8 +121,8 @@ impl Sim {
         }
     }
 
-    /// A context switch from the calling thread's space to another, or to none, while the thread
-    /// [holds its CPU](Self::hold_cpu).
+    /// Switches from the calling thread's space to another, or to none, while the thread
+    /// [keeps its CPU](Self::keep_cpu).
     pub fn switch_space(&self, space: Option<u64>) {
         let Some(id) = self.current_thread() else { return };
         let cpu = self.cpu();
@@ -140,7 +140,7 @@ impl Sim {
         self.end_switch();
     }
 
-    /// Blocks the calling thread for so long.
+    /// Blocks the calling thread for `time`.
     pub fn sleep(&self, time: Time) {
         let Some(id) = self.current_thread() else { return };
         let until = self.now() + time;
@@ -150,15 +150,15 @@ impl Sim {
         }
     }
 
-    /// Lets other threads of this CPU run, if there are any.
+    /// Lets other ready threads of this CPU run.
     pub fn yield_now(&self) {
         let alone = self.scheduler.borrow().cpus[self.cpu()].ready.is_empty();
         if !alone {
-            self.leave_cpu(Next::Ready);
+            self.leave_cpu(NextState::Ready);
         }
     }
 
-    /// Lets time pass, but not beyond the end of the timeslice, and returns how much is left.
+    /// Lets time pass until the end of the timeslice at most, and returns the remaining time.
     pub fn spend_in_slice(&self, time: Time) -> Time {
         let slice_ends = self.scheduler.borrow().cpus[self.cpu()].slice_ends;
         let part = time.min(slice_ends.saturating_sub(self.now()));
@@ -166,8 +166,8 @@ impl Sim {
         time - part
     }
 
-    /// Where a thread returns to user mode: gives the CPU up if its timeslice is over and another
-    /// thread waits.
+    /// Gives the CPU to another ready thread if the timeslice is over. Call this where a thread
+    /// returns to user mode.
     pub fn preemption_point(&self) {
         let now = self.now();
         let is_over = now >= self.scheduler.borrow().cpus[self.cpu()].slice_ends;
@@ -178,19 +178,19 @@ impl Sim {
         }
     }
 
-    /// Moves the calling thread to a CPU, for ever or until it moves again
+    /// Moves the calling thread to a CPU, where it stays until it is moved again
     /// (`sched_setaffinity`).
     pub fn migrate(&self, cpu: usize) {
         let Some(id) = self.current_thread() else { return };
         self.scheduler.borrow_mut().thread_mut(id).affinity = Affinity::Cpu(cpu);
         if cpu != self.cpu() {
-            // A kernel thread of the old CPU does it: Linux's stopper.
+            // A kernel thread on the old CPU moves it: Linux's stopper.
             self.spend(self.machine.kernel.migrate + self.machine.kernel.context_switch);
-            self.leave_cpu(Next::Ready);
+            self.leave_cpu(NextState::Ready);
         }
     }
 
-    /// Changes the calling thread's address space, and loads it.
+    /// Changes the calling thread's address space and loads it.
     pub fn set_space(&self, space: Option<u64>) {
         let Some(id) = self.current_thread() else { return };
         self.scheduler.borrow_mut().thread_mut(id).space = space;
@@ -199,12 +199,8 @@ impl Sim {
         self.end_switch();
     }
 
-    fn exit(&self) {
-        self.leave_cpu(Next::Done);
-    }
-
     /// Gives this CPU to the next thread, or to none.
-    fn leave_cpu(&self, next_state: Next) {
+    fn leave_cpu(&self, next_state: NextState) {
         let cpu = self.cpu();
         let Some(id) = self.current_thread() else { return };
         self.mask();
@@ -214,15 +210,15 @@ impl Sim {
             scheduler.pick(cpu)
         };
         self.switch_to(next);
-        if next_state != Next::Done {
+        if next_state != NextState::Done {
             self.suspend();
-            // Back, perhaps on another CPU, whose `switch_to` masked interrupts.
+            // The thread runs again, perhaps on another CPU, whose `switch_to` masked interrupts.
             self.end_switch();
         }
     }
 
-    /// Makes `next` the current thread of this CPU. Interrupts must be masked; whoever runs next
-    /// unmasks them. The caller must suspend, or end.
+    /// Makes `next` the current thread of this CPU. Interrupts must be masked; the context that
+    /// runs next unmasks them. The caller must suspend or end its context.
     fn switch_to(&self, next: Option<ThreadId>) {
         let cpu = self.cpu();
         self.scheduler.borrow_mut().cpus[cpu].switching = true;
@@ -262,7 +258,7 @@ impl Sim {
         }
     }
 
-    /// Lets interrupts in again, on the other side of a switch.
+    /// Unmasks interrupts after a switch, and lets the kernel do deferred work.
     fn end_switch(&self) {
         self.unmask();
         if let Some(kernel) = self.kernel() {
@@ -271,7 +267,7 @@ impl Sim {
         }
     }
 
-    /// After a context was suspended: if its thread left the CPU, others may have it from now on.
+    /// Lets other CPUs run a thread that left the CPU, after its context was suspended.
     pub(crate) fn finish_switch(&self, cpu: usize, before: Option<ThreadId>) {
         let Some(id) = before else { return };
         let mut scheduler = self.scheduler.borrow_mut();
@@ -281,20 +277,20 @@ impl Sim {
         let thread = scheduler.thread_mut(id);
         let State::Leaving(next) = thread.state else { return };
         match next {
-            Next::Blocked => thread.state = State::Blocked,
-            Next::Done => {
+            NextState::Blocked => thread.state = State::Blocked,
+            NextState::Done => {
                 thread.state = State::Done;
                 scheduler.unfinished -= 1;
             }
-            Next::Ready => {
+            NextState::Ready => {
                 drop(scheduler);
                 let target = self.enqueue(id);
-                self.poke_at_no_cost(target);
+                self.kick_uncharged(target);
             }
         }
     }
 
-    /// Puts a thread into the queue of the CPU where it should run, and returns that.
+    /// Puts a thread into the queue of the CPU on which it should run, and returns that CPU.
     fn enqueue(&self, id: ThreadId) -> usize {
         let mut scheduler = self.scheduler.borrow_mut();
         let target = scheduler.place(id, &self.machine.topology);
@@ -304,20 +300,22 @@ impl Sim {
         target
     }
 
-    /// Has an idle CPU look at its queue.
-    fn poke(&self, target: usize) {
-        let parked = self.clock.borrow().cpus[target].parked;
-        if parked && matches!(self.machine.idle, Idle::States(_)) {
-            self.send_reschedule(target);
+    /// Makes an idle CPU look at its queue.
+    fn kick(&self, target: usize) {
+        let is_waiting = self.clock.borrow().cpus[target].is_waiting;
+        if is_waiting && matches!(self.machine.idle, Idle::States(_)) {
+            self.spend(self.machine.interrupt.send);
+            self.deliver(target, Vector::Reschedule);
         } else {
-            self.poke_at_no_cost(target);
+            self.kick_uncharged(target);
         }
     }
 
-    fn poke_at_no_cost(&self, target: usize) {
-        let parked = self.clock.borrow().cpus[target].parked;
+    /// Makes an idle CPU look at its queue, at no cost to this CPU.
+    fn kick_uncharged(&self, target: usize) {
+        let is_waiting = self.clock.borrow().cpus[target].is_waiting;
         match self.machine.idle {
-            _ if !parked || target == self.cpu() => {}
+            _ if !is_waiting || target == self.cpu() => {}
             Idle::States(_) => self.deliver(target, Vector::Reschedule),
             Idle::Poll => {
                 let cache = &self.machine.cache;
@@ -333,7 +331,7 @@ impl Sim {
         }
     }
 
-    /// Gives each CPU its idle loop.
+    /// Creates the idle loop of each CPU.
     pub(crate) fn start_idle_loops(&self) -> io::Result<()> {
         for cpu in 0..self.machine.cpu_count() {
             let context = self.contexts.create(|| {
@@ -364,7 +362,7 @@ impl Sim {
         }
     }
 
-    /// Waits in ever deeper idle states, at most until the given time.
+    /// Waits in idle states that get deeper, until the given time at most.
     fn wait_for_work(&self, until: Option<Time>) {
         let start = self.now();
         self.clock.borrow_mut().cpus[self.cpu()].idle_since = Some(start);
@@ -375,23 +373,23 @@ impl Sim {
                 if state.tlb == TlbInIdle::Lost {
                     self.mask();
                     if let Some(kernel) = self.kernel() {
-                        kernel.leave();
+                        kernel.leave_space();
                     }
-                    self.lose_tlb();
+                    self.tlbs.borrow_mut()[self.cpu()].invalidate_all(self.next_invalidation());
                     self.end_switch();
-                    // That took time, in which nobody poked us, for we were not yet parked.
+                    // That took time, in which no CPU kicked this one, because it was not waiting.
                     if self.has_work() {
                         break;
                     }
                 }
                 let deeper = next.map(|next| start + next.after);
-                self.park(deeper.into_iter().chain(until).min());
+                self.wait_for_event(deeper.into_iter().chain(until).min());
                 if self.has_work() || deeper.is_none_or(|deeper| self.now() < deeper) {
                     break;
                 }
             }
         } else {
-            self.park(until);
+            self.wait_for_event(until);
         }
         let idle = self.now() - start;
         self.clock.borrow_mut().cpus[self.cpu()].idle_since = None;
@@ -402,13 +400,14 @@ impl Sim {
     fn has_work(&self) -> bool {
         let cpu = self.cpu();
         let scheduler = self.scheduler.borrow();
-        let holder_goes_on =
-            scheduler.current(cpu).is_some_and(|id| scheduler.thread(id).state != State::Holding);
+        let resumed = scheduler
+            .current(cpu)
+            .is_some_and(|id| scheduler.thread(id).state != State::WaitingOnCpu);
         let clock = self.clock.borrow();
         let now = clock.cpus[cpu].now;
-        // A timer that was set long ago is no work before its time.
+        // A timer for a later time is no work.
         let mut arrivals = clock.cpus[cpu].arrivals.iter();
-        holder_goes_on
+        resumed
             || !scheduler.cpus[cpu].ready.is_empty()
             || arrivals.any(|arrival| arrival.at <= now || !arrival.is_timer())
     }

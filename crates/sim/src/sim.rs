@@ -1,14 +1,14 @@
 //! The simulation: CPUs take turns in the order of simulated time.
 //!
-//! Each CPU executes a *context*, a coroutine with a stack of its own: a thread's, or the CPU's own
-//! idle loop. Code under test runs in a context as it would on a CPU, and calls back for whatever
-//! takes time. [`Sim::spend`] is the one way by which time passes: it suspends the context until
-//! every other CPU has come as far, so that all effects happen in the order of (time, CPU), and
-//! takes the interrupts that fall due meanwhile.
+//! Each CPU executes a *context*, which is a coroutine with its own stack: a thread's, or the CPU's
+//! idle loop. Code under test runs in a context as it would on a CPU, and calls the simulation for
+//! each step that takes time. Time passes only in [`Sim::spend`]. It suspends the context until
+//! every other CPU has reached the same time, so that all effects happen in the order of (time,
+//! CPU), and takes the interrupts that arrive in that time.
 //!
-//! A context per thread, and not one per CPU, because threads block in the middle of things: on the
-//! lock of an address space, deep in a page fault. Their stacks then hold what they were doing, as
-//! kernel stacks do.
+//! Each thread has its own context, because threads block in the middle of kernel code: for example
+//! on the lock of an address space, deep in a page fault. Their stacks then hold the state of that
+//! code, as kernel stacks do.
 
 #![expect(unsafe_code, reason = "the simulation that runs is found by a pointer")]
 
@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Step};
 use crate::context::Contexts;
 use crate::counts::Counts;
 use crate::lines::{Access, LineId, Lines};
@@ -31,51 +31,52 @@ use crate::time::Time;
 use crate::tlb::Tlb;
 use crate::waits::FlushWaits;
 
-/// What runs on the machine: called on the CPU that the call concerns, in simulated time.
+/// The kernel that runs on the machine. Each function is called on the CPU that it concerns, in
+/// simulated time.
 pub trait Kernel {
-    /// This CPU begins to work.
+    /// This CPU goes online.
     fn online(&self);
-    /// A thread of this space is about to run here. `space` is what its
-    /// [`ThreadSpec`](crate::ThreadSpec) says.
+    /// A thread of this space is about to run on this CPU. `space` is the number in its
+    /// [`ThreadSpec`](crate::ThreadSpec).
     fn switch(&self, space: u64);
-    /// A thread without a space, or no thread at all, is about to run here.
+    /// A thread without a space, or no thread at all, is about to run on this CPU.
     fn enter_lazy(&self);
     /// This CPU is about to lose its TLB in a deep idle state.
-    fn leave(&self);
-    /// A switch is over, or the CPU has let go of what it had loaded, and interrupts are let in
-    /// again: time for what could not be done in the middle of it.
-    fn after_switch(&self, to: SwitchedTo) {
-        let _ = to;
-    }
-    /// The flush interrupt.
+    fn leave_space(&self);
+    /// A switch is complete, or the CPU has unloaded its page tables, and interrupts are unmasked
+    /// again. Work that is impossible in the middle of a switch can be done here.
+    fn after_switch(&self, _to: SwitchedTo) {}
+    /// Handles the flush interrupt.
     fn flush_interrupt(&self);
-    /// How often it wants [`tick`](Self::tick) called on every CPU that does not idle, if at all.
+    /// The interval at which the kernel wants [`tick`](Self::tick) called on every CPU that is not
+    /// idle; `None` for never.
     ///
-    /// The interrupt itself costs nothing: every kernel has it, whether or not it is of use here.
+    /// The interrupt itself costs nothing: every kernel has it, whether or not a design uses it.
     fn tick_interval(&self) -> Option<Time> {
         None
     }
-    /// The timer's interrupt.
+    /// Handles the timer interrupt.
     fn tick(&self) {}
 }
 
-/// What a CPU does after a switch.
+/// The kind of work that a CPU does after a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchedTo {
-    /// It runs a thread of a space.
+    /// The CPU runs a thread of a space.
     Space,
-    /// It idles, or runs a kernel thread.
+    /// The CPU is idle or runs a kernel thread.
     Nothing,
 }
 
-/// A simulated machine, and what runs on it.
+/// A simulated machine, and the kernel and threads that run on it.
 pub struct Sim {
     pub(crate) machine: Machine,
     /// The CPU whose turn it is.
     running: Cell<usize>,
     in_context: Cell<bool>,
-    /// Counts the invalidations of TLBs: what was cached before one is told from what came later.
-    moment: Cell<u64>,
+    /// Sequence number of the latest TLB invalidation. An entry that is cached with a smaller
+    /// number is older than that invalidation.
+    invalidations: Cell<u64>,
     pub(crate) clock: RefCell<Clock>,
     pub(crate) lines: RefCell<Lines>,
     pub(crate) memory: RefCell<Memory>,
@@ -84,38 +85,40 @@ pub struct Sim {
     pub(crate) waits: RefCell<FlushWaits>,
     pub(crate) contexts: Contexts,
     pub(crate) scheduler: RefCell<Scheduler>,
-    /// Who waits for which sleeping lock, by the lock's address.
+    /// The threads that wait for each sleeping lock, by the lock's address.
     pub(crate) waiters: RefCell<HashMap<usize, VecDeque<Waiter>>>,
     kernel: RefCell<Option<Rc<dyn Kernel>>>,
 }
 
-/// Why a run ended.
+/// Reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RunEnd {
-    /// All threads are done.
+    /// All threads have finished.
     Done,
-    /// The time was up.
+    /// The end time was reached.
     TimeUp,
-    /// Nothing can happen any more, and so many threads are still waiting.
+    /// No event is left, and this number of threads is still waiting.
     Deadlock(usize),
 }
 
 impl Sim {
-    /// A machine with so many frames of memory and room for so many threads, on which nothing runs.
+    /// Creates a machine with `frames` frames of memory and room for `threads_max` threads, on
+    /// which nothing runs.
     ///
     /// # Errors
     ///
-    /// If the host has no room for the stacks.
+    /// If the host has no memory for the stacks.
     pub fn new(machine: Machine, frames: usize, threads_max: usize) -> io::Result<Self> {
         Self::with_nodes(machine, frames, 1, threads_max)
     }
 
-    /// The same, with memory of so many nodes, among which sockets are divided.
+    /// Creates a machine like [`new`](Self::new), whose memory and sockets are divided among
+    /// `nodes` nodes.
     ///
     /// # Errors
     ///
-    /// If the host has no room for the stacks.
+    /// If the host has no memory for the stacks.
     pub fn with_nodes(
         machine: Machine,
         frames: usize,
@@ -126,13 +129,13 @@ impl Sim {
         let sim = Self {
             running: Cell::new(0),
             in_context: Cell::new(false),
-            moment: Cell::new(0),
+            invalidations: Cell::new(0),
             clock: RefCell::new(Clock::new(cpus)),
             lines: RefCell::new(Lines::new(machine.topology, machine.cache.clone())),
             memory: RefCell::new(Memory::new(frames, nodes)),
             tlbs: RefCell::new((0..cpus).map(|_| Tlb::new(&machine.tlb)).collect()),
-            oracle: RefCell::new(Oracle::default()),
-            waits: RefCell::new(FlushWaits::new()),
+            oracle: RefCell::new(Oracle::new()),
+            waits: RefCell::new(FlushWaits::default()),
             contexts: Contexts::new(cpus + threads_max)?,
             scheduler: RefCell::new(Scheduler::new(cpus)),
             waiters: RefCell::new(HashMap::new()),
@@ -143,23 +146,23 @@ impl Sim {
         Ok(sim)
     }
 
-    /// Says what runs on the machine.
+    /// Sets the kernel that runs on the machine.
     pub fn install(&self, kernel: Rc<dyn Kernel>) {
         *self.kernel.borrow_mut() = Some(kernel);
     }
 
-    /// Forgets what runs on the machine, which may hold the machine in turn.
+    /// Drops the kernel that runs on the machine. The kernel may own a reference to the machine.
     pub fn uninstall(&self) {
         *self.kernel.borrow_mut() = None;
     }
 
-    /// The machine.
+    /// The machine's description.
     #[must_use]
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Runs until all threads are done, or until `end`.
+    /// Runs until all threads have finished, or until `end`.
     pub fn run_until(&self, end: Time) -> RunEnd {
         let end = end.min(Time::END - Time::TICK);
         self.clock.borrow_mut().end = end;
@@ -173,49 +176,61 @@ impl Sim {
         self.running.get()
     }
 
-    /// The time on this CPU.
+    /// The current time of the running CPU.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Time {
         self.clock.borrow().cpus[self.cpu()].now
     }
 
-    /// The time of the CPU that has come farthest: when a run ended.
+    /// The time of the CPU that is furthest ahead. After a run, the time at which the run ended.
     #[must_use]
     pub fn time(&self) -> Time {
         let clock = self.clock.borrow();
         clock.cpus.iter().map(|cpu| cpu.now).max().unwrap_or(Time::ZERO)
     }
 
-    /// Lets time pass on this CPU; interrupts that fall due are taken, and come on top.
+    /// Lets `time` pass on this CPU. Interrupts that arrive in that time are taken, and their cost
+    /// is added.
     #[inline]
     pub fn spend(&self, time: Time) {
         if self.in_context.get() {
-            // Beyond the end there is nothing to come to.
+            // No event is scheduled after `Time::END`.
             self.advance((self.now() + time).min(Time::END));
         }
     }
 
-    /// Masks interrupts on this CPU until as many calls of [`unmask`](Self::unmask).
+    /// Masks interrupts on this CPU until [`unmask`](Self::unmask) was called as often.
     #[inline]
     pub fn mask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks += 1;
     }
 
-    /// Unmasks interrupts; those that have arrived are taken.
+    /// Reverts one call of [`mask`](Self::mask). If it was the last, pending interrupts are taken.
     #[inline]
     pub fn unmask(&self) {
         self.clock.borrow_mut().cpus[self.cpu()].masks -= 1;
         self.spend(Time::ZERO);
     }
 
-    /// Whether interrupts are masked on this CPU.
+    /// Calls `f` with interrupts masked on this CPU.
+    #[inline]
+    pub fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.mask();
+        let result = f();
+        self.unmask();
+        result
+    }
+
+    /// Returns `true` if interrupts are masked on this CPU.
+    #[inline]
     #[must_use]
     pub fn is_masked(&self) -> bool {
         self.clock.borrow().cpus[self.cpu()].masks > 0
     }
 
-    /// A full barrier: waits until earlier stores have their lines.
+    /// A full barrier: waits until all earlier stores have their lines.
+    #[inline]
     pub fn fence(&self) {
         let stored_at = {
             let clock = self.clock.borrow();
@@ -225,25 +240,26 @@ impl Sim {
         self.spend(stored_at + self.machine.cache.fence);
     }
 
-    /// One turn of a loop that waits for another CPU.
+    /// One iteration of a loop that waits for another CPU.
+    #[inline]
     pub fn spin_hint(&self) {
         self.spend(self.machine.cache.pause);
     }
 
-    /// What one CPU did so far.
+    /// Counts of one CPU so far, with its current idle time.
     #[must_use]
     pub fn counts_of(&self, cpu: usize) -> Counts {
         self.clock.borrow().cpus[cpu].counts_at(self.now())
     }
 
-    /// Reads some of a CPU's [counts](Self::counts_of), other than the idle time, without a copy of
-    /// all.
+    /// Reads some of a CPU's [counts](Self::counts_of) without a copy of all. The current idle time
+    /// is not included.
     #[inline]
     pub fn read_counts<R>(&self, cpu: usize, read: impl FnOnce(&Counts) -> R) -> R {
         read(&self.clock.borrow().cpus[cpu].counts)
     }
 
-    /// What all CPUs did so far.
+    /// Sum of the counts of all CPUs so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut total = Counts::default();
@@ -253,19 +269,19 @@ impl Sim {
         total
     }
 
-    /// How long the flushes so far took.
+    /// Distribution of the durations of all flushes so far.
     #[must_use]
     pub fn flush_waits(&self) -> FlushWaits {
         self.waits.borrow().clone()
     }
 
-    /// How often a CPU used what it must not use any more.
+    /// Number of times that a CPU used a translation, page or table that it must not use any more.
     #[must_use]
     pub fn violations(&self) -> u64 {
         self.oracle.borrow().violations
     }
 
-    /// How often a page table was freed that a CPU could still walk.
+    /// Number of page tables that were freed while a CPU could still walk them.
     #[must_use]
     pub fn hazards(&self) -> u64 {
         self.oracle.borrow().hazards
@@ -281,17 +297,18 @@ impl Sim {
         self.kernel.borrow().clone()
     }
 
+    #[inline]
     pub(crate) fn count(&self, f: impl FnOnce(&mut Counts)) {
         f(&mut self.clock.borrow_mut().cpus[self.cpu()].counts);
     }
 
-    /// An access to a line: waits for it as a CPU would, and then for its turn.
+    /// An access to a line: waits for the line as a CPU would, and then for this CPU's turn.
     #[inline]
     pub(crate) fn access(&self, line: LineId, access: Access) {
         if !self.in_context.get() {
             return;
         }
-        let target = {
+        let (step, target) = {
             let mut clock = self.clock.borrow_mut();
             let number = self.cpu();
             let cpu = &mut clock.cpus[number];
@@ -300,58 +317,72 @@ impl Sim {
             match access {
                 Access::Load | Access::Prefetch => {}
                 Access::Store => cpu.stored_at = cpu.stored_at.max(cost.stored_at),
-                // A locked operation waits for the stores before it.
+                // A locked operation waits for earlier stores to drain.
                 Access::Atomic => target = target.max(cpu.stored_at),
             }
-            target
+            (clock.step(number, target), target)
         };
-        self.advance(target);
+        if step != Step::Reached {
+            self.finish_advance(step, target);
+        }
     }
 
-    /// A moment before which all that is cached now was cached.
-    pub(crate) fn next_moment(&self) -> u64 {
-        self.moment.set(self.moment.get() + 1);
-        self.moment.get()
+    /// Starts an invalidation. Every entry that is cached now is older than the returned number.
+    pub(crate) fn next_invalidation(&self) -> u64 {
+        self.invalidations.set(self.invalidations.get() + 1);
+        self.invalidations.get()
     }
 
-    /// The moment of what is cached now.
-    pub(crate) fn moment(&self) -> u64 {
-        self.moment.get()
+    /// Sequence number for an entry that is cached now.
+    pub(crate) fn last_invalidation(&self) -> u64 {
+        self.invalidations.get()
     }
 
     pub(crate) fn forget_line(&self, line: LineId) {
         self.lines.borrow_mut().forget(line);
     }
 
-    /// Lets time pass on this CPU until `target`, later by the interrupts that it takes.
-    fn advance(&self, mut target: Time) {
+    /// Lets time pass on this CPU until `target`, later by the interrupts that the CPU takes.
+    fn advance(&self, target: Time) {
+        let step = self.clock.borrow_mut().step(self.cpu(), target);
+        if step != Step::Reached {
+            self.finish_advance(step, target);
+        }
+    }
+
+    /// Continues to `target` after a step that did not reach it.
+    #[inline(never)]
+    fn finish_advance(&self, mut step: Step, mut target: Time) {
         loop {
-            let (suspend, until) = self.clock.borrow_mut().step(self.cpu(), target);
-            if suspend {
+            if let Step::Preceded(until) = step {
                 self.suspend();
-                target += self.clock.borrow_mut().cpus[self.cpu()].lose_stolen();
+                target += self.clock.borrow_mut().cpus[self.cpu()].charge_stolen();
+                debug_assert!(self.now() <= until || self.interrupt_is_due(), "woken late");
             }
-            // Who suspends may be woken early, for an interrupt that was sent meanwhile.
+            // A CPU that suspends may be woken early, for an interrupt that was sent after that.
             if self.interrupt_is_due() {
                 let before = self.now();
                 self.take_interrupt();
                 target += self.now() - before;
             } else if self.now() >= target {
                 return;
-            } else {
-                debug_assert!(self.now() <= until, "woken late");
+            }
+            step = self.clock.borrow_mut().step(self.cpu(), target);
+            if step == Step::Reached {
+                return;
             }
         }
     }
 
-    /// Returns when this CPU's event comes to the top, which may be on another CPU than before.
+    /// Suspends the context until its CPU's event is next. A thread's context may continue on
+    /// another CPU.
     pub(crate) fn suspend(&self) {
         self.in_context.set(false);
         self.contexts.suspend();
         self.in_context.set(true);
     }
 
-    /// Gives the turn to another context of this CPU, at the same time.
+    /// Gives the turn to another context of this CPU, at the same simulated time.
     pub(crate) fn yield_turn(&self) {
         let mut clock = self.clock.borrow_mut();
         let cpu = self.cpu();
@@ -360,8 +391,8 @@ impl Sim {
         clock.queue.replace_top(key);
     }
 
-    /// Waits with nothing to do until `until`, or until [`wake_at`](Self::wake_at).
-    pub(crate) fn park(&self, until: Option<Time>) {
+    /// Waits, without using the CPU, until `until` or until [`wake_at`](Clock::wake_at).
+    pub(crate) fn wait_for_event(&self, until: Option<Time>) {
         {
             let mut clock = self.clock.borrow_mut();
             let cpu = self.cpu();
@@ -371,13 +402,13 @@ impl Sim {
                 (until, arrival) => until.or(arrival.map(|arrival| arrival.at)),
             };
             clock.cpus[cpu].key = Key::NEVER;
-            clock.cpus[cpu].parked = true;
+            clock.cpus[cpu].is_waiting = true;
             if let Some(at) = at {
                 clock.wake_at(cpu, at);
             }
         }
         self.suspend();
-        self.clock.borrow_mut().cpus[self.cpu()].parked = false;
+        self.clock.borrow_mut().cpus[self.cpu()].is_waiting = false;
     }
 
     fn turns(&self, end: Time) -> RunEnd {
@@ -395,7 +426,7 @@ impl Sim {
             self.in_context.set(false);
             self.finish_switch(cpu, before);
         }
-        match self.scheduler.borrow().unfinished() {
+        match self.scheduler.borrow().unfinished {
             0 => RunEnd::Done,
             waiting => RunEnd::Deadlock(waiting),
         }
@@ -415,6 +446,7 @@ impl Sim {
     }
 
     /// The thread that this CPU runs, if it runs one.
+    #[inline]
     #[must_use]
     pub fn current_thread(&self) -> Option<ThreadId> {
         self.scheduler.borrow().current(self.cpu())
@@ -431,16 +463,17 @@ impl fmt::Debug for Sim {
 }
 
 thread_local! {
-    /// The simulation that runs on this thread of the host.
+    /// The simulation that runs on this thread of the host; null if none does.
     static RUNNING: Cell<*const Sim> = const { Cell::new(ptr::null()) };
 }
 
-/// Calls `f` with the simulation that runs on this thread, if one does.
+/// Calls `f` with the simulation that runs on this thread of the host; `None` if none does.
 #[inline]
 pub fn with_running<R>(f: impl FnOnce(&Sim) -> R) -> Option<R> {
     let sim = RUNNING.get();
-    // SAFETY: the pointer is null, or that of a `Sim` that is borrowed by `while_running` further
-    // down the stack of this thread (or of the thread that resumed this coroutine, which waits).
+    // SAFETY: the pointer is null or was set by `while_running`, which borrows the `Sim` further
+    // down the stack of this thread (or of the thread that resumed this coroutine, which waits for
+    // it).
     unsafe { sim.as_ref() }.map(f)
 }
 

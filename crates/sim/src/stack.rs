@@ -1,8 +1,8 @@
-//! Stacks for coroutines: all in one mapping.
+//! Stacks for coroutines, all in one mapping.
 //!
-//! A mapping per stack would meet the kernel's limit on mappings at some 16,000 CPUs. The tops are
-//! staggered, so that the frames of a thousand CPUs do not compete for the same set of the host's
-//! cache. Below each stack lies a page that cannot be touched.
+//! One mapping per stack would exceed the kernel's limit on mappings at about 16,000 CPUs. The tops
+//! are staggered, so that the frames of a thousand CPUs do not compete for one set of the host's
+//! cache. An inaccessible guard page is below each stack.
 
 #![expect(unsafe_code, reason = "maps memory, and implements `Stack`")]
 
@@ -12,10 +12,10 @@ use std::rc::Rc;
 
 use corosensei::stack::{Stack, StackPointer};
 
-/// What a stack has room for, its guard page included. Debug builds use some 20 KiB.
+/// Size of a stack, including its guard page. Debug builds use about 20 KiB.
 const STACK_BYTES: usize = 128 << 10;
 const GUARD_BYTES: usize = 4096;
-/// Tops are up to so many cache lines apart from where they would be.
+/// Number of different offsets of stack tops, in cache lines.
 const COLOURS: usize = 61;
 
 /// The mapping.
@@ -25,7 +25,7 @@ struct Mapping {
     bytes: usize,
 }
 
-/// Room for so many stacks. Memory that is never touched costs nothing.
+/// Memory for a number of stacks. Memory that is never touched costs nothing.
 #[derive(Debug)]
 pub(crate) struct StackSlab {
     mapping: Rc<Mapping>,
@@ -42,14 +42,14 @@ pub(crate) struct SlabStack {
 }
 
 impl StackSlab {
-    /// Room for `capacity` stacks.
+    /// Reserves memory for `capacity` stacks.
     ///
     /// # Errors
     ///
-    /// If the host will not map as much.
+    /// If the host cannot map that amount of memory.
     pub(crate) fn new(capacity: usize) -> io::Result<Self> {
         let bytes = capacity.max(1) * STACK_BYTES;
-        // SAFETY: a new private mapping, wherever there is room.
+        // SAFETY: creates a new private mapping, at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -67,11 +67,11 @@ impl StackSlab {
         Ok(Self { mapping, used: 0, capacity, free: Vec::new() })
     }
 
-    /// A stack that nobody uses; `None` if all are in use.
+    /// Returns an unused stack; `None` if all are in use.
     ///
     /// # Errors
     ///
-    /// If the host will not protect its guard page.
+    /// If the host cannot protect its guard page.
     pub(crate) fn take(&mut self) -> io::Result<Option<SlabStack>> {
         let stack = |index| SlabStack { mapping: Rc::clone(&self.mapping), index };
         if let Some(index) = self.free.pop() {
@@ -91,7 +91,7 @@ impl StackSlab {
         Ok(Some(stack))
     }
 
-    /// Takes a stack back.
+    /// Makes a stack available again.
     pub(crate) fn give_back(&mut self, stack: &SlabStack) {
         self.free.push(stack.index);
     }
@@ -103,8 +103,8 @@ impl SlabStack {
     }
 }
 
-// SAFETY: from `limit` to `base` is memory of our mapping that no other stack overlaps, which
-// lives as long as the stack does (by the reference count); its lowest page is a guard page.
+// SAFETY: the memory from `limit` to `base` belongs to our mapping. No other stack overlaps it, and
+// the reference count keeps it mapped while the stack exists. Its lowest page is a guard page.
 unsafe impl Stack for SlabStack {
     fn base(&self) -> StackPointer {
         let top = self.low() + STACK_BYTES - self.index % COLOURS * 64;
@@ -117,7 +117,7 @@ unsafe impl Stack for SlabStack {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and the last stack in it is gone.
+        // SAFETY: the mapping is ours, and no stack in it exists any more.
         unsafe { libc::munmap(self.base, self.bytes) };
     }
 }

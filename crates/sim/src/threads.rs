@@ -1,4 +1,4 @@
-//! Threads, the queues of ready ones, and the threads that wait for locks.
+//! Threads, the queues of ready threads, and the threads that wait for locks.
 
 use core::cell::Cell;
 use std::collections::VecDeque;
@@ -7,26 +7,26 @@ use std::rc::Rc;
 use crate::context::ContextId;
 use crate::time::Time;
 
-/// A thread's number, from 0 on, in the order of their creation.
+/// Number of a thread: its index in the order of creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u32);
 
-/// Where a thread may run.
+/// The CPUs on which a thread may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affinity {
-    /// On any CPU.
+    /// All CPUs.
     Any,
-    /// On this one alone.
+    /// One CPU.
     Cpu(usize),
 }
 
-/// What a thread is made of.
+/// Parameters of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadSpec {
-    /// Its address space, by the number that [`Kernel::switch`](crate::Kernel::switch) gets; `None`
+    /// The thread's address space, as passed to [`Kernel::switch`](crate::Kernel::switch); `None`
     /// for a kernel thread.
     pub space: Option<u64>,
-    /// Where it may run.
+    /// The CPUs on which it may run.
     pub affinity: Affinity,
 }
 
@@ -35,66 +35,57 @@ pub(crate) struct Thread {
     pub(crate) space: Option<u64>,
     pub(crate) affinity: Affinity,
     pub(crate) context: ContextId,
-    /// Where it runs, or ran last.
+    /// The CPU on which it runs, or ran last.
     pub(crate) cpu: usize,
     pub(crate) state: State,
-    pub(crate) waits: Waits,
+    /// The thread stays on its CPU while it waits: see [`Sim::keep_cpu`](crate::Sim::keep_cpu).
+    pub(crate) keeps_cpu: bool,
 }
 
-/// Where a thread is while it waits.
+/// Activity of a CPU while its thread [waits](crate::Sim::wait_on_cpu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Off its CPU, which others may have.
-    OffCpu,
-    /// On its CPU: see [`Sim::hold_cpu`](crate::Sim::hold_cpu).
-    OnCpu,
-}
-
-/// What a CPU does while its thread [waits](crate::Sim::wait_on_cpu).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meanwhile {
-    /// It computes.
-    Computes,
-    /// It is idle, the deeper the longer.
-    Idles,
+pub enum WaitMode {
+    /// The CPU computes.
+    Busy,
+    /// The CPU is idle, in states that get deeper with time.
+    Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
     Running,
-    /// About to leave its CPU, and then to be what is in it: until its context is suspended, no
-    /// other CPU may execute it.
-    Leaving(Next),
+    /// About to leave its CPU, and then to enter the given state. Until its context is suspended,
+    /// no other CPU may execute it.
+    Leaving(NextState),
     Blocked,
-    /// Waits without leaving its CPU.
-    Holding,
+    WaitingOnCpu,
     Done,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextState {
     Ready,
     Blocked,
     Done,
 }
 
-/// Threads and who runs them.
-#[derive(Debug)]
+/// All threads, and the queue of each CPU.
+#[derive(Debug, Default)]
 pub(crate) struct Scheduler {
     pub(crate) threads: Vec<Thread>,
     pub(crate) cpus: Vec<CpuQueue>,
     pub(crate) unfinished: usize,
-    /// Ready threads that may run anywhere: without any, no queue need be looked through for one.
+    /// Number of ready threads that may run on any CPU. If it is 0, an idle CPU searches no queue.
     pub(crate) movable: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CpuQueue {
     pub(crate) idle_context: Option<ContextId>,
     pub(crate) current: Option<ThreadId>,
     pub(crate) switching: bool,
-    /// When it last switched.
+    /// Time of the last switch.
     pub(crate) switched_at: Time,
     pub(crate) ready: VecDeque<ThreadId>,
     pub(crate) slice_ends: Time,
@@ -102,15 +93,8 @@ pub(crate) struct CpuQueue {
 
 impl Scheduler {
     pub(crate) fn new(cpus: usize) -> Self {
-        let cpu = |_| CpuQueue {
-            idle_context: None,
-            current: None,
-            switching: false,
-            switched_at: Time::ZERO,
-            ready: VecDeque::new(),
-            slice_ends: Time::ZERO,
-        };
-        Self { threads: Vec::new(), cpus: (0..cpus).map(cpu).collect(), unfinished: 0, movable: 0 }
+        let cpus = (0..cpus).map(|_| CpuQueue::default()).collect();
+        Self { cpus, ..Self::default() }
     }
 
     pub(crate) fn current(&self, cpu: usize) -> Option<ThreadId> {
@@ -118,20 +102,8 @@ impl Scheduler {
     }
 
     pub(crate) fn context_of(&self, cpu: usize) -> ContextId {
-        let idle = || self.cpus[cpu].idle_context.expect("made with the simulation");
+        let idle = || self.cpus[cpu].idle_context.expect("created with the simulation");
         self.current(cpu).map_or_else(idle, |thread| self.thread(thread).context)
-    }
-
-    pub(crate) const fn unfinished(&self) -> usize {
-        self.unfinished
-    }
-
-    pub(crate) fn is_switching(&self, cpu: usize) -> bool {
-        self.cpus[cpu].switching
-    }
-
-    pub(crate) fn switched_at(&self, cpu: usize) -> Time {
-        self.cpus[cpu].switched_at
     }
 
     pub(crate) fn runs_user_thread(&self, cpu: usize) -> bool {
@@ -146,7 +118,7 @@ impl Scheduler {
         &mut self.threads[id.0 as usize]
     }
 
-    /// Where a thread that becomes ready should run.
+    /// The CPU on which a thread that becomes ready should run.
     pub(crate) fn place(&self, id: ThreadId, topology: &crate::machine::Topology) -> usize {
         let thread = self.thread(id);
         let own = match thread.affinity {
@@ -164,12 +136,12 @@ impl Scheduler {
         all.filter(is_idle).min_by_key(|&cpu| topology.distance(own, cpu)).unwrap_or(own)
     }
 
-    /// Whether a thread may run anywhere, which does not change while it is in a queue.
+    /// Returns `true` if a thread may run on any CPU, which does not change while it is queued.
     pub(crate) fn is_movable(&self, id: ThreadId) -> bool {
         self.thread(id).affinity == Affinity::Any
     }
 
-    /// A thread from the longest queue that may run anywhere.
+    /// Takes a thread that may run on any CPU from the longest queue.
     fn steal(&mut self, thief: usize) -> Option<ThreadId> {
         if self.movable == 0 {
             return None;
@@ -193,14 +165,14 @@ impl Scheduler {
 #[derive(Clone, Debug)]
 pub(crate) struct Waiter {
     pub(crate) thread: ThreadId,
-    pub(crate) wants: Wants,
-    /// Whether it has the lock.
+    pub(crate) mode: LockMode,
+    /// Set when the thread gets the lock.
     pub(crate) granted: Rc<Cell<bool>>,
 }
 
-/// The way in which a thread wants a lock.
+/// Mode of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wants {
+pub(crate) enum LockMode {
     Shared,
     Exclusive,
 }

@@ -1,75 +1,75 @@
-//! Simulated time: picoseconds, so that a cycle of a fast CPU is not rounded away, in integers, so
-//! that it is the same on every host.
+//! Simulated time, in picoseconds, so that a cycle of a fast CPU is not rounded away. It is an
+//! integer, so that results are the same on every host.
 
 use core::fmt;
 use core::iter::Sum;
 use core::ops::{Add, AddAssign, Mul, Sub};
 
-/// A point in simulated time since the start, or a length of it. Sums that are too large stay at
-/// the largest: an impossible machine then runs out of time, and nothing overflows.
+/// A point in simulated time since the start, or a duration. Sums and products saturate: an
+/// impossible machine then runs out of time, and nothing overflows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The start; no time at all.
+    /// The start, or a duration of zero.
     pub const ZERO: Self = Self(0);
-    /// The smallest length of time.
+    /// The shortest duration.
     pub const TICK: Self = Self(1);
     /// Later than every event.
     pub const NEVER: Self = Self(u64::MAX);
-    /// The last moment that the event queue can order: 75 minutes.
+    /// The latest time that the event queue can represent: 75 minutes.
     pub const END: Self = Self((1 << 52) - 1);
 
-    /// So many picoseconds.
+    /// Creates a time from picoseconds.
     #[must_use]
     #[inline]
     pub const fn from_ps(ps: u64) -> Self {
         Self(ps)
     }
 
-    /// So many nanoseconds; [`NEVER`](Self::NEVER) if that is more than there are.
+    /// Creates a time from nanoseconds; [`NEVER`](Self::NEVER) if the number is too large.
     #[must_use]
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(1000))
     }
 
-    /// So many milliseconds.
+    /// Creates a time from milliseconds.
     #[must_use]
     #[inline]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms * 1_000_000_000)
     }
 
-    /// In picoseconds.
+    /// The time in picoseconds.
     #[must_use]
     #[inline]
     pub const fn ps(self) -> u64 {
         self.0
     }
 
-    /// In whole nanoseconds.
+    /// The time in nanoseconds, rounded down.
     #[must_use]
     #[inline]
     pub const fn ns(self) -> u64 {
         self.0 / 1000
     }
 
-    /// In microseconds.
+    /// The time in microseconds.
     #[must_use]
     #[inline]
     pub fn us(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// In seconds.
+    /// The time in seconds.
     #[must_use]
     #[inline]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e12
     }
 
-    /// What remains of this after `other`; nothing if `other` is more.
+    /// The difference to `other`; zero if `other` is larger.
     #[must_use]
     #[inline]
     pub const fn saturating_sub(self, other: Self) -> Self {

@@ -1,16 +1,17 @@
-//! One CPU's translation caches: small pages, set-associative; large ones; and the entries of upper
-//! page-table levels.
+//! The translation caches of one CPU: small pages, set-associative; large pages; and the entries of
+//! upper page-table levels.
 //!
-//! Each entry remembers where it came from, for the oracle: from which space's tables, at which
-//! moment in the order of flushes, and how often its frame had been given away by then.
+//! Each entry has its origin, which the oracle checks: the space whose tables it is from, its time
+//! in the order of flushes, and the number of times that its frame had been freed by then.
 
 use core::ops::Range;
 
 use crate::machine::Tlb as Size;
 use crate::memory::FrameNumber;
 
-/// Which address space's tables: the frame of the root, and how often that had been given away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Identity of an address space: the frame of its root, and the number of times that this frame had
+/// been freed before. So a space never has the key of an earlier one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SpaceKey(u64);
 
 impl SpaceKey {
@@ -18,14 +19,17 @@ impl SpaceKey {
     pub const KERNEL: Self = Self(0);
     const ROOT_BITS: u32 = 36;
 
+    #[inline]
     pub(crate) const fn new(root: FrameNumber, generation: u32) -> Self {
         Self((generation as u64) << Self::ROOT_BITS | root)
     }
 
+    #[inline]
     pub(crate) const fn root_generation(self) -> u32 {
         (self.0 >> Self::ROOT_BITS) as u32
     }
 
+    #[inline]
     pub(crate) const fn root(self) -> FrameNumber {
         self.0 & ((1 << Self::ROOT_BITS) - 1)
     }
@@ -39,54 +43,55 @@ pub(crate) struct Translation {
     /// The size of the page, as a power of two.
     pub(crate) shift: u8,
     pub(crate) writable: bool,
-    /// The page-table entry says that the page has been written.
+    /// The page-table entry had its dirty bit set.
     pub(crate) dirty: bool,
     pub(crate) frame: FrameNumber,
-    /// How often the frame had been given away.
+    /// Number of times that the frame had been freed.
     pub(crate) frame_generation: u32,
     pub(crate) space: SpaceKey,
-    /// No flush that began before this covers it, or had not yet ended when that was looked at.
+    /// The oracle's time when the translation was read: flushes that began earlier do not make it
+    /// stale. The oracle raises it when it drops the records of completed flushes.
     pub(crate) clean_since: u64,
 }
 
-/// An entry of an upper page-table level: which table is next.
+/// A cached entry of an upper page-table level, which names the next table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Upper {
-    /// Which level's entry: the address bits above this are those that it maps.
+    /// The level of the entry: it maps the addresses that agree in the bits from `shift` on.
     pub(crate) shift: u8,
-    /// The address bits.
+    /// Those address bits.
     pub(crate) prefix: u64,
     pub(crate) table: FrameNumber,
     pub(crate) table_generation: u32,
 }
 
-/// Which entries of the page tables are meant.
+/// The levels of the page tables whose entries are invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// Those that map pages.
+    /// The entries that map pages.
     Last,
-    /// And those that lead there.
+    /// The entries that map pages, and those of the levels above.
     All,
 }
 
-/// A cached thing, under a tag, for as long as the tag has not been emptied.
+/// A cached entry under a tag. It is dead if it is older than the last flush of all of its tag.
 #[derive(Clone, Copy, Debug)]
 struct Slot<T> {
-    what: T,
+    entry: T,
     tag: u16,
-    /// The moment in the order of invalidations.
+    /// Sequence number of the last invalidation before the entry was cached.
     since: u64,
     used_at: u64,
 }
 
-/// One CPU's caches.
-#[derive(Debug)]
+/// The caches of one CPU.
+#[derive(Debug, Default)]
 pub(crate) struct Tlb {
-    /// What is loaded.
+    /// The space that is loaded.
     pub(crate) space: SpaceKey,
     pub(crate) tag: u16,
-    /// How often others made it forget something under the loaded tag: a walk that is under way
-    /// then starts again, for it may hold what is no longer so.
+    /// Number of times that other CPUs invalidated entries under the loaded tag. A walk in progress
+    /// then starts again, because it may have read entries that were changed.
     pub(crate) invalidation_count: u64,
     ways: usize,
     set_count: u64,
@@ -95,12 +100,12 @@ pub(crate) struct Tlb {
     large_entries: usize,
     upper: Vec<Slot<Upper>>,
     upper_entries: usize,
-    /// Per tag, the moment before which all is forgotten: emptying one takes no time on the host.
-    /// A tag that is not in here was never emptied.
+    /// Per tag, the sequence number of the last invalidation of all its entries. Older entries are
+    /// dead, so emptying a tag takes no time on the host. Tags beyond the end were never emptied.
     floors: Vec<u64>,
-    /// The same for all tags.
+    /// Sequence number of the last invalidation of all entries of all tags.
     floor_of_all: u64,
-    /// The later of the two for the loaded tag.
+    /// The larger of the two numbers for the loaded tag.
     floor: u64,
     accesses: u64,
 }
@@ -108,20 +113,12 @@ pub(crate) struct Tlb {
 impl Tlb {
     pub(crate) fn new(size: &Size) -> Self {
         Self {
-            space: SpaceKey::KERNEL,
-            tag: 0,
-            invalidation_count: 0,
             ways: size.ways,
             set_count: (size.entries / size.ways) as u64,
             small: vec![None; size.entries],
-            large: Vec::new(),
             large_entries: size.large_entries,
-            upper: Vec::new(),
             upper_entries: size.upper_entries,
-            floors: Vec::new(),
-            floor_of_all: 0,
-            floor: 0,
-            accesses: 0,
+            ..Self::default()
         }
     }
 
@@ -134,42 +131,42 @@ impl Tlb {
         let set = self.set(page);
         let live = |slot: &Slot<Translation>| slot.tag == tag && slot.since >= floor;
         let small = self.small[set].iter_mut().flatten();
-        if let Some(slot) = small.into_iter().find(|slot| slot.what.page == page && live(slot)) {
+        if let Some(slot) = small.into_iter().find(|slot| slot.entry.page == page && live(slot)) {
             slot.used_at = now;
-            return Some(&mut slot.what);
+            return Some(&mut slot.entry);
         }
         let covers = |t: &Translation| address >> t.shift == t.page >> t.shift;
-        let slot = self.large.iter_mut().find(|slot| covers(&slot.what) && live(slot))?;
+        let slot = self.large.iter_mut().find(|slot| covers(&slot.entry) && live(slot))?;
         slot.used_at = now;
-        Some(&mut slot.what)
+        Some(&mut slot.entry)
     }
 
-    /// Keeps a translation, in the place of the one that was used least recently.
-    pub(crate) fn insert(&mut self, what: Translation, since: u64) {
+    /// Caches a translation in place of the least recently used one.
+    pub(crate) fn insert(&mut self, entry: Translation, since: u64) {
         let tag = self.tag;
-        let new = Slot { what, tag, since, used_at: self.accesses };
-        if what.shift > 12 {
-            // Else the older one would be found first.
-            let same = |slot: &Slot<Translation>| slot.tag == tag && slot.what.page == what.page;
+        let new = Slot { entry, tag, since, used_at: self.accesses };
+        if entry.shift > 12 {
+            // Otherwise `find` would return the older translation of the same page.
+            let same = |slot: &Slot<Translation>| slot.tag == tag && slot.entry.page == entry.page;
             self.large.retain(|slot| !same(slot));
             insert_lru(&mut self.large, self.large_entries, new);
             return;
         }
         let floors = Floors { of_tags: &self.floors, of_all: self.floor_of_all };
         let age = |slot: &Option<Slot<Translation>>| match slot {
-            Some(slot) if slot.what.page == what.page && slot.tag == tag => 0,
+            Some(slot) if slot.entry.page == entry.page && slot.tag == tag => 0,
             Some(slot) if slot.since >= floors.of(slot.tag) => slot.used_at + 2,
             _ => 1,
         };
         let set = self.small.len() / self.ways;
         debug_assert_eq!(set as u64, self.set_count);
-        let range = self.set(what.page);
+        let range = self.set(entry.page);
         if let Some(oldest) = self.small[range].iter_mut().min_by_key(|slot| age(slot)) {
             *oldest = Some(new);
         }
     }
 
-    /// The lowest cached upper-level entry above an address, not above `shift_max`.
+    /// The cached upper-level entry for an address that is nearest to the page.
     pub(crate) fn find_upper(&mut self, address: u64) -> Option<Upper> {
         self.accesses += 1;
         let (tag, floor) = (self.tag, self.floor);
@@ -177,85 +174,86 @@ impl Tlb {
             .upper
             .iter_mut()
             .filter(|slot| slot.tag == tag && slot.since >= floor)
-            .filter(|slot| address >> slot.what.shift == slot.what.prefix)
-            .min_by_key(|slot| slot.what.shift)?;
+            .filter(|slot| address >> slot.entry.shift == slot.entry.prefix)
+            .min_by_key(|slot| slot.entry.shift)?;
         found.used_at = self.accesses;
-        Some(found.what)
+        Some(found.entry)
     }
 
-    /// Keeps an upper-level entry.
-    pub(crate) fn insert_upper(&mut self, what: Upper, since: u64) {
+    /// Caches an upper-level entry.
+    pub(crate) fn insert_upper(&mut self, entry: Upper, since: u64) {
         let tag = self.tag;
         let same = |slot: &Slot<Upper>| {
-            (slot.tag, slot.what.shift, slot.what.prefix) == (tag, what.shift, what.prefix)
+            (slot.tag, slot.entry.shift, slot.entry.prefix) == (tag, entry.shift, entry.prefix)
         };
         self.upper.retain(|slot| !same(slot));
-        let new = Slot { what, tag, since, used_at: self.accesses };
+        let new = Slot { entry, tag, since, used_at: self.accesses };
         insert_lru(&mut self.upper, self.upper_entries, new);
     }
 
-    /// Forgets a page under the loaded tag, and what is cached of upper levels under it, as
-    /// `INVLPG` does.
+    /// Drops a page under the loaded tag and all upper-level entries under that tag, as `INVLPG`
+    /// does.
     pub(crate) fn invalidate(&mut self, address: u64) {
         let tag = self.tag;
         let set = self.set(address & !0xfff);
         for slot in &mut self.small[set] {
-            if slot.is_some_and(|slot| slot.tag == tag && slot.what.page == address & !0xfff) {
+            if slot.is_some_and(|slot| slot.tag == tag && slot.entry.page == address & !0xfff) {
                 *slot = None;
             }
         }
         let covers = |t: &Translation| address >> t.shift == t.page >> t.shift;
-        self.large.retain(|slot| slot.tag != tag || !covers(&slot.what));
+        self.large.retain(|slot| slot.tag != tag || !covers(&slot.entry));
         self.upper.retain(|slot| slot.tag != tag);
     }
 
-    /// Forgets what was cached under a tag before a moment of the pages in a range, and of the
-    /// upper levels above them.
-    pub(crate) fn forget_older(
+    /// Drops the entries under a tag that were cached before invalidation `number`, for pages in a
+    /// range, and with [`Levels::All`] for the upper levels above them.
+    pub(crate) fn invalidate_range(
         &mut self,
         tag: u16,
         range: &Range<u64>,
         levels: Levels,
-        moment: u64,
+        number: u64,
     ) {
         let (first, end) = (range.start & !0xfff, range.end);
         let overlaps = |page: u64, shift: u8| page < end && first >> shift <= page >> shift;
         let dies = |slot: &Slot<Translation>| {
-            slot.tag == tag && slot.since < moment && overlaps(slot.what.page, slot.what.shift)
+            slot.tag == tag && slot.since < number && overlaps(slot.entry.page, slot.entry.shift)
         };
-        let forget = |slots: &mut [Option<Slot<Translation>>]| {
+        let drop_dead = |slots: &mut [Option<Slot<Translation>>]| {
             for slot in slots {
                 if slot.as_ref().is_some_and(dies) {
                     *slot = None;
                 }
             }
         };
-        // Once around, it has looked at every set.
+        // As many pages as there are sets reach every set.
         let sets = (end.saturating_sub(first).div_ceil(4096)).min(self.set_count);
         for page in 0..sets {
             let set = self.set(first + (page << 12));
-            forget(&mut self.small[set]);
+            drop_dead(&mut self.small[set]);
         }
         self.large.retain(|slot| !dies(slot));
         if levels == Levels::All {
             let above = |upper: &Upper| overlaps(upper.prefix << upper.shift, upper.shift);
-            self.upper.retain(|slot| slot.tag != tag || slot.since >= moment || !above(&slot.what));
+            self.upper
+                .retain(|slot| slot.tag != tag || slot.since >= number || !above(&slot.entry));
         }
     }
 
-    /// Forgets everything that was cached under a tag before a moment.
-    pub(crate) fn invalidate_tag(&mut self, tag: u16, moment: u64) {
+    /// Drops all entries under a tag that were cached before invalidation `number`.
+    pub(crate) fn invalidate_tag(&mut self, tag: u16, number: u64) {
         let index = usize::from(tag);
         if index >= self.floors.len() {
             self.floors.resize(index + 1, 0);
         }
-        self.floors[index] = moment.max(self.floors[index]);
+        self.floors[index] = number.max(self.floors[index]);
         self.floor = self.floors().of(self.tag);
     }
 
-    /// Forgets everything that was cached before a moment.
-    pub(crate) fn invalidate_all(&mut self, moment: u64) {
-        self.floor_of_all = moment.max(self.floor_of_all);
+    /// Drops all entries that were cached before invalidation `number`.
+    pub(crate) fn invalidate_all(&mut self, number: u64) {
+        self.floor_of_all = number.max(self.floor_of_all);
         self.floor = self.floors().of(self.tag);
     }
 
@@ -269,36 +267,37 @@ impl Tlb {
     pub(crate) fn uppers(&self) -> impl Iterator<Item = &Upper> {
         let (tag, floor) = (self.tag, self.floor);
         let live = move |slot: &&Slot<Upper>| slot.tag == tag && slot.since >= floor;
-        self.upper.iter().filter(live).map(|slot| &slot.what)
+        self.upper.iter().filter(live).map(|slot| &slot.entry)
     }
 
-    /// Whether a walk could come to `table` without reading an entry that points there.
+    /// Returns `true` if a walk can reach `table` without reading an entry that points to it.
     pub(crate) fn can_walk(&self, table: FrameNumber) -> bool {
         self.space != SpaceKey::KERNEL
             && (self.space.root() == table || self.uppers().any(|upper| upper.table == table))
     }
 
-    /// Every translation that may still be used.
+    /// All translations that are not dead, under any tag.
     pub(crate) fn translations(&mut self) -> impl Iterator<Item = &mut Translation> {
         let floors = Floors { of_tags: &self.floors, of_all: self.floor_of_all };
         let small = self.small.iter_mut().flatten();
         small
             .chain(&mut self.large)
             .filter(move |slot| slot.since >= floors.of(slot.tag))
-            .map(|slot| &mut slot.what)
+            .map(|slot| &mut slot.entry)
     }
 
     fn floors(&self) -> Floors<'_> {
         Floors { of_tags: &self.floors, of_all: self.floor_of_all }
     }
 
+    #[inline]
     fn set(&self, page: u64) -> Range<usize> {
         let first = (page >> 12) % self.set_count * self.ways as u64;
         first as usize..first as usize + self.ways
     }
 }
 
-/// The moments before which all is forgotten.
+/// The sequence numbers below which entries are dead.
 #[derive(Clone, Copy)]
 struct Floors<'a> {
     of_tags: &'a [u64],
@@ -357,15 +356,15 @@ mod tests {
         }
     }
 
-    /// What is cached, by tag, page and moment.
+    /// The cached translations, as tag, page and sequence number.
     fn cached(tlb: &Tlb) -> Vec<(u16, u64, u64)> {
         let small = tlb.small.iter().flatten();
-        let key = |slot: &Slot<Translation>| (slot.tag, slot.what.page, slot.since);
+        let key = |slot: &Slot<Translation>| (slot.tag, slot.entry.page, slot.since);
         small.chain(&tlb.large).map(key).collect()
     }
 
     #[test]
-    fn exactly_what_is_older_and_in_the_range_is_forgotten() {
+    fn invalidate_range_drops_exactly_older_entries_in_range() {
         let mut rng = Rng::new(6);
         for _ in 0..500 {
             let mut tlb = Tlb::new(&SIZE);
@@ -378,12 +377,12 @@ mod tests {
             }
             let start = rng.below(24) << 12;
             let end = start + (rng.below(24) << 12);
-            let (tag, moment) = (1 + rng.below(2) as u16, rng.below(20));
+            let (tag, number) = (1 + rng.below(2) as u16, rng.below(20));
             let before = cached(&tlb);
             let small_count = before.len() - tlb.large.len();
-            tlb.forget_older(tag, &(start..end), Levels::Last, moment);
+            tlb.invalidate_range(tag, &(start..end), Levels::Last, number);
             let dies = |&(its_tag, page, since): &(u16, u64, u64), bytes: u64| {
-                its_tag == tag && since < moment && page < end && page + bytes > start
+                its_tag == tag && since < number && page < end && page + bytes > start
             };
             let expected: Vec<_> = before
                 .iter()
@@ -396,23 +395,23 @@ mod tests {
     }
 
     #[test]
-    fn upper_levels_go_with_the_pages_below_them_if_they_are_meant() {
+    fn upper_levels_are_dropped_only_with_all_levels() {
         let upper = |prefix| Upper { shift: 21, prefix, table: 5, table_generation: 0 };
-        let after = |levels, moment| {
+        let after = |levels, number| {
             let mut tlb = Tlb::new(&SIZE);
             tlb.load(SpaceKey::KERNEL, 3);
             tlb.insert_upper(upper(0), 1);
             tlb.insert_upper(upper(1), 1);
-            tlb.forget_older(3, &(0x1000..0x2000), levels, moment);
+            tlb.invalidate_range(3, &(0x1000..0x2000), levels, number);
             tlb.uppers().map(|upper| upper.prefix).collect::<Vec<_>>()
         };
         assert_eq!(after(Levels::Last, 2), [0, 1]);
         assert_eq!(after(Levels::All, 2), [1]);
-        assert_eq!(after(Levels::All, 1), [0, 1], "cached since");
+        assert_eq!(after(Levels::All, 1), [0, 1], "cached after the invalidation");
     }
 
     #[test]
-    fn tags_that_were_never_emptied_cost_nothing() {
+    fn tags_that_were_never_emptied_use_no_memory() {
         let mut tlb = Tlb::new(&SIZE);
         assert_eq!(tlb.floors.capacity(), 0);
         tlb.load(SpaceKey::KERNEL, u16::MAX);

@@ -1,4 +1,4 @@
-//! How long flushes take, as a distribution: from the beginning of each to the end of waiting for
+//! The distribution of flush durations, from the beginning of each flush to the end of waiting for
 //! it.
 
 use core::fmt;
@@ -7,40 +7,28 @@ use hdrhistogram::Histogram;
 
 use crate::time::Time;
 
-/// The durations of flushes, to three digits.
+/// The durations of flushes, to three significant digits.
 #[derive(Clone)]
 pub struct FlushWaits(Histogram<u64>);
 
 impl FlushWaits {
-    /// None so far.
-    ///
-    /// # Panics
-    ///
-    /// Never: three digits are possible.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut all = Histogram::new(3).expect("three digits are possible");
-        all.auto(true);
-        Self(all)
-    }
-
     pub(crate) fn record(&mut self, wait: Time) {
-        self.0.record(wait.ns()).expect("it grows by itself");
+        self.0.record(wait.ns()).expect("the histogram resizes itself");
     }
 
-    /// Adds those of another run.
+    /// Adds the durations of another run.
     pub fn add(&mut self, other: &Self) {
         self.0 += &other.0;
     }
 
-    /// The duration that the given share of all flushes, from 0 to 1, does not exceed; zero if
-    /// there was none.
+    /// The duration that the given share of all flushes, from 0 to 1, does not exceed; zero without
+    /// flushes.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Time {
         Time::from_ns(self.0.value_at_quantile(share).min(self.0.max()))
     }
 
-    /// The longest.
+    /// The longest duration.
     #[must_use]
     pub fn max(&self) -> Time {
         Time::from_ns(self.0.max())
@@ -48,8 +36,11 @@ impl FlushWaits {
 }
 
 impl Default for FlushWaits {
+    /// Creates an empty distribution.
     fn default() -> Self {
-        Self::new()
+        let mut all = Histogram::new(3).expect("three digits are a valid precision");
+        all.auto(true);
+        Self(all)
     }
 }
 
@@ -64,8 +55,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_waits_are_as_long_as_they_were() {
-        let mut waits = FlushWaits::new();
+    fn quantiles_are_correct_to_three_digits() {
+        let mut waits = FlushWaits::default();
         for us in 1..=1000 {
             waits.record(Time::from_ns(us * 1000));
         }
@@ -76,6 +67,6 @@ mod tests {
         let mut both = waits.clone();
         both.add(&waits);
         assert_eq!(both.quantile(0.5), waits.quantile(0.5));
-        assert_eq!(FlushWaits::new().max(), Time::ZERO);
+        assert_eq!(FlushWaits::default().max(), Time::ZERO);
     }
 }

@@ -1,4 +1,4 @@
-//! Shared words that cost what their cache lines cost.
+//! Shared words, whose accesses cost as much as those of their cache lines.
 
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,42 +9,46 @@ use shootdown::Word;
 use crate::lines::{Access, LineId};
 use crate::sim::with_running;
 
-/// A [`Word`] of the simulated machine: eight bytes, as on hardware, so that structures are laid
-/// out as they are there, and the simulated cache line is that of its own address.
+/// A [`Word`] of the simulated machine. It has eight bytes, as on hardware, so that structures have
+/// the layout that they have there, and its simulated cache line is that of its own address.
 ///
 /// Each access takes effect in the order of simulated time, so executions are sequentially
-/// consistent: what weak ordering can do is for a model checker to find. Outside of a run,
-/// accesses cost nothing.
+/// consistent; a model checker must check the effects of weak ordering. Outside of a run, accesses
+/// cost nothing.
 ///
-/// Words that are to have lines of their own must be aligned to 64 bytes, or lines would depend on
-/// the host's allocator.
+/// A word that must have its own line must be aligned to 64 bytes. Otherwise the host's allocator
+/// would decide which words share a line.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct SimWord(AtomicU64);
 
 impl SimWord {
-    /// A word that holds `value`.
+    /// Creates a word with the given value.
     #[must_use]
     pub const fn with(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
 
-    /// Asks for the line ahead of time: a load soon after waits only for the rest of its way. For
-    /// loads in a row that a CPU would execute out of order.
+    /// Fetches the line ahead of time: a load soon after waits only for the rest of the transfer.
+    /// For loads in a row that a CPU would execute out of order.
+    #[inline]
     pub fn prefetch(&self) {
         self.access(Access::Prefetch);
     }
 
-    /// Reads the word at no cost.
+    /// Reads the word without cost.
+    #[inline]
     pub(crate) fn peek(&self) -> u64 {
         self.0.load(Relaxed)
     }
 
-    /// Writes the word at no cost: part of an access that was paid for.
-    pub(crate) fn poke(&self, value: u64) {
+    /// Writes the word without cost, as part of an access that was charged already.
+    #[inline]
+    pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Relaxed);
     }
 
+    #[inline]
     fn line(&self) -> LineId {
         LineId::of_host(ptr::from_ref(self) as usize)
     }
@@ -103,7 +107,7 @@ impl Word for SimWord {
 }
 
 impl Drop for SimWord {
-    /// Other memory may come to lie at this address: its line must not be found warm.
+    /// Removes the line from the caches: other memory at this address must not find it warm.
     fn drop(&mut self) {
         with_running(|sim| sim.forget_line(self.line()));
     }

@@ -131,7 +131,7 @@ impl<'s, S: System> Gather<'s, S> {
             if leaf.marks.contains(Marks::DIRTY) && self.space.vm.rmap.is_some() {
                 self.marks.dirty.push(page);
             }
-            self.gathered.free_later(page);
+            self.gathered.defer_free(page);
         }
         self.make_room();
     }

@@ -1,7 +1,7 @@
-//! Page tables and stacks for what runs without a memory manager: pages are allocated from the
-//! bottom of memory up, and never freed.
+//! Page tables and stacks for modes without a memory manager: pages are allocated from the bottom
+//! of memory upwards and never freed.
 
-#![expect(unsafe_code, reason = "makes values in memory that nobody else uses")]
+#![expect(unsafe_code, reason = "creates values in memory that nothing else uses")]
 
 use shootdown::Root;
 use shootdown_vm::{Format, Frame, Leaf, Marks, PAGE_BYTES, Protection};
@@ -15,7 +15,7 @@ type Tables = <Arch as Architecture>::Format;
 
 const STACK_BYTES: u64 = 64 << 10;
 
-/// Physical memory that is not used yet.
+/// The physical memory that is still free.
 pub(crate) struct BootMemory {
     next: u64,
     end: u64,
@@ -26,12 +26,12 @@ impl BootMemory {
         Self { next: boot.memory.start, end: boot.memory.end }
     }
 
-    /// Allocates a frame, which holds zeros.
+    /// Allocates a frame filled with zeros.
     pub(crate) fn frame(&mut self) -> Frame {
         self.frames(1)
     }
 
-    /// Allocates adjacent frames, which hold zeros, and returns the first.
+    /// Allocates adjacent frames filled with zeros, and returns the first of them.
     fn frames(&mut self, count: u64) -> Frame {
         let first = self.next.div_ceil(PAGE_BYTES);
         self.next = (first + count) * PAGE_BYTES;
@@ -40,33 +40,33 @@ impl BootMemory {
         Frame(first)
     }
 
-    /// Allocates a frame with some bytes, which are not more than a page, and zeros.
+    /// Allocates a frame that begins with `bytes`, at most a page of them; the rest is zeros.
     pub(crate) fn frame_with(&mut self, bytes: &[u8]) -> Frame {
         let frame = self.frame();
         page::fill(frame, bytes);
         frame
     }
 
-    /// Makes values that stay for ever, and never move.
+    /// Allocates `count` values that live for ever and never move.
     pub(crate) fn keep<T>(&mut self, count: usize, value: impl FnMut(usize) -> T) -> &'static [T] {
         const { assert!(align_of::<T>() <= PAGE_BYTES as usize) };
         let bytes = (size_of::<T>() * count) as u64;
         let place = page::phys_to_virt::<T>(self.frames(bytes.div_ceil(PAGE_BYTES)));
         for (index, value) in (0..count).map(value).enumerate() {
-            // SAFETY: the frames have room for `count` values, and nobody else has them.
+            // SAFETY: the frames have room for `count` values, and only this function uses them.
             unsafe { place.add(index).write(value) };
         }
-        // SAFETY: all have been written, and nobody else has them.
+        // SAFETY: the loop has written all values, and nothing else uses the frames.
         unsafe { core::slice::from_raw_parts(place, count) }
     }
 
-    /// Allocates a stack, and returns the address of its end.
+    /// Allocates a stack and returns its end, the highest address.
     pub(crate) fn stack_end(&mut self) -> usize {
         let first = self.frames(STACK_BYTES / PAGE_BYTES);
         page::phys_to_virt::<u8>(first) as usize + STACK_BYTES as usize
     }
 
-    /// Makes a root that maps the kernel, and the code of user threads at an address.
+    /// Allocates a root that maps the kernel, and the code of user threads at `address`.
     pub(crate) fn root_with_code(&mut self, address: usize) -> Frame {
         let (root, code) = (self.frame(), self.frame_with(Arch::user_code()));
         Arch::prepare_root(Root(root.address()));
@@ -74,7 +74,7 @@ impl BootMemory {
         root
     }
 
-    /// Maps a page in the tables of a root.
+    /// Maps a page in the page tables of `root`.
     pub(crate) fn map(
         &mut self,
         root: Frame,
@@ -86,7 +86,7 @@ impl BootMemory {
         set_entry(self.last_table(root, address), address, 0, leaf);
     }
 
-    /// The table of level 0 for an address. Makes it if there is none.
+    /// Returns the table of level 0 for `address`, and allocates the tables that are missing.
     pub(crate) fn last_table(&mut self, root: Frame, address: usize) -> Frame {
         (1..Tables::LEVELS).rev().fold(root, |table, level| {
             Tables::as_table(entry(table, address, level)).unwrap_or_else(|| {
@@ -98,12 +98,12 @@ impl BootMemory {
     }
 }
 
-/// Reads the entry of a table for an address.
+/// Reads the entry for `address` in a table of this level.
 pub(crate) fn entry(table: Frame, address: usize, level: usize) -> u64 {
     page::word_at(table, Tables::index(address as u64, level)).load(Ordering::Acquire)
 }
 
-/// Writes the entry of a table for an address.
+/// Writes the entry for `address` in a table of this level.
 pub(crate) fn set_entry(table: Frame, address: usize, level: usize, value: u64) {
     page::word_at(table, Tables::index(address as u64, level)).store(value, Ordering::Release);
 }

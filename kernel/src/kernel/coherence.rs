@@ -1,7 +1,7 @@
-//! The engine behind the memory manager's seam: as `shootdown-designs` has it behind the same seam
-//! on a simulated machine, with real masks and real interrupts.
+//! Connects the engine to the memory manager, as `shootdown-designs` does on a simulated machine,
+//! but with real CPU masks and real interrupts.
 
-#![expect(unsafe_code, reason = "switches to spaces, and retires them")]
+#![expect(unsafe_code, reason = "switches to spaces and retires them")]
 
 use alloc::vec::Vec;
 use core::convert::Infallible;
@@ -16,19 +16,19 @@ use shootdown_vm::{
 };
 
 use crate::kernel::arch::{Arch, Architecture};
-use crate::kernel::counts::{self, CPUS_MAX, WAITS};
+use crate::kernel::counts::{self, CPUS_MAX, FLUSH_WAITS};
 use crate::kernel::machine::{
-    Machine, SharedSpace, engine, engine_of, take_dead, wait_masked, with_here,
+    Machine, SharedSpace, engine, engine_of, pop_dead, wait_masked, with_pinned,
 };
 
-/// The one engine of this kernel.
+/// The kernel's only engine, as the memory manager uses it.
 #[derive(Clone, Copy)]
 pub(crate) struct Engine;
 
-/// A flush that was sent.
-pub(crate) struct Sent {
+/// A flush that was sent and may not be complete.
+pub(crate) struct SentFlush {
     pending: Pending<'static, Machine>,
-    began_ns: u64,
+    start_ns: u64,
 }
 
 static PREDICTORS: [LazyEntryPredictor; CPUS_MAX] = [const { LazyEntryPredictor::new() }; CPUS_MAX];
@@ -37,31 +37,30 @@ fn predictor() -> &'static LazyEntryPredictor {
     &PREDICTORS[Arch::cpu() as usize]
 }
 
-/// Loads a space, or comes back to it, and counts what that made the CPU forget. Returns whether it
-/// was anything.
+/// Makes `space` current on this CPU, and counts the invalidations that the switch needed. Returns
+/// `true` if it needed any.
 ///
 /// # Safety
 ///
-/// As [`Scheduling::switch`].
+/// The contract of [`Scheduling::switch`].
 unsafe fn load(space: &Space<Machine>) -> bool {
-    with_here(|pin| {
+    with_pinned(|pin| {
         let stats = || engine_of(pin.id().0).stats();
         let before = stats();
-        // SAFETY: the CPU is online since its idle loop began; for the rest, as our caller
-        // promises.
+        // SAFETY: the CPU has been online since its idle loop began. The caller promises the rest.
         unsafe { pin.switch(space) };
         let CpuStats { flushes_full, flushes_ranged, .. } = stats();
         let (full, ranged) =
             (flushes_full - before.flushes_full, flushes_ranged - before.flushes_ranged);
-        counts::pin().flushes_full_at_switch.add(full);
-        counts::pin().flushes_ranged_at_switch.add(ranged);
+        counts::this_cpu().flushes_full_at_switch.add(full);
+        counts::this_cpu().flushes_ranged_at_switch.add(ranged);
         full + ranged != 0
     })
 }
 
 impl Flush for Engine {
     type Space = SharedSpace;
-    type Pending = Sent;
+    type Pending = SentFlush;
 
     fn policy(&self) -> Policy {
         Policy {
@@ -77,18 +76,18 @@ impl Flush for Engine {
         SharedSpace::new(root)
     }
 
-    fn flush(&self, space: &SharedSpace, change: &Change) -> Sent {
-        let began_ns = Arch::now_ns();
-        counts::pin().flushes.add(1);
-        let pending = with_here(|pin| change.flush_by_engine(engine().machine(), &pin, space));
-        Sent { pending, began_ns }
+    fn flush(&self, space: &SharedSpace, change: &Change) -> SentFlush {
+        let start_ns = Arch::now_ns();
+        counts::this_cpu().flushes.add(1);
+        let pending = with_pinned(|pin| change.flush_by_engine(engine().machine(), &pin, space));
+        SentFlush { pending, start_ns }
     }
 
-    fn wait(&self, mut sent: Sent) -> Horizon {
+    fn wait(&self, mut sent: SentFlush) -> Horizon {
         wait_masked(|| sent.pending.wait());
-        let took_ns = Arch::now_ns().saturating_sub(sent.began_ns);
-        counts::pin().flush_wait_ns.add(took_ns);
-        WAITS.record(took_ns);
+        let waited_ns = Arch::now_ns().saturating_sub(sent.start_ns);
+        counts::this_cpu().flush_wait_ns.add(waited_ns);
+        FLUSH_WAITS.record(waited_ns);
         sent.pending.horizon()
     }
 }
@@ -111,15 +110,15 @@ impl Batching for Engine {
         address: u64,
         stale_writes: StaleWrites,
     ) {
-        let in_batch = batch.space(engine().machine(), space).expect("it was let in");
+        let entry = batch.space(engine().machine(), space).expect("`add_space` has added it");
         let page = Extent::page(address);
-        let mut pending = with_here(|pin| in_batch.unmapped(&pin, page, stale_writes));
+        let mut pending = with_pinned(|pin| entry.unmapped(&pin, page, stale_writes));
         wait_masked(|| pending.wait());
     }
 
     fn flush_batch(&self, mut batch: Self::Batch) {
         if !batch.is_empty() {
-            let sent = with_here(|pin| batch.send(&pin));
+            let sent = with_pinned(|pin| batch.send(&pin));
             wait_masked(|| drop(sent));
         }
     }
@@ -132,32 +131,32 @@ impl Batching for Engine {
 impl Lifetimes for Engine {
     fn retire(&self, space: &SharedSpace) -> Retired {
         let dying = space.clone().into_dying();
-        let retiring = with_here(|pin| {
-            // The caller's thread was the last one of the space, or has left it for another.
+        let retiring = with_pinned(|pin| {
+            // The calling thread was the last thread of the space, or has switched to another.
             let presence = engine().cpu(pin.id()).presence(engine().machine());
             if presence == Presence::Active(space.id()) {
                 pin.enter_lazy();
             }
-            // SAFETY: our caller promises that nobody uses the space, and it stays until it is
-            // reclaimed.
+            // SAFETY: the caller promises that no thread uses the space. The space stays allocated
+            // until it is reclaimed.
             unsafe { pin.retire(dying) }
         });
         wait_masked(|| retiring.wait());
-        // By `take_dead`: on this CPU, if nobody held it.
+        // If no CPU held the space, `take_dead` returns its root on this CPU.
         Retired::Held
     }
 
     fn take_dead(&self) -> Option<Root> {
-        take_dead()
+        pop_dead()
     }
 
     fn reap(&self) {
-        let reaping = with_here(|pin| pin.reap());
+        let reaping = with_pinned(|pin| pin.reap());
         wait_masked(|| reaping.wait());
     }
 
     fn flush_walkers(&self, space: &SharedSpace) -> Horizon {
-        let mut pending = with_here(|pin| pin.flush_walkers(space));
+        let mut pending = with_pinned(|pin| pin.flush_walkers(space));
         wait_masked(|| pending.wait());
         pending.horizon()
     }
@@ -165,13 +164,13 @@ impl Lifetimes for Engine {
 
 impl Scheduling for Engine {
     fn online(&self) {
-        with_here(|pin| pin.online());
+        with_pinned(|pin| pin.online());
     }
 
     unsafe fn switch(&self, space: &SharedSpace) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller promises what `load` requires.
         unsafe { load(space) };
-        // The thread is in the kernel, and need not be told of flushes until it leaves that.
+        // The thread is in the kernel. Flush interrupts can wait until it returns to user mode.
         if predictor().switched() {
             self.enter_lazy();
         }
@@ -184,24 +183,25 @@ impl Scheduling for Engine {
     }
 
     unsafe fn return_to_user(&self, space: &SharedSpace) {
-        // SAFETY: as our caller promises. Nothing but a comparison, if the CPU has not told.
-        let has_made_up = unsafe { load(space) };
+        // SAFETY: the caller promises what `load` requires. If the CPU is not lazy, this is only a
+        // comparison.
+        let caught_up = unsafe { load(space) };
         predictor().returned_to_user();
-        if has_made_up {
+        if caught_up {
             predictor().caught_up();
         }
     }
 
     fn enter_lazy(&self) {
-        with_here(|pin| pin.enter_lazy());
+        with_pinned(|pin| pin.enter_lazy());
     }
 
     fn leave_space(&self) {
-        with_here(|pin| pin.leave_space());
+        with_pinned(|pin| pin.leave_space());
     }
 
     fn interrupt(&self) {
         predictor().interrupted();
-        with_here(|pin| pin.handle_flush_ipi());
+        with_pinned(|pin| pin.handle_flush_ipi());
     }
 }

@@ -1,15 +1,16 @@
-//! The console: whole lines, whoever writes at the same time.
+//! The console. Lines of several CPUs do not mix.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::kernel::arch::{Arch, Architecture};
 
-/// Who writes: a CPU's number, or nobody.
-static WRITER: AtomicU32 = AtomicU32::new(NOBODY);
-const NOBODY: u32 = u32::MAX;
+/// The number of the CPU that is writing, or [`NO_CPU`].
+static WRITER: AtomicU32 = AtomicU32::new(NO_CPU);
+const NO_CPU: u32 = u32::MAX;
 
-/// Writes a line. Not for handlers that may have interrupted who writes one: they are masked out.
+/// Writes a line. Interrupts are masked while it is written, so a handler cannot interrupt a CPU in
+/// the middle of a line and wait for that CPU.
 macro_rules! println {
     ($($argument:tt)*) => {
         $crate::kernel::console::line(format_args!($($argument)*))
@@ -20,8 +21,8 @@ pub(crate) use println;
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let were_masked = Arch::interrupts_masked();
     Arch::mask_interrupts();
-    let before = take(Arch::cpu());
-    // It cannot fail, and there would be nowhere to say so.
+    let before = acquire(Arch::cpu());
+    // Writing cannot fail.
     let _ = writeln!(Console, "{text}");
     WRITER.store(before, Ordering::Release);
     if !were_masked {
@@ -29,11 +30,11 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Waits until nobody else writes; who did: nobody, or this CPU, which has come to a fault in the
-/// middle of a line, and has to say so.
-fn take(cpu: u32) -> u32 {
+/// Waits until no other CPU is writing, and returns the writer before: none, or this CPU if a fault
+/// interrupted it in the middle of a line and the fault handler prints another.
+fn acquire(cpu: u32) -> u32 {
     loop {
-        match WRITER.compare_exchange(NOBODY, cpu, Ordering::Acquire, Ordering::Relaxed) {
+        match WRITER.compare_exchange(NO_CPU, cpu, Ordering::Acquire, Ordering::Relaxed) {
             Err(other) if other != cpu => Arch::spin_hint(),
             Ok(before) | Err(before) => return before,
         }

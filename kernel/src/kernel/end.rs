@@ -1,16 +1,13 @@
-//! The end of a run, and panics, which are one.
+//! The end of a run, and the panic handler, which ends it.
 
 use core::panic::PanicInfo;
 
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::console::println;
 
-/// Ends the run, with the line by which `shootdown boot` distinguishes an end from a crash.
+/// Ends the run, after the line by which `shootdown boot` distinguishes an end from a crash.
 pub(crate) fn end(status: Status) -> ! {
-    let word = match status {
-        Status::Passed => "passed",
-        Status::Failed => "failed",
-    };
+    let word = if status == Status::Passed { "passed" } else { "failed" };
     println!("end {word}");
     Arch::exit(status)
 }

@@ -1,6 +1,6 @@
-//! Where CPUs come from the architecture's code, and what they then do.
+//! Entry points of the CPUs, and the selection of the mode.
 
-#![expect(unsafe_code, reason = "the architecture calls these by their names")]
+#![expect(unsafe_code, reason = "the architecture calls these functions by their names")]
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ use crate::kernel::end::end;
 use crate::kernel::load::{BadLine, Load, Mode};
 use crate::kernel::{fault_injection, paths, run, smoke};
 
-/// Whether a workload is run. The first CPU stores it before there are others.
+/// `true` if a workload is run. The first CPU stores it before it starts other CPUs.
 static RUNS_WORKLOAD: AtomicBool = AtomicBool::new(false);
 
 // SAFETY: no other function has this name. `arch::upcalls` declares it with this type.
@@ -20,25 +20,26 @@ extern "Rust" fn main_on_first_cpu(boot: &Boot) -> ! {
     Arch::set_up_cpu(0);
     let load = Load::parse(boot.load)
         .unwrap_or_else(|BadLine(line)| panic!("unsupported load: `{}`", line.escape_ascii()));
-    println!("boot {} cpus={} memory={:#x}", Arch::NAME, load.cpus, boot.memory.end);
+    let cpus = load.settings.cpus;
+    println!("boot {} cpus={} memory={:#x}", Arch::NAME, cpus, boot.memory.end);
     match load.mode {
         Mode::Workload => {
             RUNS_WORKLOAD.store(true, Ordering::Release);
             run::run(boot, &load)
         }
         Mode::Paths => paths::run(boot, load.rounds),
-        Mode::Smoke => smoke::run(&mut BootMemory::new(boot), load.cpus),
+        Mode::Smoke => smoke::run(&mut BootMemory::new(boot), cpus),
         Mode::FaultInjection => {
             let mut memory = BootMemory::new(boot);
-            fault_injection::set_up(&mut memory, load.cpus);
-            smoke::run(&mut memory, load.cpus);
+            fault_injection::set_up(&mut memory, cpus);
+            smoke::run(&mut memory, cpus);
             fault_injection::run(&mut memory, &load)
         }
     }
     end(Status::Passed)
 }
 
-// SAFETY: as above.
+// SAFETY: no other function has this name. `arch::upcalls` declares it with this type.
 #[unsafe(no_mangle)]
 extern "Rust" fn main_on_other_cpu(cpu: u32) -> ! {
     Arch::set_up_cpu(cpu);

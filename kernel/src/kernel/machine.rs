@@ -1,7 +1,7 @@
-//! The engine on this kernel: where a CPU's state lives, how it is interrupted, and where spaces go
-//! that are dead.
+//! The kernel's half of the engine's machine: storage for the state of CPUs, flush interrupts, and
+//! the lists of dead spaces.
 
-#![expect(unsafe_code, reason = "the kernel's half of the engine's contract")]
+#![expect(unsafe_code, reason = "implements the kernel's half of the engine's contract")]
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::counts;
 use crate::kernel::sync::{Once, masked};
 
-/// What the engine is told of the processor: the one place to put another around it.
+/// The processor as the engine sees it. To wrap the processor in another, change this alone.
 pub(crate) type Processor = <Arch as Architecture>::Processor;
 
 /// The engine's machine.
@@ -24,30 +24,31 @@ pub(crate) type Machine = Bare<ThisKernel>;
 
 static ENGINE: Once<Shootdown<Machine>> = Once::new();
 
-/// The kernel's half of it.
+/// The kernel's half of the machine.
 pub(crate) struct ThisKernel {
     cpus: Box<[PerCpu]>,
-    /// After how long a wait is for ever.
+    /// Time after which a wait is given up.
     stall_ns: u64,
 }
 
-/// What a CPU has for the engine.
+/// State of a CPU for the engine.
 struct PerCpu {
     state: CpuState<Machine>,
-    /// Dead spaces that it let go of last. Only that CPU changes it, and never in a handler.
+    /// List of the dead spaces that were reclaimed on this CPU. Only this CPU changes it, and never
+    /// in a handler.
     dead: AtomicPtr<SpaceNode>,
-    /// When it began to wait for other CPUs; 0 if it does not.
+    /// The time at which this CPU began to wait for other CPUs; 0 if it does not wait.
     waits_since_ns: AtomicU64,
 }
 
-/// A space, where the engine finds it, and the next dead one.
+/// A space, and a link for the list of dead spaces.
 #[repr(C)]
 pub(crate) struct SpaceNode {
     space: Space<Machine>,
     next_dead: AtomicPtr<Self>,
 }
 
-/// A space that stays where it is for as long as anybody has it.
+/// A reference-counted space at a fixed address.
 #[derive(Clone)]
 pub(crate) struct SharedSpace(Arc<SpaceNode>);
 
@@ -60,21 +61,22 @@ impl Deref for SharedSpace {
 }
 
 impl SharedSpace {
-    /// A space whose page tables start at `root`.
+    /// Creates a space whose page tables start at `root`.
     pub(crate) fn new(root: Root) -> Self {
         let next_dead = AtomicPtr::new(ptr::null_mut());
         Self(Arc::new(SpaceNode { space: engine().space(root), next_dead }))
     }
 
-    /// The space, for the engine to keep until it [reclaims](Kernel::reclaim) it: one holder more.
+    /// Gives the reference to the engine, which keeps it until it [reclaims](Kernel::reclaim) the
+    /// space.
     pub(crate) fn into_dying(self) -> NonNull<Space<Machine>> {
-        // It comes first in its node.
+        // The space is the first field of its node.
         let node = Arc::into_raw(self.0).cast::<Space<Machine>>().cast_mut();
         NonNull::new(node).expect("nothing is at address 0")
     }
 }
 
-/// Makes the engine, for so many CPUs. Once, by the first of them.
+/// Creates the engine for `cpus` CPUs. Call this once, on the first CPU.
 pub(crate) fn set_up(cpus: u32, stall_ns: u64) {
     let per_cpu = |_| PerCpu {
         state: CpuState::new(),
@@ -95,43 +97,47 @@ pub(crate) fn engine_of(cpu: u32) -> &'static CpuState<Machine> {
     engine().cpu(CpuId(cpu))
 }
 
-/// Calls `f` with the engine's token of this CPU.
-pub(crate) fn with_here<R>(f: impl FnOnce(PinnedCpu<'static, Machine>) -> R) -> R {
-    // SAFETY: interrupts are masked until `f` has returned, and the kernel has no others.
+/// Calls `f` with the pin guard of this CPU, interrupts masked.
+pub(crate) fn with_pinned<R>(f: impl FnOnce(PinnedCpu<'static, Machine>) -> R) -> R {
+    // SAFETY: interrupts stay masked until `f` has returned, and the kernel has no others.
     masked(|| f(unsafe { engine().pin() }))
 }
 
-/// Waits for other CPUs, with interrupts masked: who waits answers its own bell, and is sent none.
+/// Calls `wait` with interrupts masked. A CPU that waits polls its own bell, so it needs no flush
+/// interrupts.
 pub(crate) fn wait_masked(wait: impl FnOnce()) {
     masked(|| {
-        let pin = engine().machine().kernel().pin();
-        pin.waits_since_ns.store(Arch::now_ns(), Ordering::Relaxed);
+        let this = engine().machine().kernel().this_cpu();
+        this.waits_since_ns.store(Arch::now_ns(), Ordering::Relaxed);
         wait();
-        pin.waits_since_ns.store(0, Ordering::Relaxed);
+        this.waits_since_ns.store(0, Ordering::Relaxed);
     });
 }
 
-/// The root of a dead space that this CPU let go of last, whose tables it may free.
-pub(crate) fn take_dead() -> Option<Root> {
-    let dead = &engine().machine().kernel().pin().dead;
+/// Takes a dead space from this CPU's list, and returns its root. The caller may free its page
+/// tables.
+pub(crate) fn pop_dead() -> Option<Root> {
+    let dead = &engine().machine().kernel().this_cpu().dead;
     let node = dead.load(Ordering::Relaxed);
     if node.is_null() {
         return None;
     }
-    // SAFETY: it came from `into_dying` by way of `reclaim`, which the engine calls once.
+    // SAFETY: `into_dying` made the pointer from an `Arc`, and the engine passed it to `reclaim`
+    // once.
     let node = unsafe { Arc::from_raw(node) };
     dead.store(node.next_dead.load(Ordering::Relaxed), Ordering::Relaxed);
     Some(node.space.root())
 }
 
 impl ThisKernel {
-    fn pin(&self) -> &PerCpu {
+    fn this_cpu(&self) -> &PerCpu {
         &self.cpus[Arch::cpu() as usize]
     }
 }
 
-// SAFETY: each CPU has its own element, by its number; the architecture sees to it that who takes
-// an interrupt finds memory as it was when that was sent, and its handler answers.
+// SAFETY: each CPU has an element of its own, at its number. The architecture's `send` makes
+// earlier stores visible to the CPU that takes the interrupt, and the handler there handles the
+// flush.
 unsafe impl Kernel for ThisKernel {
     type Processor = Processor;
     type CpuBits = [u64; 1];
@@ -153,22 +159,22 @@ unsafe impl Kernel for ThisKernel {
     }
 
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
-        counts::pin().flush_interrupts_sent.add(cpus.len() as u64);
+        counts::this_cpu().flush_interrupts_sent.add(cpus.len() as u64);
         Arch::send(&mut cpus.iter().map(|cpu| cpu.0), Interrupt::Flush);
     }
 
     fn reclaim(&self, space: NonNull<Space<Machine>>) {
-        let (node, dead) = (space.cast::<SpaceNode>(), &self.pin().dead);
-        // SAFETY: the engine gives it back, which holds a count of it: see `into_dying`.
+        let (node, dead) = (space.cast::<SpaceNode>(), &self.this_cpu().dead);
+        // SAFETY: the engine returns the reference that `into_dying` gave it, so the node is alive.
         let next = unsafe { &node.as_ref().next_dead };
         next.store(dead.load(Ordering::Relaxed), Ordering::Relaxed);
         dead.store(node.as_ptr(), Ordering::Relaxed);
     }
 
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
-        let since_ns = self.pin().waits_since_ns.load(Ordering::Relaxed);
-        let is_over = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
-        assert!(!is_over, "waits for an answer of {waiting:?}, and none comes");
+        let since_ns = self.this_cpu().waits_since_ns.load(Ordering::Relaxed);
+        let is_stalled = since_ns != 0 && Arch::now_ns().saturating_sub(since_ns) > self.stall_ns;
+        assert!(!is_stalled, "no answer to a flush from {waiting:?}");
         Arch::spin_hint();
     }
 }

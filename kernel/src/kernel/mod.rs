@@ -1,21 +1,24 @@
-//! The kernel: as small as one can be that the engine and the memory manager are embedded in.
+//! A small kernel that embeds the engine and the memory manager.
 //!
-//! # Reading it
+//! # Reading order
 //!
-//! In layers; no module uses one of a layer above its own.
+//! The modules form layers. No module uses a module of a layer above its own.
 //!
-//! 1. [`arch`] is what an architecture provides. [`console`] and [`end`] print, and end a run;
-//!    [`load`] is what to do.
-//! 2. [`sync`] has locks, and [`memory`] frames and a heap; [`boot_memory`] does without a heap.
-//! 3. [`counts`] counts what each CPU does. [`machine`] is the kernel's half of the engine's
-//!    machine, [`totals`] adds the engine's counts, and [`coherence`] is the seam to the memory
-//!    manager.
-//! 4. [`scheduler`] runs threads on CPUs. [`platform`] is what else the memory manager asks for.
-//! 5. [`process`] and [`user`], whose threads really run in user mode; [`contents`], what memory
-//!    must hold; [`world`], the host of [`shootdown_program::interpreter`], which knows what the
-//!    steps of a workload mean; [`report`], the results of a run; and [`run`], how it begins.
-//! 6. [`smoke`], [`fault_injection`] and [`paths`] are the other things to do. [`entry`] is where
-//!    CPUs come in, and chooses.
+//! 1. [`arch`] is the interface of an architecture. [`console`] prints, [`end`] ends a run, and
+//!    [`load`] parses what the kernel is asked to do.
+//! 2. [`sync`] has locks, and [`memory`] has frames and a heap. [`boot_memory`] makes page tables
+//!    without a heap.
+//! 3. [`counts`] counts the events of each CPU. [`machine`] is the kernel's half of the engine's
+//!    machine, [`totals`] adds the engine's counters, and [`coherence`] connects the engine to the
+//!    memory manager.
+//! 4. [`scheduler`] runs threads on CPUs. [`platform`] gives the memory manager frames, page-table
+//!    entries and locks.
+//! 5. [`process`] holds processes, whose threads run in user mode by [`user`]. [`contents`] checks
+//!    what memory holds. [`executor`] is the host of [`shootdown_program::interpreter`] and
+//!    executes the steps of a workload. [`report`] prints the results of a run, and [`run`] starts
+//!    a run.
+//! 6. [`smoke`], [`fault_injection`] and [`paths`] are the other modes. [`entry`] is where CPUs
+//!    enter the kernel, and selects the mode.
 
 // In reading order.
 mod arch;
@@ -38,7 +41,7 @@ mod platform;
 mod process;
 mod contents;
 mod user;
-mod world;
+mod executor;
 mod report;
 mod run;
 

@@ -1,21 +1,22 @@
 //! Instruction counts of the engine's hot paths on bare metal.
 //!
-//! `crates/hot-paths` counts the same paths on the host, with hardware that does nothing. Here they
-//! are counted with that hardware, and with the processor as it is. The emulator counts: with
-//! `-icount shift=0`, time is the number of instructions.
+//! `crates/hot-paths` counts the same paths on the host, with hardware that does nothing. This
+//! module counts them with that hardware and with the real processor. The emulator counts: with
+//! `-icount shift=0`, its clock is the number of instructions.
 //!
 //! # How the clock is subtracted
 //!
-//! [`time`] calls a path by its address from one place, between two readings of the clock, and an
-//! empty function from the same place with the same arguments. The difference is the path without
-//! its return, and a return is one instruction: callgrind also counts from a function's first
-//! instruction to its last. A path is run once on each system, because it leaves the system in
-//! another state, and on as many systems as there are rounds.
+//! [`time`] calls a path by its address from one place, between two readings of the clock, and
+//! calls an empty function from the same place with the same arguments. The difference is the path
+//! without its return, which is one instruction; callgrind also counts from a function's first
+//! instruction to its last. A path leaves its system in another state, so it is run once on each
+//! system, and on as many systems as there are rounds.
 //!
-//! Where a clock ticks only once in several instructions, a run counts a few too many or too few,
-//! depending on when it begins between two ticks. Therefore it begins at a random time.
+//! Where the clock ticks only once in several instructions, a run counts a few instructions too
+//! many or too few. The error depends on when the run begins between two ticks, so each run begins
+//! at a random time.
 
-#![expect(unsafe_code, reason = "makes the systems, whose hardware is real; and waits for little")]
+#![expect(unsafe_code, reason = "creates systems whose hardware is real, and executes `nop`")]
 
 use core::arch::asm;
 use core::hint::black_box;
@@ -29,7 +30,7 @@ use crate::kernel::console::println;
 use crate::kernel::end::end;
 use crate::kernel::memory;
 
-/// Counts all paths, and ends the run. On the first CPU, with no others.
+/// Counts all paths and ends the run. Call this on the first CPU, before there are others.
 pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
     memory::set_up(&boot.memory);
     let runs = runs.max(1);
@@ -40,9 +41,9 @@ pub(crate) fn run(boot: &Boot, runs: u64) -> ! {
     end(Status::Passed)
 }
 
-/// Page tables that map the kernel and nothing else, for ever.
+/// Allocates page tables that map the kernel and nothing else.
 fn root() -> Root {
-    let frame = memory::frames().allocate().expect("this is the first that is used");
+    let frame = memory::frames().allocate().expect("memory has room for a few roots");
     memory::page::clear(frame);
     let root = Root(frame.address());
     Arch::prepare_root(root);
@@ -57,9 +58,9 @@ struct Counter<P> {
     hardware: &'static str,
     processor: fn() -> P,
     roots: Roots,
-    /// How often each path is run; not 0.
+    /// Number of runs of each path; at least 1.
     runs: u64,
-    /// The state of a generator of random numbers.
+    /// State of a random number generator.
     delays: u64,
 }
 
@@ -78,7 +79,7 @@ impl<P: Processor + 'static> Counter<P> {
         }
         let (name, hardware) = (path.name, self.hardware);
         let budget = budget(path.limits.measured[0]);
-        // The return, which the empty function has as well.
+        // The return instruction, which the empty function also has, was subtracted.
         let tenths = (total.max(0).unsigned_abs() * 10).div_ceil(self.runs) + 10;
         let (count, tenth) = (tenths / 10, tenths % 10);
         println!(
@@ -87,23 +88,24 @@ impl<P: Processor + 'static> Counter<P> {
         );
     }
 
-    /// Time of a function, with its call, in the state from which a path begins.
+    /// The time of a call of `run`, in the state from which `path` begins.
     fn time(&mut self, path: &Path<P, WIDTH>, run: fn(&mut Stage<P, WIDTH>)) -> i64 {
-        // SAFETY: interrupts are masked until the end, and nobody uses addresses below the kernel's
-        // half; each root maps the rest, and stays.
+        // SAFETY: interrupts are masked until the end. Nothing uses addresses below the kernel's
+        // half, and each root maps that half for ever.
         let system = unsafe { System::new((self.processor)(), &self.roots) };
         let stage = (path.prepare)(&system);
         self.delays = self.delays.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        // A turn is three instructions, or any other number that no clock's ticks are multiples of.
+        // An iteration takes three instructions, or another number of which no tick is a multiple.
         for _ in 0..(self.delays >> 32) % 64 {
-            // SAFETY: it does nothing.
+            // SAFETY: `nop` has no effect.
             unsafe { asm!("nop", options(nomem, nostack, preserves_flags)) };
         }
         time(black_box(run), stage)
     }
 }
 
-/// One piece of code for all functions, so that instructions outside of them are the same.
+/// Counts the instructions of a call. It is one piece of code for all functions, so that the
+/// instructions around the call are the same.
 #[inline(never)]
 fn time<S>(run: fn(&mut S), state: &mut S) -> i64 {
     let start = Arch::instructions();

@@ -1,4 +1,4 @@
-//! The machine as the memory manager sees it: frames, entries that the MMU writes, too, and locks.
+//! The memory manager's platform: frames, page-table entries that the MMU also writes, and locks.
 
 use core::sync::atomic::Ordering;
 use shootdown_vm::{EntryAt, FileId, Frame, FrameUse, OutOfMemory, Platform};
@@ -10,17 +10,17 @@ use crate::kernel::scheduler;
 use crate::kernel::scheduler::SleepingLock;
 use crate::kernel::sync::SpinLock;
 
-/// The one machine there is.
+/// The memory manager's platform on this kernel.
 #[derive(Clone, Copy)]
-pub(crate) struct ThisMachine;
+pub(crate) struct KernelPlatform;
 
 /// The file whose only page is the code of user threads.
 pub(crate) const USER_CODE: FileId = FileId(u64::MAX);
 
-/// How long who finds no frame sleeps before it looks again.
+/// Time that a thread sleeps before it tries again to allocate a frame.
 const SHORTAGE_PAUSE_NS: u64 = 20_000;
 
-impl Platform for ThisMachine {
+impl Platform for KernelPlatform {
     type SleepingLock = SleepingLock;
     type SpinLock = SpinLock;
 
@@ -60,7 +60,7 @@ impl Platform for ThisMachine {
         page::clear(frame);
     }
     fn copy_page(&self, from: Frame, to: Frame) {
-        counts::pin().copied.add(1);
+        counts::this_cpu().copied.add(1);
         page::copy(from, to);
     }
     fn read_in(&self, file: FileId, _number: u64, frame: Frame) {

@@ -1,4 +1,4 @@
-//! Processes: their memory, and what the kernel knows of its contents.
+//! Processes: their memory, and the kernel's record of its contents.
 
 use alloc::collections::BTreeMap;
 
@@ -8,53 +8,51 @@ use shootdown_program::operation::AreaId;
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::coherence::Engine;
-use crate::kernel::contents::{Holds, Known, Words};
-use crate::kernel::platform::ThisMachine;
+use crate::kernel::contents::{Allowed, KnownContents, Words};
+use crate::kernel::platform::KernelPlatform;
 use crate::kernel::sync::Mutex;
 
-/// The parts of the memory manager.
-pub(crate) type System = (ThisMachine, Engine, <Arch as Architecture>::Format);
-/// The memory manager on this machine.
+/// The type parameters of the memory manager.
+pub(crate) type System = (KernelPlatform, Engine, <Arch as Architecture>::Format);
 pub(crate) type Vm = shootdown_vm::Vm<System>;
-/// A process.
 pub(crate) type Process = interpreter::Process<System, ProcessData>;
 
-/// The kernel's data of a process.
+/// The kernel's data for a process.
 pub(crate) struct ProcessData {
     pub(crate) words: Words,
     areas: Mutex<BTreeMap<AreaId, NamedArea>>,
 }
 
-/// An area that the workload has a number for.
+/// An area for which the workload has a number.
 #[derive(Debug)]
 pub(crate) struct NamedArea {
     pub(crate) start: u64,
-    pub(crate) holds: Holds,
-    pub(crate) known: Known,
+    pub(crate) allowed: Allowed,
+    pub(crate) known: KnownContents,
 }
 
 impl ProcessData {
-    /// Data of a process that is not a copy.
+    /// Data of a process that was not forked.
     pub(crate) fn new(number: u32) -> Self {
         Self { words: Words::new(number), areas: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Data of a copy of the process.
+    /// Data of a process that is forked from this one.
     pub(crate) fn copy(&self, number: u32) -> Self {
         let copy = |(&id, area): (&AreaId, &NamedArea)| {
-            let NamedArea { start, holds, ref known } = *area;
-            (id, NamedArea { start, holds, known: known.copy() })
+            let NamedArea { start, allowed, ref known } = *area;
+            (id, NamedArea { start, allowed, known: known.copy() })
         };
         let areas = Mutex::new(self.areas.lock().iter().map(copy).collect());
         Self { words: self.words.copy(number), areas }
     }
 
-    /// Gives an area a number.
+    /// Records the number of an area.
     pub(crate) fn name(&self, id: AreaId, area: NamedArea) {
         self.areas.lock().insert(id, area);
     }
 
-    /// Calls `f` with the area that has this number.
+    /// Calls `f` with the area of this number.
     pub(crate) fn with_area<R>(
         &self,
         id: AreaId,
@@ -63,8 +61,8 @@ impl ProcessData {
         self.areas.lock().get_mut(&id).map(f).ok_or(StepError::UnknownArea(id))
     }
 
-    /// Forgets the contents of all areas.
+    /// Marks the contents of all areas as unknown.
     pub(crate) fn forget_contents(&self) {
-        self.areas.lock().values_mut().for_each(|area| area.known = Known::nothing());
+        self.areas.lock().values_mut().for_each(|area| area.known = KnownContents::unknown());
     }
 }

@@ -1,9 +1,8 @@
-//! What came of a run: a line of JSON for each object, numbers by the names that the lab's JSON has
-//! for the same.
+//! The report of a run: one line of JSON for each object, with the names of the lab's JSON.
 //!
-//! The first line is of all CPUs between the first `Begin` and the last `End`, or all of the run;
-//! those with `"cpu"` are of one each, in all of the run, by the engine's names; `"memory"` is the
-//! memory manager's.
+//! The first line covers all CPUs, from the first `Begin` to the last `End`, or the whole run.
+//! Lines with `"cpu"` cover one CPU and the whole run, with the engine's names. The line with
+//! `"memory"` has the memory manager's counts.
 
 use core::fmt::{self, Display as _, Write as _};
 
@@ -14,32 +13,32 @@ use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
 use crate::kernel::contents;
-use crate::kernel::counts::WAITS;
+use crate::kernel::counts::FLUSH_WAITS;
 use crate::kernel::end::end;
+use crate::kernel::executor::Executor;
 use crate::kernel::memory::frames;
 use crate::kernel::totals::{Totals, engine_by_name};
-use crate::kernel::world::World;
 
-/// Time in nanoseconds, and all counters.
+/// The time in nanoseconds, and all counters.
 pub(crate) type Reading = (u64, Totals);
 
-/// Says what came of a run whose last thread is done, and ends it.
-pub(crate) fn finish(world: &World, measured: &Measurement<Reading>, now: &Reading) -> ! {
-    let cpus = world.settings.cpus;
-    // What other CPUs could still walk.
+/// Prints the report of a run and ends it. Call this when the last thread is done.
+pub(crate) fn finish(executor: &Executor, measured: &Measurement<Reading>, now: &Reading) -> ! {
+    let cpus = executor.settings.cpus;
+    // Reclaims the spaces whose page tables other CPUs could still walk.
     Engine.reap();
-    world.vm.free_dead_tables();
-    println!("{}", object(|members| outcome(world, measured, now, members)));
+    executor.vm.free_dead_tables();
+    println!("{}", object(|members| outcome(executor, measured, now, members)));
     for cpu in 0..cpus {
         println!("{}", object(|members| of_cpu(cpu, members)));
     }
-    println!("{}", object(|members| memory(world, members)));
-    let is_right = contents::wrong() == 0 && frames().stale_writes() == 0;
+    println!("{}", object(|members| memory(executor, members)));
+    let is_right = contents::violations() == 0 && frames().stale_writes() == 0;
     end(if is_right { Status::Passed } else { Status::Failed })
 }
 
 fn outcome(
-    world: &World,
+    executor: &Executor,
     measured: &Measurement<Reading>,
     now: &Reading,
     members: &mut Members<'_, '_>,
@@ -47,15 +46,15 @@ fn outcome(
     let (begin_ns, before) = measured.begin.unwrap_or_default();
     let (end_ns, after) = measured.end.unwrap_or(*now);
     let Totals { engine, counted } = after.since(&before);
-    members.text("workload", world.stream.name())?;
+    members.text("workload", executor.stream.name())?;
     members.text("design", "shootdown")?;
     members.text("arch", Arch::NAME)?;
-    let [p50, p99, max] = WAITS.quantiles();
+    let [p50, p99, max] = FLUSH_WAITS.quantiles();
     let full = engine.flushes_full - counted.flushes_full_at_switch;
     let ranged = engine.flushes_ranged - counted.flushes_ranged_at_switch;
     let at_switch = counted.flushes_full_at_switch + counted.flushes_ranged_at_switch;
     members.numbers([
-        ("cpus", u64::from(world.settings.cpus)),
+        ("cpus", u64::from(executor.settings.cpus)),
         ("time_ns", end_ns - begin_ns),
         ("time_range_ns", end_ns - measured.first_end.map_or(end_ns, |(ns, _)| ns)),
         ("iterations", measured.iterations),
@@ -80,8 +79,8 @@ fn outcome(
         members.numbers([("p50", p50), ("p99", p99), ("max", max)])
     })?;
     members.numbers([
-        ("violations", contents::wrong() + frames().stale_writes()),
-        ("wrong_contents", contents::wrong()),
+        ("violations", contents::violations() + frames().stale_writes()),
+        ("wrong_contents", contents::violations()),
         ("stale_writes", frames().stale_writes()),
     ])
 }
@@ -93,8 +92,8 @@ fn of_cpu(cpu: u32, members: &mut Members<'_, '_>) -> fmt::Result {
     members.object("kernel", |members| members.numbers(counted.by_name()))
 }
 
-fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
-    let (stats, held) = (world.ended(), world.vm.held_tables());
+fn memory(executor: &Executor, members: &mut Members<'_, '_>) -> fmt::Result {
+    let (stats, deferred) = (executor.ended(), executor.vm.held_tables());
     members.object("memory", |members| {
         members.numbers([
             ("flushes", stats.flushes),
@@ -103,24 +102,23 @@ fn memory(world: &World, members: &mut Members<'_, '_>) -> fmt::Result {
             ("collapsed", stats.collapsed),
             ("split", stats.split),
             ("migrated", stats.migrated),
-            ("held_tables_now", held.now),
-            ("held_tables_peak", held.peak),
-            ("held_tables_overflows", held.overflows),
+            ("held_tables_now", deferred.now),
+            ("held_tables_peak", deferred.peak),
+            ("held_tables_overflows", deferred.overflows),
             ("frames_in_use", frames().in_use()),
         ])
     })
 }
 
-/// An object of JSON, whose members `F` writes.
+/// A JSON object, whose members `F` writes.
 struct Object<F>(F);
 
-/// The type of what writes the members, said once: closures take references of any lifetime only
-/// where that is asked for.
+/// Creates an object. The bound is here so that closures take references of any lifetime.
 fn object<F: Fn(&mut Members<'_, '_>) -> fmt::Result>(members: F) -> Object<F> {
     Object(members)
 }
 
-/// Members, with commas between them.
+/// The members of an object, separated by commas.
 struct Members<'a, 'b> {
     out: &'a mut fmt::Formatter<'b>,
     is_first: bool,

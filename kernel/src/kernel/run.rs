@@ -1,4 +1,4 @@
-//! A workload from the set-up to its threads, and the interrupts that come meanwhile.
+//! The start of a workload's run, and the handler of its interrupts.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -8,29 +8,29 @@ use shootdown_vm::Scheduling as _;
 use crate::kernel::arch::{Arch, Architecture, Boot, Interrupt, set_interrupt_handler};
 use crate::kernel::coherence::Engine;
 use crate::kernel::counts;
-use crate::kernel::load::Load;
-use crate::kernel::scheduler::{self, Settings, Stack};
+use crate::kernel::executor::{self, Executor, executor};
+use crate::kernel::load::{Load, Settings};
+use crate::kernel::scheduler::{self, Stack};
 use crate::kernel::sync::Once;
-use crate::kernel::world::{self, World, world};
 use crate::kernel::{machine, memory};
 
-/// How many other CPUs wait for the beginning.
+/// Number of other CPUs that are ready.
 static ONLINE: AtomicU32 = AtomicU32::new(0);
-/// Threads can be run.
+/// Set when threads may run.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
-/// For handlers.
+/// The settings, for the interrupt handler.
 static SETTINGS: Once<Settings> = Once::new();
 
-/// The first CPU.
+/// Runs the workload of `load`, on the first CPU.
 pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
     set_interrupt_handler(interrupt);
-    let Load { cpus, slice_ns, tick_ns, stall_ns, on_fault, rest, .. } = *load;
     memory::set_up(&boot.memory);
-    let settings = *SETTINGS.set(Settings { cpus, slice_ns, tick_ns, stall_ns });
+    let settings = *SETTINGS.set(load.settings);
+    let Settings { cpus, stall_ns, .. } = settings;
     machine::set_up(cpus, stall_ns);
-    scheduler::set_up(settings, world::after_switch);
-    let stream = checked(rest).unwrap_or_else(|error| panic!("{error}"));
-    World::set_up(settings, on_fault, stream);
+    scheduler::set_up(settings, executor::after_switch);
+    let stream = checked(load.rest).unwrap_or_else(|error| panic!("{error}"));
+    Executor::set_up(settings, load.on_fault, stream);
     for cpu in 1..cpus {
         Arch::start_cpu(cpu, Stack::new().leak());
     }
@@ -38,14 +38,14 @@ pub(crate) fn run(boot: &Boot, load: &Load) -> ! {
         Arch::spin_hint();
     }
     Engine.online();
-    // All of them before any runs, as on the simulated machine.
-    world().start();
+    // Create all threads before any of them runs, as the simulated machine does.
+    executor().start();
     HAS_BEGUN.store(true, Ordering::Release);
     Arch::send(&mut (1..cpus), Interrupt::Wake);
     scheduler::run_cpu()
 }
 
-/// All others.
+/// Runs threads of the workload, on CPUs other than the first.
 pub(crate) fn run_on_other() -> ! {
     ONLINE.fetch_add(1, Ordering::AcqRel);
     while !HAS_BEGUN.load(Ordering::Acquire) {
@@ -55,10 +55,10 @@ pub(crate) fn run_on_other() -> ! {
     scheduler::run_cpu()
 }
 
-/// An interrupt has come. Nothing is allocated or freed here, and no lock taken but the
-/// scheduler's: who was interrupted may hold any other.
+/// Handles an interrupt. It allocates and frees nothing, and takes no lock but the scheduler's,
+/// because the interrupted thread may hold any other lock.
 fn interrupt(interrupt: Interrupt) {
-    let counts = counts::pin();
+    let counts = counts::this_cpu();
     match interrupt {
         Interrupt::Flush => {
             let begin_ns = Arch::now_ns();

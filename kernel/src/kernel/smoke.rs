@@ -1,6 +1,6 @@
-//! Does the architecture do what is asked of it? Each thing once, before anything rests on it.
+//! The smoke test of the architecture: tests each operation once, before anything relies on it.
 
-#![expect(unsafe_code, reason = "makes stacks, and loads roots that it has made")]
+#![expect(unsafe_code, reason = "creates stacks, and loads roots that it has created")]
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -21,13 +21,13 @@ static FLUSHES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];
 static WAKES: [AtomicU32; CPUS_MAX] = [const { AtomicU32::new(0) }; CPUS_MAX];
 static TIMERS: AtomicU32 = AtomicU32::new(0);
 
-/// Where user code and data are.
+/// Addresses of user code and data.
 const CODE: usize = 0x40_0000;
 const DATA: usize = 0x80_0000;
 
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// On the first CPU; the others are running when it is over.
+/// Runs the test on the first CPU, and starts the other CPUs.
 pub(crate) fn run(memory: &mut BootMemory, cpus: u32) {
     assert_eq!(Arch::cpu(), 0);
     assert!(Arch::interrupts_masked());
@@ -46,7 +46,7 @@ pub(crate) fn run(memory: &mut BootMemory, cpus: u32) {
     Arch::send(&mut (1..cpus), Interrupt::Wake);
 }
 
-/// On the others: until it is over. Nothing for who comes later.
+/// Takes part in the test, on CPUs other than the first. Returns immediately if the test is over.
 pub(crate) fn run_on_other(cpu: u32) {
     assert_eq!(Arch::cpu(), cpu);
     if is_over() {
@@ -72,23 +72,20 @@ fn interrupt(interrupt: Interrupt) {
     .fetch_add(1, Ordering::AcqRel);
 }
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let start_ns = Arch::now_ns();
-    while !is_so() {
-        assert!(Arch::now_ns() - start_ns < 5_000_000_000, "{what}: not within 5 s");
-        Arch::spin_hint();
-    }
+/// Waits until `condition` returns `true`. Panics with `event` after 5 s.
+fn wait_until(event: &str, condition: impl Fn() -> bool) {
+    assert!(Arch::wait_until(5_000_000_000, condition), "{event}: not within 5 s");
 }
 
-/// Each CPU gets each kind, those that halt and one that is busy; masked, it waits.
+/// Tests that each CPU gets interrupts of each kind, and gets one that all get.
 fn interrupts(cpus: u32) {
     for cpu in 1..cpus {
-        let seen = |counts: &[AtomicU32]| counts[cpu as usize].load(Ordering::Acquire);
+        let count = |counts: &[AtomicU32]| counts[cpu as usize].load(Ordering::Acquire);
         Arch::send(&mut [cpu].into_iter(), Interrupt::Wake);
-        wait_until("an interrupt", || seen(&WAKES) == 1);
+        wait_until("an interrupt", || count(&WAKES) == 1);
         Arch::send(&mut [cpu].into_iter(), Interrupt::Flush);
-        wait_until("another interrupt", || seen(&FLUSHES) == 1);
-        assert_eq!(seen(&WAKES), 1);
+        wait_until("another interrupt", || count(&FLUSHES) == 1);
+        assert_eq!(count(&WAKES), 1);
     }
     Arch::send(&mut (1..cpus), Interrupt::Flush);
     wait_until("an interrupt for all", || {
@@ -106,31 +103,31 @@ fn timer() {
     assert!(Arch::now_ns() - start_ns >= 2_000_000, "the timer is early");
     Arch::set_timer_ns(1_000_000);
     Arch::unmask_interrupts();
-    wait_until("the timer, of who is busy", || TIMERS.load(Ordering::Acquire) == 2);
+    wait_until("the timer of a busy CPU", || TIMERS.load(Ordering::Acquire) == 2);
     Arch::mask_interrupts();
-    assert_eq!(TIMERS.load(Ordering::Acquire), 2, "once is once");
+    assert_eq!(TIMERS.load(Ordering::Acquire), 2, "the timer interrupts only once");
 }
 
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 static SECOND: AtomicUsize = AtomicUsize::new(0);
 static ROUNDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Two threads take turns.
+/// Tests that two threads can take turns.
 fn stacks(memory: &mut BootMemory) {
     extern "C" fn second(argument: usize) -> ! {
         assert_eq!(argument, 42);
         assert!(Arch::interrupts_masked());
         loop {
             ROUNDS.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the first thread is at the same place, and gone on with once a round.
+            // SAFETY: the first thread has left its stack there, and is resumed once a round.
             unsafe { Arch::switch_stack(SECOND.as_ptr(), FIRST.load(Ordering::Relaxed)) };
         }
     }
-    // SAFETY: the stack is fresh.
+    // SAFETY: nothing has used the stack.
     let fresh = unsafe { Arch::new_stack(memory.stack_end(), second, 42) };
     SECOND.store(fresh, Ordering::Relaxed);
     for round in 1..=3 {
-        // SAFETY: as above.
+        // SAFETY: the second thread has left its stack there, or `new_stack` has prepared it.
         unsafe { Arch::switch_stack(FIRST.as_ptr(), SECOND.load(Ordering::Relaxed)) };
         assert_eq!(ROUNDS.load(Ordering::Relaxed), round);
     }
@@ -146,7 +143,7 @@ fn user(memory: &mut BootMemory) {
     memory.map(root, DATA + 0x1000, constant, Protection::READ);
     let processor = Arch::processor();
     processor.publish();
-    // SAFETY: the root maps the kernel, and stays.
+    // SAFETY: the root maps the kernel, and stays allocated.
     unsafe { processor.load(Root(root.address()), Tag::KERNEL, Entries::Discard) };
 
     let mut writer = thread(Task::Write, DATA, 4, 0x1234);
@@ -155,28 +152,28 @@ fn user(memory: &mut BootMemory) {
     assert_eq!(words, [0x1234, 0x1234, 0x1234, 0x1234, 0]);
     let mut reader = thread(Task::Read, DATA + 24, 2, 7);
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
-    assert_eq!(reader.value, 0, "of the last word");
+    assert_eq!(reader.value, 0, "the value is that of the last word");
 
     let mut waiter = thread(Task::ReadWhile, DATA, 3, 0x1234);
     assert_eq!(Arch::run_user(&mut waiter), UserExit::Done);
     assert_eq!((waiter.value, waiter.count), (0x1234, 0));
     let mut waiter = thread(Task::ReadWhile, DATA, 3, 0x4321);
     assert_eq!(Arch::run_user(&mut waiter), UserExit::Done);
-    assert_eq!((waiter.value, waiter.count), (0x1234, 2), "it differs at once");
+    assert_eq!((waiter.value, waiter.count), (0x1234, 2), "the first word differs");
 
     faults(memory, root);
 
     let mut spinner = thread(Task::Spin, 0, usize::MAX, 0);
     spin_until_interrupted(&mut spinner);
     spin_until_interrupted(&mut spinner);
-    // SAFETY: this root stays.
+    // SAFETY: the kernel's root stays allocated.
     unsafe { processor.load_kernel(Arch::kernel_root()) };
 }
 
-/// It is interrupted by the timer, and goes on where it was.
+/// Runs until the timer interrupts user mode. Tests that `spinner` has made progress.
 fn spin_until_interrupted(spinner: &mut User) {
     let before = spinner.count;
-    // Where an emulator shares its CPUs with others, the time may be up before it begins.
+    // On a host that shares its CPUs, the time may be over before user mode is entered.
     for _ in 0..100 {
         let timers = TIMERS.load(Ordering::Acquire);
         Arch::set_timer_ns(1_000_000);
@@ -187,10 +184,10 @@ fn spin_until_interrupted(spinner: &mut User) {
             return;
         }
     }
-    panic!("it does not get on");
+    panic!("user mode makes no progress");
 }
 
-/// What is refused is told, and gone on with when it is mended.
+/// Tests that refused accesses are reported, and succeed when the page table allows them.
 fn faults(memory: &mut BootMemory, root: Frame) {
     let processor = Arch::processor();
     let hole = DATA + 0x2000;
@@ -203,20 +200,20 @@ fn faults(memory: &mut BootMemory, root: Frame) {
     assert_eq!(Arch::run_user(&mut reader), UserExit::Done);
     assert_eq!(reader.value, 0);
 
-    let mut writer = thread(Task::WriteOften, hole, 2, 9);
+    let mut writer = thread(Task::Write, hole, 2, 9);
     let exit = Arch::run_user(&mut writer);
     assert_eq!(exit, UserExit::Fault { address: hole as u64, access: Access::Write });
     memory.map(root, hole, frame, Protection::READ | Protection::WRITE);
     processor.publish();
-    Arch::forget_refused(hole as u64);
+    Arch::fix_spurious_fault(hole as u64);
     assert_eq!(Arch::run_user(&mut writer), UserExit::Done);
 
     let mut jumper = thread(Task::Spin, 0, 1, 0);
     jumper.pc = DATA;
     let exit = Arch::run_user(&mut jumper);
     let refused = UserExit::Fault { address: DATA as u64, access: Access::Execute };
-    assert_eq!(exit, refused, "data is not executed");
-    // What the kernel has is not user mode's to touch.
+    assert_eq!(exit, refused, "data was executed");
+    // User mode must not read the kernel's memory.
     let mut thief = thread(Task::Read, main_address(), 1, 0);
     assert!(matches!(Arch::run_user(&mut thief), UserExit::Fault { access: Access::Read, .. }));
 }
@@ -225,16 +222,16 @@ fn main_address() -> usize {
     run as *const () as usize
 }
 
-/// What is invalidated is not used any more, in whatever way.
+/// Tests that each kind of invalidation drops a cached translation.
 fn invalidations(memory: &mut BootMemory) {
-    type Way<'a> = (&'static str, &'a dyn Fn());
+    type Invalidation<'a> = (&'static str, &'a dyn Fn());
     let (root, data) = (memory.root_with_code(CODE), memory.frame());
     let processor = Arch::processor();
     let tag = Tag(processor.tag_count().min(1) as u16);
-    // SAFETY: the root maps the kernel, and stays.
+    // SAFETY: the root maps the kernel, and stays allocated.
     let load = |entries| unsafe { processor.load(Root(root.address()), tag, entries) };
     let page = Extent::page(DATA as u64);
-    // As many as take operations of more than one kind, where there are some for ranges.
+    // Enough pages for operations of more than one kind, where the processor has some for ranges.
     let many =
         |before: u64| Extent::pages(DATA as u64 - before * PAGE_BYTES, 67, PageSize::SIZE_4K);
     let everywhere = |extent| {
@@ -247,7 +244,7 @@ fn invalidations(memory: &mut BootMemory) {
             processor.invalidate_tag(tag);
         }
     };
-    let ways: [Way; 10] = [
+    let invalidations: [Invalidation; 10] = [
         ("a page", &|| processor.invalidate(tag, page)),
         ("a page and tables", &|| processor.invalidate(tag, page.freeing_tables())),
         ("a tag", &|| processor.invalidate_tag(tag)),
@@ -259,21 +256,21 @@ fn invalidations(memory: &mut BootMemory) {
         ("many, everywhere", &|| everywhere(many(66))),
         ("a tag, everywhere", &|| everywhere(Extent::whole())),
     ];
-    // A page that is cached for all spaces. A root that is loaded does not drop it, nor does a tag:
-    // Bochs keeps it then, and QEMU does not.
-    let of_the_kernel: [Way; 4] = [
-        ("a page of the kernel's", &|| processor.invalidate_kernel(page)),
-        ("that and tables", &|| processor.invalidate_kernel(page.freeing_tables())),
-        ("all of the kernel's", &|| processor.invalidate_kernel(Extent::whole())),
-        ("all, and the kernel's", &|| processor.invalidate_all()),
+    // Invalidations of a global page. Loading a root does not drop it, nor does invalidating a tag:
+    // Bochs keeps the page then, and QEMU does not.
+    let kernel_invalidations: [Invalidation; 4] = [
+        ("a kernel page", &|| processor.invalidate_kernel(page)),
+        ("a kernel page and tables", &|| processor.invalidate_kernel(page.freeing_tables())),
+        ("all kernel pages", &|| processor.invalidate_kernel(Extent::whole())),
+        ("all, global pages included", &|| processor.invalidate_all()),
     ];
     memory.map(root, DATA, data, Protection::READ);
     let table = memory.last_table(root, DATA);
     let mapped = entry(table, DATA, 0);
-    let is_dropped = |mapped, (name, invalidate): Way| {
+    let is_dropped = |mapped, (name, invalidate): Invalidation| {
         set_entry(table, DATA, 0, mapped);
         processor.publish();
-        Arch::forget_refused(DATA as u64);
+        Arch::fix_spurious_fault(DATA as u64);
         let mut reader = thread(Task::Read, DATA, 1, 0);
         assert_eq!(Arch::run_user(&mut reader), UserExit::Done, "{name}");
         set_entry(table, DATA, 0, EMPTY);
@@ -284,12 +281,12 @@ fn invalidations(memory: &mut BootMemory) {
         assert_eq!(Arch::run_user(&mut reader), refused, "{name}");
     };
     load(Entries::Discard);
-    for way in ways {
-        is_dropped(mapped, way);
+    for invalidation in invalidations {
+        is_dropped(mapped, invalidation);
     }
-    for way in of_the_kernel {
-        is_dropped(Arch::global(mapped), way);
+    for invalidation in kernel_invalidations {
+        is_dropped(Arch::global(mapped), invalidation);
     }
-    // SAFETY: this root stays.
+    // SAFETY: the kernel's root stays allocated.
     unsafe { processor.load_kernel(Arch::kernel_root()) };
 }

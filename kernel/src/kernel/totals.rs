@@ -1,24 +1,24 @@
-//! What each CPU did, by the engine's counts and by the kernel's.
+//! The counters of the engine and of the kernel, by CPU and in total.
 
 use shootdown::CpuStats;
 
-use crate::kernel::counts::{self, Counted};
+use crate::kernel::counts::{self, CountValues};
 use crate::kernel::machine::engine_of;
 
-/// What a CPU did, or all of them, as the engine and as we count.
+/// Counters of one CPU, or sums over all CPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) engine: CpuStats,
-    pub(crate) counted: Counted,
+    pub(crate) counted: CountValues,
 }
 
 impl Totals {
-    /// Of one CPU so far.
+    /// The counters of a CPU.
     pub(crate) fn of(cpu: u32) -> Self {
         Self { engine: engine_of(cpu).stats(), counted: counts::of(cpu).read() }
     }
 
-    /// Of all so far.
+    /// The sums over all CPUs.
     pub(crate) fn of_all(cpus: u32) -> Self {
         (0..cpus).map(Self::of).fold(Self::default(), |mut sum, of_cpu| {
             sum.engine += of_cpu.engine;
@@ -27,7 +27,7 @@ impl Totals {
         })
     }
 
-    /// What came after `earlier`.
+    /// The difference to an earlier reading.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let engine = engine_since(&self.engine, &earlier.engine);
         Self { engine, counted: self.counted.combine(earlier.counted, u64::wrapping_sub) }
@@ -40,7 +40,7 @@ macro_rules! engine_stats {
             CpuStats { $($name: now.$name - earlier.$name,)* }
         }
 
-        /// The engine's counts, each by its name.
+        /// The engine's counters with their names.
         pub(crate) fn engine_by_name(
             stats: &CpuStats,
         ) -> impl Iterator<Item = (&'static str, u64)> {

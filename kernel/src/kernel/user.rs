@@ -1,4 +1,4 @@
-//! What threads do in user mode, and the page faults that bring them back.
+//! The work of threads in user mode, and their page faults.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use crate::kernel::process::Process;
 use crate::kernel::scheduler;
 use crate::kernel::sync::masked;
 
-/// Where the code of user threads is in every process: below what workloads use.
+/// Address of the user code in every process, below the addresses that workloads use.
 pub(crate) const CODE: u64 = 16 * PAGE_BYTES;
 
 /// Reads or writes the first word of a page, and returns it.
@@ -28,42 +28,42 @@ pub(crate) fn touch(process: &Process, address: u64, access: Access) -> Result<u
 }
 
 fn fault(process: &Process, address: u64, access: Access) -> Result<(), StepError> {
-    counts::pin().faults.add(1);
+    counts::this_cpu().faults.add(1);
     let fault = process.space().fault(address, access);
-    let is_of_code = (CODE..CODE + PAGE_BYTES).contains(&address);
+    let is_code = (CODE..CODE + PAGE_BYTES).contains(&address);
     match fault {
-        Err(FaultError::NoArea | FaultError::NotPermitted) if is_of_code => {
-            Err(StepError::Unsupported("page 16 is where user code is"))
+        Err(FaultError::NoArea | FaultError::NotPermitted) if is_code => {
+            Err(StepError::Unsupported("page 16 holds user code"))
         }
         resolved => Ok(resolved?),
     }
 }
 
-/// Computes for so long on a CPU that does nothing else, and gives it up at the end of each
-/// timeslice. Interrupts, and whatever an emulator does meanwhile, come on top.
+/// Computes for `time_ns` of an otherwise idle CPU, and yields the CPU at the end of each
+/// timeslice. The time of interrupts and delays by the emulator come on top.
 pub(crate) fn compute(process: &Process, time_ns: u64) -> Result<(), StepError> {
     let turns = u128::from(time_ns) * 1000 / u128::from(TURN_PS.load(Relaxed));
     let count = usize::try_from(turns).unwrap_or(usize::MAX).max(1);
     work(process, &mut user(Task::Spin, 0, count, 0))
 }
 
-/// How long one turn of the loop takes in which user threads compute.
+/// Time of one iteration of the loop in which user threads compute, in picoseconds.
 static TURN_PS: AtomicU64 = AtomicU64::new(1000);
 
-/// Finds out how long that is. Once, by the first CPU, while the others wait: with a process that
-/// nobody needs for anything else, whose space this CPU has loaded.
+/// Measures the time of an iteration. Call this once, on the first CPU, while the other CPUs wait.
+/// `process` must not be used for anything else, and this CPU must have loaded its space.
 pub(crate) fn calibrate(process: &Process) -> Result<(), StepError> {
     const TURNS: usize = 100_000;
-    // The second time, its code is there.
+    // The first run faults in the code.
     work(process, &mut user(Task::Spin, 0, TURNS, 0))?;
     let begin_ns = Arch::now_ns();
     work(process, &mut user(Task::Spin, 0, TURNS, 0))?;
-    let took_ns = Arch::now_ns() - begin_ns;
-    TURN_PS.store((took_ns * 1000 / TURNS as u64).max(1), Relaxed);
+    let elapsed_ns = Arch::now_ns() - begin_ns;
+    TURN_PS.store((elapsed_ns * 1000 / TURNS as u64).max(1), Relaxed);
     Ok(())
 }
 
-/// Stays in user mode until all is done that is asked for.
+/// Runs in user mode until the task is done.
 fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
     let (mut faults, mut refused) = (0, None);
     loop {
@@ -82,19 +82,20 @@ fn work(process: &Process, user: &mut User) -> Result<(), StepError> {
     }
 }
 
-/// Runs in user mode until something happens. What was refused last is forgotten on the CPU that
-/// tries again, for what it remembers is its own.
+/// Enters user mode, and returns after the first event. `refused` is the address of an access that
+/// was refused and will be tried again: this CPU must not use the translation by which it was
+/// refused.
 fn stay(process: &Process, user: &mut User, refused: Option<u64>) -> UserExit {
     masked(|| {
-        counts::pin().user_runs.add(1);
-        // SAFETY: a process stays until its last thread has let go of it, and its space is retired
+        counts::this_cpu().user_runs.add(1);
+        // SAFETY: a process lives until its last thread has left it, and its space is retired
         // before its page tables are freed.
         #[expect(unsafe_code, reason = "the seam's `return_to_user` is unsafe")]
         unsafe {
             Engine.return_to_user(process.space().coherent());
         }
         if let Some(address) = refused {
-            Arch::forget_refused(address);
+            Arch::fix_spurious_fault(address);
         }
         let exit = Arch::run_user(user);
         Engine.enter_kernel();

@@ -140,7 +140,7 @@ mod tests {
         assert_read("survived StampClaim", Fate::Argued, "StampClaim", None);
         let survived = "survived FlushFence: switch_with_kept_tag, 500 runs";
         assert_read(survived, Fate::Survived, "FlushFence", None);
-        let first = "test each_rule_broken_makes_its_program_go_wrong ... survived StampClaim";
+        let first = "test each_rule_broken_fails_its_program ... survived StampClaim";
         assert_read(first, Fate::Argued, "StampClaim", None);
         assert_eq!(Listed::from_line("test each_rule_broken ... ok"), None);
         assert_eq!(Listed::from_line("nobody noticed: []"), None);

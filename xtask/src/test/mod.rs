@@ -8,7 +8,7 @@ pub(crate) mod builds;
 mod schedule;
 
 use crate::command::{Failure, cargo};
-use crate::{bench, boots, demo, setup, soak, tidy};
+use crate::{bench, book, boots, demo, publishing, setup, soak, tidy};
 use schedule::{Cores, Step};
 use soak::Miri;
 
@@ -30,6 +30,8 @@ const STEPS: &[Step] = &[
     Step::new("damaged", Cores::One, &["build"], 30, || soak::damage(20, 1)),
     Step::new("examples", Cores::One, &["build"], 40, builds::doc_tests),
     Step::new("documentation", Cores::One, &["toolchain"], 40, builds::documentation),
+    Step::new("book", Cores::One, &["documentation"], 40, book::with_api),
+    Step::new("publishing", Cores::One, &["toolchain"], 15, publishing::check),
     Step::new("bare", Cores::One, &["packages"], 60, builds::bare_targets),
     Step::new("boots", Cores::All, &["packages", "build"], 120, boots::all),
     Step::new("readme", Cores::All, &["build"], 100, demo::readme),

@@ -179,7 +179,7 @@ fn used_number(renumbering: Vec<Step>) -> Part {
         is_wrong: |execution| {
             execution.value("tag") == Some(A_5) && execution.value("walk") == Some(OLD_ENTRY)
         },
-        // As loom shows (`broadcast_while_another_renumbers`).
+        // As loom shows (`broadcast_while_another_allocates`).
         needs: &[Rule::FlushFence, Rule::NewAsidFence, Rule::AsidAcquire],
     }
 }

@@ -1,4 +1,5 @@
-//! The simulated machine as the engine sees it: Shootdown's own source runs on it unchanged.
+//! The simulated machine as an implementation of the engine's interface. The engine's source runs
+//! on it unchanged.
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
@@ -21,9 +22,9 @@ use shootdown_sim::{BroadcastScope, Sim, SimWord, TagEntries, Time, machine, wit
 
 use super::notify_by::{self, NotifyBy};
 
-/// The lifetime of spaces, as a type: an embedder chooses it when the engine is compiled.
+/// The lifetime of spaces, as a type, because an embedder chooses it when it compiles the engine.
 pub trait SpaceLifetime: Sync + 'static {
-    /// See [`Machine::LIFETIME`].
+    /// The value of [`Machine::LIFETIME`].
     const LIFETIME: Lifetime;
 }
 
@@ -44,23 +45,21 @@ lifetimes! {
     Handoff
     /// The exit of a space interrupts the CPUs that are lazy on it.
     Shoot
-    /// A CPU that goes lazy on a space counts itself there.
+    /// A CPU that goes lazy on a space takes a reference to it.
     Counted
 }
 
-/// A machine for the engine, with room for `64 * WORDS` CPUs. All that it does, it does to the
-/// simulation that runs on this thread of the host.
+/// A machine for the engine, with room for `64 * WORDS` CPUs. All its operations apply to the
+/// simulation that runs on this thread of the host. Before a run, nothing is loaded, and they do
+/// nothing.
 pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
     cpus: Vec<CpuState<Self>>,
-    /// For each CPU, the roots of dead spaces that it let go of last.
+    /// For each CPU, the roots of dead spaces that it was the last to leave.
     dead: Vec<Mutex<Vec<Root>>>,
     dead_count: AtomicUsize,
     lifetime: PhantomData<fn() -> L>,
     tagging: Tagging,
-    traps_stale_writes: bool,
-    tolerates_mixed_sizes: bool,
-    tags: usize,
-    flush_ceiling: usize,
+    machine: machine::Machine,
     broadcast: Option<Broadcast>,
     notify_costs: NotifyCosts,
     broken: Option<Rule>,
@@ -68,8 +67,8 @@ pub struct SimMachine<const WORDS: usize, L: SpaceLifetime> {
 }
 
 impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
-    /// The engine on the machine of `sim`. `broken` is a rule that it shall break, for tests that
-    /// expect it to be caught.
+    /// Creates an engine on the machine of `sim`. It breaks the rule `broken`, for tests that
+    /// expect the oracle to detect that.
     ///
     /// # Panics
     ///
@@ -79,6 +78,7 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
         let cpus = sim.machine().cpu_count();
         assert!(cpus <= 64 * WORDS, "{cpus} CPUs need {} words", cpus.div_ceil(64));
         let machine = sim.machine();
+        let tlb = &machine.tlb;
         let tagging = match machine.tagging {
             machine::Tagging::PerCpu => Tagging::PerCpu,
             machine::Tagging::Global => Tagging::Global,
@@ -90,43 +90,37 @@ impl<const WORDS: usize, L: SpaceLifetime> SimMachine<WORDS, L> {
             dead_count: AtomicUsize::new(0),
             lifetime: PhantomData,
             tagging,
-            traps_stale_writes: machine.stale_writes == machine::StaleWrites::Trapped,
-            tolerates_mixed_sizes: machine.mixed_sizes == machine::MixedSizes::Tolerated,
-            tags: machine.tlb.tags,
-            flush_ceiling: machine.tlb.flush_ceiling,
+            machine: machine.clone(),
             broadcast: notify_by::broadcast(machine, notify_by),
             notify_costs: notify_by::costs(machine, notify_by),
             broken,
-            flush_costs: flush_costs(&machine.tlb),
+            flush_costs: FlushCosts {
+                invalidate_page_ns: tlb.invalidate_page.ns()
+                    / tlb.pages_per_invalidation.max(1) as u64,
+                full_flush_ns: tlb.load_root_and_discard.ns(),
+            },
         })
     }
 
-    /// The root of a dead space that this CPU let go of last, and whose tables it may free.
+    /// Takes the root of a dead space that this CPU was the last to leave, and whose tables it may
+    /// free.
     #[must_use]
     pub fn take_dead(&self) -> Option<Root> {
         if self.dead_count.load(Relaxed) == 0 {
             return None;
         }
-        let root = self.dead_here().pop()?;
+        let root = self.dead_of_cpu().pop()?;
         self.dead_count.fetch_sub(1, Relaxed);
         Some(root)
     }
 
-    fn dead_here(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
+    fn dead_of_cpu(&self) -> std::sync::MutexGuard<'_, Vec<Root>> {
         self.dead[self.cpu().index()].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The costs of invalidation that a machine file has.
-fn flush_costs(tlb: &machine::Tlb) -> FlushCosts {
-    FlushCosts {
-        invalidate_page_ns: tlb.invalidate_page.ns() / tlb.pages_per_invalidation.max(1) as u64,
-        full_flush_ns: tlb.load_root_and_discard.ns(),
-    }
-}
-
-/// The pages of an extent that is not whole: as one range, if they are of the smallest size; else
-/// each by the first of its addresses, as one operation names one page of any size.
+/// The ranges of an extent that is not whole. Pages of the smallest size are one range. A larger
+/// page is a range at its first address, because one operation names one page of any size.
 fn ranges(extent: Extent) -> Vec<Range<u64>> {
     const SMALLEST: PageSize = PageSize::from_shift(12);
     let bytes = SMALLEST.bytes();
@@ -140,8 +134,8 @@ fn ranges(extent: Extent) -> Vec<Range<u64>> {
     }
 }
 
-/// What TLBs are told of an extent.
-fn told(extent: Extent, ranges: &[Range<u64>]) -> BroadcastScope<'_> {
+/// The entries that a broadcast of an extent drops.
+fn scope(extent: Extent, ranges: &[Range<u64>]) -> BroadcastScope<'_> {
     if extent.is_whole() {
         BroadcastScope::Tag
     } else if extent.frees_tables() {
@@ -151,19 +145,13 @@ fn told(extent: Extent, ranges: &[Range<u64>]) -> BroadcastScope<'_> {
     }
 }
 
-/// What the engine asks of the machine comes from code that runs on it; before that, nothing is
-/// loaded that would have to be changed.
-fn on_machine(f: impl FnOnce(&Sim)) {
-    with_running(f);
-}
-
-// SAFETY: accesses happen one after the other, and `fence` costs what it would cost to make that
-// so. `breaks` is only ever true in tests that expect the oracle to notice.
+// SAFETY: all accesses are sequentially consistent, and `fence` only charges the cost of a fence.
+// `breaks` is true only in tests that expect the oracle to detect it.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L> {
     type Word = SimWord;
 
     fn fence(&self) {
-        on_machine(Sim::fence);
+        with_running(Sim::fence);
     }
     // As on x86, a locked operation is a full barrier.
     fn store_then_fence(&self, word: &SimWord, value: u64, order: Ordering) {
@@ -183,9 +171,9 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Memory for SimMachine<WORDS, L
     }
 }
 
-// SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`; the TLB of
-// the simulation drops at once what it is asked to drop, and INVLPG also drops what is cached of
-// upper levels; interrupts arrive after finite time.
+// SAFETY: `cpu` is the CPU whose turn it is, and each CPU has its own element of `cpus`. The TLB of
+// the simulation drops entries immediately, and its INVLPG also drops upper-level entries.
+// Interrupts arrive after finite time.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, L> {
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 256];
@@ -205,22 +193,22 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
     }
     fn publish(&self) {}
     fn traps_stale_writes(&self) -> bool {
-        self.traps_stale_writes
+        self.machine.stale_writes == machine::StaleWrites::Trapped
     }
     fn tolerates_mixed_sizes(&self) -> bool {
-        self.tolerates_mixed_sizes
+        self.machine.mixed_sizes == machine::MixedSizes::Tolerated
     }
     fn tagging(&self) -> Tagging {
         self.tagging
     }
     fn tag_count(&self) -> usize {
-        self.tags
+        self.machine.tlb.tags
     }
     fn cpu_limit(&self) -> usize {
         self.cpus.len()
     }
     fn flush_ceiling(&self) -> usize {
-        self.flush_ceiling
+        self.machine.tlb.flush_ceiling
     }
     fn flush_costs(&self) -> FlushCosts {
         self.flush_costs
@@ -230,49 +218,49 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Machine for SimMachine<WORDS, 
             Entries::Keep => TagEntries::Kept,
             Entries::Discard => TagEntries::Discarded,
         };
-        on_machine(|sim| sim.load_root(root.0 >> 12, tag.0, entries));
+        with_running(|sim| sim.load_root(root.0 >> 12, tag.0, entries));
     }
     fn load_kernel(&self) {
-        on_machine(Sim::load_kernel_root);
+        with_running(Sim::load_kernel_root);
     }
     fn invalidate(&self, _tag: Tag, extent: Extent) {
-        on_machine(|sim| sim.invalidate(extent.addresses()));
+        with_running(|sim| sim.invalidate(extent.addresses()));
     }
     fn invalidate_tag(&self, _tag: Tag) {
-        on_machine(Sim::invalidate_tag);
+        with_running(Sim::invalidate_tag);
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        on_machine(|sim| sim.invalidate(extent.addresses()));
+        with_running(|sim| sim.invalidate(extent.addresses()));
     }
     fn invalidate_all(&self) {
-        on_machine(Sim::invalidate_all);
+        with_running(Sim::invalidate_all);
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
-        on_machine(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
+        with_running(|sim| sim.send_flush_interrupt(cpus.iter().map(CpuId::index)));
     }
     fn broadcaster(&self) -> Option<&Self> {
         self.broadcast.map(|_| self)
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
-        // SAFETY: whoever made the space keeps it until its root was taken from the list.
+        // SAFETY: the owner of the space keeps it until its root was taken from the list.
         let root = unsafe { space.as_ref() }.root();
-        self.dead_here().push(root);
+        self.dead_of_cpu().push(root);
         self.dead_count.fetch_add(1, Relaxed);
     }
     fn spin_hint(&self) {
-        on_machine(|sim| {
+        with_running(|sim| {
             sim.mask();
             sim.spin_hint();
             sim.unmask();
         });
     }
     fn wait_hint(&self, _waiting: &CpuSet<Self::CpuBits>) {
-        on_machine(Sim::spin_hint);
+        with_running(Sim::spin_hint);
     }
 }
 
-// SAFETY: a broadcast has taken effect when its issuer has waited, and a remote fence when it
-// returns.
+// SAFETY: a broadcast has taken effect when its issuer has waited for it, and a remote fence has
+// taken effect when it returns.
 unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WORDS, L> {
     fn capabilities(&self) -> Broadcast {
         self.broadcast.expect("the machine has a broadcaster")
@@ -282,10 +270,10 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
     }
     fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
         let ranges = ranges(extent);
-        on_machine(|sim| match self.capabilities().reach {
-            Reach::Everyone => sim.broadcast(tag.0, told(extent, &ranges)),
+        with_running(|sim| match self.capabilities().reach {
+            Reach::Everyone => sim.broadcast(tag.0, scope(extent, &ranges)),
             Reach::Targets => {
-                // An SBI fence of addresses leaves what is cached of upper levels.
+                // An SBI fence of addresses keeps upper-level entries.
                 let whole = extent.is_whole() || extent.frees_tables();
                 let scope =
                     if whole { BroadcastScope::Tag } else { BroadcastScope::Pages(&ranges) };
@@ -297,7 +285,7 @@ unsafe impl<const WORDS: usize, L: SpaceLifetime> Broadcaster for SimMachine<WOR
         let ranges = ranges(extent);
         let whole = extent.is_whole();
         let scope = if whole { BroadcastScope::Everything } else { BroadcastScope::Pages(&ranges) };
-        on_machine(|sim| sim.broadcast(Tag::KERNEL.0, scope));
+        with_running(|sim| sim.broadcast(Tag::KERNEL.0, scope));
     }
     fn complete(&self) -> u64 {
         let waited = with_running(|sim| {

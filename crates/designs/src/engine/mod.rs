@@ -1,6 +1,6 @@
-//! Shootdown itself: the engine, as a kernel would embed it.
+//! Shootdown: the engine, as a kernel embeds it.
 
-#![expect(unsafe_code, reason = "makes tokens, and switches to spaces")]
+#![expect(unsafe_code, reason = "pins CPUs, and switches to spaces")]
 
 mod machine;
 mod notify_by;
@@ -28,7 +28,7 @@ use crate::linux;
 pub use notify_by::NotifyBy;
 
 impl Design {
-    /// The engine of this repository.
+    /// The engine with its own policy.
     pub const SHOOTDOWN: Self =
         Self::new("shootdown", Purpose::General, |sim| sized(sim, NotifyBy::Chosen, POLICY));
     /// The engine, with the policy of Linux 7.0.
@@ -47,31 +47,31 @@ impl Design {
         });
 }
 
-/// The engine, as a kernel would be built for the number of CPUs of the machine.
+/// The engine, compiled for the machine's number of CPUs.
 fn sized(sim: Rc<Sim>, notify_by: NotifyBy, policy: Policy) -> ErasedCoherence {
     match sim.machine().cpu_count() {
-        ..=64 => Engine::<1>::notifying(sim, notify_by).with_policy(policy).into(),
-        65..=256 => Engine::<4>::notifying(sim, notify_by).with_policy(policy).into(),
-        _ => Engine::<64>::notifying(sim, notify_by).with_policy(policy).into(),
+        ..=64 => Engine::<1>::on(sim, notify_by, None).with_policy(policy).into(),
+        65..=256 => Engine::<4>::on(sim, notify_by, None).with_policy(policy).into(),
+        _ => Engine::<64>::on(sim, notify_by, None).with_policy(policy).into(),
     }
 }
 
-/// The design, with room for `64 * WORDS` CPUs. Spaces live as `L` says.
+/// The designs `shootdown…`, with room for `64 * WORDS` CPUs and the lifetime `L` of spaces.
 #[derive(Debug)]
 pub struct Engine<const WORDS: usize, L: SpaceLifetime = Handoff> {
     sim: Rc<Sim>,
     policy: Policy,
-    /// For each CPU.
+    /// The predictor of each CPU.
     predictors: Vec<LazyEntryPredictor>,
-    /// Spaces that were retired and may still be held, by their roots. The memory manager may drop
-    /// them before their roots are handed out.
+    /// Spaces that were retired and that CPUs may still walk, by their roots. The memory manager
+    /// may drop its references before it gets the roots.
     retired: RefCell<BTreeMap<u64, Rc<Space<SimMachine<WORDS, L>>>>>,
-    /// Never freed: a `Pending` borrows it.
+    /// Never freed, because a `Pending` borrows it.
     engine: &'static Shootdown<SimMachine<WORDS, L>>,
 }
 
 /// The policy that the engine makes possible: `munmap` waits without a lock, empty page tables
-/// stay, and a page that is likely to be written is not shared at its first read.
+/// stay, and the first read of a page that will probably be written does not map the zero page.
 pub const POLICY: Policy = Policy {
     empty_tables: EmptyTables::Kept,
     zero_page: ZeroPage::Predicted,
@@ -80,25 +80,19 @@ pub const POLICY: Policy = Policy {
 };
 
 impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
-    /// The engine on this machine, with [`POLICY`].
+    /// Creates the engine on this machine, with [`POLICY`].
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::on(sim, NotifyBy::Chosen, None)
     }
 
-    /// An engine that notifies other CPUs in one of the ways that the machine has.
-    #[must_use]
-    pub fn notifying(sim: Rc<Sim>, notify_by: NotifyBy) -> Self {
-        Self::on(sim, notify_by, None)
-    }
-
-    /// An engine that breaks a rule, for tests that expect the oracle to notice.
+    /// Creates an engine that breaks a rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<Rule>) -> Self {
         Self::on(sim, NotifyBy::Chosen, broken)
     }
 
-    /// The same engine with another policy.
+    /// Returns this engine with another policy.
     #[must_use]
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
@@ -115,32 +109,25 @@ impl<const WORDS: usize, L: SpaceLifetime> Engine<WORDS, L> {
         &self.predictors[self.sim.cpu()]
     }
 
-    /// How often this CPU has flushed.
+    /// Number of flushes of this CPU.
     fn flushes(&self) -> u64 {
         self.sim.read_counts(self.sim.cpu(), |counts| counts.flushes_full + counts.flushes_ranged)
     }
 
-    /// Waits with interrupts masked: the CPU answers its own bell meanwhile, and is sent none.
-    fn masked(&self, wait: impl FnOnce()) {
-        self.sim.mask();
-        wait();
-        self.sim.unmask();
-    }
-
-    /// Calls `f` with the token of this CPU.
+    /// Calls `f` with this CPU pinned.
     fn pin<R>(&self, f: impl FnOnce(PinnedCpu<'static, SimMachine<WORDS, L>>) -> R) -> R {
-        self.sim.mask();
-        // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks them,
-        // and the handler does not interrupt it.
-        let result = f(unsafe { self.engine.pin() });
-        if self.sim.machine().tagging != Tagging::PerCpu {
-            self.count_tags();
-        }
-        self.sim.unmask();
-        result
+        self.sim.masked(|| {
+            // SAFETY: interrupts are masked, so this context stays on its CPU until it unmasks
+            // them, and the handler does not interrupt it.
+            let result = f(unsafe { self.engine.pin() });
+            if self.sim.machine().tagging != Tagging::PerCpu {
+                self.count_tags();
+            }
+            result
+        })
     }
 
-    /// Has the simulation know of the tags that this CPU has taken.
+    /// Copies the engine's counts of tags and rollovers on this CPU to the simulation's.
     fn count_tags(&self) {
         let cpu = self.sim.cpu();
         let (known, stats) = (self.sim.counts_of(cpu), self.engine.cpu(CpuId(cpu as u32)).stats());
@@ -173,7 +160,8 @@ impl<const WORDS: usize, L: SpaceLifetime> Flush for Engine<WORDS, L> {
     }
 
     fn wait(&self, mut pending: Self::Pending) -> Horizon {
-        self.masked(|| pending.wait());
+        // The wait handles this CPU's own doorbell, so the CPU needs no interrupts.
+        self.sim.masked(|| pending.wait());
         pending.horizon()
     }
 }
@@ -196,10 +184,10 @@ impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
         address: u64,
         stale_writes: StaleWrites,
     ) {
-        let in_batch = batch.space(self.engine.machine(), space).expect("it was let in");
+        let in_batch = batch.space(self.engine.machine(), space).expect("`add_space` was called");
         let mut pending =
             self.pin(|pin| in_batch.unmapped(&pin, Extent::page(address), stale_writes));
-        self.masked(|| pending.wait());
+        self.sim.masked(|| pending.wait());
     }
 
     fn flush_batch(&self, mut batch: Self::Batch) {
@@ -208,7 +196,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Batching for Engine<WORDS, L> {
         }
         let sent = self.pin(|pin| batch.send(&pin));
         self.sim.flush_sent();
-        self.masked(|| drop(sent));
+        self.sim.masked(|| drop(sent));
     }
 
     fn is_batched(&self, space: &Self::Space) -> bool {
@@ -220,17 +208,17 @@ impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
     fn retire(&self, space: &Self::Space) -> Retired {
         self.retired.borrow_mut().insert(space.root().0, Rc::clone(space));
         let retiring = self.pin(|pin| {
-            // The caller's thread was the last one of the space, or has left it for another.
+            // The caller's thread was the last one of the space, or has switched to another space.
             let presence = self.engine.cpu(pin.id()).presence(self.engine.machine());
             if presence == Presence::Active(space.id()) {
                 pin.enter_lazy();
             }
-            // SAFETY: our caller promises that nobody uses the space, and it stays until its root
-            // is handed out.
+            // SAFETY: the caller guarantees that no thread uses the space, and `retired` keeps it
+            // until `take_dead` returns its root.
             unsafe { pin.retire(NonNull::from(&**space)) }
         });
-        self.masked(|| retiring.wait());
-        // By `take_dead`: on this CPU, if nobody held it.
+        self.sim.masked(|| retiring.wait());
+        // `take_dead` returns the root, on this CPU if no other CPU can walk the space.
         Retired::Held
     }
 
@@ -242,7 +230,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Lifetimes for Engine<WORDS, L> {
 
     fn reap(&self) {
         let reaping = self.pin(|pin| pin.reap());
-        self.masked(|| reaping.wait());
+        self.sim.masked(|| reaping.wait());
     }
 
     fn flush_walkers(&self, space: &Self::Space) -> Horizon {
@@ -258,10 +246,10 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
 
     unsafe fn switch(&self, space: &Self::Space) {
         self.pin(|pin| {
-            // SAFETY: the CPU is online since its idle loop began; for the rest, as our caller
-            // promises.
+            // SAFETY: the CPU is online since its idle loop began; the caller guarantees the rest
+            // of the contract.
             unsafe { pin.switch(space) };
-            // The thread is in the kernel, and need not be told of flushes until it leaves that.
+            // The thread is in the kernel, and needs no notification until it leaves the kernel.
             if self.predictor().switched() {
                 pin.enter_lazy();
             }
@@ -277,7 +265,7 @@ impl<const WORDS: usize, L: SpaceLifetime> Scheduling for Engine<WORDS, L> {
     unsafe fn return_to_user(&self, space: &Self::Space) {
         let flushes_before = self.flushes();
         self.pin(|pin| {
-            // SAFETY: as above. Nothing but a comparison, if the CPU has not told.
+            // SAFETY: the same as in `switch`. Only a comparison, if the CPU is not lazy.
             unsafe { pin.switch(space) };
             self.predictor().returned_to_user();
         });

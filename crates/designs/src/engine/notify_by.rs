@@ -1,22 +1,23 @@
-//! What it costs to tell other CPUs, as far as a kernel could know it: from the machine's numbers
-//! alone, without what runs on it.
+//! The costs of notifying other CPUs, as far as a kernel can know them: they depend only on the
+//! machine's numbers, and not on the workload.
 
 use shootdown::{Broadcast, NotifyCosts, Reach};
 
-use shootdown_sim::{Machine, Time, machine};
+use shootdown_sim::Machine;
 
-/// Which of the two ways to tell other CPUs are open to the engine.
+/// The methods of notifying other CPUs that the engine may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotifyBy {
-    /// Both, where the machine has both.
+    /// Interrupts and broadcasts, if the machine has both.
     Chosen,
-    /// Interrupts, as if the machine had nothing else.
+    /// Interrupts only.
     Interrupts,
-    /// Broadcasts or remote fences, where the machine has them.
+    /// Broadcasts or remote fences only, if the machine has them.
     Broadcasts,
 }
 
-/// What broadcasts can do on this machine, if it has any.
+/// The capabilities of this machine's broadcasts; `None` if they are unavailable or must not be
+/// used.
 pub(crate) fn broadcast(machine: &Machine, notify_by: NotifyBy) -> Option<Broadcast> {
     if notify_by == NotifyBy::Interrupts {
         return None;
@@ -36,7 +37,7 @@ pub(crate) fn broadcast(machine: &Machine, notify_by: NotifyBy) -> Option<Broadc
     })
 }
 
-/// What telling costs, for the choice between the two ways.
+/// The costs of both methods, for the engine's choice between them.
 pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
     let costs = interrupt_costs(machine);
     let costs = match (&machine.broadcast, &machine.remote_fence) {
@@ -68,21 +69,16 @@ pub(crate) fn costs(machine: &Machine, notify_by: NotifyBy) -> NotifyCosts {
     }
 }
 
-/// The part of the costs that has to do with interrupts.
+/// The costs of interrupts.
 fn interrupt_costs(machine: &Machine) -> NotifyCosts {
     let cost = &machine.interrupt;
-    let virtualization = machine.virtualization.as_ref();
-    let extra = |of: fn(&machine::Virtualization) -> Time| virtualization.map_or(Time::ZERO, of);
-    let send = cost.send + extra(|cost| cost.send_exit);
-    let deliver = cost.deliver_socket + extra(|cost| cost.inject);
-    let taken = cost.entry + cost.acknowledge + extra(|cost| cost.acknowledge_exit);
-    // Its presence and its bell are fetched before, and its answer after.
+    // The target's presence and doorbell are transferred before the interrupt, and its reply after.
     let lines = machine.cache.socket * 3;
-    let handled = taken + machine.tlb.invalidate_page;
-    let sends_each = send.ns() / cost.targets_per_send.max(1) as u64;
+    let handled = cost.entry + cost.acknowledge + machine.tlb.invalidate_page;
+    let sends_each = cost.send.ns() / cost.targets_per_send.max(1) as u64;
     NotifyCosts {
-        interrupt_ns: (send + deliver + handled + lines).ns(),
-        interrupt_each_ns: sends_each + (machine.cache.socket * 3 + handled + cost.exit).ns(),
+        interrupt_ns: (cost.send + cost.deliver_socket + handled + lines).ns(),
+        interrupt_each_ns: sends_each + (lines + handled + cost.exit).ns(),
         ..NotifyCosts::default()
     }
 }

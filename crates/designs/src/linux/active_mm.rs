@@ -1,9 +1,10 @@
-//! What each CPU has loaded (`active_mm`), and the references that lazy CPUs hold
+//! The space that each CPU has loaded (`active_mm`), and the references of lazy CPUs
 //! (`MMU_LAZY_TLB_REFCOUNT`), on the architectures other than x86 and powerpc.
 //!
-//! A CPU that goes from a thread with a space to a kernel thread, or to idle, keeps the space, and
-//! counts itself in; when it loads another, or comes back, it counts itself out. Whoever counts
-//! down to zero frees the root of the page tables, and, other than in Linux, all of them with it.
+//! A CPU that switches from a thread with a space to a kernel thread or to idle keeps the space,
+//! and takes a reference to it. It drops the reference when it loads another space or runs a thread
+//! of this one. The CPU that drops the last reference frees the root of the page tables. Unlike in
+//! Linux, it frees all page tables with the root.
 
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,17 +12,15 @@ use std::rc::Rc;
 use shootdown::Root;
 use shootdown_vm::Retired;
 
-use super::mm_count::{Left, MmCount};
+use super::mm_count::{MmCount, retired};
 
-/// A space that lazy CPUs count.
+/// A space to which lazy CPUs have references.
 pub(crate) trait CountedMm {
-    /// By how many it is held.
+    /// The references to the space.
     fn mm_count(&self) -> &MmCount;
-    /// Its page tables.
-    fn root(&self) -> Root;
 }
 
-/// What all CPUs have loaded.
+/// The spaces that all CPUs have loaded.
 #[derive(Debug)]
 pub(crate) struct ActiveMms<M>(Vec<Rq<M>>);
 
@@ -29,9 +28,9 @@ pub(crate) struct ActiveMms<M>(Vec<Rq<M>>);
 #[derive(Debug)]
 struct Rq<M> {
     active_mm: RefCell<Option<Rc<M>>>,
-    /// No thread of the space runs: it is borrowed.
+    /// The CPU runs a kernel thread or idles, and has a reference to `active_mm`.
     is_borrowed: Cell<bool>,
-    /// The roots of what nobody holds any more since this CPU let go of it.
+    /// Roots of the spaces whose last reference this CPU dropped.
     free: RefCell<Vec<Root>>,
 }
 
@@ -45,22 +44,22 @@ impl<M: CountedMm> ActiveMms<M> {
         Self((0..cpus).map(rq).collect())
     }
 
-    /// What a CPU has loaded, lazily or not.
+    /// The space that a CPU has loaded, lazily or not.
     pub(crate) fn active(&self, cpu: usize) -> Option<Rc<M>> {
         self.0[cpu].active_mm.borrow().clone()
     }
 
-    /// Whether a CPU has this space loaded, lazily or not.
+    /// Returns `true` if a CPU has this space loaded, lazily or not.
     pub(crate) fn has_loaded(&self, cpu: usize, mm: &Rc<M>) -> bool {
         self.0[cpu].active_mm.borrow().as_ref().is_some_and(|active| Rc::ptr_eq(active, mm))
     }
 
-    /// Whether a CPU runs no thread of what it has loaded.
+    /// Returns `true` if a CPU runs no thread of its loaded space.
     pub(crate) fn is_lazy(&self, cpu: usize) -> bool {
         self.0[cpu].is_borrowed.get()
     }
 
-    /// A CPU goes on to a kernel thread, or to idle, with what it has loaded.
+    /// Takes a reference for a CPU that switches to a kernel thread or to idle.
     pub(crate) fn borrow(&self, cpu: usize) {
         let rq = &self.0[cpu];
         let Some(mm) = self.active(cpu) else { return };
@@ -69,28 +68,25 @@ impl<M: CountedMm> ActiveMms<M> {
         }
     }
 
-    /// A CPU has loaded a space to run a thread of it, and drops what it had borrowed.
+    /// Records that a CPU loaded a space to run a thread of it, and drops its reference as a lazy
+    /// CPU.
     pub(crate) fn activate(&self, cpu: usize, mm: &Rc<M>) {
         let rq = &self.0[cpu];
         let before = rq.active_mm.replace(Some(Rc::clone(mm)));
         if rq.is_borrowed.take()
             && let Some(borrowed) = before
-            && borrowed.mm_count().drop(1) == Left::Nobody
         {
-            rq.free.borrow_mut().push(borrowed.root());
+            rq.free.borrow_mut().extend(borrowed.mm_count().drop(1));
         }
     }
 
-    /// The root of a space that nobody holds since this CPU let go of it.
+    /// Takes the root of a space whose last reference this CPU dropped.
     pub(crate) fn take_free(&self, cpu: usize) -> Option<Root> {
         self.0[cpu].free.borrow_mut().pop()
     }
 }
 
-/// The users of a space drop their reference to it (`__mmput`).
+/// Drops the reference of a space's users (`__mmput`).
 pub(crate) fn put(mm: &impl CountedMm) -> Retired {
-    match mm.mm_count().drop(1) {
-        Left::Nobody => Retired::Free,
-        Left::Others => Retired::Held,
-    }
+    retired(mm.mm_count().drop(1))
 }

@@ -1,26 +1,27 @@
 //! Reclaim's batches, as far as they are the same on all architectures (`mm/rmap.c`, Linux 7.0).
 //!
-//! Who takes pages collects whom a flush is to reach, and not what it is to flush; the flush itself
-//! is each architecture's own. The batch (`current->tlb_ubc`) is its task's alone, and costs no
-//! shared line. What the rest of the kernel can see of it is a word of each space
-//! (`mm->tlb_flush_batched`), in which every page that is put off is counted. Who is about to rely
-//! on what it finds in page tables compares that with what has been flushed since, and flushes all
-//! of the space if there is more (`flush_tlb_batched_pending`).
+//! A thread that reclaims pages collects the CPUs that a flush must reach, and not the addresses.
+//! The flush itself depends on the architecture. The batch (`current->tlb_ubc`) is private to its
+//! task, and costs no shared line. The rest of the kernel sees one word of each space
+//! (`mm->tlb_flush_batched`), which counts every page that is deferred. An operation that relies on
+//! the entries that it finds compares that count with the pages flushed since. If there are more,
+//! it flushes the whole space (`flush_tlb_batched_pending`).
 //!
-//! A batch that is flushed does not know its spaces, and tells them nothing: each looks held back
-//! until the next `munmap`, `mprotect`, `mremap` or `madvise`, which then flushes all of it once,
-//! mostly for nothing.
+//! A batch does not record its spaces, so its flush does not update their counts. Each space looks
+//! batched until the next `munmap`, `mprotect`, `mremap` or `madvise`. That flushes the whole space
+//! once, mostly without need.
 //!
-//! # What differs
+//! # Differences from Linux
 //!
-//! - Linux clears an entry and counts it in one hold of the page table's lock, which whoever looks
-//!   for the entry takes, too. PinnedCpu there is no such lock, and a space counts as held back for as
-//!   long as a batch has it. So the second of two who look during one batch flushes, too.
-//! - Linux looks once for each page table, flushes, and then flushes what the operation itself has
-//!   changed. Here the flush of all of the space stands for both. That favours these designs.
-//! - The two generations have 32 bits each, Linux's 15, which are set back in time.
-//! - A dirty page is flushed before it is written out (`try_to_unmap_flush_dirty`) if its owner
-//!   flushes the batch first: that is the memory manager's to do.
+//! - Linux clears an entry and counts the page under one hold of the page table's lock, and a
+//!   thread that looks for the entry also takes that lock. The model has no such lock. A space
+//!   counts as batched while a batch has it, so the second of two threads that look during one
+//!   batch also flushes.
+//! - Linux looks once for each page table, flushes, and then flushes the changes of the operation
+//!   itself. Here the flush of the whole space replaces both, which favours these designs.
+//! - The two generations have 32 bits each. Linux's have 15, and are reset in time.
+//! - A dirty page is flushed before it is written out (`try_to_unmap_flush_dirty`) because its
+//!   owner flushes the batch first. That is the memory manager's task.
 
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -33,26 +34,26 @@ use shootdown_vm::{Cause, Change, Freed};
 
 use super::CachePadded;
 
-/// Pages that were taken, and not flushed yet (`tlbflush_unmap_batch`).
+/// Pages that were unmapped and not yet flushed (`tlbflush_unmap_batch`).
 #[derive(Debug, Default)]
 pub struct UnmapBatch {
-    /// Whether anything was put off.
+    /// Set if a flush was deferred.
     flush_required: bool,
-    /// The CPUs that may use any of it (`arch.cpumask`).
+    /// The CPUs that may use one of the pages (`arch.cpumask`).
     cpumask: BTreeSet<usize>,
-    /// The spaces' words, for [`TlbFlushBatched::batches`] alone: no flush looks at them.
+    /// The spaces' words, only for [`TlbFlushBatched::batches`]: no flush uses them.
     mms: Vec<Rc<TlbFlushBatched>>,
 }
 
 /// A space's word (`mm->tlb_flush_batched`).
 #[derive(Debug)]
 pub(crate) struct TlbFlushBatched {
-    /// How many pages were put off, and above [`FLUSHED`], how many of these a flush of all of the
+    /// Number of deferred pages, and above [`FLUSHED`], how many of these a flush of the whole
     /// space covers.
     generations: CachePadded<SimWord>,
-    /// Whether the two differ: for flushes, since those who call them have just looked.
+    /// Set if the two numbers differ. A copy for flushes, whose callers have just read the word.
     is_pending: Cell<bool>,
-    /// How many batches have the space. In place of the page tables' locks.
+    /// Number of batches that have the space. It replaces the page tables' locks.
     batches: Cell<u32>,
 }
 
@@ -72,25 +73,26 @@ impl TlbFlushBatched {
         })
     }
 
-    /// Whether who finds an entry without a page must flush.
+    /// Returns `true` if an operation that finds an entry without a page must flush.
     pub(crate) fn is_batched(&self) -> bool {
         let generations = self.generations.0.load(Relaxed);
         self.batches.get() > 0 || pending(generations) != generations >> FLUSHED
     }
 
-    /// Flushes what was changed; or all of the space, if batches have put off anything of it and
-    /// the operation is one that relies on what it finds (`flush_tlb_batched_pending`).
+    /// Flushes the range that was changed. If batches have deferred pages of the space, and the
+    /// operation relies on the entries that it finds, flushes the whole space instead
+    /// (`flush_tlb_batched_pending`).
     pub(crate) fn flush_with_pending(&self, change: &Change, flush: impl FnOnce(&Change)) {
-        let looks =
+        let relies_on_entries =
             matches!(change.cause, Cause::Unmap | Cause::Advise | Cause::Protect | Cause::Move);
-        if !looks || !self.is_pending.get() {
+        if !relies_on_entries || !self.is_pending.get() {
             return flush(change);
         }
         let before = self.generations.0.load(Relaxed);
         // `flush_tlb_mm`.
         flush(&Change::whole(Freed::Tables));
         let flushed = pending(before) | pending(before) << FLUSHED;
-        // What was put off meanwhile may not be covered, and stays pending.
+        // Pages that were deferred during the flush may not be covered, and stay pending.
         if self.generations.0.compare_exchange(before, flushed, Relaxed, Relaxed).is_ok() {
             self.is_pending.set(false);
         }
@@ -127,17 +129,17 @@ macro_rules! unmap_batches {
 pub(crate) use unmap_batches;
 
 impl UnmapBatch {
-    /// Entries of the space are about to be cleared.
+    /// Adds a space whose entries are about to be cleared.
     pub(crate) fn add_space(&mut self, mm: &Rc<TlbFlushBatched>) {
-        // The last one is the likeliest.
-        if !self.mms.iter().rev().any(|held| Rc::ptr_eq(held, mm)) {
+        // Consecutive pages are likely to belong to the same space.
+        if !self.mms.iter().rev().any(|added| Rc::ptr_eq(added, mm)) {
             mm.batches.set(mm.batches.get() + 1);
             self.mms.push(Rc::clone(mm));
         }
     }
 
-    /// A page was taken from the space, and these CPUs may use it until the batch is flushed
-    /// (`set_tlb_ubc_flush_pending`).
+    /// Adds a page that was unmapped from the space, and that these CPUs may use until the batch is
+    /// flushed (`set_tlb_ubc_flush_pending`).
     pub(crate) fn add_pending(
         &mut self,
         mm: &TlbFlushBatched,
@@ -157,17 +159,17 @@ impl UnmapBatch {
         self.cpumask.contains(&cpu)
     }
 
-    /// The CPUs that may use any of it, in order.
+    /// The CPUs that may use one of the pages, in order.
     pub(crate) fn cpus(&self) -> Vec<usize> {
         self.cpumask.iter().copied().collect()
     }
 
-    /// All of them but one.
+    /// The CPUs that may use one of the pages, without CPU `but`.
     pub(crate) fn others(&self, but: usize) -> Vec<usize> {
         self.cpumask.iter().copied().filter(|&cpu| cpu != but).collect()
     }
 
-    /// Nobody uses any of it any more.
+    /// Ends the batch, whose pages no CPU uses any more.
     pub(crate) fn finish(self) {
         for mm in self.mms {
             mm.batches.set(mm.batches.get() - 1);

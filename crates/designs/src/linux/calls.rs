@@ -1,9 +1,9 @@
-//! Calls to other CPUs, as `smp_call_function_many_cond` makes them.
+//! Calls to other CPUs, as in `smp_call_function_many_cond`.
 //!
-//! One call object per sender and target. The target's queue is a list with one head; an interrupt
-//! is sent only to a CPU whose queue was empty. The sender waits until each target has unlocked its
-//! call object. What it costs is the lines that travel: call object, queue head, and the flush's
-//! description, which each target reads.
+//! There is one call object per sender and target. The target's queue is a list with one head, and
+//! only a CPU whose queue was empty is interrupted. The sender waits until each target has unlocked
+//! its call object. The cost is the transfer of lines: the call object, the queue's head, and the
+//! description of the flush, which each target reads.
 
 use core::cell::{OnceCell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,7 @@ use shootdown_sim::{Sim, SimWord};
 
 use super::{CachePadded, FlushInfo};
 
-/// All CPUs' queues and call objects.
+/// The queues and call objects of all CPUs.
 #[derive(Debug)]
 pub(crate) struct Calls<I = FlushInfo> {
     cpus: Vec<CallCpu<I>>,
@@ -23,12 +23,12 @@ pub(crate) struct Calls<I = FlushInfo> {
 
 #[derive(Debug)]
 struct CallCpu<I> {
-    /// How many calls are queued; the list itself is the host's.
+    /// Number of queued calls. The list itself is not simulated.
     head: CachePadded<SimWord>,
     queue: RefCell<VecDeque<Call<I>>>,
-    /// The line of what this CPU sends (`flush_tlb_info`).
+    /// The line of this CPU's description of a flush (`flush_tlb_info`).
     info: CachePadded<SimWord>,
-    /// The call objects by which it calls others: 1 while the call is not done.
+    /// The call objects for calls to each other CPU: 1 until the call is complete.
     objects: OnceCell<Vec<CachePadded<SimWord>>>,
 }
 
@@ -49,14 +49,8 @@ impl<I> Calls<I> {
         Self { cpus: (0..cpus).map(cpu).collect() }
     }
 
-    /// Sends a flush to CPUs, runs `meanwhile`, and waits until all have done it.
-    pub(crate) fn call(
-        &self,
-        sim: &Sim,
-        targets: &[usize],
-        info: &Rc<I>,
-        meanwhile: impl FnOnce(),
-    ) {
+    /// Sends a flush to CPUs, runs `local` at the same time, and waits until all have flushed.
+    pub(crate) fn call(&self, sim: &Sim, targets: &[usize], info: &Rc<I>, local: impl FnOnce()) {
         let from = sim.cpu();
         self.cpus[from].info.0.store(1, Relaxed);
         let mut quiet = Vec::new();
@@ -72,7 +66,7 @@ impl<I> Calls<I> {
         sim.count_coalesced(targets.len() - quiet.len());
         sim.send_flush_interrupt(quiet);
         sim.flush_sent();
-        meanwhile();
+        local();
         for &target in targets {
             while self.object(from, target).load(Relaxed) != 0 {
                 sim.spin_hint();
@@ -80,8 +74,8 @@ impl<I> Calls<I> {
         }
     }
 
-    /// The interrupt's handler: does each queued call by `flush`.
-    pub(crate) fn serve(&self, sim: &Sim, mut flush: impl FnMut(&I)) {
+    /// Handles the interrupt: calls `flush` for each queued call.
+    pub(crate) fn handle_calls(&self, sim: &Sim, mut flush: impl FnMut(&I)) {
         let me = sim.cpu();
         let cpu = &self.cpus[me];
         cpu.head.0.swap(0, Relaxed);

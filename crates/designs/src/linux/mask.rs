@@ -36,8 +36,8 @@ impl CpuMask {
         self.word(cpu / 64).fetch_and(!(1 << (cpu % 64)), Relaxed);
     }
 
-    /// Has all CPUs as members but one, unless that is so but for the one
-    /// (`cpumask_setall`, and `cpumask_clear_cpu`).
+    /// Adds all CPUs except `but`, and removes `but`, if that is not already so
+    /// (`cpumask_setall` and `cpumask_clear_cpu`).
     pub(crate) fn fill_but(&self, but: Option<usize>) {
         let wanted = |index: usize| match but {
             Some(cpu) if cpu / 64 == index => self.all(index) & !(1 << (cpu % 64)),
@@ -53,19 +53,19 @@ impl CpuMask {
         }
     }
 
-    /// Has no members from now on (`cpumask_clear`).
+    /// Removes all members (`cpumask_clear`).
     pub(crate) fn clear(&self) {
         (0..self.words).for_each(|index| self.word(index).store(0, Relaxed));
     }
 
-    /// Its members but one, in order.
+    /// The members except `but`, in order.
     pub(crate) fn others(&self, but: usize) -> Vec<usize> {
         let mut cpus = self.members();
         cpus.retain(|&cpu| cpu != but);
         cpus
     }
 
-    /// Its members, in order.
+    /// The members, in order.
     pub(crate) fn members(&self) -> Vec<usize> {
         let mut cpus = Vec::new();
         for index in 0..self.words {
@@ -78,7 +78,7 @@ impl CpuMask {
         cpus
     }
 
-    /// The word in which all CPUs are members.
+    /// The value of a word if all its CPUs are members.
     fn all(&self, index: usize) -> u64 {
         let cpus = self.cpus - index * 64;
         if cpus >= 64 { u64::MAX } else { (1 << cpus) - 1 }

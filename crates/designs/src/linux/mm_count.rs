@@ -1,41 +1,46 @@
-//! How many hold a space (`mm_count`): all its users together, and each CPU that is lazy on it.
+//! The reference count of a space (`mm_count`): one for all its users, and one for each CPU that is
+//! lazy on it.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use shootdown::Word;
+use shootdown::{Root, Word};
 use shootdown_sim::SimWord;
+use shootdown_vm::Retired;
 
 use super::CachePadded;
 
-/// How many hold a space, all its users together as one (`mm_count`).
+/// Number of references to a space, in which all its users count as one (`mm_count`).
 ///
-/// It has a line to itself, as in `mm_struct` since 6.5 (c1753fd02a00). When seed 001 was measured,
-/// in 2020, it shared one with `pgd`, which every switch reads; so this favours who counts.
+/// It has its own line, as in `mm_struct` since 6.5 (c1753fd02a00). When the `powerpc-shoot-lazies`
+/// study's patch was measured, in 2020, it shared one with `pgd`, which every switch reads. So the
+/// model favours designs that count.
 #[derive(Debug)]
-pub(crate) struct MmCount(CachePadded<SimWord>);
+pub(crate) struct MmCount {
+    count: CachePadded<SimWord>,
+    root: Root,
+}
 
 impl MmCount {
-    /// Of a space that has users.
-    pub(crate) fn new() -> Self {
-        Self(CachePadded(SimWord::with(1)))
+    /// The count of a space that has users, and whose page tables have this root.
+    pub(crate) fn new(root: Root) -> Self {
+        Self { count: CachePadded(SimWord::with(1)), root }
     }
 
-    /// So many references more (`mmgrab`). Who calls it has one.
+    /// Adds references (`mmgrab`). The caller must have one.
     pub(crate) fn grab(&self, references: u64) {
-        self.0.0.fetch_add(references, Relaxed);
+        self.count.0.fetch_add(references, Relaxed);
     }
 
-    /// So many less (`mmdrop`).
-    pub(crate) fn drop(&self, references: u64) -> Left {
-        let before = self.0.0.fetch_add(references.wrapping_neg(), Relaxed);
-        if before == references { Left::Nobody } else { Left::Others }
+    /// Drops references (`mmdrop`). If they were the last, returns the root, which the caller must
+    /// free.
+    pub(crate) fn drop(&self, references: u64) -> Option<Root> {
+        let before = self.count.0.fetch_add(references.wrapping_neg(), Relaxed);
+        (before == references).then_some(self.root)
     }
 }
 
-/// Who is left to hold a space after references were dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// Nobody: who dropped the last of them frees the space.
-    Nobody,
-    Others,
+/// The result of [`retire`](shootdown_vm::Lifetimes::retire), if dropping the reference of the
+/// users returned `root`.
+pub(crate) fn retired(root: Option<Root>) -> Retired {
+    root.map_or(Retired::Held, |_| Retired::Free)
 }

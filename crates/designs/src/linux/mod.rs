@@ -1,5 +1,5 @@
-//! What the Linux designs share: sets of CPUs, calls to other CPUs, what a flush asks for, tags
-//! that are the same on all CPUs, the references of lazy CPUs, and reclaim's batches.
+//! Parts that the Linux designs share: sets of CPUs, calls to other CPUs, descriptions of flushes,
+//! global tags, the references of lazy CPUs, and reclaim's batches.
 
 mod active_mm;
 pub(crate) mod asids;
@@ -20,7 +20,7 @@ pub mod v7_0;
 use core::ops::Range;
 use std::rc::Rc;
 
-use shootdown_sim::Sim;
+use shootdown_sim::{BroadcastScope, Sim};
 use shootdown_vm::{Change, ExtraFlushes, Freed, Policy, ReclaimFlush, Refault, UnmapLock};
 
 pub use batch::UnmapBatch;
@@ -28,10 +28,9 @@ pub(crate) use calls::Calls;
 pub(crate) use mask::CpuMask;
 pub use rules::LinuxRule;
 
-/// The policy of Linux today. Its extra flushes were measured with 6.18 on x86: pages that may be
-/// written or executed from now on; inaccessible pages, when they are unmapped; the whole space at
-/// every fork, whatever changed; and pages that move, up to 2 MiB at a time, and once more for
-/// tables.
+/// The policy of Linux today. Its extra flushes were measured with 6.18 on x86: for pages that
+/// become writable or executable; for inaccessible pages, when they are unmapped; for the whole
+/// space at every fork; and for pages that move, up to 2 MiB at a time, and once more for tables.
 pub const POLICY: Policy = Policy {
     reclaim_flush: ReclaimFlush::Batched,
     refault: Refault::Unflushed,
@@ -42,27 +41,28 @@ pub const POLICY: Policy = Policy {
     ..Policy::new(UnmapLock::Shared)
 };
 
-/// The policy of Linux until 4.19, with reclaim as until 4.2: pages are flushed one by one.
+/// The policy of Linux until 4.19, with the reclaim of Linux until 4.2: pages are flushed one by
+/// one.
 pub const UNBATCHED: Policy =
     Policy { unmap_lock: UnmapLock::Exclusive, reclaim_flush: ReclaimFlush::PerPage, ..POLICY };
 
-/// A word that has a cache line to itself.
+/// A word that has its own cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct CachePadded<T>(pub(crate) T);
 
-/// How many pages are invalidated one by one at most; what is more is all of the space
-/// (`tlb_single_page_flush_ceiling`: about 100 ns per page, 3 µs at most).
+/// Largest number of pages that are invalidated one by one. A flush of more pages drops all of the
+/// space (`tlb_single_page_flush_ceiling`: about 100 ns per page, 3 µs at most).
 const SINGLE_PAGE_FLUSH_CEILING: u64 = 33;
 
-/// What is to be flushed (`flush_tlb_info`).
+/// Description of a flush (`flush_tlb_info`).
 #[derive(Clone, Debug)]
 pub(crate) struct FlushInfo {
     /// `ctx_id` of the space.
     pub(crate) mm: u64,
-    /// The space's mask, for a CPU that finds itself in it wrongly.
+    /// The space's mask, from which a CPU that does not use the space removes itself.
     pub(crate) cpumask: Rc<CpuMask>,
-    /// `None` for all of it.
+    /// The range; `None` for the whole space.
     pub(crate) range: Option<Range<u64>>,
     pub(crate) stride: u64,
     pub(crate) new_tlb_gen: u64,
@@ -71,47 +71,71 @@ pub(crate) struct FlushInfo {
 
 impl FlushInfo {
     pub(crate) fn new(mm: u64, cpumask: &Rc<CpuMask>, new_tlb_gen: u64, change: &Change) -> Self {
-        let stride = change.page_size.bytes();
-        let few = |range: &Range<u64>| {
-            range.end.wrapping_sub(range.start) >> change.page_size.shift()
-                <= SINGLE_PAGE_FLUSH_CEILING
-        };
+        let shift = change.page_size.shift();
         Self {
             mm,
             cpumask: Rc::clone(cpumask),
-            range: change.range.clone().filter(few),
-            stride,
+            range: change
+                .range
+                .clone()
+                .filter(|range| pages(range, shift) <= SINGLE_PAGE_FLUSH_CEILING),
+            stride: change.page_size.bytes(),
             new_tlb_gen,
             freed_tables: change.freed == Freed::Tables,
         }
     }
 
-    /// All of whatever a CPU has loaded: what a batch asks for, which knows of no space.
-    pub(crate) fn of_batch() -> Self {
+    /// The flush of a range of 4 KiB pages. If it has more than `max_pages`, or `range` is `None`,
+    /// the flush of the whole space.
+    pub(crate) fn small_pages(
+        mm: u64,
+        cpumask: &Rc<CpuMask>,
+        range: Option<Range<u64>>,
+        max_pages: u64,
+    ) -> Self {
         Self {
-            mm: NO_MM,
-            cpumask: Rc::new(CpuMask::new(0)),
-            range: None,
+            mm,
+            cpumask: Rc::clone(cpumask),
+            range: range.filter(|range| pages(range, 12) <= max_pages),
             stride: 1 << 12,
             new_tlb_gen: TLB_GENERATION_INVALID,
             freed_tables: false,
         }
     }
 
-    /// Invalidates what is loaded on this CPU: page by page, or all of it.
+    /// The flush of a batch, which names no space: it drops everything that a CPU has loaded.
+    pub(crate) fn of_batch() -> Self {
+        Self::small_pages(NO_MM, &Rc::new(CpuMask::new(0)), None, 0)
+    }
+
+    /// Invalidates the loaded space on this CPU, page by page or completely.
     pub(crate) fn invalidate(&self, sim: &Sim) {
         match &self.range {
             Some(range) => sim.invalidate(range.clone().step_by(self.stride as usize)),
             None => sim.invalidate_tag(),
         }
     }
+
+    /// The entries that a broadcast of this flush drops.
+    pub(crate) fn broadcast_scope(&self) -> BroadcastScope<'_> {
+        match self.range.as_ref().map(core::slice::from_ref) {
+            Some(range) if self.freed_tables => BroadcastScope::Tables(range),
+            Some(range) => BroadcastScope::Pages(range),
+            None => BroadcastScope::Tag,
+        }
+    }
 }
 
-/// In place of a `ctx_id`: whichever space is loaded (`NULL`).
+/// Number of pages of 2^`shift` bytes in a range.
+const fn pages(range: &Range<u64>, shift: u8) -> u64 {
+    range.end.wrapping_sub(range.start) >> shift
+}
+
+/// Stands for any loaded space in place of a `ctx_id` (`NULL`).
 pub(crate) const NO_MM: u64 = 0;
-/// No flush of one space has it.
+/// A generation that no flush of one space has.
 pub(crate) const TLB_GENERATION_INVALID: u64 = 0;
 /// `ctx_id` of the kernel's own space, which has no user pages.
 pub(crate) const INIT_MM: u64 = 1;
-/// Between two spaces (`LOADED_MM_SWITCHING`).
+/// Stands for a CPU that is between two spaces (`LOADED_MM_SWITCHING`).
 pub(crate) const SWITCHING: u64 = u64::MAX;

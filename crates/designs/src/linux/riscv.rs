@@ -1,37 +1,39 @@
-//! Linux on RISC-V: tags that are the same on all CPUs, and firmware that reaches into other CPUs:
-//! `set_mm` and `__flush_tlb_range` of Linux 7.0, as read in its public source.
+//! Linux on RISC-V: global tags, and firmware that fences other CPUs. This is `set_mm` and
+//! `__flush_tlb_range` of Linux 7.0, as read in its public source.
 //!
-//! Tags are arm64's (`asids`), and used only if there are more than two for each
-//! CPU; else every switch flushes. With tags, a CPU that has run a space stays in its mask for
-//! ever, and is told of all flushes since, idle or elsewhere. The firmware is asked once for all of
-//! them (an SBI remote fence, whose targets the kernel does not interrupt); where only this CPU has
-//! ever run the space, it is not asked. A lazy CPU is counted (`mm_count`).
+//! Tags are allocated as on arm64 (`asids`), and used only if there are more than two for each CPU.
+//! Otherwise every switch flushes. With tags, a CPU that has run a space stays in its mask forever,
+//! and all later flushes reach it, even if it idles or runs other spaces. The kernel calls the
+//! firmware once for the whole mask (an SBI remote fence, which does not interrupt the targets'
+//! kernels). If only this CPU has ever run the space, it does not call the firmware. A lazy CPU has
+//! a reference (`mm_count`).
 //!
-//! What reclaim takes is put off, always: `arch_tlbbatch_add_pending` adds the space's mask to the
-//! batch's, and `arch_tlbbatch_flush` has all of that drop everything, under all tags
-//! (`FLUSH_TLB_NO_ASID`), idle or elsewhere. The rest is in `linux/batch.rs`.
+//! Reclaim always defers: `arch_tlbbatch_add_pending` adds the space's mask to the batch's, and
+//! `arch_tlbbatch_flush` makes those CPUs drop everything under all tags (`FLUSH_TLB_NO_ASID`),
+//! even if they idle or run other spaces. For the rest, see `linux/batch.rs`.
 //!
-//! # What the model leaves out
+//! # Differences from Linux
 //!
-//! - `Svinval`, deferred `fence.i`, and the flush of new kernel mappings: they concern no space.
-//! - Where there is no such firmware, Linux interrupts the mask, and so does this; but the machine
-//!   has no way to drop what another tag than the loaded one has on this CPU, so tags are not used
-//!   then. A space that is not loaded where its last flush is made is dead: that costs the time of
-//!   a flush, and drops nothing.
+//! - `Svinval`, deferred `fence.i`, and the flush of new kernel mappings are not modelled, because
+//!   they concern no space.
+//! - Without such firmware, Linux interrupts the mask, and so does the model. But the machine
+//!   cannot drop entries under another tag than the loaded one on this CPU, so tags are not used
+//!   then. A space that is not loaded on the CPU of its last flush is dead: the flush costs its
+//!   time, and drops nothing.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::Cell;
 use core::ops::Range;
 use std::rc::Rc;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites};
+use shootdown::{BatchIsFull, Root, StaleWrites};
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{BroadcastScope, Sim, SimWord};
 use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
 use super::active_mm::{ActiveMms, CountedMm, put};
-use super::asids::{Asids, tag_of};
+use super::asids::{AsidAllocator, tag_of};
 use super::batch::{TlbFlushBatched, unmap_batches};
 use super::mm_count::MmCount;
 use super::rules::LinuxRule;
@@ -44,15 +46,15 @@ impl Design {
         Self::new("riscv", Purpose::OtherHardware, |sim| Riscv::new(sim).into());
 }
 
-/// The design.
+/// The design `riscv`.
 #[derive(Debug)]
 pub struct Riscv {
     sim: Rc<Sim>,
-    asids: Asids,
+    asids: AsidAllocator,
     has_tags: bool,
     mms: ActiveMms<Mm>,
     last_ctx_id: Cell<u64>,
-    /// Where firmware does not do it.
+    /// Used if the machine has no firmware for remote fences.
     calls: Option<Calls>,
     broken: Option<LinuxRule>,
 }
@@ -69,26 +71,23 @@ pub struct Mm {
     cpumask: Rc<CpuMask>,
 }
 
-/// More pages than this are all of the tag (`tlb_flush_all_threshold`).
+/// Number of pages above which all entries of the tag are dropped (`tlb_flush_all_threshold`).
 const FLUSH_ALL_THRESHOLD: u64 = 64;
 
 impl CountedMm for Mm {
     fn mm_count(&self) -> &MmCount {
         &self.mm_count
     }
-    fn root(&self) -> Root {
-        Root(self.root << 12)
-    }
 }
 
 impl Riscv {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, None)
     }
 
-    /// One that breaks a rule, for tests that expect the oracle to notice.
+    /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LinuxRule>) -> Self {
         let machine = sim.machine();
@@ -96,7 +95,7 @@ impl Riscv {
         let has_firmware = machine.remote_fence.is_some();
         let has_tags = has_firmware && machine.tagging == Tagging::Global && tags > 2 * cpus;
         Self {
-            asids: Asids::new(&sim, if has_tags { tags } else { 0 }, broken),
+            asids: AsidAllocator::new(&sim, if has_tags { tags } else { 0 }, broken),
             has_tags,
             mms: ActiveMms::new(cpus),
             last_ctx_id: Cell::new(0),
@@ -125,7 +124,7 @@ impl Riscv {
         self.mms.activate(cpu, next);
     }
 
-    /// `__flush_tlb_range`, with `flush_tlb_mm` where tables are freed, as `tlb_flush` has it.
+    /// `__flush_tlb_range`, or `flush_tlb_mm` if tables are freed, as in `tlb_flush`.
     fn flush_mm(&self, mm: &Rc<Mm>, range: Option<Range<u64>>, freed: Freed) {
         let range = range.filter(|_| freed == Freed::Pages);
         let cpus = mm.cpumask.members();
@@ -134,11 +133,11 @@ impl Riscv {
             None if others => self.fence(mm, cpus, range.as_ref()),
             Some(calls) if others => self.call(calls, &cpus, &Rc::new(info(mm, range))),
             _ if cpus.is_empty() => {}
-            _ => self.flush_here(&info(mm, range)),
+            _ => self.flush_local(&info(mm, range)),
         }
     }
 
-    /// Has firmware flush. The kernel names all of the range; the firmware has a limit of its own.
+    /// Flushes by firmware. The kernel names the whole range; the firmware has its own limit.
     fn fence(&self, mm: &Mm, cpus: Vec<usize>, range: Option<&Range<u64>>) {
         let scope = range.map_or(BroadcastScope::Tag, |range| {
             BroadcastScope::Pages(core::slice::from_ref(range))
@@ -146,15 +145,13 @@ impl Riscv {
         self.sim.remote_fence(cpus, tag_of(&mm.id.0), scope);
     }
 
-    /// Interrupts the mask, this CPU included if it is in it (`on_each_cpu_mask`).
+    /// Interrupts the mask, and flushes this CPU if it is a member (`on_each_cpu_mask`).
     fn call(&self, calls: &Calls, cpus: &[usize], info: &Rc<FlushInfo>) {
         let me = self.sim.cpu();
         let others: Vec<usize> = cpus.iter().copied().filter(|&cpu| cpu != me).collect();
         calls.call(&self.sim, &others, info, || {
             if cpus.contains(&me) {
-                self.sim.mask();
-                self.flush_here(info);
-                self.sim.unmask();
+                self.sim.masked(|| self.flush_local(info));
             }
         });
     }
@@ -181,7 +178,7 @@ impl Riscv {
     }
 
     /// `local_flush_tlb_range_asid`.
-    fn flush_here(&self, info: &FlushInfo) {
+    fn flush_local(&self, info: &FlushInfo) {
         if info.mm == NO_MM {
             self.sim.invalidate_all();
         } else if self.has_loaded(info.mm) {
@@ -192,22 +189,14 @@ impl Riscv {
     }
 }
 
-/// What a CPU is to flush: pages one by one, or all of the tag.
+/// The flush of a range, page by page, or of the whole tag.
 fn info(mm: &Mm, range: Option<Range<u64>>) -> FlushInfo {
-    let few = |range: &Range<u64>| range.end.wrapping_sub(range.start) >> 12 <= FLUSH_ALL_THRESHOLD;
-    FlushInfo {
-        mm: mm.ctx_id,
-        cpumask: Rc::clone(&mm.cpumask),
-        range: range.filter(few),
-        stride: 1 << 12,
-        new_tlb_gen: 0,
-        freed_tables: false,
-    }
+    FlushInfo::small_pages(mm.ctx_id, &mm.cpumask, range, FLUSH_ALL_THRESHOLD)
 }
 
 impl Flush for Riscv {
     type Space = Rc<Mm>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         super::POLICY
@@ -219,7 +208,7 @@ impl Flush for Riscv {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
             id: CachePadded(SimWord::with(0)),
-            mm_count: MmCount::new(),
+            mm_count: MmCount::new(root),
             tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.sim.machine().cpu_count())),
         })
@@ -228,10 +217,6 @@ impl Flush for Riscv {
     fn flush(&self, space: &Rc<Mm>, change: &Change) {
         let flush = |change: &Change| self.flush_mm(space, change.range.clone(), change.freed);
         space.tlb_flush_batched.flush_with_pending(change, flush);
-    }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
     }
 }
 
@@ -260,12 +245,12 @@ impl Scheduling for Riscv {
     }
 
     fn leave_space(&self) {
-        // The TLB is lost without its help.
+        // The idle state drops the TLB by itself.
     }
 
     fn interrupt(&self) {
         if let Some(calls) = &self.calls {
-            calls.serve(&self.sim, |info| self.flush_here(info));
+            calls.handle_calls(&self.sim, |info| self.flush_local(info));
         }
     }
 }

@@ -1,19 +1,20 @@
-//! Seed 000 as it was first merged, on its way to Linux 4.14 (which had tags, too, when released).
+//! The lazy TLB of the `x86-lazy-tlb` study as it was first merged, for Linux 4.14 (which also had
+//! tags when it was released).
 //!
-//! A CPU that goes lazy takes itself out of the space's mask, so no flush interrupts it; when it
-//! comes back it compares generations, and flushes everything if it has missed something. One tag
-//! slot: tags came later.
+//! A CPU that goes lazy removes itself from the space's mask, so no flush interrupts it. When it
+//! runs the space again it compares generations, and flushes everything if it has missed a flush.
+//! There is one tag slot, because tags came later.
 //!
-//! The bug that it had is here, too: a lazy CPU is not told of freed page tables either, and its
-//! speculation may walk them (mended by b956575bed91). The oracle counts that as hazards.
+//! The model has the original's bug: a lazy CPU is not interrupted for freed page tables either,
+//! and its speculation may walk them (fixed by b956575bed91). The oracle counts that as hazards.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root, Word};
+use shootdown::{Root, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
@@ -21,12 +22,12 @@ use super::{CachePadded, Calls, CpuMask, FlushInfo, INIT_MM};
 use crate::design::{Design, Purpose};
 
 impl Design {
-    /// Linux with seed 000, as first merged.
+    /// Linux with TLB generations, as first merged.
     pub const LINUX_4_14: Self =
         Self::new("linux-4.14", Purpose::General, |sim| Linux414::new(sim).into());
 }
 
-/// The design.
+/// The design `linux-4.14`.
 #[derive(Debug)]
 pub struct Linux414 {
     sim: Rc<Sim>,
@@ -42,7 +43,7 @@ pub struct Mm {
     root: u64,
     tlb_gen: CachePadded<SimWord>,
     cpumask: Rc<CpuMask>,
-    /// It is being torn down for good.
+    /// The space is being destroyed.
     dead: Cell<bool>,
 }
 
@@ -56,7 +57,7 @@ struct TlbState {
 }
 
 impl Linux414 {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         let cpus = sim.machine().cpu_count();
@@ -85,7 +86,7 @@ impl Linux414 {
             if next.cpumask.contains(cpu) {
                 return; // from thread to thread
             }
-            // Back from lazy. Setting the bit is the barrier before the generation is read.
+            // The CPU was lazy. Setting the bit is the barrier before the load of the generation.
             next.cpumask.insert(cpu);
             let tlb_gen = next.tlb_gen.0.load(Relaxed);
             if me.tlb_gen.replace(tlb_gen) < tlb_gen {
@@ -112,14 +113,14 @@ impl Linux414 {
         }
     }
 
-    /// `flush_tlb_func_common`: what a CPU does that is told.
+    /// `flush_tlb_func_common`: handles a flush on a CPU that was interrupted.
     fn flush_func(&self, info: &FlushInfo) {
         let Some(mm) = self.loaded() else { return };
         if mm.dead.get() {
             self.switch_mm(None);
             return;
         }
-        // Lazy, or elsewhere since it was told.
+        // The CPU is lazy, or has switched since the interrupt was sent.
         if mm.ctx_id != info.mm || !mm.cpumask.contains(self.sim.cpu()) {
             return;
         }
@@ -139,7 +140,7 @@ impl Linux414 {
 
 impl Flush for Linux414 {
     type Space = Rc<Mm>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         super::UNBATCHED
@@ -160,18 +161,12 @@ impl Flush for Linux414 {
         let new_tlb_gen = space.tlb_gen.0.fetch_add(1, Relaxed) + 1;
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, new_tlb_gen, change));
         if self.loaded().is_some_and(|mm| mm.ctx_id == space.ctx_id) {
-            self.sim.mask();
-            self.flush_func(&info);
-            self.sim.unmask();
+            self.sim.masked(|| self.flush_func(&info));
         }
         let targets = space.cpumask.others(self.sim.cpu());
         if !targets.is_empty() {
             self.calls.call(&self.sim, &targets, &info, || {});
         }
-    }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
     }
 }
 
@@ -179,8 +174,8 @@ unused!(Linux414: Defer, Batching);
 
 impl Lifetimes for Linux414 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
-        // Linux counts references, and the last CPU that lets go frees the root. Here all that have
-        // it loaded are told instead, once: what else is freed is as unsafe as it was.
+        // In Linux the CPU that drops the last reference frees the root. The model interrupts all
+        // CPUs that have the space loaded, once. All other frees are as unsafe as in Linux.
         space.dead.set(true);
         let loaded = |cpu: &TlbState| {
             cpu.loaded_mm.borrow().as_ref().is_some_and(|mm| mm.ctx_id == space.ctx_id)
@@ -188,11 +183,11 @@ impl Lifetimes for Linux414 {
         let me = self.sim.cpu();
         let targets: Vec<_> =
             (0..self.cpus.len()).filter(|&cpu| cpu != me && loaded(&self.cpus[cpu])).collect();
-        self.sim.mask();
-        if loaded(self.me()) {
-            self.switch_mm(None);
-        }
-        self.sim.unmask();
+        self.sim.masked(|| {
+            if loaded(self.me()) {
+                self.switch_mm(None);
+            }
+        });
         let change = Change::whole(Freed::Tables);
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, u64::MAX, &change));
         self.calls.call(&self.sim, &targets, &info, || {});
@@ -219,6 +214,6 @@ impl Scheduling for Linux414 {
     }
 
     fn interrupt(&self) {
-        self.calls.serve(&self.sim, |info| self.flush_func(info));
+        self.calls.handle_calls(&self.sim, |info| self.flush_func(info));
     }
 }

@@ -1,11 +1,11 @@
-//! Linux on ARC: what is probed for and what is renamed, by counts worked out by hand; tags that
-//! run out; and the rule that they rest on, broken once, so that the oracle is seen to notice.
+//! Linux on ARC: erased pages and renamed spaces, with counts calculated by hand; tags that run
+//! out; and a broken rule, which the oracle must detect.
 
 use std::rc::Rc;
 
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::{Arc, LinuxRule};
-use shootdown_sim::{Sim, Time, Wrong};
+use shootdown_sim::{Sim, Time, ViolationKind};
 use shootdown_vm::ExtraFlushes;
 use shootdown_vm::Freed::{Pages, Tables};
 
@@ -14,7 +14,7 @@ fn rig(tags: usize, cpus: usize, spaces: u64) -> Rc<Rig<Arc>> {
 }
 
 #[test]
-fn fewer_than_32_pages_are_erased_and_more_are_another_tag() {
+fn small_flush_erases_and_large_flush_renames() {
     for (pages, erased, taken) in [(1, 1, 0), (31, 31, 0), (32, 0, 1), (64, 0, 1)] {
         let rig = rig(255, 1, 2);
         rig.thread(0, 0, move |rig| {
@@ -25,7 +25,7 @@ fn fewer_than_32_pages_are_erased_and_more_are_another_tag() {
         rig.run();
         let counts = rig.sim.counts();
         assert_eq!(counts.pages_invalidated, erased, "{pages} pages");
-        // One when it first runs.
+        // The space takes one tag when it first runs.
         assert_eq!(counts.tags_taken, 1 + taken, "{pages} pages");
         let refilled = if taken == 1 { 8 } else { erased.min(8) };
         assert_eq!(counts.walks, 8 + refilled, "{pages} pages");
@@ -34,7 +34,7 @@ fn fewer_than_32_pages_are_erased_and_more_are_another_tag() {
 }
 
 #[test]
-fn a_tag_is_kept_over_switches_and_dropped_by_nobody_s_exit() {
+fn tag_survives_switches_and_exit_flushes_nothing() {
     let rig = rig(255, 1, 3);
     for space in 0..3 {
         rig.thread(0, space, move |rig| {
@@ -52,7 +52,7 @@ fn a_tag_is_kept_over_switches_and_dropped_by_nobody_s_exit() {
 }
 
 #[test]
-fn other_cpus_of_the_mask_are_interrupted_and_rename_when_they_next_run_it() {
+fn other_cpus_rename_when_they_next_run() {
     let rig = rig(255, 3, 2);
     let sleeper = Rc::clone(&rig);
     rig.thread(1, 0, move |rig| {
@@ -63,17 +63,17 @@ fn other_cpus_of_the_mask_are_interrupted_and_rename_when_they_next_run_it() {
     rig.thread(0, 0, |rig| {
         rig.until(50);
         rig.flush(0, 0..64, Pages);
-        // Idle there: the tag is forgotten already.
+        // CPU 1 is idle, and has dropped its tag already.
         rig.flush(0, 0..64, Pages);
     });
     rig.run();
     let counts = rig.sim.counts();
     assert_eq!((counts.interrupts_sent, counts.interrupts_to_lazy), (2, 2));
-    // CPU 0 takes three: one to begin with and one with each flush. CPU 1 takes two.
+    // CPU 0 takes a tag at its first load and with each flush. CPU 1 takes two.
     assert_eq!((counts.tags_taken, rig.sim.counts_of(1).tags_taken), (5, 2));
 }
 
-/// Twelve spaces take turns on a CPU with four tags, and rename themselves now and then.
+/// Twelve spaces take turns on CPUs with four tags, and flush themselves at intervals.
 fn crowd(cpus: usize, design: impl FnOnce(Rc<Sim>) -> Arc) -> Rc<Rig<Arc>> {
     let rig = Rig::on(Hardware::Renamed.machine(4, cpus), 12, design);
     for thread in 0..24_u64 {
@@ -91,12 +91,12 @@ fn crowd(cpus: usize, design: impl FnOnce(Rc<Sim>) -> Arc) -> Rc<Rig<Arc>> {
             }
         });
     }
-    rig.run_whatever_happens();
+    rig.run_unchecked();
     rig
 }
 
 #[test]
-fn when_the_counter_wraps_the_tlb_is_emptied_once() {
+fn counter_wrap_flushes_the_tlb_once() {
     for cpus in [1, 3] {
         let rig = crowd(cpus, Arc::by_space);
         let first = rig.sim.first_violations();
@@ -111,12 +111,13 @@ fn when_the_counter_wraps_the_tlb_is_emptied_once() {
 }
 
 #[test]
-fn a_counter_that_wraps_with_a_full_tlb_is_caught() {
+fn oracle_detects_missing_flush_at_wrap() {
     let design = |sim| {
-        let rule = Some(LinuxRule::EmptyAtWrap);
+        let rule = Some(LinuxRule::FlushAtWrap);
         Arc::with_broken_rule(sim, ExtraFlushes::AREA_PER_UNMAP, rule)
     };
     let rig = crowd(1, design);
-    let wrongs: Vec<Wrong> = rig.sim.first_violations().iter().map(|first| first.wrong).collect();
-    assert!(wrongs.contains(&Wrong::ForeignTranslation), "{wrongs:?}");
+    let kinds: Vec<ViolationKind> =
+        rig.sim.first_violations().iter().map(|first| first.kind).collect();
+    assert!(kinds.contains(&ViolationKind::ForeignTranslation), "{kinds:?}");
 }

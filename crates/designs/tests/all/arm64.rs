@@ -1,12 +1,12 @@
-//! Linux on arm64, with and without seed 003: who is told of what, by counts worked out by hand;
-//! tags that run out; and each rule broken once, so that the oracle is seen to notice.
+//! Linux on arm64, with and without skipped broadcasts: the CPUs that a flush reaches, with counts
+//! calculated by hand; tags that run out; and broken rules, which the oracle must detect.
 
 use std::rc::Rc;
 
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::linux::arm64::Variant;
 use shootdown_designs::{Arm64, LinuxRule};
-use shootdown_sim::{Counts, Sim, Time, Wrong};
+use shootdown_sim::{Counts, Sim, Time, ViolationKind};
 use shootdown_vm::Freed::{Pages, Tables};
 
 const TAGS: usize = 255;
@@ -19,8 +19,8 @@ fn breaking(variant: Variant, rule: Option<LinuxRule>) -> impl Fn(Rc<Sim>) -> Ar
     move |sim| Arm64::with_broken_rule(sim, variant, rule)
 }
 
-/// What a flush did, of pages that two CPUs have touched, by CPU 0; CPU 1 is then in the state that
-/// `other` leaves it in, and touches the pages again in the end.
+/// Flushes pages on CPU 0 that two CPUs have touched. CPU 1 then executes `other`, and touches the
+/// pages again. Returns the counts of the flush on CPU 0, and those of CPU 1.
 fn flush_with(
     design: fn(Rc<Sim>) -> Arm64,
     other: fn(&Rc<Rig<Arm64>>),
@@ -35,12 +35,12 @@ fn flush_with(
         rig.touch(0..8);
     });
     let flushed = Rc::new(std::cell::Cell::new(None));
-    let seen = Rc::clone(&flushed);
+    let result = Rc::clone(&flushed);
     rig.thread(0, 0, move |rig| {
         rig.until(30);
         let before = rig.sim.counts_of(0);
         rig.flush(0, pages.clone(), freed);
-        seen.set(Some(rig.sim.counts_of(0).since(&before)));
+        result.set(Some(rig.sim.counts_of(0).since(&before)));
     });
     rig.run();
     assert_eq!(rig.sim.counts().interrupts_sent, 0);
@@ -56,11 +56,11 @@ fn computes(rig: &Rc<Rig<Arm64>>) {
 }
 
 #[test]
-fn stock_broadcasts_whoever_is_there() {
+fn stock_always_broadcasts() {
     for other in [idles, computes] {
         let (flush, _) = flush_with(Arm64::stock, other, 3..6, Pages);
         assert_eq!((flush.broadcasts, flush.pages_invalidated), (3, 0));
-        // More than 511 pages are all of them.
+        // More than 511 pages are flushed by the tag.
         let (flush, _) = flush_with(Arm64::stock, other, 0..511, Pages);
         assert_eq!(flush.broadcasts, 511);
         let (flush, _) = flush_with(Arm64::stock, other, 0..512, Pages);
@@ -69,7 +69,7 @@ fn stock_broadcasts_whoever_is_there() {
 }
 
 #[test]
-fn who_is_alone_flushes_locally_and_who_comes_later_drops_the_tag() {
+fn sole_active_cpu_flushes_locally_and_marks_others() {
     for freed in [Pages, Tables] {
         let (flush, other) = flush_with(Arm64::skip, idles, 3..6, freed);
         assert_eq!((flush.broadcasts, flush.flushes_ranged, flush.pages_invalidated), (0, 1, 3));
@@ -78,14 +78,14 @@ fn who_is_alone_flushes_locally_and_who_comes_later_drops_the_tag() {
 }
 
 #[test]
-fn who_is_not_alone_broadcasts_and_nobody_drops_the_tag() {
+fn other_active_cpu_requires_broadcast() {
     let (flush, other) = flush_with(Arm64::skip, computes, 3..6, Pages);
     assert_eq!((flush.broadcasts, flush.pages_invalidated), (3, 0));
     assert_eq!((other.flushes_full, other.walks), (0, 8 + 3));
 }
 
 #[test]
-fn a_mark_is_heeded_once() {
+fn stale_mark_causes_one_flush() {
     let rig = rig(3, Arm64::skip);
     let sleeper = Rc::clone(&rig);
     rig.thread(1, 0, move |rig| {
@@ -97,7 +97,7 @@ fn a_mark_is_heeded_once() {
     });
     rig.thread(0, 0, |rig| {
         rig.until(30);
-        // The marks are there after the first.
+        // The first flush sets the marks.
         (0..3).for_each(|_| rig.flush(0, 0..1, Pages));
     });
     rig.run();
@@ -106,7 +106,7 @@ fn a_mark_is_heeded_once() {
 }
 
 #[test]
-fn an_exit_that_nobody_is_active_for_tells_nobody() {
+fn exit_of_inactive_space_broadcasts_nothing() {
     for (design, broadcasts) in [(Arm64::stock as fn(_) -> _, 1), (Arm64::skip, 0)] {
         let rig = rig(3, design);
         rig.thread(1, 0, |rig| rig.touch(0..8));
@@ -115,7 +115,7 @@ fn an_exit_that_nobody_is_active_for_tells_nobody() {
             rig.until(50);
             rig.exit(0);
         });
-        // Whoever is lazy holds the root until another space runs there.
+        // A lazy CPU keeps the root until it runs another space.
         rig.thread(1, 1, |rig| rig.until(100));
         rig.kernel_thread(2, |rig| {
             rig.until(100);
@@ -127,8 +127,8 @@ fn an_exit_that_nobody_is_active_for_tells_nobody() {
     }
 }
 
-/// Twelve spaces take turns on three CPUs, two threads of each, with so many tags; their pages are
-/// flushed by turns.
+/// Twelve spaces take turns on three CPUs, with two threads each and `tags` tags, and flush their
+/// pages in turn.
 fn crowd(tags: usize, design: impl FnOnce(Rc<Sim>) -> Arm64) -> Rc<Rig<Arm64>> {
     const SPACES: u64 = 12;
     let rig = Rig::on(Hardware::Broadcast.machine(tags, 3), SPACES, design);
@@ -145,32 +145,32 @@ fn crowd(tags: usize, design: impl FnOnce(Rc<Sim>) -> Arm64) -> Rc<Rig<Arm64>> {
             }
         });
     }
-    rig.run_whatever_happens();
+    rig.run_unchecked();
     rig
 }
 
-fn wrongs(rig: &Rig<Arm64>) -> Vec<Wrong> {
-    rig.sim.first_violations().iter().map(|violation| violation.wrong).collect()
+fn violations(rig: &Rig<Arm64>) -> Vec<ViolationKind> {
+    rig.sim.first_violations().iter().map(|violation| violation.kind).collect()
 }
 
 #[test]
-fn when_tags_run_out_each_cpu_drops_all_at_most_once() {
+fn rollover_flushes_each_cpu_at_most_once() {
     for tags in [4, 7, 15] {
         let rig = crowd(tags, Arm64::stock);
-        assert_eq!(wrongs(&rig), [], "{tags} tags");
+        assert_eq!(violations(&rig), [], "{tags} tags");
         let counts = rig.sim.counts();
         let has_room = tags > 12;
         assert_eq!(counts.rollovers == 0, has_room, "{tags} tags, {} rollovers", counts.rollovers);
         assert!(counts.flushes_full <= 3 * counts.rollovers, "{tags} tags");
         assert_eq!(has_room, counts.tags_taken == 12);
         let skip = crowd(tags, Arm64::skip);
-        assert_eq!(wrongs(&skip), [], "{tags} tags");
+        assert_eq!(violations(&skip), [], "{tags} tags");
         assert!(skip.sim.counts().broadcasts < counts.broadcasts);
     }
 }
 
 #[test]
-fn without_tags_or_broadcast_every_switch_drops_and_flushes_interrupt() {
+fn without_broadcast_switches_flush_and_flushes_interrupt() {
     for variant in [Variant::Stock, Variant::Skip] {
         let design = breaking(variant, None);
         let rig = Rig::on(Hardware::Plain.machine(6, 2), 2, design);
@@ -191,17 +191,18 @@ fn without_tags_or_broadcast_every_switch_drops_and_flushes_interrupt() {
 }
 
 #[test]
-fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
+fn oracle_detects_missing_flush_after_rollover() {
     for variant in [Variant::Stock, Variant::Skip] {
-        let rig = crowd(4, breaking(variant, Some(LinuxRule::EmptyAfterRollover)));
-        assert!(wrongs(&rig).contains(&Wrong::ForeignTranslation), "{:?}", wrongs(&rig));
+        let rig = crowd(4, breaking(variant, Some(LinuxRule::FlushAfterRollover)));
+        let violations = violations(&rig);
+        assert!(violations.contains(&ViolationKind::ForeignTranslation), "{violations:?}");
     }
 }
 
-/// CPU 0 runs a space throughout, while others use up the tags; then a second thread of it, on CPU
-/// 1, flushes what the first has cached.
+/// CPU 0 runs a space all the time, while other spaces use up the tags. Then a second thread of the
+/// space, on CPU 1, flushes pages that CPU 0 has cached.
 #[test]
-fn a_tag_that_is_taken_from_a_cpu_that_runs_with_it_is_caught() {
+fn oracle_detects_reassigned_active_tag() {
     for (rule, caught) in [(None, false), (Some(LinuxRule::ReserveActive), true)] {
         let machine = Hardware::Broadcast.machine(4, 3);
         let rig = Rig::on(machine, 6, breaking(Variant::Stock, rule));
@@ -217,15 +218,15 @@ fn a_tag_that_is_taken_from_a_cpu_that_runs_with_it_is_caught() {
             rig.until(150);
             rig.thread(1, 0, |rig| rig.flush(0, 0..4, Pages));
         });
-        rig.run_whatever_happens();
+        rig.run_unchecked();
         assert!(rig.sim.counts().rollovers > 0);
-        let expected = if caught { &[Wrong::FlushedTranslation; 4][..] } else { &[] };
-        assert_eq!(wrongs(&rig), expected);
+        let expected = if caught { &[ViolationKind::FlushedTranslation; 4][..] } else { &[] };
+        assert_eq!(violations(&rig), expected);
     }
 }
 
-/// CPU 0 flushes a page again and again, and is held up by a timer, sometimes in the middle of it;
-/// CPU 1 uses the page, and makes way for another space.
+/// CPU 0 flushes a page repeatedly, and timer interrupts delay it, sometimes in the middle of a
+/// flush. CPU 1 uses the page, and switches to another space.
 fn comings_and_goings(variant: Variant, rule: Option<LinuxRule>) -> Rc<Rig<Arm64>> {
     let rig = Rig::on(Hardware::Broadcast.machine(TAGS, 2), 2, breaking(variant, rule));
     rig.thread(0, 0, |rig| {
@@ -246,17 +247,17 @@ fn comings_and_goings(variant: Variant, rule: Option<LinuxRule>) -> Rc<Rig<Arm64
             }
         });
     }
-    rig.run_whatever_happens();
+    rig.run_unchecked();
     rig
 }
 
 #[test]
-fn who_comes_while_a_flush_is_decided_misses_nothing() {
+fn cpu_that_switches_during_flush_misses_nothing() {
     for variant in [Variant::Stock, Variant::Skip] {
         let rig = comings_and_goings(variant, None);
-        assert_eq!(wrongs(&rig), []);
+        assert_eq!(violations(&rig), []);
         let counts = rig.sim.counts();
-        // Sometimes alone, and sometimes not.
+        // Some flushes are local, and some are broadcast.
         let some_locally = counts.broadcasts < 2000 && counts.flushes_ranged > 0;
         assert_eq!(some_locally, variant == Variant::Skip);
         assert!(counts.broadcasts > 0);
@@ -264,18 +265,18 @@ fn who_comes_while_a_flush_is_decided_misses_nothing() {
 }
 
 #[test]
-fn each_mark_of_seed_003_is_needed() {
-    for rule in [LinuxRule::MarkStale, LinuxRule::HeedStale] {
+fn oracle_detects_missing_stale_marks() {
+    for rule in [LinuxRule::MarkStale, LinuxRule::FlushIfStale] {
         let rig = comings_and_goings(Variant::Skip, Some(rule));
-        assert!(wrongs(&rig).contains(&Wrong::FlushedTranslation), "{rule:?}");
-        // They are the patch's own.
-        assert_eq!(wrongs(&comings_and_goings(Variant::Stock, Some(rule))), [], "{rule:?}");
+        assert!(violations(&rig).contains(&ViolationKind::FlushedTranslation), "{rule:?}");
+        // Only the variant that skips broadcasts has these rules.
+        assert_eq!(violations(&comings_and_goings(Variant::Stock, Some(rule))), [], "{rule:?}");
     }
 }
 
-/// CPU 0 flushes what CPU 1 has cached, which is idle, and comes back `comes_ns` after the flush
-/// began. CPU 0 takes an interrupt `interrupted_ns` after it began.
-fn coming_back(rule: Option<LinuxRule>, interrupted_ns: u64, comes_ns: u64) -> Vec<Wrong> {
+/// CPU 0 flushes pages that CPU 1 has cached. CPU 1 is idle, and wakes `comes_ns` after the flush
+/// began. An interrupt delays CPU 0 `interrupted_ns` after the flush began. Returns the violations.
+fn coming_back(rule: Option<LinuxRule>, interrupted_ns: u64, comes_ns: u64) -> Vec<ViolationKind> {
     const FLUSH_NS: u64 = 20_000;
     let until = |sim: &Sim, ns: u64| {
         let now = sim.now();
@@ -305,25 +306,25 @@ fn coming_back(rule: Option<LinuxRule>, interrupted_ns: u64, comes_ns: u64) -> V
         until(&rig.sim, FLUSH_NS);
         rig.flush(0, 0..4, Pages);
     });
-    rig.run_whatever_happens();
-    wrongs(&rig)
+    rig.run_unchecked();
+    violations(&rig)
 }
 
-/// Whoever comes between the first look and the mark is seen by the second look.
+/// A CPU that becomes active between the first check and the mark is detected by the second check.
 #[test]
-fn the_second_look_of_seed_003_is_needed() {
+fn oracle_detects_missing_second_check() {
     let times = (0..40).flat_map(|at| (0..1000).step_by(200).map(move |to| (at, to)));
     let mut caught = 0;
     for (interrupted_ns, comes_ns) in times {
         assert_eq!(coming_back(None, interrupted_ns, comes_ns), []);
-        let wrongs = coming_back(Some(LinuxRule::RecheckBell), interrupted_ns, comes_ns);
-        caught += usize::from(!wrongs.is_empty());
+        let violations = coming_back(Some(LinuxRule::RecheckActive), interrupted_ns, comes_ns);
+        caught += usize::from(!violations.is_empty());
     }
     assert!(caught > 0);
 }
 
 #[test]
-fn a_broadcast_that_nobody_waits_for_is_caught() {
+fn oracle_detects_incomplete_broadcast() {
     let rig = comings_and_goings(Variant::Stock, Some(LinuxRule::Complete));
-    assert!(wrongs(&rig).contains(&Wrong::FlushedTranslation));
+    assert!(violations(&rig).contains(&ViolationKind::FlushedTranslation));
 }

@@ -1,5 +1,5 @@
-//! Linux with INVLPGB: what it is without the hardware, when a space is given a global tag, and
-//! what its flushes are then.
+//! Linux with INVLPGB: the same results as without, if the machine lacks it; the choice of spaces
+//! that get a global tag; and their flushes.
 
 use std::rc::Rc;
 
@@ -18,8 +18,8 @@ fn without(sim: Rc<Sim>) -> Linux {
     Linux70::counted(sim, ExitFlush::Interrupts)
 }
 
-/// Spaces one after the other, with a thread on each CPU, of which all flush. Each lives for longer
-/// than it takes until the clock has come to each thread's number.
+/// Runs spaces one after the other, with a thread on each CPU, all of which flush. Each space lives
+/// long enough for the clock to select every thread's number.
 fn crowd(machine: Machine, spaces: u64, design: fn(Rc<Sim>) -> Linux) -> Rc<Rig<Linux>> {
     let cpus = machine.cpu_count();
     let rig = Rig::on(machine, spaces, design);
@@ -49,7 +49,7 @@ fn crowd(machine: Machine, spaces: u64, design: fn(Rc<Sim>) -> Linux) -> Rc<Rig<
 }
 
 #[test]
-fn without_the_hardware_it_is_linux_that_counts() {
+fn invlpgb_equals_counted_without_hardware() {
     let outcomes = [with, without].map(|design| {
         let rig = crowd(Hardware::Plain.machine(6, 5), 3, design);
         (rig.sim.time(), rig.sim.counts())
@@ -59,7 +59,7 @@ fn without_the_hardware_it_is_linux_that_counts() {
 }
 
 #[test]
-fn a_space_that_runs_on_more_than_three_cpus_is_broadcast_for_and_others_are_not() {
+fn space_on_over_three_cpus_gets_global_tag() {
     for (cpus, is_broadcast) in [(3, false), (4, true)] {
         let rig = crowd(Hardware::Broadcast.machine(15, cpus), 1, with);
         let counts = rig.sim.counts();
@@ -72,8 +72,8 @@ fn a_space_that_runs_on_more_than_three_cpus_is_broadcast_for_and_others_are_not
 }
 
 #[test]
-fn the_global_tags_of_the_dead_are_used_again_when_all_have_been() {
-    // Six of each CPU's own, and two global ones for six spaces.
+fn freed_global_tags_are_reused_after_wrap() {
+    // Each CPU has six tags of its own. The two global tags serve six spaces.
     let rig = crowd(Hardware::Broadcast.machine(8, 4), 6, with);
     let counts = rig.sim.counts();
     assert_eq!((counts.tags_taken, counts.rollovers), (6, 2));

@@ -1,8 +1,8 @@
-//! How long spaces live that CPUs are lazy on: what a switch costs for it, whom an exit interrupts,
-//! and who frees the space and when. Counts and times are worked out by hand.
+//! Lifetimes of spaces on which CPUs are lazy: their cost per switch, the CPUs that an exit
+//! interrupts, and the time at which each space is freed. Counts and times are calculated by hand.
 //!
-//! The machine has two sockets of four CPUs. An atomic operation takes 8 ns, a line of the other
-//! socket's 150 ns, a barrier 10 ns, a store 1 ns.
+//! The machine has two sockets of four CPUs. An atomic operation takes 8 ns, a transfer of a line
+//! from the other socket 150 ns, a barrier 10 ns, and a store 1 ns.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::rig::Rig;
 use shootdown_designs::linux::lifetime::Lifetime;
 use shootdown_designs::linux::v7_0::Mm;
 use shootdown_designs::{ExitFlush, Linux70};
-use shootdown_sim::{Rng, Sim, Wrong};
+use shootdown_sim::{Rng, Sim, ViolationKind};
 use shootdown_vm::{Coherence, Retired};
 
 fn counted(sim: Rc<Sim>) -> Linux70 {
@@ -26,15 +26,15 @@ fn hazard(sim: Rc<Sim>) -> Linux70 {
     Linux70::hazard(sim, ExitFlush::Broadcast)
 }
 
-/// To whom a thread makes way.
+/// The thread to which a thread yields.
 #[derive(Clone, Copy)]
 enum Other {
     Kernel,
     Space,
 }
 
-/// How long a thread takes, on each of these CPUs, to make way for another and come back, all of
-/// them in the same space at the same time.
+/// The average time in which a thread on each of these CPUs yields to another and resumes. All
+/// these threads are in one space and run at the same time.
 fn round_trips_ns<C: Coherence + 'static>(
     other: Other,
     cpus: &[usize],
@@ -66,7 +66,7 @@ fn round_trips_ns<C: Coherence + 'static>(
     times.take()
 }
 
-/// What each of them takes longer than without any account of lazy CPUs.
+/// The additional time per round trip, compared with a design without references of lazy CPUs.
 fn extra_ns<C: Coherence + 'static>(
     other: Other,
     cpus: &[usize],
@@ -78,46 +78,46 @@ fn extra_ns<C: Coherence + 'static>(
 }
 
 #[test]
-fn counted_is_two_atomic_operations_each_way_on_a_line_that_all_share() {
+fn counted_costs_two_atomics_per_round_trip() {
     assert_eq!(extra_ns(Other::Kernel, &[0], counted), [2.0 * 8.0]);
-    // The CPUs take turns: each finds the line with the other.
+    // The CPUs alternate, so each transfers the line from the other.
     assert_eq!(extra_ns(Other::Kernel, &[0, 4], counted), [2.0 * (150.0 + 8.0); 2]);
 }
 
 #[test]
-fn shot_is_a_barrier_and_no_line() {
+fn shoot_costs_one_barrier_per_round_trip() {
     assert_eq!(extra_ns(Other::Kernel, &[0], shoot), [10.0]);
     assert_eq!(extra_ns(Other::Kernel, &[0, 4], shoot), [10.0; 2]);
 }
 
 #[test]
-fn a_hazard_pointer_is_two_stores_to_a_line_of_the_cpu_s_own() {
+fn hazard_costs_two_private_stores_per_round_trip() {
     assert_eq!(extra_ns(Other::Kernel, &[0], hazard), [2.0]);
     assert_eq!(extra_ns(Other::Kernel, &[0, 4], hazard), [2.0; 2]);
 }
 
 #[test]
-fn from_user_to_user_nothing_is_counted() {
+fn switch_between_user_threads_is_free() {
     assert_eq!(extra_ns(Other::Space, &[0, 4], counted), [0.0; 2]);
     assert_eq!(extra_ns(Other::Space, &[0, 4], shoot), [0.0; 2]);
     assert_eq!(extra_ns(Other::Space, &[0, 4], hazard), [0.0; 2]);
 }
 
-/// What an exit did.
+/// The results of an exit.
 #[derive(Debug, PartialEq, Eq)]
 struct Exit {
     sent: u64,
     to_lazy: u64,
     to_absent: u64,
-    /// By whom the space was freed, if it was at once.
+    /// The CPU that had freed the space when the exit returned.
     at_once: Option<usize>,
-    /// By whom in the end.
+    /// The CPU that freed the space in the end.
     by: usize,
 }
 
-/// A space of five threads, of which the one on CPU 0 is the last. CPUs 1 to 3 are idle by then,
-/// and CPU 4 has gone on to another space. CPU 7 sees to it that 0, 2, 3 and 1, in that order, run
-/// a thread of the other space afterwards.
+/// Runs a space with five threads, of which the one on CPU 0 exits last. CPUs 1 to 3 are idle by
+/// then, and CPU 4 runs another space. CPU 7 then starts a thread of the other space on CPUs 0, 2,
+/// 3 and 1, in that order.
 fn exit<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Exit {
     let rig = Rig::new(8, design);
     for cpu in 1..=4 {
@@ -128,12 +128,12 @@ fn exit<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Exit {
     }
     rig.thread(4, 1, |rig| rig.until(200));
     let at_once = Rc::new(Cell::new(None));
-    let seen = Rc::clone(&at_once);
+    let result = Rc::clone(&at_once);
     rig.thread(0, 0, move |rig| {
         rig.touch(0..8);
         rig.until(50);
         rig.exit(0);
-        seen.set(rig.freed().first().map(|&(_, cpu)| cpu));
+        result.set(rig.freed().first().map(|&(_, cpu)| cpu));
     });
     rig.kernel_thread(7, |rig| {
         for (us, cpu) in [(100, 0), (120, 2), (140, 3), (160, 1)] {
@@ -155,22 +155,22 @@ fn exit<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> Exit {
 }
 
 #[test]
-fn without_interrupts_the_last_cpu_that_leaves_frees() {
+fn last_lazy_cpu_to_leave_frees_the_space() {
     let expected = Exit { sent: 0, to_lazy: 0, to_absent: 0, at_once: None, by: 1 };
     assert_eq!(exit(counted), expected);
     assert_eq!(exit(hazard), expected);
 }
 
 #[test]
-fn shooting_interrupts_all_of_the_mask_and_frees_at_once() {
+fn shooting_interrupts_the_mask_and_frees() {
     let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: Some(0), by: 0 };
     assert_eq!(exit(shoot), expected);
-    // Nobody counts, and the flush does it: the same, by other means.
+    // Without references the last flush has the same effects.
     assert_eq!(exit(Linux70::new), expected);
 }
 
 #[test]
-fn who_is_shot_elsewhere_does_nothing() {
+fn shot_cpu_in_other_space_does_nothing() {
     let rig = Rig::new(8, shoot);
     rig.thread(4, 0, |rig| rig.until(10));
     rig.thread(4, 1, |rig| rig.until(100));
@@ -179,35 +179,36 @@ fn who_is_shot_elsewhere_does_nothing() {
         rig.exit(0);
     });
     rig.run();
-    // Entry, acknowledgement and exit; its queue, the call object and what the call is for, from
-    // the other socket; and the answer. The mask stays as it is.
+    // Entry, acknowledgement and exit; transfers of its queue, the call object and the description
+    // from the other socket; and the reply. The mask does not change.
     let handler = (150 + 8) + 150 + 150 + 1;
     assert_eq!(rig.sim.counts_of(4).interrupted.ns(), 200 + 50 + 100 + handler);
 }
 
 #[test]
-fn where_the_last_flush_interrupts_a_count_still_waits_for_the_scheduler() {
+fn interrupting_exit_leaves_references_to_scheduler() {
     let interrupted = |sim| Linux70::counted(sim, ExitFlush::Interrupts);
     let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: None, by: 1 };
     assert_eq!(exit(interrupted), expected);
 }
 
 #[test]
-fn where_the_last_flush_interrupts_no_hazard_pointer_is_left() {
+fn interrupting_exit_leaves_no_hazard_pointer() {
     let interrupted = |sim| Linux70::hazard(sim, ExitFlush::Interrupts);
     let expected = Exit { sent: 4, to_lazy: 3, to_absent: 1, at_once: Some(0), by: 0 };
     assert_eq!(exit(interrupted), expected);
 }
 
 #[test]
-fn where_the_last_flush_interrupts_shooting_tells_those_again_that_stayed_in_the_mask() {
+fn interrupting_exit_shoots_the_mask_again() {
     let interrupted = |sim| Linux70::shoot(sim, ExitFlush::Interrupts);
-    // The lazy ones have let go by then, and CPU 4 has left the mask.
+    // The lazy CPUs have left the space by then, and CPU 4 has left the mask.
     let expected = Exit { sent: 4 + 3, to_lazy: 3, to_absent: 1 + 3, at_once: Some(0), by: 0 };
     assert_eq!(exit(interrupted), expected);
 }
 
-/// A thread that executes another program, while another CPU is lazy on the old space, or nobody.
+/// Returns the spaces that were freed when a thread executed another program, while another CPU was
+/// lazy on the old space, or none if `other_cpu` is 0.
 fn exec<C: Coherence + 'static>(
     other_cpu: usize,
     design: impl FnOnce(Rc<Sim>) -> C,
@@ -215,19 +216,19 @@ fn exec<C: Coherence + 'static>(
     let rig = Rig::new(4, design);
     rig.thread(other_cpu, 0, |rig| rig.until(10));
     let freed = Rc::new(RefCell::new(Vec::new()));
-    let seen = Rc::clone(&freed);
+    let result = Rc::clone(&freed);
     rig.thread(0, 0, move |rig| {
         rig.until(50);
         rig.sim.set_space(Some(1));
         rig.retire(0);
-        seen.replace(rig.freed());
+        result.replace(rig.freed());
     });
     rig.run();
     freed.take()
 }
 
 #[test]
-fn a_space_that_nobody_has_borrowed_is_freed_at_once() {
+fn exec_frees_unborrowed_space_immediately() {
     assert_eq!(exec(0, counted), [(0, 0)]);
     assert_eq!(exec(0, hazard), [(0, 0)]);
     assert_eq!(exec(1, counted), []);
@@ -235,7 +236,7 @@ fn a_space_that_nobody_has_borrowed_is_freed_at_once() {
 }
 
 #[test]
-fn deep_idle_ends_a_hazard_pointer_and_not_a_reference() {
+fn deep_idle_clears_hazard_pointer_but_keeps_reference() {
     fn freed_at_once<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) -> bool {
         let rig = Rig::new(4, design);
         rig.thread(1, 0, |rig| rig.until(10));
@@ -246,12 +247,12 @@ fn deep_idle_ends_a_hazard_pointer_and_not_a_reference() {
             rig.sim.unmask();
         });
         let at_once = Rc::new(Cell::new(false));
-        let seen = Rc::clone(&at_once);
+        let result = Rc::clone(&at_once);
         rig.thread(0, 0, move |rig| {
             rig.until(50);
             rig.sim.set_space(Some(1));
             rig.retire(0);
-            seen.set(rig.freed() == [(0, 0)]);
+            result.set(rig.freed() == [(0, 0)]);
         });
         rig.kernel_thread(2, |rig| {
             rig.until(100);
@@ -266,7 +267,7 @@ fn deep_idle_ends_a_hazard_pointer_and_not_a_reference() {
 }
 
 #[test]
-fn a_kernel_thread_hands_on_what_it_has_borrowed() {
+fn kernel_threads_pass_the_borrowed_space_on() {
     fn frees<C: Coherence + 'static>(design: impl FnOnce(Rc<Sim>) -> C) {
         let rig = Rig::new(4, design);
         rig.thread(1, 0, |rig| rig.until(10));
@@ -291,10 +292,10 @@ fn a_kernel_thread_hands_on_what_it_has_borrowed() {
     frees(hazard);
 }
 
-/// CPU 1 has been given a reference to space 0, and is lazy on space 1 before it has come to drop
-/// it; CPU 2, which finds it so when space 1 dies, drops it in its stead.
+/// CPU 1 gets a reference to space 0, and becomes lazy on space 1 before it has dropped that
+/// reference. CPU 2 finds the reference when space 1 dies, and drops it instead.
 #[test]
-fn a_reference_that_was_not_dropped_in_time_is_taken_over() {
+fn exiting_cpu_drops_pending_reference_of_another() {
     let rig = Rig::with_spaces(3, 4, hazard);
     rig.thread(1, 0, |rig| rig.until(10));
     rig.thread(0, 0, |rig| {
@@ -302,14 +303,14 @@ fn a_reference_that_was_not_dropped_in_time_is_taken_over() {
         rig.sim.set_space(Some(1));
         rig.retire(0);
         rig.until(60);
-        rig.buries.set(false);
+        rig.frees_dead.set(false);
     });
     rig.thread(2, 1, |rig| {
         rig.until(120);
         assert_eq!(rig.freed(), []);
         rig.exit(1);
         assert_eq!(rig.freed(), [(0, 2)]);
-        rig.buries.set(true);
+        rig.frees_dead.set(true);
     });
     rig.kernel_thread(3, |rig| {
         rig.until(100);
@@ -323,8 +324,8 @@ fn a_reference_that_was_not_dropped_in_time_is_taken_over() {
     assert_eq!(rig.freed(), [(0, 2), (1, 0)]);
 }
 
-/// Short-lived spaces on CPUs and at times that are drawn, so that exits meet switches in every
-/// way. In the end all CPUs run a thread of one space more, and nothing is left behind.
+/// Runs short-lived spaces on random CPUs at random times, so that exits race with switches. At the
+/// end all CPUs run a thread of one more space, and all other spaces must have been freed.
 fn storm<C: Coherence + 'static>(seed: u64, design: impl FnOnce(Rc<Sim>) -> C) -> Rc<Rig<C>> {
     const SPACES: u64 = 40;
     let rig = Rig::with_spaces(SPACES + 1, 8, design);
@@ -351,11 +352,11 @@ fn storm<C: Coherence + 'static>(seed: u64, design: impl FnOnce(Rc<Sim>) -> C) -
     for cpu in 0..8 {
         rig.thread(cpu, SPACES, |rig| rig.until(500));
     }
-    rig.run_whatever_happens();
+    rig.run_unchecked();
     rig
 }
 
-fn storms_leave_nothing<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) {
+fn check_storms_free_all<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) {
     for seed in 1..=20 {
         let rig = storm(seed, &design);
         let first = rig.sim.first_violations();
@@ -367,34 +368,30 @@ fn storms_leave_nothing<C: Coherence + 'static>(design: impl Fn(Rc<Sim>) -> C) {
 }
 
 #[test]
-fn in_a_storm_of_exits_each_space_is_freed_once_and_never_under_a_cpu_that_has_it() {
-    storms_leave_nothing(Linux70::new);
+fn storm_of_exits_frees_each_space_once() {
+    check_storms_free_all(Linux70::new);
     for exit_flush in [ExitFlush::Interrupts, ExitFlush::Broadcast] {
-        storms_leave_nothing(|sim| Linux70::counted(sim, exit_flush));
-        storms_leave_nothing(|sim| Linux70::shoot(sim, exit_flush));
-        storms_leave_nothing(|sim| Linux70::hazard(sim, exit_flush));
+        check_storms_free_all(|sim| Linux70::counted(sim, exit_flush));
+        check_storms_free_all(|sim| Linux70::shoot(sim, exit_flush));
+        check_storms_free_all(|sim| Linux70::hazard(sim, exit_flush));
     }
 }
 
-/// Frees a space when its users are gone, whoever else may hold it.
+/// A lifetime that frees a space when its users are gone, although CPUs may still be lazy on it.
 #[derive(Debug)]
 struct Careless;
 
 impl Lifetime for Careless {
-    fn exit_flush(&self) -> ExitFlush {
-        ExitFlush::Broadcast
-    }
-
     fn put(&self, _linux: &Linux70, _mm: &Rc<Mm>) -> Retired {
         Retired::Free
     }
 }
 
 #[test]
-fn who_frees_without_a_look_at_who_is_lazy_is_caught() {
-    let rig = storm(1, |sim| Linux70::with_lifetime(sim, Careless));
+fn oracle_detects_free_under_lazy_cpu() {
+    let rig = storm(1, |sim| Linux70::with_lifetime(sim, ExitFlush::Broadcast, Careless));
     let first = rig.sim.first_violations()[0];
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
-    // Nothing has been seen to happen: it is the freeing itself that is wrong.
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
+    // No CPU has walked the freed tables, so there is no violation besides the hazard.
     assert_eq!(rig.sim.violations(), 0);
 }

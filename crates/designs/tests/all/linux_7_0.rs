@@ -1,6 +1,6 @@
-//! Linux 7.0, case by case: what `flush_tlb_func` and `should_flush_tlb` do, with counts worked out
-//! by hand. Cases 2 and 7 of the handler need batches (`batch.rs`), and 3 and 4 global tags
-//! (`invlpgb.rs`).
+//! Linux 7.0, case by case: the behaviour of `flush_tlb_func` and `should_flush_tlb`, with counts
+//! calculated by hand. For cases 2 and 7 of the handler, which need batches, see `batch.rs`; for
+//! cases 3 and 4, which need global tags, see `invlpgb.rs`.
 
 use std::rc::Rc;
 
@@ -12,15 +12,15 @@ fn rig(cpus: usize) -> Rc<Rig<Linux70>> {
     Rig::new(cpus, Linux70::new)
 }
 
-/// Interrupts sent, full flushes, ranged flushes, pages.
+/// Interrupts sent, full flushes, ranged flushes, and pages invalidated.
 fn counts(rig: &Rig<Linux70>) -> (u64, u64, u64, u64) {
     let counts = rig.sim.counts();
     (counts.interrupts_sent, counts.flushes_full, counts.flushes_ranged, counts.pages_invalidated)
 }
 
-/// Every first load of a space under a tag discards: one full flush each, in what follows.
+/// The first load of a space under a tag discards, which counts as one full flush in these tests.
 #[test]
-fn case_8_a_cpu_that_is_one_behind_invalidates_the_pages() {
+fn case_8_cpu_one_flush_behind_invalidates_pages() {
     let rig = rig(2);
     rig.thread(0, 0, |rig| {
         rig.until(50);
@@ -28,12 +28,12 @@ fn case_8_a_cpu_that_is_one_behind_invalidates_the_pages() {
     });
     rig.thread(1, 0, |rig| rig.until(100));
     rig.run();
-    // Two loads; each of the two CPUs drops three pages.
+    // Each of the two CPUs loads the space, and drops three pages.
     assert_eq!(counts(&rig), (1, 2, 2, 6));
 }
 
 #[test]
-fn case_9_more_than_33_pages_are_all_of_them() {
+fn case_9_over_33_pages_flush_everything() {
     let rig = rig(2);
     rig.thread(0, 0, |rig| {
         rig.until(50);
@@ -46,7 +46,7 @@ fn case_9_more_than_33_pages_are_all_of_them() {
 }
 
 #[test]
-fn case_9_and_6_two_flushes_at_once_are_one_full_flush_and_one_early_return() {
+fn case_9_and_6_concurrent_flushes_merge() {
     let rig = rig(3);
     for cpu in [0, 1] {
         rig.thread(cpu, 0, move |rig| {
@@ -56,21 +56,22 @@ fn case_9_and_6_two_flushes_at_once_are_one_full_flush_and_one_early_return() {
     }
     rig.thread(2, 0, |rig| {
         rig.until(40);
-        // Both have counted when it looks: it is behind by two.
+        // Both flushes are counted before this CPU handles the first: it is two generations behind.
         rig.sim.mask();
         rig.until(60);
         rig.sim.unmask();
         rig.until(100);
     });
     rig.run();
-    // Each flusher sends to two; CPU 2's queue was not empty when the second came. All are behind
-    // by two when they look, the flushers included: three full flushes after the three loads, and
-    // whoever looks again returns early.
+    // Each flusher interrupts two CPUs, but CPU 2's queue was not empty for the second call. All
+    // CPUs are two generations behind when they handle a flush, including the flushers. So there
+    // are three full flushes after the three loads, and the handler returns early for the second
+    // flush.
     assert_eq!(counts(&rig), (3, 3 + 3, 0, 0));
 }
 
 #[test]
-fn case_5_a_lazy_cpu_is_told_of_freed_tables_alone_and_then_switches_to_the_kernel() {
+fn case_5_lazy_cpu_leaves_for_freed_tables() {
     let rig = rig(2);
     rig.thread(1, 0, |rig| rig.until(10));
     rig.thread(0, 0, |rig| {
@@ -80,18 +81,19 @@ fn case_5_a_lazy_cpu_is_told_of_freed_tables_alone_and_then_switches_to_the_kern
         rig.flush(0, 0..1, Tables);
         assert_eq!(rig.sim.counts().interrupts_sent, 1);
         assert_eq!(rig.sim.counts().interrupts_to_lazy, 1);
-        // It is in the mask still, and told again; only now does it take itself out (case 1).
+        // The CPU is still in the mask and is interrupted again. Only now it removes itself (case
+        // 1).
         rig.flush(0, 0..1, Tables);
         assert_eq!(rig.sim.counts().interrupts_sent, 2);
         rig.flush(0, 0..1, Tables);
         assert_eq!(rig.sim.counts().interrupts_sent, 2);
     });
     rig.run();
-    assert_eq!(rig.sim.counts_of(1).flushes_full, 1, "the first load, and nothing else");
+    assert_eq!(rig.sim.counts_of(1).flushes_full, 1, "only the first load");
 }
 
 #[test]
-fn case_1_who_is_elsewhere_is_told_once_a_second_and_leaves_the_mask() {
+fn case_1_absent_cpu_is_trimmed_once_a_second() {
     let rig = rig(2);
     rig.thread(1, 0, |rig| rig.until(10));
     rig.thread(1, 1, |rig| rig.until(2_500_000));
@@ -106,7 +108,7 @@ fn case_1_who_is_elsewhere_is_told_once_a_second_and_leaves_the_mask() {
 }
 
 #[test]
-fn a_cpu_that_comes_back_from_lazy_drops_everything_if_it_missed_a_flush() {
+fn lazy_cpu_catches_up_on_switch() {
     for (missed, full) in [(0, 1), (1, 2)] {
         let rig = rig(2);
         let sleeper = Rc::clone(&rig);
@@ -131,7 +133,7 @@ fn a_cpu_that_comes_back_from_lazy_drops_everything_if_it_missed_a_flush() {
 }
 
 #[test]
-fn a_tag_that_is_current_is_kept_and_one_that_is_behind_is_dropped() {
+fn current_tag_is_kept_and_stale_tag_dropped() {
     for (flushed, kept) in [(1, 1), (0, 0)] {
         let rig = rig(3);
         // CPU 1 alternates between the spaces: 0, 1, 0.
@@ -144,7 +146,7 @@ fn a_tag_that_is_current_is_kept_and_one_that_is_behind_is_dropped() {
         rig.thread(1, 1, |rig| rig.until(50));
         rig.thread(0, 1, move |rig| {
             rig.until(40);
-            // Of space 0, or of one that does not matter here.
+            // Of space 0, or of space 1, which does not affect CPU 1's tag for space 0.
             rig.flush(flushed, 0..1, Pages);
         });
         rig.run();

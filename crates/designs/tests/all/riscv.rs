@@ -1,13 +1,13 @@
-//! Linux on RISC-V: whom firmware is asked to fence, by counts worked out by hand.
+//! Linux on RISC-V: the CPUs that the firmware fences, with counts calculated by hand.
 
 use std::rc::Rc;
 
 use crate::rig::{Hardware, Rig};
 use shootdown_designs::{LinuxRule, Riscv};
-use shootdown_sim::Wrong;
+use shootdown_sim::ViolationKind;
 use shootdown_vm::Freed::{self, Pages, Tables};
 
-/// What CPU 0 did to flush pages of a space that CPU 1 has run, too, if `shared`, and left for
+/// The counts of CPU 0 for a flush of a space. If `shared`, CPU 1 has run the space and left it for
 /// another.
 fn flush(
     tags: usize,
@@ -20,8 +20,8 @@ fn flush(
         rig.thread(1, 0, |rig| rig.touch(0..4));
     }
     rig.thread(1, 1, |rig| rig.until(100));
-    let seen = Rc::new(std::cell::Cell::new(None));
-    let set = Rc::clone(&seen);
+    let result = Rc::new(std::cell::Cell::new(None));
+    let set = Rc::clone(&result);
     rig.thread(0, 0, move |rig| {
         rig.until(50);
         let before = rig.sim.counts_of(0);
@@ -30,23 +30,23 @@ fn flush(
     });
     rig.run();
     assert_eq!(rig.sim.counts().interrupts_sent, 0);
-    seen.get().unwrap()
+    result.get().unwrap()
 }
 
 #[test]
-fn who_has_ever_run_the_space_is_fenced_and_this_cpu_with_it() {
+fn fence_targets_all_past_users_and_this_cpu() {
     let counts = flush(15, true, 0..3, Pages);
     assert_eq!((counts.remote_fences, counts.flushes_ranged), (2, 0));
 }
 
 #[test]
-fn without_tags_who_has_gone_has_left_the_mask() {
+fn cpu_without_tags_leaves_the_mask() {
     let counts = flush(4, true, 0..3, Pages);
     assert_eq!((counts.remote_fences, counts.flushes_ranged), (0, 1));
 }
 
 #[test]
-fn alone_it_flushes_up_to_64_pages_one_by_one_if_no_table_is_freed() {
+fn local_flush_is_by_page_up_to_64() {
     for (pages, freed, erased) in [(64, Pages, 64), (65, Pages, 0), (3, Pages, 3), (3, Tables, 0)] {
         let counts = flush(15, false, 0..pages, freed);
         assert_eq!((counts.remote_fences, counts.pages_invalidated), (0, erased));
@@ -55,7 +55,7 @@ fn alone_it_flushes_up_to_64_pages_one_by_one_if_no_table_is_freed() {
 }
 
 #[test]
-fn without_firmware_the_mask_is_interrupted_and_idle_cpus_with_it() {
+fn mask_is_interrupted_without_firmware() {
     let rig = Rig::on(Hardware::Plain.machine(15, 3), 2, Riscv::new);
     rig.thread(1, 0, |rig| rig.touch(0..4));
     rig.thread(2, 0, |rig| rig.touch(0..4));
@@ -71,8 +71,8 @@ fn without_firmware_the_mask_is_interrupted_and_idle_cpus_with_it() {
 }
 
 #[test]
-fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
-    for (rule, caught) in [(None, false), (Some(LinuxRule::EmptyAfterRollover), true)] {
+fn oracle_detects_missing_flush_after_rollover() {
+    for (rule, caught) in [(None, false), (Some(LinuxRule::FlushAfterRollover), true)] {
         let machine = Hardware::Fence.machine(5, 2);
         let rig = Rig::on(machine, 12, |sim| Riscv::with_broken_rule(sim, rule));
         for space in 0..12 {
@@ -85,9 +85,9 @@ fn a_tag_of_a_new_generation_in_a_tlb_that_was_not_emptied_is_caught() {
                 });
             }
         }
-        rig.run_whatever_happens();
+        rig.run_unchecked();
         let first = rig.sim.first_violations();
-        let is_foreign = first.iter().any(|first| first.wrong == Wrong::ForeignTranslation);
+        let is_foreign = first.iter().any(|first| first.kind == ViolationKind::ForeignTranslation);
         assert_eq!(is_foreign, caught);
         assert!(rig.sim.counts().rollovers > 0);
     }

@@ -1,8 +1,9 @@
 //! Counting: the program runs itself under callgrind, which collects instructions between two
-//! requests and writes down the total for each path.
+//! requests and writes the total of each path.
 //!
-//! Each path and an empty function are called by address from one place. The difference between the
-//! two totals is the path without its return, which both have: so one is added.
+//! Each path and an empty function are called by their addresses from one place. The difference
+//! between the two totals is the path without its return instruction, which both functions have. So
+//! one instruction is added.
 
 use std::arch::asm;
 use std::collections::BTreeMap;
@@ -17,11 +18,11 @@ use shootdown_hot_paths::{Path, Plain};
 use crate::prepare;
 use crate::table::Row;
 
-/// Set for the run under callgrind.
+/// Environment variable that is set for the run under callgrind.
 const MARK: &str = "SHOOTDOWN_HOT_PATHS";
 /// The name of the empty function.
 const NOTHING: &str = "nothing";
-/// How callgrind introduces the text of a request in its output.
+/// The text before a request's label in callgrind's output.
 const TRIGGER: &str = "desc: Trigger: Client Request: ";
 
 /// Requests to callgrind (`callgrind.h`).
@@ -53,7 +54,8 @@ fn label(name: &str, width: usize) -> String {
     format!("{name}/{width}")
 }
 
-/// One piece of code for all paths of a width, so that what is not the path's is the same.
+/// Collects a call. It is one piece of code for all paths of a width, so that the instructions
+/// around the call are the same.
 #[inline(never)]
 fn collect<T>(run: fn(&mut T), stage: &mut T) {
     request(TOGGLE_COLLECT, None);
@@ -61,12 +63,12 @@ fn collect<T>(run: fn(&mut T), stage: &mut T) {
     request(TOGGLE_COLLECT, None);
 }
 
-/// Asks callgrind for something. Does nothing on a real processor.
+/// Sends a request to callgrind. Does nothing on a real processor.
 #[inline(always)]
 fn request(code: u64, text: Option<&CStr>) {
     let text = text.map_or(ptr::null(), CStr::as_ptr);
     let words = [code, text.expose_provenance() as u64, 0, 0, 0, 0];
-    // SAFETY: the rotations add up to 128 bits and change nothing; callgrind recognises them, and
+    // SAFETY: the rotations add up to 128 bits and change nothing. Callgrind recognises them, and
     // reads the words and the text.
     unsafe {
         asm!(
@@ -76,7 +78,7 @@ fn request(code: u64, text: Option<&CStr>) {
     }
 }
 
-/// Instructions of all paths.
+/// The instruction counts of all paths.
 pub(crate) fn all() -> Result<Vec<Row>, String> {
     let output = FilePath::new(env!("CARGO_TARGET_TMPDIR")).join("hot_paths.callgrind");
     let program = env::current_exe().map_err(|error| error.to_string())?;
@@ -110,7 +112,7 @@ pub(crate) fn all() -> Result<Vec<Row>, String> {
         .collect()
 }
 
-/// The total of each dump, by the text of its request.
+/// The total of each dump, by the label of its request.
 fn totals(output: &str) -> BTreeMap<&str, u64> {
     let mut totals = BTreeMap::new();
     let mut label = None;

@@ -1,18 +1,18 @@
-//! Instructions of the hot paths and bytes of stack of a flush, each with a budget 2 % above what
-//! was measured.
+//! Counts the instructions of the hot paths and the bytes of stack of a flush. Each has a budget, 2
+//! % above the last measurement.
 //!
 //! The counts are callgrind's, of optimised x86-64 code with one codegen unit. They are the same on
-//! every host and differ a little between compilers: the budgets are for rustc 1.95. A count does
+//! every host and differ a little between compilers; the budgets are for rustc 1.95. A count does
 //! *not* include the time of a cache miss or of a locked instruction.
 //!
-//! The code is compiled as a kernel's is, so that the counts agree with `shootdown boot --paths` to
-//! 6 %:
+//! The code is compiled as a kernel is, so that the counts agree with `shootdown boot --paths` to 6
+//! %:
 //!
 //! - It does not unwind (`RUSTFLAGS=-Cpanic=abort`, which `cargo xtask bench` sets). Code that
-//!   unwinds moves a returned value once more. Without that flag, the budgets are not enforced.
-//! - It copies and clears memory as `core` does where there is no C library: see [`memory`].
+//!   unwinds moves a returned value once more. Without this flag, the budgets are not enforced.
+//! - It copies and clears memory as `core` does without a C library: see [`memory`].
 
-#![expect(unsafe_code, reason = "no real hardware; asks callgrind; replaces memcpy and the stack")]
+#![expect(unsafe_code, reason = "no real hardware; sends requests; replaces memcpy and the stack")]
 
 #[cfg(target_arch = "x86_64")]
 mod count;
@@ -28,9 +28,9 @@ use shootdown_hot_paths::{Path, Plain, Roots, Stage, System};
 
 use crate::table::Row;
 
-/// A new system in the state from which `path` begins.
+/// A new stage in the state in which `path` begins.
 fn prepare<const W: usize>(path: &Path<Plain, W>) -> &'static mut Stage<Plain, W> {
-    // SAFETY: there is no interrupt, and nothing is loaded.
+    // SAFETY: there are no interrupts, and loading a root does nothing.
     (path.prepare)(&unsafe { System::new(Plain, &Roots::NONE) })
 }
 

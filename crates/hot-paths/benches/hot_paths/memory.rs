@@ -1,7 +1,7 @@
-//! `memcpy` and `memset` as `core` has them on bare metal, instead of the C library's, which use
-//! the widest registers of the host: bytes up to a word's address, words, and bytes again.
+//! `memcpy` and `memset` as in `core` on bare metal: bytes up to the address of a word, words, and
+//! bytes again. The C library's functions use the widest registers of the host instead.
 //!
-//! Each iteration counts as an instruction, so that moving or clearing a set of 64 words costs 64.
+//! Each iteration counts as an instruction, so moving or clearing a set of 64 words costs 64.
 
 use std::arch::asm;
 
@@ -12,7 +12,7 @@ const fn parts(to: usize, bytes: usize) -> (usize, usize, usize) {
     (before, (bytes - before) / 8, (bytes - before) % 8)
 }
 
-/// Copies.
+/// Copies bytes.
 ///
 /// # Safety
 ///
@@ -20,7 +20,7 @@ const fn parts(to: usize, bytes: usize) -> (usize, usize, usize) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     let (before, words, rest) = parts(to.addr(), bytes);
-    // SAFETY: the caller promises that these bytes can be read and written.
+    // SAFETY: the caller promises that the bytes can be read and written.
     unsafe {
         asm!(
             "rep movsb", "mov rcx, {words}", "rep movsq", "mov rcx, {rest}", "rep movsb",
@@ -40,7 +40,7 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut 
 unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
     let (before, words, rest) = parts(to.addr(), bytes);
     let value = u64::from(value.to_le_bytes()[0]) * 0x0101_0101_0101_0101;
-    // SAFETY: the caller promises that these bytes can be written.
+    // SAFETY: the caller promises that the bytes can be written.
     unsafe {
         asm!(
             "rep stosb", "mov rcx, {words}", "rep stosq", "mov rcx, {rest}", "rep stosb",

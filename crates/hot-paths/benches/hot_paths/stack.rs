@@ -1,5 +1,5 @@
-//! Stack: a flush runs on a stack that is filled with a pattern, and the deepest byte that it has
-//! changed gives the depth.
+//! Stack depth: a flush runs on a stack that is filled with a pattern, and the deepest byte that it
+//! has changed gives the depth.
 //!
 //! The depth includes the path's own frame, with the gathered extents and the `Pending`, and the
 //! red zone. It does not include space that the deepest function reserves and never writes.
@@ -36,14 +36,14 @@ extern "C" fn enter<T>(call: &mut Call<'_, T>) {
     (call.run)(call.argument);
 }
 
-/// How many bytes of stack a call changes at most.
+/// The largest number of bytes of stack that a call changes.
 fn depth<T>(run: fn(&mut T), argument: &mut T) -> u64 {
     let pattern = u128::from_ne_bytes([PATTERN; 16]);
     let mut stack = vec![pattern; BYTES / 16];
     let top = stack.as_mut_ptr_range().end;
     let mut call = Call { run, argument };
-    // SAFETY: the call runs on a stack of its own, large enough and aligned, and returns; `r12` is
-    // preserved across it and holds this stack's pointer meanwhile.
+    // SAFETY: the call returns, and runs on a stack of its own that is large enough and aligned.
+    // `r12` holds this stack's pointer, and the call preserves it.
     unsafe {
         asm!(
             "xchg rsp, r12", "call {enter}", "mov rsp, r12",

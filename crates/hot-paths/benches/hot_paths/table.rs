@@ -1,4 +1,4 @@
-//! The table that is printed.
+//! The printed table.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use shootdown_hot_paths::{Limits, WIDTHS, budget};
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
-    /// What is counted, unless that is instructions.
+    /// The unit of the cost; empty for instructions.
     pub(crate) unit: &'static str,
     pub(crate) cost: [u64; 3],
     pub(crate) limits: Limits,
@@ -20,8 +20,8 @@ impl Row {
     }
 }
 
-/// All rows: for each width the cost, the budget, the target, and the factor by which the cost is
-/// above the target.
+/// Formats all rows: for each width the cost, the budget, the target, and the factor by which the
+/// cost exceeds the target.
 pub(crate) fn text(rows: &[Row]) -> String {
     let mut text = format!("{:<38}", "");
     for width in WIDTHS {
@@ -33,7 +33,7 @@ pub(crate) fn text(rows: &[Row]) -> String {
     }
     text.push('\n');
     for Row { name, unit, cost, limits } in rows {
-        let name = format!("{} {}", name.replace('_', " "), unit);
+        let name = format!("{} {unit}", name.replace('_', " "));
         let _ = write!(text, "{name:<38}");
         for (index, &cost) in cost.iter().enumerate() {
             let budget = budget(limits.measured[index]);

@@ -1,26 +1,27 @@
-//! What a processor can do, as its ID registers and `TCR_EL1` say.
+//! Features of a processor, from its ID registers and `TCR_EL1`.
 
 use crate::aarch64::granule::Granule;
 
-/// What a processor can do, and how the kernel has set it up.
+/// Features of a processor, and the kernel's settings for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// How long ASIDs are: 8 or 16. 16 only if `TCR_EL1.AS` says so, too: without it the upper half
-    /// of what is written is ignored, and two spaces would share one.
+    /// Number of bits of an ASID: 8 or 16. It is 16 only if `TCR_EL1.AS` is also set. Without that
+    /// bit, the processor ignores the upper half of an ASID, and two spaces would share one.
     pub tag_bits: u32,
-    /// How user addresses are translated, and, where operations with ranges are used, the kernel's.
+    /// The granule of user addresses. If operations with ranges are used, also that of kernel
+    /// addresses.
     pub granule: Granule,
-    /// Whether an operation can name a range (`FEAT_TLBIRANGE`).
+    /// `true` if an operation can name a range (`FEAT_TLBIRANGE`).
     pub has_ranges: bool,
-    /// Whether an operation can be told at which level to look (`FEAT_TTL`).
+    /// `true` if an operation can have a hint of the level (`FEAT_TTL`).
     pub has_level_hints: bool,
-    /// Whether the MMU marks entries as written (`FEAT_HAFDBS`, `TCR_EL1.HD`).
+    /// `true` if the MMU marks entries as written (`FEAT_HAFDBS`, `TCR_EL1.HD`).
     pub marks_writes: bool,
-    /// How fast the counter counts; 0 if firmware has not said.
+    /// Frequency of the counter; 0 if firmware has not set it.
     pub counter_hz: u64,
 }
 
-/// The registers that say so.
+/// The registers from which [`Features`] are decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// `TCR_EL1`.
@@ -38,8 +39,8 @@ pub struct Registers {
 }
 
 impl Features {
-    /// What registers say. Their fields are in the manual under their names, in chapter D24
-    /// ("`AArch64` System Register Descriptions").
+    /// Decodes the registers. The manual describes their fields in chapter D24 ("`AArch64` System
+    /// Register Descriptions").
     #[must_use]
     pub const fn of(registers: &Registers) -> Self {
         let Registers { tcr, isar0, mmfr0, mmfr1, mmfr2, cntfrq } = *registers;
@@ -47,8 +48,8 @@ impl Features {
         Self {
             tag_bits: if has_long_tags { 16 } else { 8 },
             granule: Granule::of_tg0(tcr >> TCR_TG0_SHIFT),
-            // With `TCR_EL1.DS` (`FEAT_LPA2`) a range begins at a multiple of 64 KiB, whatever the
-            // granule. Nobody here has asked for such addresses, so they do without ranges.
+            // With `TCR_EL1.DS` (`FEAT_LPA2`), a range begins at a multiple of 64 KiB for every
+            // granule. This code does not encode such addresses, so it uses no ranges then.
             has_ranges: field(isar0, 56) >= 2 && !bit(tcr, TCR_DS),
             has_level_hints: field(mmfr2, 48) >= 1,
             marks_writes: field(mmfr1, 0) >= 2 && bit(tcr, TCR_HD),
@@ -56,8 +57,8 @@ impl Features {
         }
     }
 
-    /// What this processor and another can both do: for machines whose CPUs differ. Tags, and how
-    /// much there is of them, must be the same on all.
+    /// The features that two processors have in common, for machines whose CPUs differ. The tags
+    /// must be the same on all CPUs.
     #[must_use]
     pub const fn common(self, other: Self) -> Self {
         Self {
@@ -88,7 +89,7 @@ const fn bit(register: u64, number: u32) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    /// As an Armv8.0 core: the ID registers say nothing but that ASIDs have 16 bits.
+    /// The registers of an Armv8.0 core: no features, and ASIDs of 16 bits.
     const OLD: Registers =
         Registers { tcr: 1 << 36, isar0: 0, mmfr0: 0x20, mmfr1: 0, mmfr2: 0, cntfrq: 62_500_000 };
 
@@ -99,16 +100,16 @@ pub(crate) mod tests {
     /// `ID_AA64MMFR0_EL1`, `ASIDBits`: 0b0000 is 8 bits, 0b0010 16. `TCR_EL1`, AS, bit 36: the
     /// upper bits "are used for allocation and matching in the TLB" if 1.
     #[test]
-    fn tags_are_as_long_as_both_say() {
+    fn tag_bits_need_both_registers() {
         assert_eq!(Features::of(&OLD).tag_bits, 16);
         assert_eq!(Features::of(&Registers { tcr: 0, ..OLD }).tag_bits, 8);
         assert_eq!(Features::of(&Registers { mmfr0: 0, ..OLD }).tag_bits, 8);
     }
 
-    /// `ID_AA64ISAR0_EL1`, TLB, bits 59:56: 0b0001 is outer shareable ones, 0b0010 ranges, too.
-    /// `TCR_EL1`, DS, bit 59.
+    /// `ID_AA64ISAR0_EL1`, TLB, bits 59:56: 0b0001 is outer shareable operations, 0b0010 also
+    /// ranges. `TCR_EL1`, DS, bit 59.
     #[test]
-    fn ranges_are_found() {
+    fn ranges_need_isar0_without_ds() {
         let has_ranges = |tlb: u64, ds: u64| {
             let registers = Registers { isar0: tlb << 56, tcr: OLD.tcr | ds << 59, ..OLD };
             Features::of(&registers).has_ranges
@@ -118,9 +119,9 @@ pub(crate) mod tests {
     }
 
     /// `ID_AA64MMFR2_EL1`, TTL, bits 51:48. `ID_AA64MMFR1_EL1`, HAFDBS, bits 3:0: 0b0001 is the
-    /// access flag, 0b0010 the dirty state, too. `TCR_EL1`, HD, bit 40; TG0, bits 15:14.
+    /// access flag, 0b0010 also the dirty state. `TCR_EL1`, HD, bit 40; TG0, bits 15:14.
     #[test]
-    fn hints_marks_and_granules_are_found() {
+    fn hints_marks_and_granules_are_decoded() {
         assert!(Features::of(&Registers { mmfr2: 1 << 48, ..OLD }).has_level_hints);
         assert!(!Features::of(&OLD).has_level_hints);
         let marks = |hafdbs, hd: u64| {
@@ -136,7 +137,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn unlike_processors_do_what_both_can() {
+    fn common_features_are_those_of_both() {
         let short = Features { tag_bits: 8, has_level_hints: false, ..V8_4 };
         assert_eq!(V8_4.common(short), short);
         assert_eq!(short.common(V8_4), short);

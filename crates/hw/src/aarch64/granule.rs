@@ -1,4 +1,4 @@
-//! Translation granules: how long a page is, and at which level of a walk a leaf of some size lies.
+//! Translation granules: the size of a page, and the level of a leaf of each size.
 
 use shootdown::PageSize;
 
@@ -14,7 +14,7 @@ pub enum Granule {
 }
 
 impl Granule {
-    /// The granule that `TCR_EL1.TG0` says.
+    /// Decodes `TCR_EL1.TG0`.
     #[must_use]
     pub const fn of_tg0(tg0: u64) -> Self {
         match tg0 & 3 {
@@ -25,7 +25,8 @@ impl Granule {
         }
     }
 
-    /// As operands of `TLBI` have it, in TG and in the upper half of TTL; not as `TCR_EL1` does.
+    /// The encoding in operands of `TLBI`: in TG, and in the upper half of TTL. It differs from
+    /// that of `TCR_EL1`.
     #[must_use]
     pub const fn operand(self) -> u64 {
         match self {
@@ -41,7 +42,7 @@ impl Granule {
         10 + 2 * self.operand() as u8
     }
 
-    /// The largest leaf that there is without `FEAT_LPA2`.
+    /// The largest leaf without `FEAT_LPA2`.
     #[must_use]
     pub const fn largest_leaf(self) -> PageSize {
         PageSize::from_shift(match self {
@@ -51,11 +52,11 @@ impl Granule {
         })
     }
 
-    /// The size of the largest leaf that is not larger than `size`, or of the smallest, if that is
-    /// larger than `size`.
+    /// The base-2 logarithm of the largest leaf that is not larger than `size`; of the smallest
+    /// leaf if all are larger.
     ///
-    /// Pages of a size between two of these are made of several entries (the contiguous bit). The
-    /// MMU may have cached them as one or each for itself, so that each must be named.
+    /// Pages of a size between two leaf sizes consist of several entries (the contiguous bit). The
+    /// MMU may have cached them as one entry or as several, so an operation must name each.
     #[must_use]
     pub const fn leaf_shift(self, size: PageSize) -> u8 {
         let (mut shift, largest) = (self.shift(), self.largest_leaf().shift());
@@ -65,13 +66,14 @@ impl Granule {
         shift
     }
 
-    /// At which level, as Arm counts them (3 is the last), a leaf of `2^shift` bytes lies.
+    /// The level of a leaf of `2^shift` bytes, in Arm's numbering (3 is the last).
     #[must_use]
     pub const fn level_of_leaf(self, shift: u8) -> u64 {
         3 - ((shift - self.shift()) / self.index_bits()) as u64
     }
 
-    /// A table is one granule, and an entry 8 bytes.
+    /// Number of address bits that a table translates. A table is one granule, and an entry has 8
+    /// bytes.
     const fn index_bits(self) -> u8 {
         self.shift() - 3
     }
@@ -86,16 +88,16 @@ mod tests {
     /// `TCR_EL1`, field TG0: 0b00 is 4 KiB, 0b01 64 KiB, 0b10 16 KiB. C5.5, "TLBI RVAE1", field TG:
     /// 0b01 is 4 KiB, 0b10 16 KiB, 0b11 64 KiB.
     #[test]
-    fn two_fields_have_two_codes_for_the_same() {
+    fn granule_encodings_match_manual() {
         let coded = [0, 2, 1].map(|tg0| Granule::of_tg0(tg0).operand());
         assert_eq!(coded, [1, 2, 3]);
         assert_eq!(ALL.map(Granule::shift), [12, 14, 16]);
     }
 
-    /// Chapter D8, of each granule its translation table lookup levels: without `FEAT_LPA2`, blocks
-    /// are at levels 1 and 2 of 4 KiB, and at level 2 of the others.
+    /// Chapter D8, the translation table lookup levels of each granule: without `FEAT_LPA2`, blocks
+    /// are at levels 1 and 2 for 4 KiB, and at level 2 for the other granules.
     #[test]
-    fn leaves_lie_where_the_manual_has_them() {
+    fn leaf_levels_match_manual() {
         let leaves = |granule: Granule, shifts: &[u8]| {
             for (level, &shift) in (0..=3).rev().zip(shifts) {
                 assert_eq!(granule.leaf_shift(PageSize::from_shift(shift)), shift);
@@ -110,10 +112,10 @@ mod tests {
 
     /// Chapter D8, "The Contiguous bit": 16 entries of 4 KiB, or 16 of 2 MiB.
     #[test]
-    fn pages_of_several_entries_are_named_by_entry() {
+    fn contiguous_pages_are_named_by_entry() {
         let leaf = |shift| Granule::Size4K.leaf_shift(PageSize::from_shift(shift));
         assert_eq!((leaf(16), leaf(25)), (12, 21));
-        // `Extent::page` is of 4 KiB, whatever the granule is.
+        // `Extent::page` has 4 KiB for every granule.
         assert_eq!(Granule::Size64K.leaf_shift(PageSize::SIZE_4K), 16);
     }
 }

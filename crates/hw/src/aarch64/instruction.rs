@@ -1,9 +1,9 @@
-//! The instructions themselves. Each is for EL1, and would trap below.
+//! The instructions. They need EL1, and trap at EL0.
 //!
-//! All but reads of registers are barriers for the compiler, too: what it has written to page
-//! tables before is in memory, or on its way.
+//! All but the reads of registers are also compiler barriers: earlier stores to page tables are not
+//! moved after them.
 
-#![expect(unsafe_code, reason = "these are the processor's instructions")]
+#![expect(unsafe_code, reason = "executes privileged instructions")]
 
 use core::arch::asm;
 
@@ -14,7 +14,7 @@ use crate::aarch64::operation::{Domain, Operation};
 macro_rules! read {
     ($register:literal) => {{
         let value: u64;
-        // SAFETY: to read it changes nothing.
+        // SAFETY: reading the register has no effect.
         unsafe {
             asm!(
                 concat!("mrs {}, ", $register), out(reg) value,
@@ -28,14 +28,14 @@ macro_rules! read {
 /// Runs an instruction that has no operands.
 macro_rules! run {
     ($instruction:literal) => {
-        // SAFETY: a barrier or a hint changes nothing that the program computes with.
+        // SAFETY: a barrier or a hint changes no registers and no memory.
         unsafe { asm!($instruction, options(nostack, preserves_flags)) }
     };
 }
 
 impl Features {
-    /// What this CPU can do, and how its kernel has set it up. At EL1 only, after `TCR_EL1` has
-    /// been written.
+    /// Detects the features of this CPU and the kernel's settings. Call this at EL1, after
+    /// `TCR_EL1` has been written.
     #[must_use]
     pub fn detect() -> Self {
         let tcr = read!("tcr_el1");
@@ -51,10 +51,10 @@ impl Features {
     }
 }
 
-/// Issues an operation.
+/// Executes a `TLBI`.
 #[inline]
 pub(crate) fn tlbi(operation: Operation, domain: Domain) {
-    /// The functions for all groups (`CRm`) and operations (`op2`) that there are.
+    /// A function for each group (`CRm`) and operation (`op2`) that exists.
     macro_rules! system {
         ($code:expr, $operand:expr, { $($group:literal: [$($operation:literal)*])* }) => {
             match $code {
@@ -73,8 +73,8 @@ pub(crate) fn tlbi(operation: Operation, domain: Domain) {
 
 #[inline]
 fn system<const GROUP: u8, const OPERATION: u8>(operand: u64) {
-    // SAFETY: a translation that is dropped is walked again; who takes one away in the tables has
-    // seen to it that nobody needs it.
+    // SAFETY: a dropped translation is walked again. Code that removes one from the tables has
+    // ensured that no CPU needs it.
     unsafe {
         asm!(
             "sys #0, c8, c{group}, #{operation}, {operand}",
@@ -86,31 +86,32 @@ fn system<const GROUP: u8, const OPERATION: u8>(operand: u64) {
     }
 }
 
-/// Earlier stores are visible to all walkers before anything that follows.
+/// Makes earlier stores visible to all walkers before anything that follows.
 #[inline]
 pub(crate) fn publish() {
     run!("dsb ishst");
 }
 
-/// Earlier operations have taken effect, here.
+/// Waits until earlier operations have taken effect on this CPU.
 #[inline]
 pub(crate) fn complete_local() {
     run!("dsb nsh");
 }
 
-/// Earlier operations have taken effect, everywhere, and so have accesses by what they dropped.
+/// Waits until earlier operations have taken effect on all CPUs, and accesses by the dropped
+/// translations are complete.
 #[inline]
 pub(crate) fn complete_shared() {
     run!("dsb ish");
 }
 
-/// What follows is fetched, and translated, anew.
+/// Fetches and translates all later instructions anew.
 #[inline]
 pub(crate) fn synchronize() {
     run!("isb");
 }
 
-/// A turn of a loop that waits: who emulates or hosts this CPU may give the turn to another.
+/// Pauses in a loop that waits: an emulator or a hypervisor may run another CPU.
 #[inline]
 pub(crate) fn spin_hint() {
     run!("yield");
@@ -118,48 +119,48 @@ pub(crate) fn spin_hint() {
 
 #[inline]
 pub(crate) fn prefetch(address: *const u64) {
-    // SAFETY: a hint faults nowhere.
+    // SAFETY: a prefetch never faults.
     unsafe {
         asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
     }
 }
 
-/// The user's table and ASID.
+/// Reads the user's table and ASID.
 #[inline]
 pub(crate) fn ttbr0() -> u64 {
     let value: u64;
-    // SAFETY: to read it changes nothing. It is not `pure`: it is read anew after each write.
+    // SAFETY: reading has no effect. It is not `pure`, so it is repeated after each write.
     unsafe { asm!("mrs {}, ttbr0_el1", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
 
-/// Walks and lookups are by this table and ASID from the next [`synchronize`] on.
+/// Sets the table and ASID for walks and lookups from the next [`synchronize`] on.
 ///
 /// # Safety
 ///
-/// It must be a valid table, and stay one while it is loaded.
+/// `value` must hold the address of a valid table, which must stay valid while it is loaded.
 #[inline]
 pub(crate) unsafe fn set_ttbr0(value: u64) {
-    // SAFETY: as our caller promises; the kernel's own addresses are in TTBR1.
+    // SAFETY: the caller's promise. TTBR1 maps the kernel's addresses.
     unsafe { asm!("msr ttbr0_el1, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Whether `PSTATE.I` is set.
+/// Returns `true` if `PSTATE.I` is set.
 #[inline]
 pub(crate) fn interrupts_masked() -> bool {
     const I: u64 = 1 << 7;
     let value: u64;
-    // SAFETY: to read it changes nothing. It has memory clobbered, so that it stays where it is.
+    // SAFETY: reading has no effect. It clobbers memory, so that the compiler does not move it.
     unsafe { asm!("mrs {}, daif", out(reg) value, options(nostack, preserves_flags)) };
     value & I != 0
 }
 
-/// The counter, not before what has been completed before. (`isb`: it may be read early.)
+/// Reads the counter, after all earlier instructions. (Without the `isb`, it could be read early.)
 #[inline]
 pub(crate) fn counter() -> u64 {
     synchronize();
     let value: u64;
-    // SAFETY: to read it changes nothing.
+    // SAFETY: reading has no effect.
     unsafe { asm!("mrs {}, cntvct_el0", out(reg) value, options(nostack, preserves_flags)) };
     value
 }

@@ -1,46 +1,45 @@
-//! The engine's processor on `AArch64`: one of the two halves of
-//! [`Machine`](crate::Machine).
+//! The engine's [`Processor`](crate::Processor) on `AArch64`.
 //!
 //! It runs at EL1, on stage 1 of the EL1&0 regime, with user space in TTBR0 and the kernel in
 //! TTBR1. A space has the same ASID on all CPUs ([`Tagging::Global`](shootdown::Tagging)), so that
-//! a `TLBI` of the inner shareable domain can drop it everywhere; where nobody else is present, the
-//! engine has it dropped here alone, which Linux does not do.
+//! a `TLBI` of the inner shareable domain can drop it everywhere. If no other CPU uses the space,
+//! the engine drops it on this CPU alone, which Linux does not do.
 //!
-//! In reading order: [`features`], what there is; [`granule`], how long pages are; [`operation`],
-//! what an instruction is told; [`plan`], which of them an extent takes; and, where they can be
-//! run, `instruction` and `processor`, the implementation of
-//! [`Processor`](crate::Processor). All but `instruction` is tested on any host: there,
-//! instructions are not run, but written down.
+//! In reading order: [`features`], the processor's features; [`granule`], page sizes;
+//! [`operation`], the operands of an instruction; [`plan`], the instructions for an extent; and,
+//! where they can be executed, `instruction` and `processor`, the implementation of
+//! [`Processor`](crate::Processor). All but `instruction` is tested on any host, where instructions
+//! are recorded instead of executed.
 //!
-//! # What the kernel must have set up
+//! # Requirements for the kernel's set-up
 //!
-//! On every CPU, the same, before it enters the engine:
+//! On every CPU, before it enters the engine, and the same on all:
 //!
-//! - `TCR_EL1.A1` is 0: the ASID is that in TTBR0, so that one write changes it and the table at
-//!   once. (Linux has it in TTBR1 since it has KPTI, and on the way from one space to another loads
-//!   an empty table, for otherwise one space's table would be walked under the other's ASID.)
-//! - `TCR_EL1.AS` is 1, if ASIDs are to have 16 bits. With 8, a rollover comes after 255 spaces.
+//! - `TCR_EL1.A1` is 0: the ASID is that of TTBR0, so that one write changes both ASID and table.
+//!   (Linux has had the ASID in TTBR1 since KPTI. To switch spaces, it loads an empty table in
+//!   between; otherwise one space's table would be walked under the other's ASID.)
+//! - `TCR_EL1.AS` is 1 if ASIDs are to have 16 bits. With 8 bits, a rollover comes after 255
+//!   spaces.
 //! - The kernel's pages are global (nG is 0), and user pages are not (nG is 1).
-//! - The [kernel's root](crate::Kernel::root) is an empty table, for what the kernel
-//!   itself needs is in TTBR1: under ASID 0 nothing is ever cached.
-//! - `TTBR0_EL1.CnP` stays 0, as roots are written: CPUs share no TLB entries. With it, one CPU's
-//!   stale entries would be another's, which the engine does not know of.
-//! - Masking interrupts is masking them in `PSTATE.I`. A kernel that masks them by priority (Linux:
-//!   pseudo-NMI) wraps this type, and answers [`interrupts_masked`][masked] by what it does.
+//! - The [kernel's root](crate::Kernel::root) is an empty table, because TTBR1 maps the kernel. So
+//!   nothing is ever cached under ASID 0.
+//! - `TTBR0_EL1.CnP` stays 0, as roots are written: CPUs share no TLB entries. With CnP, a stale
+//!   entry of one CPU would be visible to another, which the engine does not model.
+//! - Interrupts are masked by `PSTATE.I`. A kernel that masks them by priority (Linux: pseudo-NMI)
+//!   wraps this type and implements [`interrupts_masked`][masked] itself.
 //!
 //! [masked]: crate::Processor::interrupts_masked
 //!
-//! # What is not here
+//! # Limits
 //!
-//! - KPTI, which needs two ASIDs a space, and E0PD: the kernel's tables are not hidden from user
-//!   mode. `TLBI` of both, and the trampoline, are a kernel's to add.
-//! - Errata. One kind is known that breaks broadcasts: on Cortex-A76 (1286807), Cortex-A55
-//!   (2441007), Cortex-A510 (2441009) and Falkor (1009), accesses by a translation that is gone may
-//!   be completed after the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that finds
-//!   itself on one of these calls [`Aarch64::repeating`]; which CPU it is on, it must find out
-//!   itself.
-//! - The outer shareable domain, EL2, and other stages of translation. A hypervisor may make more
-//!   of a local operation than it is (`HCR_EL2.FB`), never less.
+//! - KPTI, which needs two ASIDs for each space, and E0PD: the kernel's tables are not hidden from
+//!   user mode. A kernel can add the trampoline and the `TLBI` of both ASIDs.
+//! - Errata. One known kind breaks broadcasts: on Cortex-A76 (1286807), Cortex-A55 (2441007),
+//!   Cortex-A510 (2441009) and Falkor (1009), accesses by a dropped translation may complete after
+//!   the `DSB` (Linux: `ARM64_WORKAROUND_REPEAT_TLBI`). A kernel that detects one of these CPUs
+//!   calls [`Aarch64::repeating`].
+//! - The outer shareable domain, EL2, and other stages of translation. A hypervisor may make a
+//!   local operation affect more CPUs (`HCR_EL2.FB`), never fewer.
 
 pub mod features;
 pub mod granule;
@@ -57,4 +56,4 @@ mod instruction;
 mod processor;
 
 pub use features::Features;
-pub use settings::{Aarch64, Issue};
+pub use settings::Aarch64;

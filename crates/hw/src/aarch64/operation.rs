@@ -1,90 +1,90 @@
-//! `TLBI`: which instruction, and what it is told.
+//! The instruction `TLBI`: its encodings and operands.
 //!
-//! All that is here is arithmetic, and runs anywhere. Sections are those of Arm's manual, DDI 0487:
-//! the instructions are in C5.5 ("A64 System instructions for TLB maintenance"), and what they do
-//! in chapter D8 ("TLB maintenance"), whose sections have other numbers in each issue.
+//! This module is arithmetic and runs on any host. Sections are those of Arm's manual, DDI 0487:
+//! the instructions are in C5.5 ("A64 System instructions for TLB maintenance"), and their effects
+//! in chapter D8 ("TLB maintenance"), whose section numbers differ between issues.
 //!
-//! The assembler's names of some need extensions that not every target has, so they are written as
-//! what they are aliases of: `SYS #0, C8, C<CRm>, #<op2>, <Xt>`.
+//! Some assembler names need extensions that not every target has. So all instructions are written
+//! as the `SYS` instructions whose aliases they are: `SYS #0, C8, C<CRm>, #<op2>, <Xt>`.
 
 use shootdown::Tag;
 
 use crate::aarch64::granule::Granule;
 
-/// Which CPUs an operation reaches.
+/// The CPUs that an operation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
-    /// This one.
+    /// The CPU that executes it.
     Local,
-    /// All in the inner shareable domain, which is all that run one kernel.
+    /// All CPUs in the inner shareable domain: all that run one kernel.
     InnerShareable,
 }
 
-/// Which entries of a walk go.
+/// The levels of a walk whose entries are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// Those of the last level that was walked, the leaves: the way to them stays, and need not be
-    /// walked anew.
+    /// The last level, the leaves. Entries of upper levels stay cached and are not walked again.
     Last,
-    /// Those of every level, because tables are about to be freed.
+    /// Every level, because tables will be freed.
     All,
 }
 
-/// Whose translations go.
+/// The tags whose translations are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// Those with this ASID, and global ones.
+pub enum Scope {
+    /// Translations with this ASID, and global ones.
     Tag(Tag),
-    /// Those of every ASID, and global ones.
-    Everyone,
+    /// Translations with every ASID, and global ones.
+    AllTags,
 }
 
-/// One `TLBI`, on whichever CPUs it is run.
+/// One `TLBI`, in any domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// `VMALLE1`: everything.
+    /// `VMALLE1`: all translations.
     All,
-    /// `ASIDE1`: what is not global, under an ASID.
+    /// `ASIDE1`: translations of an ASID that are not global.
     Tag(Tag),
     /// `VAE1`, `VALE1`, `VAAE1`, `VAALE1`: one leaf.
-    Page(Whose, Levels, PageOperand),
-    /// `RVAE1`, `RVALE1`, `RVAAE1`, `RVAALE1`: many (`FEAT_TLBIRANGE`).
-    Range(Whose, Levels, RangeOperand),
+    Page(Scope, Levels, PageOperand),
+    /// `RVAE1`, `RVALE1`, `RVAAE1`, `RVAALE1`: a range of leaves (`FEAT_TLBIRANGE`).
+    Range(Scope, Levels, RangeOperand),
 }
 
-/// Which leaf.
+/// The leaf that a page operation names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageOperand {
-    /// Any address in it.
+    /// Any address in the leaf.
     pub address: u64,
-    /// At which level it is, for `FEAT_TTL`; `None` where the processor is to look at all.
+    /// The level of the leaf, for `FEAT_TTL`; `None` if the processor must look at all levels.
     ///
-    /// A wrong hint loses the invalidation: "the TLB maintenance instruction is not required to
-    /// remove any entries".
+    /// With a wrong hint, "the TLB maintenance instruction is not required to remove any entries".
     pub level: Option<LevelHint>,
 }
 
-/// Which leaves: `(number + 1) << (5 * scale + 1)` granules from an address on.
+/// The leaves that a range operation names: `(number + 1) << (5 * scale + 1)` granules from
+/// `address` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeOperand {
-    /// Where the first granule begins.
+    /// Address of the first granule.
     pub address: u64,
-    /// The one that the address is translated with: another loses the invalidation.
+    /// The granule by which the address is translated. With another granule, the operation need not
+    /// remove any entries.
     pub granule: Granule,
-    /// 0 to 3.
+    /// The scale, 0 to 3.
     pub scale: u64,
-    /// 0 to 31.
+    /// The number, 0 to 31.
     pub number: u64,
-    /// At which level they all are, as in [`PageOperand`].
+    /// The level of all leaves, or `None`: see [`PageOperand`].
     pub level: Option<LevelHint>,
 }
 
-/// Where a leaf is: the TTL field (translation table level).
+/// The level of a leaf: the TTL field (translation table level).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelHint {
-    /// How it is translated.
+    /// The granule of the translation.
     pub granule: Granule,
-    /// From the root: 1 to 3.
+    /// The level, from 1 to 3, where 3 is the last.
     pub level: u64,
 }
 
@@ -95,10 +95,10 @@ impl Operation {
         let operation = match self {
             Self::All => 0,
             Self::Tag(_) => 2,
-            Self::Page(whose, levels, _) | Self::Range(whose, levels, _) => {
-                let everyone = matches!(whose, Whose::Everyone) as u8;
+            Self::Page(scope, levels, _) | Self::Range(scope, levels, _) => {
+                let all_tags = matches!(scope, Scope::AllTags) as u8;
                 let last = matches!(levels, Levels::Last) as u8;
-                1 | everyone << 1 | last << 2
+                1 | all_tags << 1 | last << 2
             }
         };
         let is_range = matches!(self, Self::Range(..));
@@ -111,24 +111,24 @@ impl Operation {
         (group, operation)
     }
 
-    /// What is in the register; ignored by [`Operation::All`].
+    /// The value of the register operand. [`Operation::All`] ignores it.
     #[must_use]
     pub const fn operand(self) -> u64 {
         match self {
             Self::All => 0,
             Self::Tag(tag) => in_bits(tag.0 as u64, 63, 48),
-            Self::Page(whose, _, page) => whose.operand() | page.operand(),
-            Self::Range(whose, _, range) => whose.operand() | range.operand(),
+            Self::Page(scope, _, page) => scope.operand() | page.operand(),
+            Self::Range(scope, _, range) => scope.operand() | range.operand(),
         }
     }
 }
 
-impl Whose {
-    /// The ASID field. Where there are 8 bits of it, tags have no more, and the rest is 0 as asked.
+impl Scope {
+    /// The ASID field. If ASIDs have 8 bits, so have tags, and the upper half is 0 as required.
     const fn operand(self) -> u64 {
         match self {
             Self::Tag(tag) => in_bits(tag.0 as u64, 63, 48),
-            Self::Everyone => 0,
+            Self::AllTags => 0,
         }
     }
 }
@@ -168,14 +168,14 @@ impl RangeOperand {
             | in_bits(self.address >> self.granule.shift(), 36, 0)
     }
 
-    /// How many granules one operation of this scale covers, for each that `number` counts.
+    /// Number of granules by which one operation of this scale grows when `number` grows by 1.
     #[must_use]
     pub const fn unit(scale: u64) -> u64 {
         1 << (5 * scale + 1)
     }
 }
 
-/// A value in its field. The upper bits of an address may be cut off: they are the sign.
+/// Puts a value into its field. Cuts off the upper bits of an address, which are its sign.
 const fn in_bits(value: u64, last: u32, first: u32) -> u64 {
     let mask = u64::MAX >> (63 - (last - first));
     (value & mask) << first
@@ -185,7 +185,7 @@ const fn in_bits(value: u64, last: u32, first: u32) -> u64 {
 mod tests {
     use super::*;
 
-    const TAG: Whose = Whose::Tag(Tag(0xabcd));
+    const TAG: Scope = Scope::Tag(Tag(0xabcd));
     const PAGE: PageOperand = PageOperand { address: 0x0000_1234_5678_9abc, level: None };
     const RANGE: RangeOperand = RangeOperand {
         address: 0x0000_1234_5678_9000,
@@ -195,9 +195,10 @@ mod tests {
         level: None,
     };
 
-    /// C5.5, of each the table "Accessing": op1 is 0 and `CRn` is 8 in all; here `CRm` and op2.
+    /// C5.5, the table "Accessing" of each instruction: op1 is 0 and `CRn` is 8 in all; here are
+    /// `CRm` and op2.
     #[test]
-    fn instructions_are_the_manuals() {
+    fn instruction_codes_match_manual() {
         let check = |operation: Operation, local, shared| {
             assert_eq!(operation.code(Domain::Local), local, "{operation:?}");
             assert_eq!(operation.code(Domain::InnerShareable), shared, "{operation:?}");
@@ -205,36 +206,36 @@ mod tests {
         check(Operation::All, (7, 0), (3, 0)); // VMALLE1, VMALLE1IS
         check(Operation::Tag(Tag(1)), (7, 2), (3, 2)); // ASIDE1
         check(Operation::Page(TAG, Levels::All, PAGE), (7, 1), (3, 1)); // VAE1
-        check(Operation::Page(Whose::Everyone, Levels::All, PAGE), (7, 3), (3, 3)); // VAAE1
+        check(Operation::Page(Scope::AllTags, Levels::All, PAGE), (7, 3), (3, 3)); // VAAE1
         check(Operation::Page(TAG, Levels::Last, PAGE), (7, 5), (3, 5)); // VALE1
-        check(Operation::Page(Whose::Everyone, Levels::Last, PAGE), (7, 7), (3, 7)); // VAALE1
+        check(Operation::Page(Scope::AllTags, Levels::Last, PAGE), (7, 7), (3, 7)); // VAALE1
         check(Operation::Range(TAG, Levels::All, RANGE), (6, 1), (2, 1)); // RVAE1
-        check(Operation::Range(Whose::Everyone, Levels::All, RANGE), (6, 3), (2, 3)); // RVAAE1
+        check(Operation::Range(Scope::AllTags, Levels::All, RANGE), (6, 3), (2, 3)); // RVAAE1
         check(Operation::Range(TAG, Levels::Last, RANGE), (6, 5), (2, 5)); // RVALE1
-        check(Operation::Range(Whose::Everyone, Levels::Last, RANGE), (6, 7), (2, 7)); // RVAALE1
+        check(Operation::Range(Scope::AllTags, Levels::Last, RANGE), (6, 7), (2, 7)); // RVAALE1
     }
 
     /// C5.5 "TLBI VAE1": ASID in 63:48, TTL in 47:44, VA[55:12] in 43:0. "TLBI VAAE1" has no ASID;
     /// "TLBI ASIDE1" has nothing else.
     #[test]
-    fn a_page_is_named_by_asid_and_address() {
-        let page = |whose, page| Operation::Page(whose, Levels::All, page).operand();
+    fn page_operand_has_asid_and_address() {
+        let page = |scope, page| Operation::Page(scope, Levels::All, page).operand();
         assert_eq!(page(TAG, PAGE), 0xabcd_0001_2345_6789);
-        assert_eq!(page(Whose::Everyone, PAGE), 0x0000_0001_2345_6789);
+        assert_eq!(page(Scope::AllTags, PAGE), 0x0000_0001_2345_6789);
         assert_eq!(Operation::Tag(Tag(0xabcd)).operand(), 0xabcd_0000_0000_0000);
-        // The sign of a kernel's address does not reach into TTL.
+        // The sign of a kernel address must not reach into TTL.
         let kernel = PageOperand { address: 0xffff_8000_0000_1000, ..PAGE };
-        assert_eq!(page(Whose::Everyone, kernel), 0x0000_0ff8_0000_0001);
+        assert_eq!(page(Scope::AllTags, kernel), 0x0000_0ff8_0000_0001);
     }
 
     /// C5.5 "TLBI VAE1", field TTL: 0b01xx is 4 KiB, 0b10xx 16 KiB, 0b11xx 64 KiB; the lower half
     /// is the level. 0b00xx is no hint.
     #[test]
-    fn a_level_is_hinted_at_with_its_granule() {
+    fn level_hint_includes_granule() {
         let hint = |granule, level| {
             let level = Some(LevelHint { granule, level });
             let page = PageOperand { address: 0, level };
-            Operation::Page(Whose::Everyone, Levels::Last, page).operand() >> 44
+            Operation::Page(Scope::AllTags, Levels::Last, page).operand() >> 44
         };
         assert_eq!([1, 2, 3].map(|level| hint(Granule::Size4K, level)), [0b0101, 0b0110, 0b0111]);
         assert_eq!([2, 3].map(|level| hint(Granule::Size16K, level)), [0b1010, 0b1011]);
@@ -244,7 +245,7 @@ mod tests {
     /// C5.5 "TLBI RVAE1": TG in 47:46, SCALE in 45:44, NUM in 43:39, TTL in 38:37; `BaseADDR` in
     /// 36:0 is VA[48:12], VA[50:14] or VA[52:16].
     #[test]
-    fn a_range_is_named_by_its_granules() {
+    fn range_operand_counts_granules() {
         let range = |range| Operation::Range(TAG, Levels::All, range).operand();
         let fields = |tg: u64, scale: u64, num: u64, ttl: u64| {
             0xabcd << 48 | tg << 46 | scale << 44 | num << 39 | ttl << 37
@@ -262,7 +263,7 @@ mod tests {
 
     /// Chapter D8, "TLB range maintenance instructions": (NUM + 1) << (5 * SCALE + 1) granules.
     #[test]
-    fn scales_are_two_and_its_thirty_seconds() {
+    fn range_units_match_manual() {
         assert_eq!([0, 1, 2, 3].map(RangeOperand::unit), [2, 64, 2048, 65536]);
     }
 }

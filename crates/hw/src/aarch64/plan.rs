@@ -1,50 +1,51 @@
-//! How an extent becomes operations: pages by one each, or ranges.
+//! Converts an extent to operations: one for each page, or ranges.
 
 use shootdown::{Extent, PageSize};
 
 use crate::aarch64::features::Features;
 use crate::aarch64::granule::Granule;
-use crate::aarch64::operation::{LevelHint, Levels, Operation, PageOperand, RangeOperand, Whose};
+use crate::aarch64::operation::{LevelHint, Levels, Operation, PageOperand, RangeOperand, Scope};
 
-/// The most operations for one extent; with more, the whole tag is dropped instead.
+/// The largest number of operations for one extent. An extent that needs more is invalidated by its
+/// whole tag.
 ///
-/// Linux draws the line at 512 (`MAX_DVM_OPS`, the entries of a page table), and not for speed:
-/// each operation is a message to every CPU (DVM: distributed virtual memory), which the
-/// interconnect takes at its own pace. Many thousands have kept a CPU in its loop for so long that
-/// the watchdog took it to be stuck ("arm64: fix soft lockup due to large tlb flush range", 2014).
-/// It does the same where it invalidates locally.
+/// Linux's limit is 512 (`MAX_DVM_OPS`, the entries of a page table), and its reason is not speed.
+/// Each operation is a message to every CPU (DVM: distributed virtual memory), which the
+/// interconnect handles at its own pace. Many thousands of operations have kept a CPU in its loop
+/// until the watchdog reported a lockup ("arm64: fix soft lockup due to large tlb flush range",
+/// 2014). Linux has the same limit for local operations.
 pub const OPERATIONS_MAX: usize = 511;
 
-/// The operations that drop the pages of an extent.
+/// An iterator over the operations that drop the pages of an extent.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    whose: Whose,
+    scope: Scope,
     levels: Levels,
     level: Option<LevelHint>,
     granule: Granule,
     address: u64,
-    /// How many granules are left.
+    /// Number of granules that are left.
     left: u64,
-    /// From one page to the next, in granules.
+    /// Distance from one page to the next, in granules.
     stride: u64,
-    by: By,
+    method: Method,
 }
 
-/// Which operations are used.
+/// The kind of operations that a plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum Method {
     Page,
     Range,
 }
 
 impl Plan {
-    /// How to drop the pages of `extent`, where no leaf is larger than `largest`; `None` if it is
-    /// [whole](Extent::is_whole), or would take more than [`OPERATIONS_MAX`].
+    /// Plans the operations for `extent`, if no leaf is larger than `largest`. Returns `None` if
+    /// the extent is [whole](Extent::is_whole) or needs more than [`OPERATIONS_MAX`] operations.
     #[must_use]
     pub fn new(
         features: &Features,
         largest: PageSize,
-        whose: Whose,
+        scope: Scope,
         extent: Extent,
     ) -> Option<Self> {
         if extent.is_whole() {
@@ -53,39 +54,40 @@ impl Plan {
         let granule = features.granule;
         let leaf_shift = granule.leaf_shift(extent.page_size());
         let first = extent.start() >> leaf_shift;
-        // In pages, of which even the last has a number: nothing wraps at the top.
+        // Computed from page numbers, because the end address of the last page could wrap.
         let bytes = (extent.page_count() as u64) << extent.page_size().shift();
         let last = extent.start().saturating_add(bytes - 1) >> leaf_shift;
         let count = last - first + 1;
         let granules_shift = leaf_shift - granule.shift();
         let granules = count << granules_shift;
-        // One operation for one page is never more, and the only way to name the last of an odd
-        // number.
-        let by = if features.has_ranges && range_operations(granules) < count {
-            By::Range
+        // A range operation covers an even number of granules, so the last of an odd number needs a
+        // page operation. Ranges are used only if they need fewer operations than pages do.
+        let method = if features.has_ranges && range_operations(granules) < count {
+            Method::Range
         } else {
-            By::Page
+            Method::Page
         };
-        let operations = if by == By::Range { range_operations(granules) } else { count };
-        // Larger leaves may be cached for the same addresses, and with a hint need not be found. Of
-        // upper levels, whose entries are to go with a table, no hint may say that they are leaves.
+        let operations = if method == Method::Range { range_operations(granules) } else { count };
+        // A hint is only correct if no larger leaf can be cached for the addresses, because with
+        // the hint the processor may leave a larger leaf cached. If tables are freed, entries of
+        // upper levels must be dropped, and a hint would restrict the operation to leaves.
         let is_exact = features.has_level_hints
             && leaf_shift >= granule.leaf_shift(largest)
             && !extent.frees_tables();
         let level = granule.level_of_leaf(leaf_shift);
         (operations <= OPERATIONS_MAX as u64).then_some(Self {
-            whose,
+            scope,
             levels: if extent.frees_tables() { Levels::All } else { Levels::Last },
             level: is_exact.then_some(LevelHint { granule, level }),
             granule,
             address: first << leaf_shift,
             left: granules,
             stride: 1 << granules_shift,
-            by,
+            method,
         })
     }
 
-    /// The largest range that is not more than what is left.
+    /// The largest range that fits in the granules that are left.
     fn next_range(&self) -> Option<RangeOperand> {
         let (address, granule, level) = (self.address, self.granule, self.level);
         (0..=3).rev().find_map(|scale| {
@@ -103,23 +105,23 @@ impl Iterator for Plan {
         if self.left == 0 {
             return None;
         }
-        let range = if self.by == By::Range { self.next_range() } else { None };
+        let range = if self.method == Method::Range { self.next_range() } else { None };
         let (operation, covered) = if let Some(range) = range {
             let covered = (range.number + 1) * RangeOperand::unit(range.scale);
-            (Operation::Range(self.whose, self.levels, range), covered)
+            (Operation::Range(self.scope, self.levels, range), covered)
         } else {
             let page = PageOperand { address: self.address, level: self.level };
-            (Operation::Page(self.whose, self.levels, page), self.stride)
+            (Operation::Page(self.scope, self.levels, page), self.stride)
         };
         self.left -= covered;
-        // At the top of the address space nothing is left.
+        // The address may wrap at the top of the address space, when nothing is left.
         self.address = self.address.wrapping_add(covered << self.granule.shift());
         Some(operation)
     }
 }
 
-/// How many operations a range takes: for each scale one, as far as its digit is not 0, and one for
-/// an odd granule; and more of the largest scale.
+/// Number of operations for a range: one for each scale whose digit is not 0, one for an odd
+/// granule, and one for each 32 units of the largest scale.
 fn range_operations(granules: u64) -> u64 {
     let digits =
         (0..3).filter(|scale| !(granules / RangeOperand::unit(*scale)).is_multiple_of(32)).count();
@@ -133,13 +135,13 @@ mod tests {
     use shootdown::Tag;
     use std::vec::Vec;
 
-    const TAG: Whose = Whose::Tag(Tag(3));
+    const TAG: Scope = Scope::Tag(Tag(3));
 
     fn plan(features: &Features, extent: Extent) -> Option<Plan> {
         Plan::new(features, features.granule.largest_leaf(), TAG, extent)
     }
 
-    /// The addresses that operations cover, in order and without gaps, as a range.
+    /// The range of addresses that operations cover. Fails if they are not in order or have gaps.
     fn covered(operations: impl Iterator<Item = Operation>, stride: u64) -> (u64, u64) {
         let (mut start, mut end) = (None, 0);
         for operation in operations {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ranges_each_page_is_named() {
+    fn pages_are_named_without_ranges() {
         let extent = Extent::pages(0x7000_0000, 3, PageSize::SIZE_4K);
         let operations: Vec<_> = plan(&V8_0, extent).unwrap().collect();
         let page =
@@ -171,9 +173,9 @@ mod tests {
         assert!(plan(&V8_4, Extent::whole()).is_none());
     }
 
-    /// All that there can be of one size, and each page of them.
+    /// Tests all extents of each page size.
     #[test]
-    fn what_is_covered_is_the_extent() {
+    fn operations_cover_exactly_the_extent() {
         for (features, shift) in
             [&V8_0, &V8_4].into_iter().flat_map(|f| [12, 16, 21, 25, 30].map(|shift| (f, shift)))
         {
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pages_take_four_ranges_at_most() {
+    fn small_pages_need_at_most_four_ranges() {
         let counts =
             |count, size| plan(&V8_4, Extent::pages(1 << 30, count, size)).unwrap().count();
         let small = |count| counts(count, PageSize::SIZE_4K);
@@ -202,14 +204,14 @@ mod tests {
             let counted = range_operations(count as u64) as usize;
             assert_eq!(plan(&V8_4, extent).unwrap().count(), counted);
         }
-        // 512 granules are one of scale 1, so that a range is better from two blocks on.
+        // A block has 512 granules, 8 units of scale 1, so ranges are better from two blocks on.
         assert_eq!([1, 2, 4095].map(|count| counts(count, PageSize::SIZE_2M)), [1, 1, 3]);
     }
 
-    /// C5.5, "TLBI RVAE1", field TTL: with a level, `BaseADDR` is to be aligned to what a leaf
-    /// there maps.
+    /// C5.5, "TLBI RVAE1", field TTL: with a level, `BaseADDR` must be aligned to what a leaf of
+    /// that level maps.
     #[test]
-    fn hinted_ranges_begin_at_a_leaf() {
+    fn hinted_ranges_are_aligned_to_leaves() {
         for count in 1..=Extent::MAX_PAGES {
             let extent = Extent::pages(7 << 21, count, PageSize::SIZE_2M);
             for operation in Plan::new(&V8_4, PageSize::SIZE_2M, TAG, extent).unwrap() {
@@ -224,9 +226,9 @@ mod tests {
         }
     }
 
-    /// The size of an extent is that of the smallest page in it.
+    /// The page size of an extent is that of its smallest page.
     #[test]
-    fn a_level_is_only_hinted_at_where_no_larger_leaf_is() {
+    fn level_hint_requires_no_larger_leaf() {
         let hint =
             |features: &Features, largest, extent| match Plan::new(features, largest, TAG, extent)
                 .unwrap()
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_table_goes_the_way_to_it() {
+    fn freeing_tables_drops_all_levels() {
         for extent in [Extent::page(0x1000), Extent::pages(0, 64, PageSize::SIZE_4K)] {
             for (extent, expected) in
                 [(extent, Levels::Last), (extent.freeing_tables(), Levels::All)]
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_page_of_all_is_no_wrap() {
+    fn last_page_does_not_wrap() {
         for features in [&V8_0, &V8_4] {
             let extent = Extent::pages(u64::MAX - 0x1fff, 2, PageSize::SIZE_4K);
             let operations = plan(features, extent).unwrap();
@@ -272,9 +274,10 @@ mod tests {
         }
     }
 
-    /// The page of 4 KiB by which a freed table is told, and pages of 4 KiB at odd places.
+    /// Freed tables are reported as a page of 4 KiB, and pages of 4 KiB may be unaligned to the
+    /// granule.
     #[test]
-    fn larger_granules_are_named_whole() {
+    fn larger_granules_are_covered_whole() {
         let features = Features { granule: Granule::Size64K, ..V8_4 };
         let extent = Extent::pages(0x1_f000, 2, PageSize::SIZE_4K);
         let operations = plan(&features, extent).unwrap();

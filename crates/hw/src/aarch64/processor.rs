@@ -1,21 +1,22 @@
-//! The half of the engine's contract that is the processor's, by its instructions.
+//! The processor's half of the engine's machine, by its instructions.
 //!
-//! Every change goes by the manual's sequence (D8.16, "TLB maintenance"), of which the caller
-//! writes the entry:
+//! Every change follows the manual's sequence (D8.16, "TLB maintenance"). The caller stores the
+//! entry:
 //!
 //! ```text
-//! str  entry         the entry is gone, in this CPU's view
-//! dsb  ishst         publish: no walker finds it from here on. Without it, one that walks after
-//!                    the TLBI may still read it, and fill the TLB again with what nobody drops
-//! tlbi …             what was cached of it is going
-//! dsb  nsh or ish    is gone, here or everywhere; nobody's access by it is still on its way
-//! isb                nor is an instruction that was fetched by it still to be run here
+//! str  entry         this CPU observes that the entry is gone
+//! dsb  ishst         publish: no later walk finds the entry. Without it, a walk after the TLBI may
+//!                    still read it, and fill the TLB with a translation that is never dropped
+//! tlbi …             starts to drop the cached translation
+//! dsb  nsh or ish    waits until it is dropped, on this CPU or on all, with all accesses that use
+//! it
+//! isb                discards instructions that this CPU has fetched by it
 //! ```
 //!
-//! Linux leaves out the `isb` for user addresses, for it returns to user mode before anything there
-//! is fetched, and that synchronizes. The engine's contract has no such return in it.
+//! Linux omits the `isb` for user addresses: it returns to user mode before it fetches from there,
+//! and that return synchronizes. The engine's contract has no such return.
 
-#![expect(unsafe_code, reason = "fulfils the contract, and loads roots")]
+#![expect(unsafe_code, reason = "implements the contract, and loads roots")]
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -26,63 +27,41 @@ use shootdown::{
 };
 
 use crate::aarch64::instruction;
-use crate::aarch64::operation::{Domain, Operation, Whose};
+use crate::aarch64::operation::{Domain, Operation, Scope};
 use crate::aarch64::plan::OPERATIONS_MAX;
-use crate::aarch64::settings::{Aarch64, Issue};
+use crate::aarch64::settings::Aarch64;
 
 const TAG_SHIFT: u32 = 48;
 
-/// Into how many operations with ranges pages of one extent fall apart: one for each of three
-/// scales, and one for an odd page.
+/// Number of range operations for the pages of one extent: one for each of three scales, and one
+/// for an odd page.
 const OPERATIONS_OF_RANGE: usize = 4;
 
-/// Linux's `MAX_TLBI_RANGE_PAGES`: what one operation of the largest scale covers, 8 GiB.
+/// Linux's `MAX_TLBI_RANGE_PAGES`: the pages that one operation of the largest scale covers, 8 GiB.
 const RANGE_PAGES_MAX: usize = 32 << 16;
 
 impl Aarch64 {
-    /// How many tags there are besides the kernel's.
-    const fn tags(&self) -> usize {
-        (1 << self.features().tag_bits) - 1
+    /// Converts ticks of the counter to nanoseconds. Returns 0 if the frequency is unknown.
+    fn ns_of(&self, ticks: u64) -> u64 {
+        // The product saturates after 10 s at 1 GHz.
+        ticks.saturating_mul(1_000_000_000).checked_div(self.features.counter_hz).unwrap_or(0)
     }
 
-    /// Linux names up to 511 pages one by one, here or everywhere: see [`OPERATIONS_MAX`]. With
-    /// ranges it draws the line at what one operation covers.
-    const fn pages_max(&self) -> usize {
-        if self.features().has_ranges { RANGE_PAGES_MAX } else { OPERATIONS_MAX }
-    }
-
-    const fn broadcasts(&self) -> Broadcast {
-        // An extent of all pages that there can be takes as many operations as are counted for it;
-        // one of two pages takes as many, too.
-        let pages_per_operation = if self.features().has_ranges {
-            Extent::MAX_PAGES.div_ceil(OPERATIONS_OF_RANGE)
-        } else {
-            1
-        };
-        Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling: OPERATIONS_MAX }
-    }
-
-    /// So many turns of the counter, in ns.
-    fn ns_of(&self, turns: u64) -> u64 {
-        // More than 10 s at 1 GHz would be cut off.
-        turns.saturating_mul(1_000_000_000).checked_div(self.features().counter_hz).unwrap_or(0)
-    }
-
-    /// Drops an extent on this CPU.
+    /// Invalidates an extent on this CPU, and waits.
     #[inline]
-    fn invalidate_here(&self, whose: Whose, extent: Extent) {
-        for operation in self.operations(whose, extent) {
+    fn invalidate_local(&self, scope: Scope, extent: Extent) {
+        for operation in self.operations(scope, extent) {
             instruction::tlbi(operation, Domain::Local);
         }
         instruction::complete_local();
         instruction::synchronize();
     }
 
-    /// Begins to drop an extent everywhere.
-    fn invalidate_everywhere(&self, whose: Whose, extent: Extent) {
-        for operation in self.operations(whose, extent) {
+    /// Starts to invalidate an extent on all CPUs.
+    fn issue_broadcast(&self, scope: Scope, extent: Extent) {
+        for operation in self.operations(scope, extent) {
             instruction::tlbi(operation, Domain::InnerShareable);
-            if self.issue() == Issue::Twice {
+            if self.is_repeating {
                 instruction::complete_shared();
                 instruction::tlbi(operation, Domain::InnerShareable);
             }
@@ -106,14 +85,14 @@ unsafe impl Memory for Aarch64 {
     }
 }
 
-// SAFETY: each method is what the manual asks for, as said there.
+// SAFETY: each method executes the sequence of the manual, as explained there.
 unsafe impl Processor for Aarch64 {
-    /// For how many spaces a CPU knows up to which generation its TLB is clean: 8 KiB for each CPU.
-    /// The ASID names the slot, so more slots take no longer to find. A space that shares its slot
-    /// with another that runs here drops its translations at each switch, unless every flush of it
-    /// was broadcast or found no other CPU.
+    /// Slots for the spaces whose generation a CPU records: 8 KiB for each CPU. The ASID selects
+    /// the slot, so a search with more slots is not slower. If two spaces that run on a CPU share a
+    /// slot, each switch drops the translations of the loaded space. An exception is a space whose
+    /// flushes were all broadcast or found no other CPU.
     type TagSlots = [TagSlot; 256];
-    /// 16 bits of tags, each with its pin: 16 KiB.
+    /// For each tag of 16 bits, a bit and a pin bit: 16 KiB.
     type TagWords = [AtomicU64; 2048];
     type Broadcaster = Self;
 
@@ -122,8 +101,8 @@ unsafe impl Processor for Aarch64 {
         instruction::publish();
     }
 
-    /// `dsb ish`: unlike `dmb ish`, it orders a later `TLBI` after earlier loads; unlike
-    /// `dsb ishst`, it waits for loads.
+    /// `dsb ish`. Unlike `dmb ish`, it orders a later `TLBI` after earlier loads. Unlike `dsb
+    /// ishst`, it waits for loads.
     #[inline]
     fn synchronize(&self) {
         instruction::complete_shared();
@@ -141,22 +120,24 @@ unsafe impl Processor for Aarch64 {
 
     #[inline]
     fn tag_count(&self) -> usize {
-        self.tags()
+        (1 << self.features.tag_bits) - 1
     }
 
+    /// Linux names up to 511 pages one by one, in local and broadcast flushes: see
+    /// [`OPERATIONS_MAX`]. With ranges, its limit is the number of pages that one operation covers.
     #[inline]
     fn flush_ceiling(&self) -> usize {
-        self.pages_max()
+        if self.features.has_ranges { RANGE_PAGES_MAX } else { OPERATIONS_MAX }
     }
 
-    /// What is discarded is gone before the root is loaded, for while its tag is not loaded,
-    /// nothing is cached under it. The other way round, a walk could begin in between from an entry
-    /// of an upper level whose table has been freed, and could read anything, devices included.
-    /// Only where the tag *is* loaded does it come after: what is cached under it then is of a root
-    /// that was valid until now.
+    /// Entries to discard are dropped before the root is loaded, because nothing is cached under a
+    /// tag that is not loaded. In the other order, a walk could begin in between at a cached entry
+    /// of an upper level whose table has been freed, and could read any address, devices included.
+    /// If the tag *is* loaded, its entries are dropped afterwards: until then, they are entries of
+    /// a root that is still valid.
     ///
-    /// What is kept needs no barrier: a register is not written speculatively, so that what the
-    /// engine read to decide so was read before.
+    /// Entries that are kept need no barrier. A register is not written speculatively, so the
+    /// engine's loads that decided to keep the entries come first.
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let is_loaded = instruction::ttbr0() >> TAG_SHIFT == u64::from(tag.0);
@@ -164,7 +145,7 @@ unsafe impl Processor for Aarch64 {
             instruction::tlbi(Operation::Tag(tag), Domain::Local);
             instruction::complete_local();
         }
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { instruction::set_ttbr0(root.0 | u64::from(tag.0) << TAG_SHIFT) };
         instruction::synchronize();
         if entries == Entries::Discard && is_loaded {
@@ -172,38 +153,39 @@ unsafe impl Processor for Aarch64 {
         }
     }
 
-    /// There are always tags, so that what is cached under them may stay. Of the empty table itself
-    /// nothing is: entries that are not valid are not cached.
+    /// There are always tags, so the entries under them may stay. Nothing is cached of the empty
+    /// table, because invalid entries are not cached.
     #[inline]
     unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { instruction::set_ttbr0(root.0) };
         instruction::synchronize();
     }
 
     #[inline]
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        self.invalidate_here(Whose::Tag(tag), extent);
+        self.invalidate_local(Scope::Tag(tag), extent);
     }
 
     #[inline]
     fn invalidate_tag(&self, tag: Tag) {
-        self.invalidate_here(Whose::Tag(tag), Extent::whole());
+        self.invalidate_local(Scope::Tag(tag), Extent::whole());
     }
 
     fn invalidate_kernel(&self, extent: Extent) {
-        self.invalidate_here(Whose::Everyone, extent);
+        self.invalidate_local(Scope::AllTags, extent);
     }
 
     fn invalidate_all(&self) {
-        self.invalidate_here(Whose::Everyone, Extent::whole());
+        self.invalidate_local(Scope::AllTags, Extent::whole());
     }
 
     /// To clear `AP[2]`, the MMU must find the entry in memory, by an atomic read and write (D8.5,
-    /// "Hardware management of the dirty state"); if it is not valid any more, that is a fault.
+    /// "Hardware management of the dirty state"). If the entry is not valid any more, the write
+    /// faults.
     #[inline]
     fn traps_stale_writes(&self) -> bool {
-        self.features().marks_writes
+        self.features.marks_writes
     }
 
     #[inline]
@@ -211,8 +193,8 @@ unsafe impl Processor for Aarch64 {
         Some(self)
     }
 
-    /// `yield`, as Linux has it (`cpu_relax`). The `isb` of `core::hint::spin_loop` is a longer
-    /// wait, but tells nobody that this CPU has nothing to do.
+    /// `yield`, as in Linux (`cpu_relax`). The `isb` of `core::hint::spin_loop` waits longer, but
+    /// is no hint for an emulator or a hypervisor.
     #[inline]
     fn spin_hint(&self) {
         instruction::spin_hint();
@@ -220,29 +202,36 @@ unsafe impl Processor for Aarch64 {
 }
 
 // SAFETY: `TLBI … IS` reaches every CPU of the inner shareable domain, and `dsb ish` waits for all
-// that this CPU has issued.
+// such operations of this CPU.
 unsafe impl Broadcaster for Aarch64 {
     #[inline]
     fn capabilities(&self) -> Broadcast {
-        self.broadcasts()
+        // The costs are counted in operations. An extent with the largest number of pages needs as
+        // many operations as are counted for it; so does an extent of two pages.
+        let pages_per_operation = if self.features.has_ranges {
+            Extent::MAX_PAGES.div_ceil(OPERATIONS_OF_RANGE)
+        } else {
+            1
+        };
+        Broadcast { reach: Reach::Everyone, pages_per_operation, operation_ceiling: OPERATIONS_MAX }
     }
 
     #[inline]
     fn costs(&self) -> NotifyCosts {
-        self.costs()
+        self.costs
     }
 
-    /// It reaches everyone, whoever the targets are.
+    /// Reaches all CPUs, whatever `cpus` contains.
     fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
-        self.invalidate_everywhere(Whose::Tag(tag), extent);
+        self.issue_broadcast(Scope::Tag(tag), extent);
     }
 
     fn broadcast_kernel(&self, extent: Extent) {
-        self.invalidate_everywhere(Whose::Everyone, extent);
+        self.issue_broadcast(Scope::AllTags, extent);
     }
 
-    /// `dsb` waits for the operations of its own CPU alone, wherever they take effect; it cannot be
-    /// done by another.
+    /// `dsb` waits only for the operations of its own CPU, on all CPUs. Another CPU cannot execute
+    /// it instead.
     fn complete(&self) -> u64 {
         let start = instruction::counter();
         instruction::complete_shared();
@@ -273,30 +262,30 @@ mod tests {
     const SHARED: Domain = Domain::InnerShareable;
 
     fn load(root: u64, tag: u16, entries: Entries) -> Vec<Step> {
-        // SAFETY: nothing is run.
+        // SAFETY: the instructions are only recorded.
         steps_of(|| unsafe { PROCESSOR.load(Root(root), Tag(tag), entries) })
     }
 
-    fn pages(whose: Whose, levels: Levels, addresses: &[u64], domain: Domain) -> Vec<Step> {
+    fn pages(scope: Scope, levels: Levels, addresses: &[u64], domain: Domain) -> Vec<Step> {
         let page = |address: &u64| PageOperand { address: *address, level: None };
-        let step = |address| Tlbi(Operation::Page(whose, levels, page(address)), domain);
+        let step = |address| Tlbi(Operation::Page(scope, levels, page(address)), domain);
         addresses.iter().map(step).collect()
     }
 
     #[test]
-    fn a_root_is_loaded_with_its_tag_at_once() {
+    fn root_and_tag_are_loaded_together() {
         let loaded = SetTtbr0(0x0123_0000_4567_8000);
         assert_eq!(load(0x4567_8000, 0x123, Entries::Keep), [loaded, Synchronize]);
     }
 
-    /// Between the two, walks could begin from what is to go.
+    /// In the other order, a walk could begin at an entry that will be dropped.
     #[test]
-    fn what_is_discarded_is_gone_before_the_root_is_loaded() {
+    fn entries_are_discarded_before_root_is_loaded() {
         load(0x1000, 1, Entries::Keep);
         let gone = Tlbi(Operation::Tag(Tag(2)), LOCAL);
         let loaded = SetTtbr0(2 << 48 | 0x2000);
         assert_eq!(load(0x2000, 2, Entries::Discard), [gone, CompleteLocal, loaded, Synchronize]);
-        // What is loaded already would fill the TLB again.
+        // The loaded tag is discarded afterwards, because walks would fill the TLB again.
         let loaded = SetTtbr0(2 << 48 | 0x3000);
         assert_eq!(
             load(0x3000, 2, Entries::Discard),
@@ -305,16 +294,16 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_root_has_its_tag() {
+    fn kernel_root_is_loaded_with_its_tag() {
         load(0x1000, 1, Entries::Keep);
-        // SAFETY: nothing is run.
+        // SAFETY: the instructions are only recorded.
         let steps = steps_of(|| unsafe { PROCESSOR.load_kernel(Root(0x9000)) });
         assert_eq!(steps, [SetTtbr0(0x9000), Synchronize]);
     }
 
     #[test]
-    fn what_is_dropped_here_is_complete_here() {
-        let tag = Whose::Tag(Tag(1));
+    fn local_invalidation_is_complete_on_return() {
+        let tag = Scope::Tag(Tag(1));
         let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
         let complete = [CompleteLocal, Synchronize];
         let check = |f: &dyn Fn(), dropped: Vec<Step>| {
@@ -328,7 +317,7 @@ mod tests {
         );
         check(
             &|| PROCESSOR.invalidate_kernel(two),
-            pages(Whose::Everyone, Levels::Last, addresses, LOCAL),
+            pages(Scope::AllTags, Levels::Last, addresses, LOCAL),
         );
         let whole = |operation| [Tlbi(operation, LOCAL)].to_vec();
         check(&|| PROCESSOR.invalidate_tag(Tag(1)), whole(Operation::Tag(Tag(1))));
@@ -336,13 +325,13 @@ mod tests {
         check(&|| PROCESSOR.invalidate_kernel(Extent::whole()), whole(Operation::All));
     }
 
-    /// Issued, and not waited for: that is asked for once for all of them.
+    /// A broadcast is issued without a wait: one `complete` waits for several broadcasts.
     #[test]
-    fn what_is_broadcast_is_completed_later() {
-        let tag = Whose::Tag(Tag(1));
+    fn broadcast_is_completed_later() {
+        let tag = Scope::Tag(Tag(1));
         let two = Extent::pages(0x1000, 2, PageSize::SIZE_4K);
-        let nobody = &CpuSet::<[u64; 1]>::new();
-        let issued = steps_of(|| PROCESSOR.broadcast(nobody, Tag(1), two));
+        let no_cpus = &CpuSet::<[u64; 1]>::new();
+        let issued = steps_of(|| PROCESSOR.broadcast(no_cpus, Tag(1), two));
         assert_eq!(issued, pages(tag, Levels::Last, &[0x1000, 0x2000], SHARED));
         let issued = steps_of(|| PROCESSOR.broadcast_kernel(Extent::whole()));
         assert_eq!(issued, [Tlbi(Operation::All, SHARED)]);
@@ -353,26 +342,27 @@ mod tests {
     }
 
     #[test]
-    fn who_must_be_told_twice_is() {
+    fn repeating_processor_issues_broadcasts_twice() {
         let repeating = PROCESSOR.repeating();
         let issued = steps_of(|| repeating.broadcast_kernel(Extent::whole()));
         let all = Tlbi(Operation::All, SHARED);
         assert_eq!(issued, [all, CompleteShared, all]);
-        // Not here: an operation of one CPU is not affected.
+        // The erratum does not affect operations of one CPU.
         assert_eq!(steps_of(|| repeating.invalidate_all()).len(), 3);
     }
 
-    /// The engine counts operations by pages; what it counts is what is issued, or less by the
-    /// scales of one range.
+    /// The engine counts one operation for a number of pages. The processor issues at most that
+    /// many, or more by the scales of one range.
     #[test]
-    fn operations_are_as_many_as_the_engine_counts() {
+    fn operations_do_not_exceed_engines_count() {
         for (features, beyond) in [(V8_0, 0), (V8_4, OPERATIONS_OF_RANGE - 1)] {
             let processor = Aarch64::new(features);
-            let broadcast = processor.broadcasts();
-            for count in (1..=Extent::MAX_PAGES).filter(|count| *count <= processor.pages_max()) {
+            let broadcast = processor.capabilities();
+            for count in (1..=Extent::MAX_PAGES).filter(|count| *count <= processor.flush_ceiling())
+            {
                 let extent = Extent::pages(1 << 30, count, PageSize::SIZE_4K);
                 let counted = count.div_ceil(broadcast.pages_per_operation);
-                let issued = processor.operations(Whose::Everyone, extent).count();
+                let issued = processor.operations(Scope::AllTags, extent).count();
                 assert!(issued <= counted + beyond, "{count}: {issued} for {counted}");
                 assert!(counted <= broadcast.operation_ceiling);
             }
@@ -380,26 +370,26 @@ mod tests {
     }
 
     #[test]
-    fn with_ranges_no_extent_is_too_long() {
+    fn ranges_cover_the_longest_extent() {
         let processor = Aarch64::new(V8_4);
         let most = Extent::pages(1 << 30, Extent::MAX_PAGES, PageSize::SIZE_4K);
-        assert!(processor.pages_max() >= Extent::MAX_PAGES);
-        let counted = Extent::MAX_PAGES.div_ceil(processor.broadcasts().pages_per_operation);
-        assert_eq!(processor.operations(Whose::Everyone, most).count(), counted);
+        assert!(processor.flush_ceiling() >= Extent::MAX_PAGES);
+        let counted = Extent::MAX_PAGES.div_ceil(processor.capabilities().pages_per_operation);
+        assert_eq!(processor.operations(Scope::AllTags, most).count(), counted);
     }
 
     #[test]
-    fn tags_are_all_but_the_kernels() {
-        assert_eq!(Aarch64::new(V8_0).tags(), 65535);
-        assert_eq!(Aarch64::new(Features { tag_bits: 8, ..V8_0 }).tags(), 255);
+    fn kernel_tag_is_not_counted() {
+        assert_eq!(Aarch64::new(V8_0).tag_count(), 65535);
+        assert_eq!(Aarch64::new(Features { tag_bits: 8, ..V8_0 }).tag_count(), 255);
     }
 
     #[test]
-    fn turns_are_time() {
+    fn counter_ticks_convert_to_ns() {
         let processor = Aarch64::new(V8_0);
         assert_eq!(processor.ns_of(62_500), 1_000_000);
         assert_eq!(processor.ns_of(1), 16);
-        let silent = Aarch64::new(Features { counter_hz: 0, ..V8_0 });
-        assert_eq!(silent.ns_of(1_000), 0);
+        let unknown = Aarch64::new(Features { counter_hz: 0, ..V8_0 });
+        assert_eq!(unknown.ns_of(1_000), 0);
     }
 }

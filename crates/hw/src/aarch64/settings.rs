@@ -1,36 +1,28 @@
-//! The processor, and what a kernel may say of it.
+//! The processor, and the kernel's promises about it.
 
 use shootdown::{Extent, NotifyCosts, PageSize};
 
 use crate::aarch64::features::Features;
-use crate::aarch64::operation::{Operation, Whose};
+use crate::aarch64::operation::{Operation, Scope};
 use crate::aarch64::plan::Plan;
 
 /// An `AArch64` processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aarch64 {
-    features: Features,
+    pub(super) features: Features,
     largest_leaf: PageSize,
-    costs: NotifyCosts,
-    issue: Issue,
+    pub(super) costs: NotifyCosts,
+    /// `true` if each broadcast must be issued twice: see [`Self::repeating`].
+    pub(super) is_repeating: bool,
 }
 
-/// How often a broadcast operation is issued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Issue {
-    /// As the architecture has it.
-    Once,
-    /// Again when it is complete: see [`Aarch64::repeating`].
-    Twice,
-}
-
-/// Estimates for one socket, as the lab's `ampere-emag-32` and `arm64-2s` have them, with the
-/// source of each.
+/// Estimates for one socket, from the lab's machines `ampere-emag-32` and `arm64-2s`, which have
+/// the source of each number.
 ///
-/// To be interrupted takes some 50 ns to send, 300 to deliver, 250 to enter and 60 to acknowledge;
-/// each further target is sent to, and loses 460 with the way back. A broadcast is the measured 350
-/// of an `mprotect` with its flush and without. Further operations are but handed to the
-/// interconnect; where others queue for it, the engine [measures] that itself.
+/// An interrupt takes about 50 ns to send, 300 to deliver, 250 to enter and 60 to acknowledge. Each
+/// further target costs its sending, and 460 that it loses with the return. A broadcast costs the
+/// measured 350 ns by which an `mprotect` with its flush is slower than without. Further operations
+/// are only passed to the interconnect. The engine [measures] the time in its queue.
 ///
 /// [measures]: shootdown::Broadcaster::complete
 const COSTS: NotifyCosts = NotifyCosts {
@@ -42,63 +34,45 @@ const COSTS: NotifyCosts = NotifyCosts {
 };
 
 impl Aarch64 {
-    /// A processor with these features. All CPUs of a kernel are to be told of the same: see
+    /// A processor with these features. All CPUs of a kernel must get the same features: see
     /// [`Features::common`].
     #[must_use]
     pub const fn new(features: Features) -> Self {
         let largest_leaf = features.granule.largest_leaf();
-        Self { features, largest_leaf, costs: COSTS, issue: Issue::Once }
+        Self { features, largest_leaf, costs: COSTS, is_repeating: false }
     }
 
-    /// What it can do.
-    #[must_use]
-    pub const fn features(&self) -> &Features {
-        &self.features
-    }
-
-    /// The kernel promises that no page table of its own or of users has a leaf larger than this.
+    /// Declares that no page table of the kernel or of users has a leaf larger than `largest_leaf`.
     ///
-    /// The processor can then be told at which level to look for leaves of this size (`FEAT_TTL`).
-    /// Without, it cannot: an [`Extent`] knows the size of the *smallest* page in it, and an
-    /// operation with that level may leave larger ones cached.
+    /// Operations on leaves of this size can then have a level hint (`FEAT_TTL`). Without this
+    /// promise, they cannot: an [`Extent`] has the size of its *smallest* page, and an operation
+    /// with that level may leave larger leaves cached.
     #[must_use]
     pub const fn with_leaves_up_to(self, largest_leaf: PageSize) -> Self {
         Self { largest_leaf, ..self }
     }
 
-    /// The kernel has measured what telling costs.
+    /// Sets the measured costs of notification.
     #[must_use]
     pub const fn with_costs(self, costs: NotifyCosts) -> Self {
         Self { costs, ..self }
     }
 
-    /// The processor is one of those that must be told twice: each broadcast is issued, waited for,
-    /// and issued again.
+    /// Declares that the processor has the erratum that requires repeated broadcasts: each
+    /// broadcast is issued, completed, and issued again.
     #[must_use]
     pub const fn repeating(self) -> Self {
-        Self { issue: Issue::Twice, ..self }
+        Self { is_repeating: true, ..self }
     }
 
     /// The operations that drop an extent, in order; at least one.
-    pub fn operations(&self, whose: Whose, extent: Extent) -> impl Iterator<Item = Operation> {
-        let plan = Plan::new(&self.features, self.largest_leaf, whose, extent);
-        let everything = plan.is_none().then_some(match whose {
-            Whose::Tag(tag) => Operation::Tag(tag),
-            Whose::Everyone => Operation::All,
+    pub fn operations(&self, scope: Scope, extent: Extent) -> impl Iterator<Item = Operation> {
+        let plan = Plan::new(&self.features, self.largest_leaf, scope, extent);
+        let everything = plan.is_none().then_some(match scope {
+            Scope::Tag(tag) => Operation::Tag(tag),
+            Scope::AllTags => Operation::All,
         });
         plan.into_iter().flatten().chain(everything)
-    }
-
-    /// How often each broadcast is issued.
-    #[must_use]
-    pub const fn issue(&self) -> Issue {
-        self.issue
-    }
-
-    /// What telling costs.
-    #[must_use]
-    pub const fn costs(&self) -> NotifyCosts {
-        self.costs
     }
 }
 
@@ -110,13 +84,13 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn what_is_too_much_or_whole_is_everything_of_the_tag() {
-        let (old, tag) = (Aarch64::new(V8_0), Whose::Tag(Tag(7)));
-        let all = |whose, extent| old.operations(whose, extent).collect::<Vec<_>>();
+    fn long_and_whole_extents_drop_the_tag() {
+        let (old, tag) = (Aarch64::new(V8_0), Scope::Tag(Tag(7)));
+        let all = |scope, extent| old.operations(scope, extent).collect::<Vec<_>>();
         let too_much = Extent::pages(0, 512, PageSize::SIZE_4K);
         for extent in [too_much, Extent::whole(), too_much.freeing_tables()] {
             assert_eq!(all(tag, extent), [Operation::Tag(Tag(7))]);
-            assert_eq!(all(Whose::Everyone, extent), [Operation::All]);
+            assert_eq!(all(Scope::AllTags, extent), [Operation::All]);
         }
         assert_eq!(all(tag, Extent::pages(0, 511, PageSize::SIZE_4K)).len(), 511);
     }

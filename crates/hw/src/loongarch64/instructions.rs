@@ -1,4 +1,4 @@
-//! The instructions, each as a function. At PLV0 alone.
+//! The instructions, each as a function. They need PLV0.
 
 #![expect(unsafe_code, reason = "privileged instructions")]
 #![allow(clippy::inline_always, reason = "one instruction each")]
@@ -7,20 +7,20 @@ use core::arch::asm;
 
 use super::encoding::ASID_CSR;
 
-/// CSR.CRMD.
+/// Reads CSR.CRMD.
 #[inline(always)]
 pub(crate) fn read_mode() -> u64 {
     let value;
-    // SAFETY: reads a register. Not `pure`: interrupts are masked and let in between.
+    // SAFETY: reading has no effect. It is not `pure`, because interrupts are masked and unmasked.
     unsafe { asm!("csrrd {}, 0x0", out(reg) value, options(nomem, nostack, preserves_flags)) };
     value
 }
 
-/// CSR.ASID.
+/// Reads CSR.ASID.
 #[inline(always)]
 pub(crate) fn read_asid() -> u64 {
     let value;
-    // SAFETY: as above.
+    // SAFETY: reading has no effect. It is not `pure`, because the ASID changes.
     unsafe {
         asm!(
             "csrrd {}, {csr}", out(reg) value, csr = const ASID_CSR,
@@ -30,14 +30,16 @@ pub(crate) fn read_asid() -> u64 {
     value
 }
 
-/// CSR.ASID. `CSRWR` gives back what was there, which nobody wants.
+/// Writes CSR.ASID. `CSRWR` also returns the old value, which is not used.
 ///
 /// # Safety
 ///
-/// What is translated from now on is what is cached under that ASID.
+/// From now on, the TLB translates with the pairs that are cached under that ASID. They must be
+/// valid.
 #[inline(always)]
 pub(crate) unsafe fn write_asid(operand: u64) {
-    // SAFETY: our caller's promise. No `nomem`: accesses stay on their side of it.
+    // SAFETY: the caller's promise. There is no `nomem`, so that the compiler moves no access
+    // across.
     unsafe {
         asm!(
             "csrwr {}, {csr}", inout(reg) operand => _, csr = const ASID_CSR,
@@ -46,24 +48,24 @@ pub(crate) unsafe fn write_asid(operand: u64) {
     }
 }
 
-/// CSR.PGDL, the root of the lower half.
+/// Writes CSR.PGDL, the root of the lower half.
 ///
 /// # Safety
 ///
-/// It is a page table, and stays one.
+/// `root` must be a valid page table, and stay valid while it is loaded.
 #[inline(always)]
 pub(crate) unsafe fn write_root(root: u64) {
-    // SAFETY: our caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!("csrwr {}, 0x19", inout(reg) root => _, options(nostack, preserves_flags));
     }
 }
 
-/// `INVTLB`. No translation that goes is one that the compiler could rely on.
+/// Executes `INVTLB`. The compiler cannot rely on any translation that is dropped.
 #[inline(always)]
 pub(crate) fn invtlb<const OP: u32>(asid: u64, address: u64) {
-    const { assert!(OP <= 6, "the others are for hypervisors, or reserved") };
-    // SAFETY: what is dropped is loaded anew when it is needed.
+    const { assert!(OP <= 6, "other operations are for hypervisors, or reserved") };
+    // SAFETY: a dropped translation is loaded again when it is needed.
     unsafe {
         asm!(
             "invtlb {op}, {}, {}", in(reg) asid, in(reg) address, op = const OP,
@@ -72,9 +74,9 @@ pub(crate) fn invtlb<const OP: u32>(asid: u64, address: u64) {
     }
 }
 
-/// `DBAR 0`: completes all accesses before all that follow.
+/// Executes `DBAR 0`: completes all earlier accesses before any later access.
 #[inline(always)]
 pub(crate) fn complete_all() {
-    // SAFETY: a barrier.
+    // SAFETY: a barrier changes no registers and no memory.
     unsafe { asm!("dbar 0", options(nostack, preserves_flags)) };
 }

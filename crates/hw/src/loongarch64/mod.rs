@@ -1,41 +1,41 @@
-//! `LoongArch64` for the engine: what [`Processor`](crate::Processor) asks for, by
-//! `INVTLB`, CSRs and barriers. For any kernel that runs at PLV0; nothing is allocated, and nothing
-//! kept but what was found out at the start.
+//! The engine's [`Processor`](crate::Processor) on `LoongArch64`, by `INVTLB`, CSRs and barriers.
+//! It serves any kernel that runs at PLV0, allocates nothing, and keeps only the features that it
+//! has detected.
 //!
-//! "Manual" is the `LoongArch` Reference Manual, volume 1, by its sections' names.
+//! "Manual" is the `LoongArch` Reference Manual, volume 1, with the names of its sections.
 //!
 //! # The TLB
 //!
-//! It is each CPU's own, and nobody else's instruction reaches it: there is no broadcast, so others
-//! are told by interrupts. It is filled by software (`TLBFILL` in the handler of refills), or by a
-//! walker (HPTW, from the 3A6000 on). An entry holds a *pair*, an even page and the next one,
-//! loaded together. From that follows:
+//! Each CPU has its own TLB, which no other CPU's instruction reaches. There is no broadcast, so
+//! other CPUs are notified by interrupts. The TLB is filled by software (`TLBFILL` in the refill
+//! handler), or by a hardware walker (HPTW, from the 3A6000 on). An entry holds a *pair*: an even
+//! page and the next page, loaded together. This has four consequences:
 //!
-//! - `INVTLB` of a page drops its neighbour, too: neighbours cost one instruction, and whoever
-//!   invalidates one page only loses a translation that was not to go.
-//! - A translation may be cached of a page that nobody has touched, as if by speculation.
-//! - A pair stays though one of its pages, or both, is not valid: a page that was *not* mapped is
-//!   remembered. The handler of page faults calls `LoongArch64::forget` for the page before the
-//!   access is tried again; elsewhere nothing is flushed when a page is first mapped.
-//! - A pair has but one G. Linux takes it to be that of both pages, and so gives G to the kernel's
-//!   pages that are not mapped, too (`set_pte`); QEMU looks at the even page's alone.
+//! - `INVTLB` of a page also drops the other page of its pair. Two neighbours cost one instruction.
+//!   An invalidation of one page costs at most a refill for its neighbour.
+//! - A translation may be cached for a page that was never accessed, as if by speculation.
+//! - A pair stays cached even if one or both of its pages are not valid: the TLB records that a
+//!   page was *not* mapped. The page-fault handler calls `LoongArch64::drop_pair` for the page
+//!   before the access is tried again. No flush is needed when a page is first mapped.
+//! - A pair has only one G bit. Linux takes it as the G of both pages, and therefore also sets G
+//!   for kernel pages that are not mapped (`set_pte`). QEMU uses the G of the even page alone.
 //!
 //! # Tags
 //!
-//! An ASID has 10 bits. Linux counts them up on each CPU, gives a space a new one instead of
-//! flushing it (`drop_mmu_context`), and empties the TLB when they are used up:
-//! [renamed](shootdown::Tagging::Renamed) tags. Here they are [per CPU](shootdown::Tagging::PerCpu)
-//! and few: renaming is for machines that cannot drop one tag, and `INVTLB` can (op 4). A renamed
-//! space leaves its dead pairs behind, each in the way until something evicts it: the TLB's 2112
-//! are then for the dead as well as for the living. [Global](shootdown::Tagging::Global) tags are
+//! An ASID has 10 bits. Linux counts ASIDs up on each CPU, gives a space a new ASID instead of
+//! flushing it (`drop_mmu_context`), and empties the TLB when all ASIDs are used: these are
+//! [renamed](shootdown::Tagging::Renamed) tags. Here, tags are [per
+//! CPU](shootdown::Tagging::PerCpu) and few. Renaming is for machines that cannot drop one tag, and
+//! `INVTLB` can (op 4). A renamed space leaves its dead pairs in the TLB until something evicts
+//! them, so dead pairs take room in the TLB's 2112. [Global](shootdown::Tagging::Global) tags are
 //! for broadcasts.
 //!
 //! # Barriers
 //!
-//! None surround `INVTLB`. "Conflicts Caused by Control and Status Registers": hardware keeps the
-//! order, "the software does not need to add barrier-type instructions"; Linux has none either
-//! (`asm/tlb.h`). What a page table said before is kept apart from what it says now by
-//! [`publish`](crate::Processor::publish), which comes before.
+//! No barriers surround `INVTLB`. According to "Conflicts Caused by Control and Status Registers",
+//! hardware keeps the order, and "the software does not need to add barrier-type instructions";
+//! Linux has none either (`asm/tlb.h`). [`publish`](crate::Processor::publish), which the caller
+//! executes before, orders the change of the page table.
 
 mod encoding;
 #[cfg(all(target_arch = "loongarch64", not(test)))]
@@ -47,7 +47,7 @@ mod instructions;
 mod processor;
 
 pub use encoding::{
-    ASID_CSR, Invalidate, asid_bits, asid_of, asid_operand, interrupts_are_let_in, probes,
+    ASID_CSR, InvtlbOp, asid_bits, asid_of, asid_operand, interrupts_enabled, pair_addresses,
 };
 #[cfg(any(target_arch = "loongarch64", test))]
 pub use processor::LoongArch64;

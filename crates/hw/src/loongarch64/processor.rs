@@ -1,6 +1,6 @@
 //! The processor's half of the machine.
 
-#![expect(unsafe_code, reason = "fulfils the processor's half of the engine's contract")]
+#![expect(unsafe_code, reason = "implements the processor's half of the engine's contract")]
 
 use core::sync::atomic::{self, AtomicU64, Ordering};
 
@@ -8,21 +8,22 @@ use crate::Processor;
 use shootdown::{Entries, Extent, Memory, NoBroadcaster, Root, Tag, TagSlot};
 
 use crate::loongarch64::encoding::{
-    Invalidate, asid_bits, asid_of, asid_operand, interrupts_are_let_in, probes,
+    InvtlbOp, asid_bits, asid_of, asid_operand, interrupts_enabled, pair_addresses,
 };
 use crate::loongarch64::instructions::{
     complete_all, invtlb, read_asid, read_mode, write_asid, write_root,
 };
 
-/// A `LoongArch64` processor. Its methods are for PLV0.
+/// A `LoongArch64` processor. Its methods need PLV0.
 ///
-/// # What the kernel must see to
+/// # Requirements for the kernel
 ///
-/// - The lower half, of PGDL, is for user code; the kernel lives in direct mapping windows or in
-///   the upper half, and touches no user address but with the space loaded.
-/// - A page is not writable to the TLB (D) before its entry in memory is marked as written, and
-///   whoever marks it, the handler of the exception PME or HPTW, does so by an atomic operation on
-///   the entry that is there then. [`traps_stale_writes`](Processor::traps_stale_writes) says so.
+/// - The lower half (PGDL) is for user addresses. The kernel runs in direct mapping windows or in
+///   the upper half, and accesses a user address only with the space loaded.
+/// - A page must not be writable in the TLB (D) before its page-table entry is marked as written.
+///   The PME exception handler or HPTW, which marks it, must do so by an atomic operation on the
+///   entry that is then in memory. [`traps_stale_writes`](Processor::traps_stale_writes) promises
+///   this.
 /// - No page of the lower half has G set.
 #[derive(Clone, Copy, Debug)]
 pub struct LoongArch64 {
@@ -30,50 +31,49 @@ pub struct LoongArch64 {
 }
 
 impl LoongArch64 {
-    /// The processor that runs this, with its features found out. All CPUs are taken to be alike.
+    /// Detects the features of this CPU. All CPUs are assumed to be alike.
     #[must_use]
     pub fn detect() -> Self {
         Self { tag_count: (1 << asid_bits(read_asid())) - 1 }
     }
 
-    /// Has this CPU forget what it remembers of a page under the loaded tag, be it that there was
-    /// none: for the handler of page faults, before the access is tried again.
-    ///
-    /// By the ASID that is loaded, so that it is the right one whoever loaded it.
+    /// Drops the pair of a page under the loaded ASID on this CPU, valid or not. Call this in the
+    /// page-fault handler before the access is tried again.
     #[inline]
-    pub fn forget(&self, address: u64) {
+    pub fn drop_pair(&self, address: u64) {
         let asid = asid_operand(asid_of(read_asid()));
-        invtlb::<{ Invalidate::AsidAndAddress as u32 }>(asid, address);
+        invtlb::<{ InvtlbOp::AsidAndAddress as u32 }>(asid, address);
     }
 }
 
-// SAFETY: the barrier orders all before all.
+// SAFETY: the barrier orders all earlier accesses before all later ones.
 unsafe impl Memory for LoongArch64 {
     type Word = AtomicU64;
 
-    /// `DBAR 0b10000`, which orders all before all (Linux: `o_sync`); where the hint is unknown, a
-    /// `DBAR 0`.
+    /// `DBAR 0b10000`, a full barrier (Linux: `o_sync`). Processors that do not know this hint
+    /// execute `DBAR 0`.
     #[inline]
     fn fence(&self) {
         atomic::fence(Ordering::SeqCst);
     }
 }
 
-// SAFETY: each method says why, where it is not what its instruction does.
+// SAFETY: each method executes the instruction that the contract requires, or explains the
+// difference.
 unsafe impl Processor for LoongArch64 {
-    /// Sixteen spaces: an ASID costs the hardware nothing, and a slot 24 bytes and a nanosecond at
-    /// each switch. Of 2112 pairs, as the 3A5000 has them, 16 spaces get 132 each: with more, most
-    /// of what a space left would be gone anyway when it comes back.
+    /// Slots for sixteen spaces. An ASID costs the hardware nothing. A slot costs 24 bytes, and a
+    /// nanosecond at each switch. The 3A5000 has 2112 pairs, so each of 16 spaces has 132. With
+    /// more spaces, most pairs of a space would be evicted before it runs again.
     type TagSlots = [TagSlot; 16];
     type TagWords = [AtomicU64; 0];
     type Broadcaster = NoBroadcaster;
 
-    /// A walk loads the entries of its tables one after the other, on this CPU or on another: that
-    /// it finds a table filled to which it finds an entry is what the release of that entry sees
-    /// to. Here all stores are completed, and not only ordered: `LDDIR`, `LDPTE` and HPTW need not
-    /// look where a load would (the store buffer), and the exception that comes of what they miss
-    /// is dearer than the barrier. (Linux, after changes for the kernel: `DBAR(0b11000)`; for
-    /// users, it takes that exception.)
+    /// Completes all stores. A walk loads the entries of its tables one after the other, on this
+    /// CPU or another. The release store of an entry ensures that a walk that finds the entry finds
+    /// its table filled. Completing the stores, and not only ordering them, has another reason:
+    /// `LDDIR`, `LDPTE` and HPTW may not look in the store buffer, as a load would. The exception
+    /// after a missed entry costs more than the barrier. (Linux executes `DBAR(0b11000)` after
+    /// changes of kernel entries, and takes that exception for user entries.)
     #[inline]
     fn publish(&self) {
         complete_all();
@@ -81,7 +81,7 @@ unsafe impl Processor for LoongArch64 {
 
     #[inline]
     fn interrupts_masked(&self) -> bool {
-        !interrupts_are_let_in(read_mode())
+        !interrupts_enabled(read_mode())
     }
 
     #[inline]
@@ -89,18 +89,19 @@ unsafe impl Processor for LoongArch64 {
         self.tag_count
     }
 
-    /// 64 pages: 32 `INVTLB`, where they lie side by side, against refills of 50 to 100 cycles for
-    /// each pair that is wanted again, since software does them. Linux goes on up to an eighth of
-    /// the TLB, 264 pairs.
+    /// 64 pages: 32 `INVTLB` if the pages are adjacent. The alternative costs a refill of 50 to 100
+    /// cycles for each pair that is used again, because software refills the TLB. Linux's limit is
+    /// an eighth of the TLB, 264 pairs.
     #[inline]
     fn flush_ceiling(&self) -> usize {
         64
     }
 
-    /// Root and ASID are two registers. HPTW may walk at any time, and must not walk the old root
-    /// under the new ASID, nor the new root under the old one (Linux's `atomic_update_pgd_asid`
-    /// writes one right after the other, which an out-of-order walker need not respect). So the
-    /// root changes under the kernel's ASID, whose entries of the lower half nobody uses or keeps:
+    /// Root and ASID are two registers. HPTW may walk at any time, and must neither walk the old
+    /// root under the new ASID nor the new root under the old ASID. (Linux's
+    /// `atomic_update_pgd_asid` writes the two registers directly after each other, which does not
+    /// constrain an out-of-order walker.) So the root changes under the kernel's ASID, whose
+    /// entries of the lower half are neither used nor kept:
     ///
     /// ```text
     ///   ASID:=0   PGDL:=root   ASID:=tag
@@ -110,52 +111,52 @@ unsafe impl Processor for LoongArch64 {
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         let asid = asid_operand(tag);
-        // SAFETY: our caller promises that the root is a page table, which stays. Under ASID 0,
-        // only user addresses are translated otherwise than before, and nobody uses those here.
+        // SAFETY: the caller promises that the root is a valid page table. Under ASID 0, only the
+        // translation of user addresses changes, and no code here uses them.
         unsafe {
             write_asid(asid_operand(Tag::KERNEL));
             write_root(root.0);
         }
-        // While no walk is cached under the tag. Under the kernel's own, some may have been.
+        // No walk is cached under the tag now. Under the kernel's own, some may have been.
         if entries == Entries::Discard || tag == Tag::KERNEL {
-            invtlb::<{ Invalidate::Asid as u32 }>(asid, 0);
+            invtlb::<{ InvtlbOp::Asid as u32 }>(asid, 0);
         }
-        // SAFETY: as above; what is cached under the tag is that root's, as the engine has it.
+        // SAFETY: the engine promises that the entries under the tag are those of the root.
         unsafe { write_asid(asid) };
     }
 
-    /// With what [`load`](Processor::load) may have had walked under the kernel's tag: nobody tells
-    /// this CPU of those tables any more.
+    /// Also drops the walks that [`load`](Processor::load) may have cached under the kernel's tag:
+    /// this CPU is not notified when those tables change.
     #[inline]
     unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: our caller's promise is what `load` asks for.
+        // SAFETY: the caller's promise is the contract of `load`.
         unsafe { self.load(root, Tag::KERNEL, Entries::Discard) };
     }
 
-    /// The manual knows no cache but the TLB, of whole translations, so there is nothing more to
-    /// drop where tables are freed; nor does Linux (`tlb_flush`).
+    /// The manual describes no cache of upper levels, only the TLB with whole translations. So
+    /// freeing tables needs no further invalidation; Linux has none either (`tlb_flush`).
     ///
-    /// A large page is asked for twice: pairs of small pages that were not valid may lie over it,
-    /// from before it came, and QEMU's later versions drop but the first match.
+    /// A large page is invalidated twice. Pairs of small pages that were not valid may still
+    /// overlap it, and QEMU's later versions drop only the first match.
     #[inline]
     fn invalidate(&self, tag: Tag, extent: Extent) {
         let asid = asid_operand(tag);
         let times = if extent.page_size().shift() > 12 { 2 } else { 1 };
-        for address in probes(extent) {
+        for address in pair_addresses(extent) {
             for _ in 0..times {
-                invtlb::<{ Invalidate::AsidAndAddress as u32 }>(asid, address);
+                invtlb::<{ InvtlbOp::AsidAndAddress as u32 }>(asid, address);
             }
         }
     }
 
     #[inline]
     fn invalidate_tag(&self, tag: Tag) {
-        invtlb::<{ Invalidate::Asid as u32 }>(asid_operand(tag), 0);
+        invtlb::<{ InvtlbOp::Asid as u32 }>(asid_operand(tag), 0);
     }
 
-    /// Everything: by an address, `INVTLB` finds what is global, and what is of *one* ASID. A pair
-    /// of the kernel's of which one page is not mapped may not be global, and is then cached once
-    /// for each ASID. (Linux gives such a page G, too, in `set_pte`, and uses op 6.)
+    /// Drops everything. With an address, `INVTLB` drops only global pairs and those of *one* ASID.
+    /// A kernel pair with an unmapped page may not be global, and is then cached once for each
+    /// ASID. (Linux sets G for such a page in `set_pte`, and uses op 6.)
     #[inline]
     fn invalidate_kernel(&self, extent: Extent) {
         let _ = extent;
@@ -164,11 +165,11 @@ unsafe impl Processor for LoongArch64 {
 
     #[inline]
     fn invalidate_all(&self) {
-        invtlb::<{ Invalidate::All as u32 }>(0, 0);
+        invtlb::<{ InvtlbOp::All as u32 }>(0, 0);
     }
 
-    /// What is not yet written is not writable: the TLB refuses the write (PME), and whoever marks
-    /// the entry looks for it in memory; see [`LoongArch64`].
+    /// A page that is not marked as written is not writable in the TLB. A write raises PME, and its
+    /// handler marks the entry in memory; see [`LoongArch64`].
     #[inline]
     fn traps_stale_writes(&self) -> bool {
         true
@@ -183,12 +184,12 @@ mod tests {
     use shootdown::PageSize;
     use std::vec::Vec;
 
-    const ALL: u32 = Invalidate::All as u32;
-    const ASID: u32 = Invalidate::Asid as u32;
-    const PAGE: u32 = Invalidate::AsidAndAddress as u32;
+    const ALL: u32 = InvtlbOp::All as u32;
+    const ASID: u32 = InvtlbOp::Asid as u32;
+    const PAGE: u32 = InvtlbOp::AsidAndAddress as u32;
 
     fn load(tag: u16, entries: Entries) -> Vec<Step> {
-        // SAFETY: nothing is executed.
+        // SAFETY: the instructions are only recorded.
         steps_of(|| unsafe { LoongArch64::detect().load(Root(0x5000), Tag(tag), entries) })
     }
 
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn loading_the_kernel_drops_walks_under_its_asid() {
         let processor = LoongArch64::detect();
-        // SAFETY: nothing is executed.
+        // SAFETY: the instructions are only recorded.
         let steps = steps_of(|| unsafe { processor.load_kernel(Root(0x9000)) });
         assert_eq!(steps, [WriteAsid(0), WriteRoot(0x9000), Invtlb(ASID, 0, 0), WriteAsid(0)]);
     }
@@ -229,16 +230,16 @@ mod tests {
     }
 
     #[test]
-    fn features_are_those_of_the_registers() {
+    fn features_match_registers() {
         let processor = LoongArch64::detect();
         assert_eq!(processor.tag_count(), 1023);
         assert!(processor.interrupts_masked() && processor.traps_stale_writes());
     }
 
     #[test]
-    fn forget_names_the_loaded_asid() {
+    fn drop_pair_uses_loaded_asid() {
         load(9, Entries::Keep);
-        let steps = steps_of(|| LoongArch64::detect().forget(0x1000));
+        let steps = steps_of(|| LoongArch64::detect().drop_pair(0x1000));
         assert_eq!(steps, [Invtlb(PAGE, 9, 0x1000)]);
     }
 }

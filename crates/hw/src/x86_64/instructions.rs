@@ -1,38 +1,40 @@
-//! The instructions themselves. Each is privileged, unless it says otherwise.
+//! The instructions. Each is privileged unless its documentation says otherwise.
 
-#![expect(unsafe_code, reason = "executes what changes how memory is translated")]
+#![expect(unsafe_code, reason = "executes instructions that change address translation")]
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
 
 use crate::x86_64::features::{Features, Registers, Source};
 use crate::x86_64::invlpgb;
-use crate::x86_64::invpcid;
 
-/// CR4: global pages stay when a root is loaded.
+/// CR4: global pages stay cached when a root is loaded.
 const PGE: u64 = 1 << 7;
 /// CR4: the lower bits of CR3 are a tag.
 const PCIDE: u64 = 1 << 17;
 
-/// `IA32_BIOS_SIGN_ID`: the revision of the microcode, once CPUID has been executed.
+/// The type of `INVPCID` that drops all entries, global pages included.
+const INVPCID_ALL: u64 = 2;
+
+/// `IA32_BIOS_SIGN_ID`, which holds the revision of the microcode after CPUID was executed.
 const BIOS_SIGN_ID: u32 = 0x8b;
 
-/// The processor that runs this.
+/// The CPU that runs this code.
 struct ThisCpu;
 
 impl Source for ThisCpu {
     fn cpuid(&self, leaf: u32) -> Registers {
-        // (Not all versions of Rust that we support take it to be safe.)
+        // (The function is unsafe in some versions of Rust that we support.)
         #[allow(unused_unsafe, reason = "it is safe since Rust 1.94")]
-        // SAFETY: all x86-64 processors have CPUID, and it reads nothing of ours.
+        // SAFETY: all x86-64 processors have CPUID, and it accesses no memory.
         let core::arch::x86_64::CpuidResult { eax, ebx, ecx, edx } = unsafe { __cpuid(leaf) };
         Registers { eax, ebx, ecx, edx }
     }
 
     fn microcode(&self) -> u32 {
         let revision: u32;
-        // SAFETY: asked of Intel's only, which have this register; it does not affect memory. It
-        // is filled by CPUID, if it was 0 before (SDM 3A, section 10.11.7.1).
+        // SAFETY: only Intel's processors are asked, which have this register. It does not affect
+        // memory. CPUID sets it if it was 0 before (SDM 3A, section 10.11.7.1).
         unsafe {
             asm!("wrmsr", in("ecx") BIOS_SIGN_ID, in("eax") 0, in("edx") 0, options(nostack));
             __cpuid(1);
@@ -42,78 +44,82 @@ impl Source for ThisCpu {
     }
 }
 
-/// What this CPU can do. Executes CPUID, which is not privileged; and, on some models of Intel's
-/// that are at fault until their microcode is new, RDMSR and WRMSR, which are.
+/// Detects the features of this CPU by CPUID, which is not privileged. On some models of Intel
+/// whose errata depend on the microcode, also executes RDMSR and WRMSR, which are privileged.
 #[must_use]
 pub fn detect() -> Features {
     Features::of(&ThisCpu)
 }
 
-/// Sets up this CPU: global pages (`CR4.PGE`) and, if the features have them, tags (`CR4.PCIDE`).
+/// Enables features on this CPU: global pages (`CR4.PGE`) and, if `features` has them, tags
+/// (`CR4.PCIDE`).
 ///
 /// # Safety
 ///
-/// In ring 0 and 64-bit mode, with interrupts masked, on each CPU before it uses a
-/// [`X86_64`](super::X86_64), and with no more features than it [has](detect). Bits 11 to 0 of CR3
-/// must be 0, else setting `CR4.PCIDE` faults. Nobody else changes these two bits, save that a
-/// kernel which wakes a CPU from a sleep that lost CR4 calls this again.
+/// - Call this in ring 0 and 64-bit mode, with interrupts masked, on each CPU before it uses an
+///   [`X86_64`](super::X86_64).
+/// - Each CPU must [have](detect) the features.
+/// - Bits 11 to 0 of CR3 must be 0, because otherwise setting `CR4.PCIDE` faults.
+/// - No other code may change these two bits. If a CPU lost CR4 in a sleep state, call this again.
 pub unsafe fn enable(features: Features) {
     let mut cr4 = read_cr4() | PGE;
-    if features.has_pcid() {
+    if features.has_pcid {
         cr4 |= PCIDE;
     }
-    // SAFETY: as our caller promises. A change of PGE drops everything, so nothing is found that
-    // was cached by other rules.
+    // SAFETY: the caller's promise. The change of PGE drops all entries, so no entry stays that was
+    // cached in another mode.
     unsafe { write_cr4(cr4) };
 }
 
-/// A barrier that an x2APIC register needs before it is written, which no fence or locked operation
-/// alone holds back (SDM 3A, section "MSR Access in x2APIC Mode"): all earlier stores are visible
-/// before an interrupt that is sent thereafter. Not privileged. (Linux: `weak_wrmsr_fence`.)
+/// A barrier before the write of an x2APIC register: makes all earlier stores visible before an
+/// interrupt that the write sends. Not privileged. No fence or locked operation alone orders such a
+/// write after earlier stores (SDM 3A, section "MSR Access in x2APIC Mode"; Linux:
+/// `weak_wrmsr_fence`).
 ///
-/// Without it, the target may take the interrupt, look into the sender's memory and find nothing to
-/// do, while the store that says what still sits in the sender's store buffer.
+/// It pairs with the load at the beginning of the interrupt's handler. Without it, the target may
+/// take the interrupt, load the old value of the sender's word and find nothing to do, while the
+/// sender's store is still in its store buffer.
 #[inline]
 pub fn order_before_x2apic_write() {
-    // SAFETY: barriers. `mfence` has the stores done; `lfence` has WRMSR wait for `mfence`.
+    // SAFETY: barriers. `mfence` completes the stores, and WRMSR waits for `lfence`.
     unsafe { asm!("mfence", "lfence", options(nostack, preserves_flags)) };
 }
 
-/// Waits until all earlier loads and stores are done and seen. Not privileged.
+/// A full barrier: all earlier loads and stores complete before any later one. Not privileged.
 ///
-/// A locked operation on what is in the cache anyway, the stack: some 20 cycles, where `mfence`
-/// takes 33 and more, for it orders also what is not cached. Below the stack's end, so that no
-/// `ret` that is about to read its address must wait for it; it writes what is there. (Linux:
-/// `__smp_mb`.)
+/// It is a locked operation on the stack, which is usually in the cache: about 20 cycles. `mfence`
+/// takes 33 or more, because it also orders accesses to uncached memory. The word is below the
+/// stack pointer, so that no `ret` that is about to load its address waits for it. The operation
+/// stores the value that the word has. (Linux: `__smp_mb`.)
 #[inline]
 pub(crate) fn fence() {
-    // SAFETY: memory stays as it is. A page below the stack, were it a guard, is not touched but
-    // by who has used up the stack.
+    // SAFETY: the contents of memory do not change. The word is in a guard page only if the stack
+    // is used up.
     unsafe { asm!("lock or dword ptr [rsp - 4], 0", options(nostack)) };
 }
 
-/// Whether interrupts are masked: RFLAGS.IF. Not privileged.
+/// Returns `true` if interrupts are masked (RFLAGS.IF). Not privileged.
 #[inline]
 pub(crate) fn interrupts_masked() -> bool {
     const INTERRUPTS: u64 = 1 << 9;
     let flags: u64;
-    // SAFETY: reads.
+    // SAFETY: reading the flags has no effect.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(preserves_flags)) };
     flags & INTERRUPTS == 0
 }
 
-/// Calls `f` with interrupts masked, for what reads a control register and writes it back.
+/// Calls `f` with interrupts masked, to read and write back a control register.
 #[inline]
 fn masked<R>(f: impl FnOnce() -> R) -> R {
     let were_masked = interrupts_masked();
     if !were_masked {
-        // SAFETY: until below. Nothing is moved across, for the compiler must take it to use
-        // memory.
+        // SAFETY: interrupts are unmasked below. The compiler moves no memory access across,
+        // because the instruction may access memory as far as it knows.
         unsafe { asm!("cli", options(nostack)) };
     }
     let result = f();
     if !were_masked {
-        // SAFETY: as they were.
+        // SAFETY: interrupts were unmasked before.
         unsafe { asm!("sti", options(nostack)) };
     }
     result
@@ -121,38 +127,39 @@ fn masked<R>(f: impl FnOnce() -> R) -> R {
 
 fn read_cr4() -> u64 {
     let value;
-    // SAFETY: reads.
+    // SAFETY: reading has no effect.
     unsafe { asm!("mov {}, cr4", out(reg) value, options(nostack, preserves_flags)) };
     value
 }
 
 /// # Safety
 ///
-/// What the bits mean must be right for the memory that is used.
+/// The bits must be correct for the memory that is in use.
 unsafe fn write_cr4(value: u64) {
-    // SAFETY: as our caller promises.
+    // SAFETY: the caller's promise.
     unsafe { asm!("mov cr4, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
 /// # Safety
 ///
-/// The root must map the kernel as the one before does.
+/// The root must map the kernel as the current root does.
 #[inline]
 pub(crate) unsafe fn write_cr3(value: u64) {
-    // SAFETY: as our caller promises. It is serialising, and so has taken effect.
+    // SAFETY: the caller's promise. The instruction is serialising, so it has taken effect.
     unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 
-/// Loads the current root again, and so drops all that is cached under its tag, but for global
-/// pages. Faster than `INVPCID` of the tag (some 200 cycles against 400 and more), and everywhere.
+/// Loads the current root again, which drops all entries under its tag except global pages. This is
+/// faster than `INVPCID` of the tag (about 200 cycles instead of 400 or more), and every processor
+/// has it.
 ///
-/// Masked, lest the handler of a flush load another root between the two instructions, and we load
-/// one again that was left for good.
+/// Interrupts are masked. Otherwise, the handler of a flush could load another root between the two
+/// instructions, and this function would load a root again that the CPU has left for good.
 #[inline]
 pub(crate) fn reload_cr3() {
     masked(|| {
         let root: u64;
-        // SAFETY: what was there; bit 63 is never read as set.
+        // SAFETY: the value is that of the register. Bit 63 always reads as 0.
         unsafe {
             asm!("mov {}, cr3", out(reg) root, options(nostack, preserves_flags));
             write_cr3(root);
@@ -160,14 +167,15 @@ pub(crate) fn reload_cr3() {
     });
 }
 
-/// Drops everything, under all tags and global pages, by changing `CR4.PGE` (SDM 3A, section
-/// 4.10.4.1). Whether it was set does not matter.
+/// Drops all entries, under all tags and global pages, by changing `CR4.PGE` (SDM 3A, section
+/// 4.10.4.1). The change drops them whether the bit was set or not.
 ///
-/// Masked, lest a handler change another bit of CR4 between, which we would change back.
+/// Interrupts are masked. Otherwise, a handler could change another bit of CR4 in between, and this
+/// function would undo that change.
 pub(crate) fn toggle_global_pages() {
     masked(|| {
         let cr4 = read_cr4();
-        // SAFETY: what is global is walked for once more, and that is all.
+        // SAFETY: the only effect is that translations are walked again.
         unsafe {
             write_cr4(cr4 ^ PGE);
             write_cr4(cr4);
@@ -175,39 +183,40 @@ pub(crate) fn toggle_global_pages() {
     });
 }
 
-/// Drops a page under the loaded tag, and if it is global; all that is cached of upper levels under
-/// the loaded tag; and a page of any size as a whole (SDM 3A, section 4.10.4.1). With AMD's
-/// `EFER.TCE`, of upper levels only those above the page, which is all that is asked for.
+/// Drops the translation of a page of any size, under the loaded tag or global, and all entries of
+/// upper levels under the loaded tag (SDM 3A, section 4.10.4.1). With AMD's `EFER.TCE`, of upper
+/// levels only those above the page, which is enough.
 ///
-/// It is serialising, and so has taken effect. An address that is not canonical is ignored.
+/// The instruction is serialising, so it has taken effect on return. It ignores an address that is
+/// not canonical.
 #[inline]
 pub(crate) fn invlpg(address: u64) {
-    // SAFETY: drops what can be found again. It reads nothing there.
+    // SAFETY: a dropped translation is walked again. The instruction reads no memory there.
     unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
 
-/// # Panics
-///
-/// As [`invpcid::Scope::operands`].
+/// Drops all entries, under all tags and global pages, by `INVPCID` (Intel's manual, volume 2A;
+/// AMD's, volume 3).
 #[inline]
-pub(crate) fn invpcid(scope: invpcid::Scope) {
-    let invpcid::Operands { kind, descriptor } = scope.operands();
-    // SAFETY: drops what can be found again, and reads the descriptor.
+pub(crate) fn invpcid_all() {
+    // The type ignores the descriptor, whose reserved bits must be 0.
+    let descriptor = [0_u64; 2];
+    // SAFETY: a dropped translation is walked again. The instruction reads the descriptor.
     unsafe {
         asm!(
             "invpcid {}, [{}]",
-            in(reg) kind,
+            in(reg) INVPCID_ALL,
             in(reg) &raw const descriptor,
             options(nostack, preserves_flags),
         );
     }
 }
 
-/// Begins; see [`tlbsync`].
+/// Starts a broadcast; [`tlbsync`] waits for it.
 #[inline]
 pub(crate) fn invlpgb(operands: invlpgb::Operands) {
     let invlpgb::Operands { rax, ecx, edx } = operands;
-    // SAFETY: drops what can be found again.
+    // SAFETY: a dropped translation is walked again.
     unsafe {
         asm!(
             "invlpgb",
@@ -219,10 +228,10 @@ pub(crate) fn invlpgb(operands: invlpgb::Operands) {
     }
 }
 
-/// Waits until each `INVLPGB` of this CPU has been done by every CPU.
+/// Waits until all CPUs have executed each `INVLPGB` of this CPU.
 #[inline]
 pub(crate) fn tlbsync() {
-    // SAFETY: waits.
+    // SAFETY: waiting has no effect.
     unsafe { asm!("tlbsync", options(nostack, preserves_flags)) };
 }
 
@@ -230,17 +239,19 @@ pub(crate) fn tlbsync() {
 mod tests {
     use super::*;
 
-    /// What is not privileged can be executed here.
+    /// Executes the functions that are not privileged.
     #[test]
-    fn a_process_is_interrupted_and_fenced() {
+    fn process_can_execute_fences() {
         assert!(!interrupts_masked());
         fence();
         order_before_x2apic_write();
     }
 
-    /// SDM 3A, section 2.5: CR4 bit 7 PGE, bit 17 PCIDE.
+    /// SDM 3A, section 2.5: CR4 bit 7 PGE, bit 17 PCIDE. SDM 2A, INVPCID: type 2 is all contexts
+    /// including global translations, type 3 all contexts without them.
     #[test]
-    fn bits_of_cr4_are_the_manuals() {
+    fn constants_match_manual() {
         assert_eq!((PGE, PCIDE), (0x80, 0x2_0000));
+        assert_eq!(INVPCID_ALL, 2);
     }
 }

@@ -1,23 +1,24 @@
-//! What `INVLPGB` is given: the instruction of AMD's by which other CPUs drop translations, too.
+//! The operands of `INVLPGB`, AMD's instruction that also drops translations on other CPUs.
 //!
-//! AMD's manual, volume 3, "INVLPGB". It begins; `TLBSYNC`, on the same CPU, waits until all have
-//! done it. (Linux: `arch/x86/include/asm/tlb.h`.)
+//! See AMD's manual, volume 3, "INVLPGB". The instruction starts the invalidation. `TLBSYNC`, on
+//! the same CPU, waits until all CPUs have done it. (Linux: `arch/x86/include/asm/tlb.h`.)
 
 use shootdown::{Extent, Tag};
 
-/// What is compared, in bits 5:0 of RAX. What is not compared may be anything.
+/// Bits 5:0 of RAX select the fields that are compared. The other fields may have any value.
 const VALID_ADDRESS: u64 = 1 << 0;
 const VALID_PCID: u64 = 1 << 1;
-/// The guest's number, 0 outside of one. Always compared: without it a host would empty the TLBs of
-/// its guests, too; in a guest, the processor takes the guest's own, whatever EDX says.
+/// Compares the ASID of a guest, which is 0 outside of guests. Always set: without it, a host would
+/// also empty the TLBs of its guests. In a guest, the processor uses the guest's own ASID, whatever
+/// EDX holds.
 const VALID_ASID: u64 = 1 << 2;
 const INCLUDE_GLOBAL: u64 = 1 << 3;
-/// Upper levels may stay cached.
+/// Entries of upper levels may stay cached.
 const FINAL_ONLY: u64 = 1 << 4;
 
-/// Above the tag, in EDX.
+/// Position of the tag in EDX.
 const PCID_SHIFT: u32 = 16;
-/// In ECX: from one page to the next it is 2 MiB.
+/// Bit of ECX: pages are 2 MiB apart.
 const STRIDE_2M: u32 = 1 << 31;
 
 const SHIFT_4K: u8 = 12;
@@ -26,105 +27,94 @@ const SHIFT_2M: u8 = 21;
 /// The operands of one instruction, by register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operands {
-    /// An address, and what is compared.
+    /// An address, and the fields that are compared.
     pub rax: u64,
-    /// How many pages more than one, and how large they are.
+    /// The number of pages minus 1, and their size.
     pub ecx: u32,
-    /// Tag and guest.
+    /// The tag, and the ASID of a guest.
     pub edx: u32,
 }
 
-/// All that is cached under a tag, but for global pages.
+/// The instructions that drop an extent of a space under its tag, except global pages. One
+/// instruction can name `pages_per_operation` pages.
+///
+/// Entries of upper levels stay cached, unless the extent is [whole](Extent::is_whole) or [frees
+/// tables](Extent::frees_tables).
 ///
 /// # Panics
 ///
-/// If the tag is no PCID: only with debug assertions.
+/// With debug assertions, if the tag is not a PCID.
 #[must_use]
-pub const fn tag(tag: Tag) -> Operands {
-    Operands { rax: VALID_ASID | VALID_PCID, ecx: 0, edx: edx(tag) }
+pub const fn in_space(tag: Tag, extent: Extent, pages_per_operation: u32) -> Instructions {
+    Instructions::new(extent, pages_per_operation, VALID_PCID, edx(tag))
 }
 
-/// Everything, under every tag, global pages included.
+/// The instructions that drop an extent under every tag, global pages included.
 #[must_use]
-pub const fn everything() -> Operands {
-    Operands { rax: VALID_ASID | INCLUDE_GLOBAL, ecx: 0, edx: 0 }
-}
-
-/// A space's pages, under its tag; as many instructions as it takes, if one names so many `pages`.
-///
-/// Upper levels stay cached, unless the extent [frees tables](Extent::frees_tables).
-///
-/// # Panics
-///
-/// If the extent is [whole](Extent::is_whole), for then it names no pages, or if the tag is no
-/// PCID: both only with debug assertions.
-#[must_use]
-pub const fn pages(tag: Tag, extent: Extent, pages_per_operation: u32) -> Pages {
-    Pages::new(extent, pages_per_operation, VALID_PCID | upper_levels(extent), edx(tag))
-}
-
-/// The kernel's pages, under every tag, whether they are global or not.
-///
-/// # Panics
-///
-/// If the extent is [whole](Extent::is_whole): only with debug assertions.
-#[must_use]
-pub const fn kernel_pages(extent: Extent, pages_per_operation: u32) -> Pages {
-    Pages::new(extent, pages_per_operation, INCLUDE_GLOBAL | upper_levels(extent), 0)
-}
-
-const fn upper_levels(extent: Extent) -> u64 {
-    if extent.frees_tables() { 0 } else { FINAL_ONLY }
+pub const fn everywhere(extent: Extent, pages_per_operation: u32) -> Instructions {
+    Instructions::new(extent, pages_per_operation, INCLUDE_GLOBAL, 0)
 }
 
 const fn edx(tag: Tag) -> u32 {
-    debug_assert!((tag.0 as usize) < crate::x86_64::cr3::PCID_COUNT, "no such PCID");
+    debug_assert!((tag.0 as usize) < crate::x86_64::cr3::PCID_COUNT, "not a PCID");
     (tag.0 as u32) << PCID_SHIFT
 }
 
-/// The instructions that drop an extent, in order.
+/// An iterator over the instructions that drop an extent, in order.
 #[derive(Clone, Debug)]
-pub struct Pages {
+pub struct Instructions {
     address: u64,
-    /// Of the stride's size.
+    /// Number of pages that are left, of the stride's size.
     left: u64,
     stride_shift: u8,
-    /// At most so many at once.
-    at_once: u64,
+    /// Largest number of pages that one instruction names.
+    pages_max: u64,
     compared: u64,
     edx: u32,
 }
 
-impl Pages {
+impl Instructions {
     const fn new(extent: Extent, pages_per_operation: u32, compared: u64, edx: u32) -> Self {
-        debug_assert!(!extent.is_whole(), "it names no pages");
+        if extent.is_whole() {
+            // Without an address, one instruction drops everything that is compared.
+            let compared = compared | VALID_ASID;
+            return Self {
+                address: 0,
+                left: 1,
+                stride_shift: SHIFT_4K,
+                pages_max: 1,
+                compared,
+                edx,
+            };
+        }
         let size_shift = extent.page_size().shift();
         let count = extent.page_count() as u64;
-        let (stride_shift, left, at_once) = if size_shift < SHIFT_2M {
-            // One instruction may begin and end within a page that is larger than 4 KiB.
+        let (stride_shift, left, pages_max) = if size_shift < SHIFT_2M {
+            // An instruction may begin and end within a page that is larger than 4 KiB.
             (SHIFT_4K, count << (size_shift - SHIFT_4K), pages_per_operation as u64)
         } else if size_shift == SHIFT_2M {
             (SHIFT_2M, count, pages_per_operation as u64)
         } else {
-            // Larger ones are named one by one, by any address within.
+            // Larger pages are named one by one, by any address in the page.
             (size_shift, count, 1)
         };
-        let compared = compared | VALID_ASID | VALID_ADDRESS;
-        Self { address: extent.start(), left, stride_shift, at_once, compared, edx }
+        let levels = if extent.frees_tables() { 0 } else { FINAL_ONLY };
+        let compared = compared | VALID_ASID | VALID_ADDRESS | levels;
+        Self { address: extent.start(), left, stride_shift, pages_max, compared, edx }
     }
 }
 
-impl Iterator for Pages {
+impl Iterator for Instructions {
     type Item = Operands;
 
     fn next(&mut self) -> Option<Operands> {
-        let count = self.left.min(self.at_once);
+        let count = self.left.min(self.pages_max);
         let more = u32::try_from(count.checked_sub(1)?).ok()?;
         let stride = if self.stride_shift == SHIFT_2M { STRIDE_2M } else { 0 };
         let operands =
             Operands { rax: self.address | self.compared, ecx: more | stride, edx: self.edx };
         self.left -= count;
-        // Beyond the top of the address space there are none.
+        // There are no pages above the top of the address space.
         match self.address.checked_add(count << self.stride_shift) {
             Some(address) => self.address = address,
             None => self.left = 0,
@@ -144,43 +134,46 @@ mod tests {
     /// APM 3, INVLPGB: RAX bit 1 valid PCID, bit 2 valid ASID, bit 3 include global, bit 4 final
     /// translation only; EDX bits 15:0 ASID, 27:16 PCID.
     #[test]
-    fn what_has_no_address_compares_none() {
-        assert_eq!(tag(Tag(0xabc)), Operands { rax: 0b00_0110, ecx: 0, edx: 0x0abc_0000 });
-        assert_eq!(everything(), Operands { rax: 0b00_1100, ecx: 0, edx: 0 });
+    fn operands_without_address_match_manual() {
+        let whole = Extent::whole();
+        let tag = Operands { rax: 0b00_0110, ecx: 0, edx: 0x0abc_0000 };
+        assert!(in_space(Tag(0xabc), whole, UPTO).eq([tag]));
+        let everything = Operands { rax: 0b00_1100, ecx: 0, edx: 0 };
+        assert!(everywhere(whole, UPTO).eq([everything]));
     }
 
-    /// The same; RAX bits 63:12 are the address; ECX bits 15:0 how many pages more, bit 31 the
-    /// stride, 4 KiB or 2 MiB.
+    /// APM 3, INVLPGB: RAX bits 63:12 are the address; ECX bits 15:0 the number of pages minus 1,
+    /// bit 31 the stride, 4 KiB or 2 MiB.
     #[test]
-    fn small_pages_are_counted_from_their_address_on() {
+    fn small_pages_are_counted_from_address() {
         let extent = Extent::pages(0x7fff_1234_5000, 3, PageSize::SIZE_4K);
-        let one = |operands: Pages| operands.collect::<Vec<_>>();
+        let one = |operands: Instructions| operands.collect::<Vec<_>>();
         assert_eq!(
-            one(pages(Tag(1), extent, UPTO)),
+            one(in_space(Tag(1), extent, UPTO)),
             [Operands { rax: 0x7fff_1234_5017, ecx: 2, edx: 1 << 16 }],
         );
-        // Upper levels go, too: without bit 4.
+        // Without bit 4, upper levels are also dropped.
         assert_eq!(
-            one(pages(Tag(1), extent.freeing_tables(), UPTO)),
+            one(in_space(Tag(1), extent.freeing_tables(), UPTO)),
             [Operands { rax: 0x7fff_1234_5007, ecx: 2, edx: 1 << 16 }],
         );
-        // Any tag, global or not.
+        // Kernel pages are dropped under any tag, global or not.
         let extent = Extent::page(0xffff_8000_0000_1000);
         assert_eq!(
-            one(kernel_pages(extent, UPTO)),
+            one(everywhere(extent, UPTO)),
             [Operands { rax: 0xffff_8000_0000_101d, ecx: 0, edx: 0 }],
         );
         assert_eq!(
-            one(kernel_pages(extent.freeing_tables(), UPTO)),
+            one(everywhere(extent.freeing_tables(), UPTO)),
             [Operands { rax: 0xffff_8000_0000_100d, ecx: 0, edx: 0 }],
         );
     }
 
     /// APM 3, INVLPGB: the count is at most what CPUID 8000_0008, EDX bits 15:0, says.
     #[test]
-    fn more_pages_take_more_instructions() {
+    fn long_extent_needs_several_instructions() {
         let steps = |extent, upto| {
-            pages(Tag(0), extent, upto)
+            in_space(Tag(0), extent, upto)
                 .map(|Operands { rax, ecx, .. }| (rax & !0xfff, ecx))
                 .collect::<Vec<_>>()
         };
@@ -193,7 +186,7 @@ mod tests {
         assert_eq!(steps(extent, 4), [(0x4000_0000, 3 | stride), (0x4080_0000, stride)]);
         let extent = Extent::pages(0x4000_0000, 2, PageSize::SIZE_1G);
         assert_eq!(steps(extent, 8), [(0x4000_0000, 0), (0x8000_0000, 0)]);
-        // Of a size that is not the hardware's: so many as it has.
+        // Pages of a size that the hardware does not have are named by pages of 4 KiB.
         let extent = Extent::pages(0x4_0000, 3, PageSize::SIZE_16K);
         assert_eq!(steps(extent, 8), [(0x4_0000, 7), (0x4_8000, 3)]);
     }
@@ -204,7 +197,7 @@ mod tests {
             for (count, upto) in [(1, 1), (1, 8), (7, 8), (8, 8), (9, 8), (4095, 8), (4095, 65536)]
             {
                 let extent = Extent::pages(0x40_0000_0000, count, size);
-                let named: Vec<u64> = pages(Tag(9), extent, upto)
+                let named: Vec<u64> = in_space(Tag(9), extent, upto)
                     .flat_map(|Operands { rax, ecx, .. }| {
                         let stride = if ecx >> 31 == 1 { 1 << 21 } else { 1 << 12 };
                         assert!(ecx & 0xffff < upto);
@@ -218,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wraps_at_the_top() {
+    fn extent_at_top_does_not_wrap() {
         let extent = Extent::pages(u64::MAX << 12, 2, PageSize::SIZE_4K);
-        assert_eq!(pages(Tag(0), extent, 1).count(), 1);
+        assert_eq!(in_space(Tag(0), extent, 1).count(), 1);
     }
 }

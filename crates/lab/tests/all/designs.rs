@@ -11,7 +11,7 @@ use shootdown_program::operation::{
 };
 use shootdown_run::programs::{ExitStorm, Kind, Loop, MadviseMigrate, PthreadMmap, Tasks, Touched};
 use shootdown_run::{Limits, Outcome};
-use shootdown_sim::{Machine, Time, Violation, Wrong};
+use shootdown_sim::{Machine, Time, Violation, ViolationKind};
 use shootdown_vm::Policy;
 
 fn machine(name: &str, cpus: usize) -> Machine {
@@ -354,23 +354,26 @@ impl Workload for SharedPage {
 #[test]
 fn skipped_ring_is_detected() {
     assert_eq!(
-        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).wrong,
-        Wrong::FlushedTranslation
+        caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).kind,
+        ViolationKind::FlushedTranslation
     );
 }
 
 #[test]
 fn page_freed_before_wait_is_detected() {
-    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).wrong;
-    assert!(matches!(wrong, Wrong::FlushedTranslation | Wrong::FreedPage), "{wrong:?}");
+    let kind = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).kind;
+    assert!(
+        matches!(kind, ViolationKind::FlushedTranslation | ViolationKind::FreedPage),
+        "{kind:?}"
+    );
 }
 
 #[test]
 fn unflushed_reused_tag_is_detected() {
     // The first violation is a use of a foreign page, a walk of a foreign table, or a table that is
     // freed while a CPU can walk it.
-    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).wrong;
-    assert_ne!(wrong, Wrong::FlushedTranslation);
+    let kind = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).kind;
+    assert_ne!(kind, ViolationKind::FlushedTranslation);
 }
 
 #[test]
@@ -379,14 +382,14 @@ fn freed_table_of_dead_space_is_detected() {
     let tasks =
         Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
     let first = caught(Rule::MarkHazards, Rc::new(tasks));
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
 }
 
 #[test]
 fn freed_unlinked_table_is_detected() {
     // The policy of Linux frees a table as soon as it is unlinked, without quarantine.
     let first = caught_under(linux::POLICY, Rule::QuarantineTables, Rc::new(UnmapUnderLazy));
-    assert_eq!(first.wrong, Wrong::WalkableTableFreed);
+    assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
 }
 
 /// All lifetimes of the engine are sound, and only one of them sends interrupts.

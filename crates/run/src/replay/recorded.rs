@@ -18,7 +18,7 @@ use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use shootdown_sim::{Affinity, Machine, Meanwhile, RunEnd, Sim, ThreadId, ThreadSpec, Time};
+use shootdown_sim::{Affinity, Machine, RunEnd, Sim, ThreadId, ThreadSpec, Time, WaitMode};
 use shootdown_vm::ErasedCoherence;
 
 use crate::kernel::{SimKernel, SimProcess};
@@ -160,10 +160,10 @@ struct Held {
 }
 
 impl Held {
-    fn meanwhile(&self) -> Meanwhile {
+    fn meanwhile(&self) -> WaitMode {
         match self.running {
-            Some(_) => Meanwhile::Computes,
-            None => Meanwhile::Idles,
+            Some(_) => WaitMode::Busy,
+            None => WaitMode::Idle,
         }
     }
 
@@ -187,7 +187,7 @@ impl Replay {
 
     /// All that a CPU does, from beginning to end.
     fn hold(self: Rc<Self>, cpu: usize) {
-        self.sim.hold_cpu();
+        self.sim.keep_cpu();
         let mut held = Held { running: None, done_at: self.sim.now(), interrupted: Time::ZERO };
         while !self.is_over() {
             let Some(turn) = self.turn_of(cpu) else {
@@ -265,13 +265,13 @@ impl Replay {
         drop(cursor);
         let holder = turn.and_then(|cpu| self.holders.borrow().get(cpu).copied());
         if let Some(holder) = holder {
-            self.sim.go_on(holder);
+            self.sim.resume_on_cpu(holder);
         }
     }
 
     fn wake_all(&self) {
         for &holder in &*self.holders.borrow() {
-            self.sim.go_on(holder);
+            self.sim.resume_on_cpu(holder);
         }
     }
 

@@ -45,7 +45,7 @@ impl Kernel for System {
     fn enter_lazy(&self) {
         self.coherence.enter_lazy();
     }
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.coherence.leave_space();
     }
     fn after_switch(&self, _: SwitchedTo) {

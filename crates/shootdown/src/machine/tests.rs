@@ -1,16 +1,17 @@
-//! A machine of which a test counts what is asked, and tests of the defaults.
+//! A machine that counts its fences, publications and invalidations, and tests of the defaults.
 
 use super::*;
 use crate::broadcaster::NoBroadcaster;
+use crate::rules::Rule;
 use crate::tag::slots::TagSlot;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// What says nothing of what it need not say; with room for a book of tags.
+/// A machine that overrides no default, with room for an ASID allocator of `TAG_WORDS` words.
 pub(crate) struct Plain<const TAG_WORDS: usize = 0> {
     state: CpuState<Self>,
     fences: AtomicU64,
     pub(crate) publications: AtomicU64,
-    /// Of all of a tag.
+    /// Number of calls of `invalidate_tag`.
     pub(crate) invalidations: AtomicU64,
     pub(crate) tagging: Tagging,
     pub(crate) interrupts_masked: bool,
@@ -31,7 +32,7 @@ impl<const TAG_WORDS: usize> Plain<TAG_WORDS> {
     }
 }
 
-// SAFETY: the words are atomics, and one thread runs.
+// SAFETY: the words are atomics, and only one thread runs.
 unsafe impl<const TAG_WORDS: usize> Memory for Plain<TAG_WORDS> {
     type Word = AtomicU64;
 
@@ -40,7 +41,7 @@ unsafe impl<const TAG_WORDS: usize> Memory for Plain<TAG_WORDS> {
     }
 }
 
-// SAFETY: nothing uses a translation on it.
+// SAFETY: no test uses a translation on this machine.
 unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     type CpuBits = [u64; 2];
     type TagSlots = [TagSlot; 0];
@@ -75,7 +76,7 @@ unsafe impl<const TAG_WORDS: usize> Machine for Plain<TAG_WORDS> {
     fn invalidate_all(&self) {}
     fn ring(&self, _: &CpuSet<Self::CpuBits>) {}
     fn reclaim(&self, _: NonNull<Space<Self>>) {}
-    /// Takes the interrupt, where it is not masked.
+    /// Takes the interrupt if it is not masked.
     fn wait_hint(&self, _: &CpuSet<Self::CpuBits>) {
         let bell = &self.state.bell;
         let mut next = bell.begin_round(self).filter(|_| !self.interrupts_masked);
@@ -91,7 +92,7 @@ fn plain() -> Plain {
 }
 
 #[test]
-fn what_is_not_said_is_as_documented() {
+fn defaults_are_as_documented() {
     let machine = plain();
     assert_eq!((machine.flush_ceiling(), machine.catch_up_ceiling()), (33, 8));
     assert_eq!(machine.batch_ceiling(), 17);
@@ -102,7 +103,7 @@ fn what_is_not_said_is_as_documented() {
 }
 
 #[test]
-fn combined_operations_are_both_of_their_parts() {
+fn combined_operation_accesses_and_fences() {
     let (machine, word) = (plain(), AtomicU64::new(1));
     assert_eq!(machine.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
     assert_eq!(machine.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);

@@ -1,24 +1,28 @@
-//! The software machine: threads as CPUs, and a TLB that never forgets.
+//! The software machine: threads as CPUs, and a TLB that never evicts.
 //!
-//! For tests, examples and benchmarks, of this crate and of kernels that embed it. It is meant to
-//! be harsher than hardware in what a TLB may do: nothing is ever evicted, so a missed invalidation
-//! stays visible for as long as one cares to look; upper levels are cached as soon as a root is
-//! loaded, and walked at the worst moments.
+//! It is for tests, examples and benchmarks, of this crate and of kernels that embed it. Its TLB is
+//! harsher than hardware. It never evicts a translation, so a missed invalidation stays visible
+//! until a test touches the page. It caches upper levels as soon as a root is loaded, and walks
+//! them at the worst moments.
 //!
-//! A page table is a flat array. Each page has one frame, which counts how often it was freed; a
-//! translation remembers the count, and a [touch](OnCpu::touch) that finds another count has
-//! [used a dead translation](Touch::Stale). That oracle needs no knowledge of the engine.
+//! A page table is a flat array. Each page has one frame, which counts how often it was freed. A
+//! translation records the count, and a [touch](OnCpu::touch) that finds a higher count has used a
+//! [stale translation](Touch::Stale). This oracle does not depend on the engine.
 //!
-//! The [`Platform`] says what a thread is and what a word is: [`Host`] is real threads and real
-//! atomics, and the tests add two model checkers. What it is not: it does not evict, it has no
-//! page sizes, and a thread takes interrupts only where it says so ([`OnCpu::interrupt_point`]).
+//! The [`Platform`] defines threads and words: [`Host`] has the host's threads and atomics, and the
+//! tests add two model checkers.
+//!
+//! Limits: the machine has no page sizes, and a thread takes interrupts only where it calls
+//! [`OnCpu::interrupt_point`].
 
 #![expect(unsafe_code, reason = "implements `Machine`")]
 
+mod broadcasts;
 mod churn;
-mod lives;
+mod config;
+mod lifecycles;
 mod tlb;
-mod wire;
+mod worker;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -43,41 +47,43 @@ use crate::rules::Rule;
 use crate::space::Space;
 use crate::stats::CpuStats;
 use crate::tag::slots::TagSlot;
+use broadcasts::{Broadcasts, Invalidation};
 use tlb::{Table, Tlb};
-use wire::{Told, Wire};
 
-pub use churn::{Churn, ChurnReport};
-pub use lives::{Lives, LivesReport};
+pub use churn::Churn;
+pub use config::{Config, Site};
+pub use lifecycles::Lifecycles;
 pub use tlb::Touch;
+pub use worker::StressReport;
 
-/// What threads and words are.
+/// The threads and words that the machine is made of.
 pub trait Platform: Send + Sync + Sized + 'static {
-    /// The shared words of the engine, and of page tables.
+    /// The shared words of the engine and of page tables.
     type Word: Word;
-    /// What pages and page tables are made of.
+    /// The frames of pages and page tables.
     type Frame: Frame;
     /// A full barrier.
     fn fence();
     /// Lets other threads run.
     fn spin_hint();
-    /// The CPU that this thread said it is.
+    /// The CPU that this thread is, as set by [`set_cpu`](Self::set_cpu).
     fn cpu() -> CpuId;
-    /// Says which CPU this thread is from now on.
+    /// Makes this thread the CPU `cpu`.
     fn set_cpu(cpu: CpuId);
     /// See [`Machine::LIFETIME`].
     const LIFETIME: Lifetime = Lifetime::Handoff;
 }
 
-/// A frame of memory, which knows how often it has been given away.
+/// A frame of memory, which counts how often it was reused.
 ///
-/// A model checker's frame also checks that every use comes before the reuse that follows it, by
-/// the orderings of the engine and not by luck.
+/// A model checker's frame also checks that the engine's orderings put every use before the next
+/// reuse.
 pub trait Frame: Send + Sync {
-    /// A frame that has not been given away.
+    /// A frame that was not reused yet.
     fn new() -> Self;
-    /// Uses the frame: how often it has been given away.
+    /// Uses the frame. Returns the number of times that it was reused.
     fn use_count(&self) -> u64;
-    /// Gives the frame away.
+    /// Frees the frame for another use.
     fn reuse(&self);
 }
 
@@ -93,7 +99,7 @@ impl Frame for AtomicU64 {
     }
 }
 
-/// Threads and atomics of the host.
+/// The platform of the host's threads and atomics.
 #[derive(Debug)]
 pub struct Host;
 
@@ -118,88 +124,6 @@ impl Platform for Host {
     }
 }
 
-/// How large a [`Soft`] machine is.
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    /// CPUs.
-    pub cpus: u32,
-    /// Page tables, each of which may be one space's.
-    pub tables: usize,
-    /// Pages that each table maps, from address 0 on, 4 KiB each.
-    pub pages: usize,
-    /// Tags: per CPU at most 6, global or renamed any number below 64.
-    pub tags: usize,
-    /// How they are given to spaces.
-    pub tagging: Tagging,
-    /// Whom broadcasts reach, if there are any.
-    pub broadcast: Option<Reach>,
-    /// What it takes to tell others: which way the engine chooses.
-    pub costs: NotifyCosts,
-    /// After how often these were asked for the other way is the cheaper one, and so on; 0 for
-    /// never.
-    pub costs_turn_after: u64,
-    /// See [`Machine::traps_stale_writes`].
-    pub traps_stale_writes: bool,
-    /// See [`Machine::tolerates_mixed_sizes`].
-    pub tolerates_mixed_sizes: bool,
-    /// See [`Machine::catch_up_ceiling`]. As much as the log can hold, unless it says otherwise:
-    /// what is dropped whole shows no mistake.
-    pub catch_up_ceiling: usize,
-    /// A rule that the engine shall break on this machine.
-    pub broken: Option<Rule>,
-    /// A rule that it shall break at one place of its source alone.
-    pub broken_site: Option<Site>,
-    /// Called with each place that asks about a rule: for tests that list these places.
-    pub note_site: Option<fn(Site)>,
-}
-
-/// A place in the engine's source that follows a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Site {
-    /// The rule.
-    pub rule: Rule,
-    /// The place that names it.
-    pub location: &'static Location<'static>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-impl Config {
-    /// Two CPUs, two page tables of four pages, six tags for each CPU, nothing broken.
-    pub const DEFAULT: Self = Self {
-        cpus: 2,
-        tables: 2,
-        pages: 4,
-        tags: 6,
-        tagging: Tagging::PerCpu,
-        broadcast: None,
-        costs: NotifyCosts {
-            interrupt_ns: 1,
-            interrupt_each_ns: 0,
-            broadcast_ns: 0,
-            broadcast_each_ns: 0,
-            operation_ns: 0,
-        },
-        costs_turn_after: 0,
-        traps_stale_writes: true,
-        tolerates_mixed_sizes: false,
-        catch_up_ceiling: 33,
-        broken: None,
-        broken_site: None,
-        note_site: None,
-    };
-
-    /// With tags that all CPUs share, and hardware that tells everyone at no cost.
-    #[must_use]
-    pub const fn with_broadcasts(self, tags: usize) -> Self {
-        Self { tags, tagging: Tagging::Global, broadcast: Some(Reach::Everyone), ..self }
-    }
-}
-
 /// The software machine, with room for `64 * WORDS` CPUs.
 pub struct Soft<P: Platform, const WORDS: usize = 1> {
     config: Config,
@@ -207,40 +131,41 @@ pub struct Soft<P: Platform, const WORDS: usize = 1> {
     tables: Vec<Table<P>>,
     kernel: Table<P>,
     freed_table_walks: AtomicU64,
-    costs_asked: AtomicU64,
+    cost_reads: AtomicU64,
     is_unmasked: AtomicBool,
     reclaimed: Mutex<Vec<Reclaimed<P, WORDS>>>,
 }
 
-/// A space that nobody holds any more.
+/// A space that no CPU has loaded any more.
 struct Reclaimed<P: Platform, const WORDS: usize>(NonNull<Space<Soft<P, WORDS>>>);
 
-// SAFETY: a pointer, which whoever takes it may follow: no CPU does so any more.
+// SAFETY: no CPU follows the pointer any more, so any one thread may.
 unsafe impl<P: Platform, const WORDS: usize> Send for Reclaimed<P, WORDS> {}
 
 struct SoftCpu<P: Platform, const WORDS: usize> {
     state: CpuState<Soft<P, WORDS>>,
     tlb: Mutex<Tlb>,
-    /// The interrupt's wire.
+    /// 1 if the flush interrupt was sent and not taken.
     interrupt: P::Word,
-    wire: Wire<P>,
+    broadcasts: Broadcasts<P>,
+    /// A thread is this CPU.
     occupied: AtomicBool,
 }
 
 impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
-    /// An engine on a machine of this size, with every CPU offline and nothing mapped.
+    /// An engine on a machine with this configuration, with every CPU offline and no page mapped.
     ///
     /// # Panics
     ///
-    /// If there are more CPUs than `64 * WORDS`.
+    /// If there are more than `64 * WORDS` CPUs.
     #[must_use]
     pub fn engine(config: Config) -> Shootdown<Self> {
         assert!(config.cpus as usize <= CpuSet::<[u64; WORDS]>::capacity(), "WORDS is too small");
         let cpus = (0..config.cpus).map(|_| SoftCpu {
             state: CpuState::new(),
-            tlb: Mutex::new(Tlb::new()),
+            tlb: Mutex::default(),
             interrupt: P::Word::new(0),
-            wire: Wire::new(),
+            broadcasts: Broadcasts::new(),
             occupied: AtomicBool::new(false),
         });
         Shootdown::new(Self {
@@ -249,65 +174,63 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
             tables: (0..config.tables).map(|_| Table::new(config.pages)).collect(),
             kernel: Table::new(config.pages),
             freed_table_walks: AtomicU64::new(0),
-            costs_asked: AtomicU64::new(0),
+            cost_reads: AtomicU64::new(0),
             is_unmasked: AtomicBool::new(false),
             reclaimed: Mutex::default(),
         })
     }
 
-    /// How often speculation walked page tables that had been freed.
+    /// Number of speculative walks of page tables that had been freed.
     pub fn freed_table_walks(&self) -> u64 {
         self.freed_table_walks.load(Relaxed)
     }
 
-    /// The spaces that the engine gave back, each with its page tables, in that order.
+    /// Removes and returns the spaces that the engine has reclaimed, in that order. The page tables
+    /// of each can be freed or reused.
     pub fn take_reclaimed(&self) -> Vec<NonNull<Space<Self>>> {
-        self.reclaimed().drain(..).map(|Reclaimed(space)| space).collect()
+        guard(&self.reclaimed).drain(..).map(|Reclaimed(space)| space).collect()
     }
 
-    fn reclaimed(&self) -> MutexGuard<'_, Vec<Reclaimed<P, WORDS>>> {
-        self.reclaimed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From here on, CPUs say that the flush interrupt is not masked, so that no token can be made.
-    /// They take it at interrupt points alone, whatever they say.
+    /// Makes [`Machine::interrupts_masked`] return `false` from now on, so that no CPU can be
+    /// pinned. CPUs still take the interrupt at interrupt points only.
     pub fn unmask(&self) {
         self.is_unmasked.store(true, Relaxed);
     }
 
-    /// From here on, CPUs say that the flush interrupt is masked, as they do at first.
+    /// Makes [`Machine::interrupts_masked`] return `true` from now on, as it does at first.
     pub fn mask(&self) {
         self.is_unmasked.store(false, Relaxed);
     }
 
-    /// Maps a page to its frame. It must not be mapped already.
+    /// Maps a page to its frame. The page must not be mapped already.
     pub fn map(&self, space: &Space<Self>, page: usize) {
         self.table(space).map(page);
     }
 
-    /// Clears a page's entry. Its translation must be flushed before its frame is freed.
+    /// Clears a page's entry. Flush the page before you free its frame.
     pub fn unmap(&self, space: &Space<Self>, page: usize) {
         self.table(space).unmap(page);
     }
 
-    /// Clears a page's entry, if that maps it; says so. Ordered with the same done by another CPU,
-    /// as changes of entries must be where two may come to the same one.
-    pub fn take(&self, space: &Space<Self>, page: usize) -> bool {
-        self.table(space).take(page)
+    /// Clears a page's entry with an ordered read-modify-write, for entries that several CPUs may
+    /// clear. Returns `true` if the page was mapped.
+    pub fn try_unmap(&self, space: &Space<Self>, page: usize) -> bool {
+        self.table(space).try_unmap(page)
     }
 
-    /// Gives a page's frame away: who still uses it from now on is wrong.
+    /// Frees a page's frame. A CPU that still uses it from now on gets [`Touch::Stale`].
     pub fn free(&self, space: &Space<Self>, page: usize) {
         self.table(space).free(page);
     }
 
-    /// Puts other page tables in the place of a space's. The old ones must be flushed with
-    /// [`Extent::freeing_tables`] before they are freed.
+    /// Replaces the page tables of a space. Flush the old ones with [`Extent::freeing_tables`]
+    /// before you free them.
     pub fn unhook_tables(&self, space: &Space<Self>) {
         self.table(space).unhook_tables();
     }
 
-    /// Gives the page tables that were unhooked away: who still walks them from now on is wrong.
+    /// Frees the page tables that were unhooked first. Walks of them from now on are counted in
+    /// [`freed_table_walks`](Self::freed_table_walks).
     pub fn free_tables(&self, space: &Space<Self>) {
         self.table(space).free_tables();
     }
@@ -322,12 +245,12 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         self.kernel.unmap(page);
     }
 
-    /// Gives the frame of a page of the kernel away.
+    /// Frees the frame of a page of the kernel.
     pub fn free_kernel(&self, page: usize) {
         self.kernel.free(page);
     }
 
-    /// What all CPUs did together.
+    /// Sum of the statistics of all CPUs.
     pub fn total_stats(&self) -> CpuStats {
         let mut total = CpuStats::default();
         for cpu in &self.cpus {
@@ -340,32 +263,49 @@ impl<P: Platform, const WORDS: usize> Soft<P, WORDS> {
         &self.tables[space.root().0 as usize]
     }
 
-    /// Uses the TLB of the CPU that we are on. A panic meanwhile is the test's own failure.
+    /// Uses the TLB of the CPU that this thread is.
     fn tlb<R>(&self, f: impl FnOnce(&mut Tlb) -> R) -> R {
         let cpu = &self.cpus[P::cpu().index()];
-        let mut tlb = cpu.tlb.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.config.broadcast.is_some() { cpu.wire.using(&mut tlb, f) } else { f(&mut tlb) }
+        let mut tlb = guard(&cpu.tlb);
+        if self.config.broadcast.is_some() {
+            cpu.broadcasts.using(&mut tlb, f)
+        } else {
+            f(&mut tlb)
+        }
+    }
+
+    /// Uses the TLB after a last speculative walk.
+    fn tlb_after_walk(&self, f: impl FnOnce(&mut Tlb)) {
+        self.count_walk(self.tlb(|tlb| {
+            let walked_freed = tlb.speculate(&self.tables);
+            f(tlb);
+            walked_freed
+        }));
     }
 
     fn load_root(&self, root: Option<Root>, tag: Tag, entries: Entries) {
-        self.note_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
+        self.count_walk(self.tlb(|tlb| tlb.load(&self.tables, root, tag, entries)));
     }
 
-    fn send(&self, to: Vec<CpuId>, told: Told) {
-        self.cpus[P::cpu().index()].wire.issue(to, told);
+    fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) {
+        self.cpus[P::cpu().index()].broadcasts.issue(targets, invalidation);
     }
 
-    fn everyone(&self) -> Vec<CpuId> {
+    fn all_cpus(&self) -> Vec<CpuId> {
         (0..self.config.cpus).map(CpuId).collect()
     }
 
-    /// Speculation has walked page tables, freed ones or not.
-    fn note_walk(&self, were_freed: bool) {
-        self.freed_table_walks.fetch_add(u64::from(were_freed), Relaxed);
+    fn count_walk(&self, walked_freed: bool) {
+        self.freed_table_walks.fetch_add(u64::from(walked_freed), Relaxed);
     }
 }
 
-// SAFETY: the words and the barrier are the platform's. `breaks` is only ever true in tests that
+/// Locks a mutex, poisoned or not: a panic while it is locked fails the test anyway.
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// SAFETY: the words and the barrier are the platform's. `breaks` returns `true` only in tests that
 // expect the engine to fail.
 unsafe impl<P: Platform, const WORDS: usize> Memory for Soft<P, WORDS> {
     type Word = P::Word;
@@ -384,9 +324,9 @@ unsafe impl<P: Platform, const WORDS: usize> Memory for Soft<P, WORDS> {
     }
 }
 
-// SAFETY: `cpu` is the CPU that the thread declared when it entered it, which only one thread at a
-// time can have done. The TLB drops at once what it is asked to drop. A CPU that is rung answers at
-// its next interrupt point.
+// SAFETY: `cpu` is the CPU that the thread has entered, and only one thread at a time can be that
+// CPU. The TLB drops translations before each `invalidate` method returns. A CPU that is rung
+// handles the interrupt at its next interrupt point.
 unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
     type CpuBits = [u64; WORDS];
     type TagSlots = [TagSlot; 6];
@@ -428,10 +368,10 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         self.load_root(None, Tag::KERNEL, entries);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        self.note_walk(self.tlb(|tlb| tlb.invalidate(&self.tables, tag, extent)));
+        self.tlb_after_walk(|tlb| tlb.invalidate(tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        self.note_walk(self.tlb(|tlb| tlb.invalidate_tag(&self.tables, tag)));
+        self.tlb_after_walk(|tlb| tlb.discard(tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
         self.tlb(|tlb| tlb.invalidate_kernel(extent));
@@ -451,9 +391,9 @@ unsafe impl<P: Platform, const WORDS: usize> Machine for Soft<P, WORDS> {
         }
     }
     fn reclaim(&self, space: NonNull<Space<Self>>) {
-        // SAFETY: nobody has been told yet that it is free.
+        // SAFETY: the space exists until a test gets it from `take_reclaimed` and frees it.
         self.table(unsafe { space.as_ref() }).free_in_place();
-        self.reclaimed().push(Reclaimed(space));
+        guard(&self.reclaimed).push(Reclaimed(space));
     }
     fn spin_hint(&self) {
         P::spin_hint();
@@ -471,29 +411,29 @@ unsafe impl<P: Platform, const WORDS: usize> Broadcaster for Soft<P, WORDS> {
         Broadcast { reach, pages_per_operation: 1, operation_ceiling: self.flush_ceiling() }
     }
     fn costs(&self) -> NotifyCosts {
-        let Config { costs, costs_turn_after, .. } = self.config;
-        let asked = self.costs_asked.fetch_add(1, Relaxed);
-        let turns = asked.checked_div(costs_turn_after).unwrap_or(0);
-        if turns.is_multiple_of(2) {
+        let Config { costs, costs_swap_after, .. } = self.config;
+        let reads = self.cost_reads.fetch_add(1, Relaxed);
+        let swaps = reads.checked_div(costs_swap_after).unwrap_or(0);
+        if swaps.is_multiple_of(2) {
             return costs;
         }
         let NotifyCosts { interrupt_ns, broadcast_ns, .. } = costs;
         NotifyCosts { interrupt_ns: broadcast_ns, broadcast_ns: interrupt_ns, ..costs }
     }
     fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
-        let to = match self.config.broadcast {
+        let targets = match self.config.broadcast {
             Some(Reach::Targets) => cpus.iter().collect(),
-            _ => self.everyone(),
+            _ => self.all_cpus(),
         };
-        self.send(to, Told::Tag(tag, extent));
+        self.issue(targets, Invalidation::Tag(tag, extent));
     }
     fn broadcast_kernel(&self, extent: Extent) {
-        self.send(self.everyone(), Told::Kernel(extent));
+        self.issue(self.all_cpus(), Invalidation::Kernel(extent));
     }
     fn complete(&self) -> u64 {
-        for (cpus, told) in self.cpus[P::cpu().index()].wire.take_issued() {
+        for (cpus, invalidation) in self.cpus[P::cpu().index()].broadcasts.take_issued() {
             for cpu in cpus {
-                self.cpus[cpu.index()].wire.deliver(told);
+                self.cpus[cpu.index()].broadcasts.deliver(invalidation);
             }
         }
         0
@@ -507,20 +447,20 @@ impl<P: Platform, const WORDS: usize> fmt::Debug for Soft<P, WORDS> {
 }
 
 impl<P: Platform, const WORDS: usize> Shootdown<Soft<P, WORDS>> {
-    /// Makes this thread a CPU, until the returned value is dropped.
+    /// Makes this thread CPU `cpu`, until the returned value is dropped.
     ///
     /// # Panics
     ///
-    /// If another thread is that CPU.
+    /// If a thread is that CPU already.
     pub fn enter(&self, cpu: CpuId) -> OnCpu<'_, P, WORDS> {
         let occupied = &self.machine().cpus[cpu.index()].occupied;
-        assert!(!occupied.swap(true, Acquire), "CPU {} is taken", cpu.0);
+        assert!(!occupied.swap(true, Acquire), "another thread is CPU {}", cpu.0);
         P::set_cpu(cpu);
         OnCpu { engine: self, cpu, not_send: PhantomData }
     }
 }
 
-/// A thread that is a CPU of the software machine. One thread may be several, by turns.
+/// A thread that is a CPU of the software machine. One thread may be several CPUs in turn.
 pub struct OnCpu<'e, P: Platform, const WORDS: usize = 1> {
     engine: &'e Shootdown<Soft<P, WORDS>>,
     cpu: CpuId,
@@ -528,12 +468,12 @@ pub struct OnCpu<'e, P: Platform, const WORDS: usize = 1> {
 }
 
 impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
-    /// The engine's token for this CPU.
+    /// Pins the engine to this CPU.
     #[must_use]
     pub fn pin(&self) -> PinnedCpu<'e, Soft<P, WORDS>> {
         P::set_cpu(self.cpu);
-        // SAFETY: this thread alone is this CPU, and takes interrupts only at interrupt points,
-        // where it uses no other token.
+        // SAFETY: only this thread is this CPU. It takes interrupts only at interrupt points, and
+        // no other `PinnedCpu` of this CPU is in use there.
         unsafe { self.engine.pin() }
     }
 
@@ -551,11 +491,11 @@ impl<'e, P: Platform, const WORDS: usize> OnCpu<'e, P, WORDS> {
         machine.tlb(|tlb| tlb.touch_kernel(&machine.kernel, page))
     }
 
-    /// Walks page tables as speculation may at any moment. A walk of freed ones is counted.
+    /// Walks page tables as speculation may at any moment. A walk of freed tables is counted.
     pub fn speculate(&self) {
         P::set_cpu(self.cpu);
         let machine = self.engine.machine();
-        machine.note_walk(machine.tlb(|tlb| tlb.speculate(&machine.tables)));
+        machine.count_walk(machine.tlb(|tlb| tlb.speculate(&machine.tables)));
     }
 
     /// Takes the flush interrupt, if it was sent.

@@ -1,7 +1,9 @@
-//! A TLB that never forgets, and page tables that know when what they mapped has been reused.
+//! A TLB that never evicts, and page tables that detect the use of a freed frame.
 
+use core::hash::Hash;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::vec::Vec;
 
 use super::{Frame, Platform};
@@ -10,18 +12,18 @@ use crate::ids::{Root, Tag};
 use crate::machine::Entries;
 use crate::memory::Word;
 
-/// One flat page table. All accesses are relaxed but for one: what order there is, the engine must
-/// bring about.
+/// One flat page table. All accesses but one are relaxed, so that only the engine orders them.
 pub(super) struct Table<P: Platform> {
-    /// Per page: 0 where nothing is mapped, else one more than how often its frame had been freed.
+    /// For each page, 0 if it is not mapped; otherwise one more than its frame's number of reuses
+    /// when it was mapped.
     entries: Vec<P::Word>,
-    /// Per page: how often its frame has been freed.
+    /// For each page, its frame, which counts its reuses.
     frames: Vec<P::Frame>,
-    /// How often page tables were unhooked, and others put in their place.
+    /// Number of times that page tables were unhooked and replaced.
     tables: P::Word,
-    /// How often unhooked page tables were given away.
+    /// The unhooked page tables, which count how often they were freed.
     unhooked: P::Frame,
-    /// How often those in place were: once for each space that died with this root.
+    /// The page tables in place, which are freed once for each dead space that had this root.
     in_place: P::Frame,
 }
 
@@ -44,7 +46,7 @@ impl<P: Platform> Table<P> {
         self.entries[page].store(0, Relaxed);
     }
 
-    pub(super) fn take(&self, page: usize) -> bool {
+    pub(super) fn try_unmap(&self, page: usize) -> bool {
         self.entries[page].swap(0, AcqRel) != 0
     }
 
@@ -60,19 +62,19 @@ impl<P: Platform> Table<P> {
         self.unhooked.reuse();
     }
 
-    /// The space is dead.
+    /// Frees the page tables in place, because their space is dead.
     pub(super) fn free_in_place(&self) {
         self.in_place.reuse();
     }
 
-    /// The page tables that a walk finds.
+    /// The upper levels that a walk finds now.
     fn upper(&self, root: Root) -> Upper {
         Upper { root, tables: self.tables.load(Relaxed), in_place: self.in_place.use_count() }
     }
 
-    /// Whether page tables that were found so have been given away. Those in place are other memory
-    /// than those unhooked, and who walks the former need not be ordered with the freeing of the
-    /// latter.
+    /// Returns `true` if the page tables below these upper levels have been freed. Tables in place
+    /// and unhooked tables are different memory, so a walk of the former does not have to be
+    /// ordered with the freeing of the latter.
     fn has_freed(&self, upper: Upper) -> bool {
         if upper.tables == self.tables.load(Relaxed) {
             upper.in_place < self.in_place.use_count()
@@ -86,47 +88,47 @@ impl<P: Platform> Table<P> {
         Some(Translation { root, frame_use })
     }
 
-    /// Whether the frame has been given away since the translation was made. (An older count, as
-    /// a relaxed load may return, is no such sign.)
+    /// Returns `true` if the frame has been freed since the translation was made. (A relaxed load
+    /// may return an older count, which does not show that.)
     fn is_stale(&self, page: usize, translation: Translation) -> bool {
         translation.frame_use < self.frames[page].use_count()
     }
 }
 
-/// A translation knows where it was made, and which use of its frame that was.
+/// A translation, with the root that it was made from and its frame's number of reuses then.
 #[derive(Clone, Copy, Debug)]
 struct Translation {
     root: Root,
     frame_use: u64,
 }
 
-/// The upper levels of a root, as they were when they were cached.
+/// The upper levels of a root at the time when they were cached.
 #[derive(Clone, Copy, Debug)]
 struct Upper {
     root: Root,
-    /// Which of the root's page tables: the n-th.
+    /// Number of times that the root's page tables had been replaced.
     tables: u64,
-    /// How often those in place had been given away.
+    /// Number of times that the tables in place had been freed.
     in_place: u64,
 }
 
-/// Stands for the kernel's table.
+/// The root of the kernel's table.
 const KERNEL: Root = Root(u64::MAX);
 
-/// What came of touching a page.
+/// Result of touching a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Touch {
-    /// The page is mapped, and its frame is still its own.
+    /// The page is mapped, and its frame has not been freed.
     Ok,
-    /// Nothing is mapped there.
+    /// The page is not mapped.
     Fault,
-    /// The frame has been freed, or is another space's: the CPU has used a dead translation.
+    /// The frame has been freed, or belongs to another space: the CPU has used a stale translation.
     Stale,
 }
 
 /// One CPU's translations.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tlb {
     root: Option<Root>,
     tag: Tag,
@@ -136,18 +138,8 @@ pub(super) struct Tlb {
 }
 
 impl Tlb {
-    pub(super) fn new() -> Self {
-        Self {
-            root: None,
-            tag: Tag::KERNEL,
-            pages: HashMap::new(),
-            kernel_pages: HashMap::new(),
-            upper: HashMap::new(),
-        }
-    }
-
-    /// Loads a root, after one last speculative walk through the old one. Returns whether either
-    /// walked freed tables.
+    /// Loads a root, after a last speculative walk from the old one. Returns `true` if a walk from
+    /// one of the two found freed tables.
     pub(super) fn load<P: Platform>(
         &mut self,
         tables: &[Table<P>],
@@ -163,9 +155,11 @@ impl Tlb {
         self.speculate(tables) || walked_freed
     }
 
-    /// Walks page tables as speculation may at any moment: those whose upper levels are cached
-    /// under the tag that is loaded, whosever they are, or else those of the loaded root, which are
-    /// cached then. Returns whether they have been freed since they were cached.
+    /// Walks page tables as speculation may at any moment. Returns `true` if they have been freed
+    /// since their upper levels were cached.
+    ///
+    /// The walk uses the upper levels that are cached under the loaded tag, of whichever root. If
+    /// there are none, it caches those of the loaded root.
     pub(super) fn speculate<P: Platform>(&mut self, tables: &[Table<P>]) -> bool {
         if let Some(root) = self.root {
             self.upper.entry(self.tag).or_insert_with(|| table(tables, root).upper(root));
@@ -176,54 +170,28 @@ impl Tlb {
 
     pub(super) fn touch<P: Platform>(&mut self, tables: &[Table<P>], page: usize) -> Touch {
         let Some(root) = self.root else { return Touch::Fault };
-        let table = table(tables, root);
-        let cached = self.pages.get(&(self.tag, page)).copied();
-        let Some(translation) = cached.or_else(|| table.walk(root, page)) else {
-            return Touch::Fault;
-        };
-        self.pages.insert((self.tag, page), translation);
-        let is_dead = translation.root != root || table.is_stale(page, translation);
-        if is_dead { Touch::Stale } else { Touch::Ok }
+        touch(self.pages.entry((self.tag, page)), table(tables, root), root, page)
     }
 
     pub(super) fn touch_kernel<P: Platform>(&mut self, table: &Table<P>, page: usize) -> Touch {
-        let cached = self.kernel_pages.get(&page).copied();
-        let Some(translation) = cached.or_else(|| table.walk(KERNEL, page)) else {
-            return Touch::Fault;
-        };
-        self.kernel_pages.insert(page, translation);
-        if table.is_stale(page, translation) { Touch::Stale } else { Touch::Ok }
+        touch(self.kernel_pages.entry(page), table, KERNEL, page)
     }
 
-    /// Drops pages, after one last speculative walk. Returns whether that walked freed tables.
-    pub(super) fn invalidate<P: Platform>(
-        &mut self,
-        tables: &[Table<P>],
-        tag: Tag,
-        extent: Extent,
-    ) -> bool {
-        assert!(tag == self.tag && self.root.is_some(), "only the loaded tag can be named");
-        assert!(!extent.is_whole(), "a whole extent is for invalidate_tag");
-        let walked_freed = self.speculate(tables);
-        self.drop_told(tag, extent);
-        walked_freed
+    /// Drops pages under the loaded tag.
+    pub(super) fn invalidate(&mut self, tag: Tag, extent: Extent) {
+        assert!(tag == self.tag && self.root.is_some(), "the tag must be the loaded one");
+        assert!(!extent.is_whole(), "invalidate_tag is for a whole extent");
+        self.invalidate_under(tag, extent);
     }
 
-    /// Drops all of a tag, after one last speculative walk. Returns whether that walked freed
-    /// tables.
-    pub(super) fn invalidate_tag<P: Platform>(&mut self, tables: &[Table<P>], tag: Tag) -> bool {
-        let walked_freed = self.speculate(tables);
-        self.discard(tag);
-        walked_freed
-    }
-
-    fn discard(&mut self, tag: Tag) {
+    /// Drops all translations under a tag.
+    pub(super) fn discard(&mut self, tag: Tag) {
         self.pages.retain(|&(of, _), _| of != tag);
         self.upper.remove(&tag);
     }
 
-    /// Drops what a broadcast names, whatever is loaded.
-    pub(super) fn drop_told(&mut self, tag: Tag, extent: Extent) {
+    /// Drops an extent under a tag, which does not have to be loaded.
+    pub(super) fn invalidate_under(&mut self, tag: Tag, extent: Extent) {
         if extent.is_whole() {
             self.discard(tag);
             return;
@@ -243,6 +211,24 @@ impl Tlb {
         self.kernel_pages.clear();
         self.upper.clear();
     }
+}
+
+/// Uses a page through its cached translation, which is made by a walk if there is none.
+fn touch<P: Platform, K: Hash + Eq>(
+    cached: Entry<'_, K, Translation>,
+    table: &Table<P>,
+    root: Root,
+    page: usize,
+) -> Touch {
+    let translation = match cached {
+        Entry::Occupied(cached) => *cached.get(),
+        Entry::Vacant(vacant) => match table.walk(root, page) {
+            Some(translation) => *vacant.insert(translation),
+            None => return Touch::Fault,
+        },
+    };
+    let is_stale = translation.root != root || table.is_stale(page, translation);
+    if is_stale { Touch::Stale } else { Touch::Ok }
 }
 
 fn table<P: Platform>(tables: &[Table<P>], root: Root) -> &Table<P> {

@@ -1,7 +1,7 @@
-//! The allocator of ASIDs: tags that mean the same space on every CPU.
+//! The allocator of ASIDs, which are tags that mean the same space on every CPU.
 //!
-//! It is one per engine, and its words are written under its lock. How CPUs use it, and how a new
-//! epoch begins, is in `global.rs`.
+//! Each engine has one allocator. Its words are written under its lock. `global.rs` has the use by
+//! CPUs, and the rollover to a new epoch.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -11,22 +11,23 @@ use crate::machine::Machine;
 use crate::memory::{TagWords, Word, order};
 use crate::rules::Rule;
 
-/// An ASID, the epoch in which it was allocated, and the number of pins; 0 for none.
+/// An ASID in one word, with its number of pins and the epoch in which it was allocated. 0 for no
+/// ASID.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asid(pub(crate) u64);
+pub(crate) struct AsidWord(pub(crate) u64);
 
-impl Asid {
-    pub(crate) const NUMBER: u64 = 0xffff;
+impl AsidWord {
+    pub(crate) const ASID: u64 = 0xffff;
     pub(crate) const PIN: u64 = 1 << 16;
     pub(crate) const PINS: u64 = 0xff << 16;
     pub(crate) const EPOCH_SHIFT: u32 = 24;
 
-    pub(crate) const fn new(epoch: u64, number: u64) -> Self {
-        Self(epoch << Self::EPOCH_SHIFT | number)
+    pub(crate) const fn new(epoch: u64, asid: u64) -> Self {
+        Self(epoch << Self::EPOCH_SHIFT | asid)
     }
 
-    pub(crate) const fn number(self) -> u64 {
-        self.0 & Self::NUMBER
+    pub(crate) const fn asid(self) -> u64 {
+        self.0 & Self::ASID
     }
 
     pub(crate) const fn tag(self) -> Tag {
@@ -41,13 +42,13 @@ impl Asid {
         self.0 & Self::PINS != 0
     }
 
-    /// The form in which a CPU publishes that it uses the ASID.
+    /// The word without pins, as a CPU that uses the ASID publishes it.
     pub(crate) const fn unpinned(self) -> Self {
         Self(self.0 & !Self::PINS)
     }
 }
 
-/// The allocator.
+/// The allocator of ASIDs.
 pub(crate) struct AsidAllocator<M: Machine> {
     /// 1 while a CPU, with its interrupts masked, holds the lock.
     lock: M::Word,
@@ -60,7 +61,7 @@ pub(crate) struct AsidAllocator<M: Machine> {
     pub(crate) pinned: M::Word,
     /// CPUs that must empty their TLB before they use an ASID of this epoch.
     pub(crate) flush_pending: SharedCpuSet<M, M::CpuBits>,
-    /// One bit for each allocated ASID; then as many bits for pinned ones.
+    /// One bit per ASID for allocated ones, and then one bit per ASID for pinned ones.
     words: M::TagWords,
 }
 
@@ -77,18 +78,19 @@ impl<M: Machine> AsidAllocator<M> {
         }
     }
 
-    /// Whether there are more ASIDs than CPUs, so that no CPU ever runs a space without one.
+    /// Returns `true` if there are more ASIDs than CPUs, so that no CPU ever runs a space without
+    /// an ASID.
     pub(crate) fn covers_all_cpus(&self, machine: &M) -> bool {
         self.count(machine) > machine.cpu_limit() as u64
     }
 
-    /// Number of ASIDs, which are 1 and up.
+    /// Number of ASIDs. The first one is 1.
     pub(crate) fn count(&self, machine: &M) -> u64 {
-        let room = (self.taken().len() * 64).saturating_sub(1);
+        let room = (self.allocated().len() * 64).saturating_sub(1);
         machine.tag_count().min(room).min(usize::from(u16::MAX)) as u64
     }
 
-    pub(crate) fn taken(&self) -> &[M::Word] {
+    pub(crate) fn allocated(&self) -> &[M::Word] {
         let words = self.words.words();
         &words[..words.len() / 2]
     }
@@ -101,7 +103,7 @@ impl<M: Machine> AsidAllocator<M> {
     /// Calls `f` while holding the lock.
     pub(crate) fn with_lock<R>(&self, machine: &M, f: impl FnOnce() -> R) -> R {
         let acquire = order(machine, Rule::TagLockAcquire);
-        // Relaxed: where it fails, nothing has been read.
+        // Relaxed: after a failure, nothing is read before the next attempt.
         while self.lock.compare_exchange(0, 1, acquire, Relaxed).is_err() {
             machine.spin_hint();
         }
@@ -110,44 +112,49 @@ impl<M: Machine> AsidAllocator<M> {
         result
     }
 
-    /// Allocates this ASID, if it is free. Returns whether it was.
+    /// Allocates this ASID. Returns `false` if it is allocated already.
     ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn take(&self, number: u64) -> bool {
-        let (word, bit) = (&self.taken()[number as usize / 64], 1 << (number % 64));
-        let held = word.load(Relaxed);
-        word.store(held | bit, Relaxed);
-        held & bit == 0
+    pub(crate) fn allocate(&self, asid: u64) -> bool {
+        let (word, bit) = (&self.allocated()[asid as usize / 64], 1 << (asid % 64));
+        let before = word.load(Relaxed);
+        word.store(before | bit, Relaxed);
+        before & bit == 0
     }
 
-    /// Allocates the next ASID that is free.
+    /// Allocates the next free ASID; `None` if all are allocated.
     ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn take_next(&self, machine: &M) -> Option<u64> {
+    pub(crate) fn allocate_next(&self, machine: &M) -> Option<u64> {
         let (count, first) = (self.count(machine), self.next.load(Relaxed));
-        let number = self.free_in(first..count + 1).or_else(|| self.free_in(1..first))?;
-        self.take(number);
-        self.next.store(number % count + 1, Relaxed);
-        Some(number)
+        let asid = self.find_free(first..count + 1).or_else(|| self.find_free(1..first))?;
+        self.allocate(asid);
+        self.next.store(asid % count + 1, Relaxed);
+        Some(asid)
     }
 
+    /// The first free ASID in a range.
+    ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn free_in(&self, mut numbers: core::ops::Range<u64>) -> Option<u64> {
-        while numbers.start < numbers.end {
-            let (index, bit) = (numbers.start / 64, numbers.start % 64);
-            let free = !self.taken()[index as usize].load(Relaxed) >> bit << bit;
+    fn find_free(&self, mut asids: core::ops::Range<u64>) -> Option<u64> {
+        while asids.start < asids.end {
+            let (index, bit) = (asids.start / 64, asids.start % 64);
+            let free = !self.allocated()[index as usize].load(Relaxed) >> bit << bit;
             if free != 0 {
-                let number = index * 64 + u64::from(free.trailing_zeros());
-                return (number < numbers.end).then_some(number);
+                let asid = index * 64 + u64::from(free.trailing_zeros());
+                return (asid < asids.end).then_some(asid);
             }
-            numbers.start = (index + 1) * 64;
+            asids.start = (index + 1) * 64;
         }
         None
     }
 
+    /// Changes the bit that records whether an ASID is pinned. `change` gets the word and the bit,
+    /// and returns the new word.
+    ///
     /// Relaxed: called under the lock (`TagLockAcquire`).
-    pub(crate) fn set_pinned(&self, number: u64, change: impl FnOnce(u64, u64) -> u64) {
-        let (word, bit) = (&self.pins()[number as usize / 64], 1 << (number % 64));
+    pub(crate) fn set_pinned(&self, asid: u64, change: impl FnOnce(u64, u64) -> u64) {
+        let (word, bit) = (&self.pins()[asid as usize / 64], 1 << (asid % 64));
         word.store(change(word.load(Relaxed), bit), Relaxed);
     }
 }
@@ -159,73 +166,76 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn a_word_keeps_number_pins_and_version_apart() {
-        let mut full = Asid::new(5, 0xfffe);
+    fn word_keeps_asid_pins_and_epoch_apart() {
+        let mut word = AsidWord::new(5, 0xfffe);
         for pins in 0..=255 {
-            assert_eq!((full.number(), full.tag(), full.epoch()), (0xfffe, Tag(0xfffe), 5));
-            assert_eq!(full.is_pinned(), pins != 0);
-            assert_eq!(full.unpinned().0, Asid::new(5, 0xfffe).0);
-            full.0 = full.0.wrapping_add(Asid::PIN);
+            assert_eq!((word.asid(), word.tag(), word.epoch()), (0xfffe, Tag(0xfffe), 5));
+            assert_eq!(word.is_pinned(), pins != 0);
+            assert_eq!(word.unpinned().0, AsidWord::new(5, 0xfffe).0);
+            word.0 = word.0.wrapping_add(AsidWord::PIN);
         }
     }
 
     #[test]
-    fn there_are_as_many_numbers_as_machine_words_and_width_have() {
+    fn asid_count_is_limited_by_machine_and_words() {
         fn count<const WORDS: usize>(tags: usize) -> u64 {
             AsidAllocator::<Plain<WORDS>>::new().count(&Plain::with_tags(tags))
         }
         assert_eq!([count::<8>(15), count::<8>(255), count::<8>(256)], [15, 255, 255]);
         assert_eq!([count::<2048>(1 << 20), count::<2>(0), count::<0>(9)], [65535, 0, 0]);
-        // One for each CPU, and one more.
+        // One ASID for each CPU, and one more.
         let covers_all_cpus =
             |tags| AsidAllocator::<Plain<8>>::new().covers_all_cpus(&Plain::with_tags(tags));
         assert!(covers_all_cpus(129) && !covers_all_cpus(128));
     }
 
     #[test]
-    fn numbers_are_given_in_turn_and_none_twice() {
+    fn asids_are_allocated_in_turn_and_once() {
         for count in [1, 63, 64, 65, 130, 255] {
-            let (machine, book) = (Plain::<8>::with_tags(count), AsidAllocator::<Plain<8>>::new());
-            let take_all = || core::iter::from_fn(|| book.take_next(&machine)).take(300);
-            let numbers: Vec<_> = take_all().collect();
-            assert!(numbers.iter().copied().eq(1..=count as u64), "{numbers:?}");
-            // Some come back; first those that were not given lately.
-            let free = [1, count as u64 / 2, count as u64].map(|number| number.max(1));
-            for number in free {
-                book.taken()[number as usize / 64].fetch_and(!(1 << (number % 64)), Relaxed);
+            let machine = Plain::<8>::with_tags(count);
+            let allocator = AsidAllocator::<Plain<8>>::new();
+            let allocate_all =
+                || core::iter::from_fn(|| allocator.allocate_next(&machine)).take(300);
+            let asids: Vec<_> = allocate_all().collect();
+            assert!(asids.iter().copied().eq(1..=count as u64), "{asids:?}");
+            // Some are freed. The search begins with the ASID after the last allocated one.
+            let free = [1, count as u64 / 2, count as u64].map(|asid| asid.max(1));
+            for asid in free {
+                allocator.allocated()[asid as usize / 64].fetch_and(!(1 << (asid % 64)), Relaxed);
             }
-            let mut again: Vec<_> = take_all().collect();
+            let mut again: Vec<_> = allocate_all().collect();
             again.dedup();
             let mut expected = free.to_vec();
             expected.dedup();
             assert_eq!(again, expected);
-            book.taken().iter().for_each(|word| word.store(0, Relaxed));
-            assert_eq!(book.take_next(&machine), Some(1));
-            assert!(!book.take(1));
+            allocator.allocated().iter().for_each(|word| word.store(0, Relaxed));
+            assert_eq!(allocator.allocate_next(&machine), Some(1));
+            assert!(!allocator.allocate(1));
             if count > 2 {
-                assert!(book.take(2) && !book.take(2));
-                assert_eq!(book.take_next(&machine), Some(3));
+                assert!(allocator.allocate(2) && !allocator.allocate(2));
+                assert_eq!(allocator.allocate_next(&machine), Some(3));
             }
         }
     }
 
     #[test]
-    fn pins_are_noted_in_words_of_their_own() {
-        let book = AsidAllocator::<Plain<8>>::new();
-        for number in [1, 64, 200] {
-            book.set_pinned(number, |word, bit| word | bit);
+    fn pins_have_separate_words() {
+        let allocator = AsidAllocator::<Plain<8>>::new();
+        for asid in [1, 64, 200] {
+            allocator.set_pinned(asid, |word, bit| word | bit);
         }
-        let pins = || book.pins().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
+        let pins = || allocator.pins().iter().map(|word| word.load(Relaxed)).collect::<Vec<_>>();
         assert_eq!(pins(), [2, 1, 0, 1 << 8]);
-        book.set_pinned(64, |word, bit| word & !bit);
+        allocator.set_pinned(64, |word, bit| word & !bit);
         assert_eq!(pins(), [2, 0, 0, 1 << 8]);
-        assert!(book.taken().iter().all(|word| word.load(Relaxed) == 0));
+        assert!(allocator.allocated().iter().all(|word| word.load(Relaxed) == 0));
     }
 
     #[test]
-    fn one_at_a_time_writes_in_the_book() {
-        let (machine, book) = (Plain::<2>::with_tags(3), AsidAllocator::<Plain<2>>::new());
-        let inside = book.with_lock(&machine, || book.lock.load(Relaxed));
-        assert_eq!((inside, book.lock.load(Relaxed)), (1, 0));
+    fn lock_is_held_during_the_closure() {
+        let machine = Plain::<2>::with_tags(3);
+        let allocator = AsidAllocator::<Plain<2>>::new();
+        let inside = allocator.with_lock(&machine, || allocator.lock.load(Relaxed));
+        assert_eq!((inside, allocator.lock.load(Relaxed)), (1, 0));
     }
 }

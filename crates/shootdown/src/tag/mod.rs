@@ -1,9 +1,11 @@
-//! How the hardware tells one space's translations from another's.
+//! Tags, by which the TLB distinguishes the translations of different spaces.
 //!
-//! Hardware has tags in three ways, and the engine asks three things of each: under which tag a
-//! space is to be loaded ([`PinnedCpu::choose_tag`]), how all of it is dropped
-//! ([`PinnedCpu::rename_loaded`] where that is no invalidation), and what becomes of tags when they run
-//! out.
+//! There are three kinds of tagging ([`Tagging`]). For each kind, this module decides:
+//!
+//! - under which tag to load a space ([`PinnedCpu::choose_tag`]);
+//! - how to drop all translations of a space, if no instruction invalidates a tag
+//!   ([`PinnedCpu::rename_loaded`]);
+//! - what to do when tags run out.
 
 pub(crate) mod asids;
 pub(crate) mod global;
@@ -16,18 +18,19 @@ use crate::pinned_cpu::PinnedCpu;
 use crate::space::Space;
 use slots::{TagSlot, find, least_recently_used};
 
-/// The tag under which a space is to be loaded here.
+/// The tag under which this CPU loads a space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice<'e> {
-    /// Where this CPU remembers the space; it has the tag.
+    /// This CPU's slot for the space, with the tag.
     pub(crate) slot: &'e TagSlot,
-    /// The generation up to which what the TLB holds under the tag is clean; `None` if that belongs
-    /// to another space, or is unknown.
+    /// The generation up to which the TLB is clean under the tag; `None` if the TLB may hold
+    /// translations of another space under the tag, or if the generation is unknown.
     pub(crate) generation: Option<u64>,
 }
 
 impl<'e, M: Machine> PinnedCpu<'e, M> {
-    /// Where this CPU remembers `space`, if it does, and if the space's tag cannot have changed.
+    /// This CPU's slot for `space`. `None` if it has none, or if another CPU may have changed the
+    /// tag of the space.
     #[inline]
     pub(crate) fn known_slot(&self, space: &Space<M>) -> Option<&'e TagSlot> {
         match self.machine().tagging() {
@@ -36,25 +39,29 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         }
     }
 
-    /// The tag for `space`, which is at `generation`.
-    pub(crate) fn choose_tag(&self, space: &Space<M>, generation: u64) -> Choice<'e> {
-        match self.machine().tagging() {
-            Tagging::PerCpu => self.choose_own_tag(space),
-            Tagging::Global => self.choose_global_tag(space, generation),
-            Tagging::Renamed => self.choose_renamed_tag(space, generation),
+    /// Chooses the tag for `space`, which is at `generation` and has this
+    /// [known slot](Self::known_slot).
+    pub(crate) fn choose_tag(
+        &self,
+        space: &Space<M>,
+        known: Option<&'e TagSlot>,
+        generation: u64,
+    ) -> Choice<'e> {
+        match (self.machine().tagging(), known) {
+            (Tagging::Global, _) => self.choose_global_tag(space, generation),
+            (_, Some(slot)) => Choice { slot, generation: Some(slot.generation()) },
+            (Tagging::PerCpu, None) => self.choose_own_tag(space),
+            (Tagging::Renamed, None) => self.choose_renamed_tag(space, generation),
         }
     }
 
-    /// The tag that `space` has on this CPU, or the one that was used least recently.
+    /// Gives a space without a tag the least recently used one of this CPU.
     fn choose_own_tag(&self, space: &Space<M>) -> Choice<'e> {
-        if let Some(slot) = find(self.tags(), space.id()) {
-            return Choice { slot, generation: Some(slot.generation()) };
-        }
-        self.counters().tags_taken.add_alone(1);
+        self.counters().tags_taken.add_unshared(1);
         Choice { slot: self.take_over_slot(space), generation: None }
     }
 
-    /// Gives `space` the slot that was used least recently, and the tag that belongs to it where
+    /// Assigns the least recently used slot to `space`, with the tag that belongs to the slot where
     /// tags are per CPU.
     fn take_over_slot(&self, space: &Space<M>) -> &'e TagSlot {
         let (slot, tag) = least_recently_used(self.tags()).unwrap_or(self.spare_slot());
@@ -62,7 +69,7 @@ impl<'e, M: Machine> PinnedCpu<'e, M> {
         slot
     }
 
-    /// The slot of a space that has no tag of its own.
+    /// The slot for a space that has no tag of its own.
     pub(crate) fn spare_slot(&self) -> (&'e TagSlot, Tag) {
         (&self.local().spare, Tag::KERNEL)
     }

@@ -1,4 +1,4 @@
-//! A platform with another way to end spaces.
+//! A platform with another [`Lifetime`].
 
 use std::marker::PhantomData;
 
@@ -9,7 +9,7 @@ pub(crate) const HANDOFF: u8 = 0;
 pub(crate) const SHOOT: u8 = 1;
 pub(crate) const COUNTED: u8 = 2;
 
-/// `P`, with that lifetime.
+/// The platform `P`, with `LIFETIME` instead of its own lifetime.
 pub(crate) struct With<P, const LIFETIME: u8>(PhantomData<fn() -> P>);
 
 impl<P: Platform, const LIFETIME: u8> Platform for With<P, LIFETIME> {
@@ -19,7 +19,7 @@ impl<P: Platform, const LIFETIME: u8> Platform for With<P, LIFETIME> {
         HANDOFF => Lifetime::Handoff,
         SHOOT => Lifetime::Shoot,
         COUNTED => Lifetime::Counted,
-        _ => panic!("there are three"),
+        _ => panic!("no such lifetime"),
     };
     fn fence() {
         P::fence();

@@ -1,14 +1,16 @@
 //! The software machine under loom: every interleaving, and every value that a load may return.
 //!
-//! loom decides which interleavings to try from the accesses that conflict, and compares each
-//! access with the *last* one to the same word only. A thread that loads a word and then writes it
-//! therefore hides from loom that another thread loaded it before: of two threads of which one does
-//! `load` and the other `load; compare_exchange`, loom 0.7.2 tries a single order. That is how most
-//! lock-free code looks, ours included. So each word can be accompanied by one witness per CPU,
-//! which that CPU inspects at each access, and all others modify at each write: whatever lies
-//! between, the two conflict. Witnesses are reference counts, the only object of loom's that can
-//! be inspected and modified without ordering anything. They multiply the interleavings, so tests
-//! bound the preemptions where they use [them](with_witnesses).
+//! loom chooses the interleavings to explore by conflicting accesses, but compares each access only
+//! with the *last* access to the same word. So a thread that loads a word and then writes it hides
+//! from loom that another thread loaded the word before. If one thread does `load`, and another one
+//! `load; compare_exchange`, loom 0.7.2 explores a single order. Most lock-free code has this form,
+//! and so has this engine.
+//!
+//! Therefore each word can have one *witness* per CPU. The CPU inspects its witness at each access,
+//! and all other CPUs modify it at each write. So a load and a write conflict even if other
+//! accesses lie between them. A witness is a reference count, because that is loom's only object
+//! that can be inspected and modified without ordering anything. Witnesses multiply the
+//! interleavings, so tests that use [them](with_witnesses) bound the preemptions.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -20,7 +22,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use shootdown::soft::{Frame, Platform};
 use shootdown::{CpuId, Word};
 
-/// The most CPUs that any test has.
+/// Largest number of CPUs in a test.
 const CPUS: usize = 4;
 
 std::thread_local! {
@@ -39,7 +41,8 @@ pub(crate) fn with_witnesses<T>(model: impl FnOnce() -> T) -> T {
 #[derive(Debug)]
 pub(crate) struct Loom;
 
-/// A word that loom explores, as small as a real one: loom's stacks are.
+/// A word that loom explores. It is boxed, to be as small as an `AtomicU64`, because loom's stacks
+/// are small.
 pub(crate) struct LoomWord(Box<Witnessed>);
 
 struct Witnessed {
@@ -68,7 +71,7 @@ impl Witnessed {
         for (cpu, witness) in self.witnesses().iter().enumerate() {
             if cpu != Loom::cpu().index() {
                 let modified = Arc::clone(witness);
-                // Given back when the word is dropped: to do so now would order threads.
+                // Dropped along with the word, because a drop at this point would order threads.
                 self.modifications.lock().unwrap().push(modified);
             }
         }
@@ -113,10 +116,10 @@ impl Word for LoomWord {
     }
 }
 
-/// A frame that is not atomic: loom fails where a use and the reuse after it are unordered.
+/// A frame that is not atomic: loom fails if a use and the reuse after it are not ordered.
 pub(crate) struct LoomFrame(UnsafeCell<u64>);
 
-// SAFETY: loom's cell is checked: an unordered access to it fails the test.
+// SAFETY: loom checks each access to its cell, and an unordered access fails the test.
 unsafe impl Sync for LoomFrame {}
 
 impl Frame for LoomFrame {

@@ -1,7 +1,7 @@
 //! The software machine under shuttle: random schedules of many threads.
 //!
-//! shuttle knows one order of all accesses: it finds lost wake-ups, missed steps and deadlocks, and
-//! cannot see a missing barrier.
+//! shuttle executes all accesses in one total order. It detects lost wake-ups, missing steps and
+//! deadlocks, and cannot detect a missing barrier.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use shuttle::sync::atomic::{AtomicU64, fence};
 #[derive(Debug)]
 pub(crate) struct Shuttle;
 
-/// A word whose every access is a place to switch threads.
+/// A word at whose every access shuttle may switch threads.
 pub(crate) struct ShuttleWord(AtomicU64);
 shootdown::word_by_atomic!(ShuttleWord, |value| Self(AtomicU64::new(value)), |this| this.0);
 

@@ -1,5 +1,5 @@
-//! Programs about the end of things: page tables that are held back, and spaces that die while
-//! CPUs are lazy on them.
+//! Programs about the end of page tables and spaces: tables in quarantine, and spaces that are
+//! retired while CPUs are lazy on them.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use shootdown::{ExtentSet, Horizon, Pending};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
-/// CPU `cpu` has `a` loaded lazily, and caches its upper levels.
+/// Makes CPU `cpu` lazy on `a`, whose upper levels it caches.
 fn go_lazy<const W: usize>(system: &System<W>, cpu: u32) {
     let cpu = system.cpu(cpu);
     switch(&cpu, &system.a);
     cpu.pin().enter_lazy();
 }
 
-/// CPU 1 is lazy on `a`.
+/// A system on which CPU 1 is lazy on `a`.
 fn lazy<const W: usize>(config: Config) -> Arc<System<W>> {
     let system = System::<W>::new(config);
     go_lazy(&system, 1);
     system
 }
 
-/// Retires `a`, which nobody uses.
+/// Retires `a`, which no CPU uses.
 pub(crate) fn retire<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
-    // SAFETY: nobody uses it, and it is where it is as long as the system is.
+    // SAFETY: no CPU uses `a`, which stays in place as long as the system exists.
     drop(unsafe { cpu.pin().retire(NonNull::from(&system.a)) });
 }
 
-/// `a` was given back once, and nobody has walked its page tables since.
-fn was_reclaimed_once<const W: usize>(system: &System<W>) {
+/// Asserts that `a` was reclaimed once, and that no CPU has walked its page tables since.
+fn assert_reclaimed_once<const W: usize>(system: &System<W>) {
     for cpu in 0..system.cpu_count() {
         system.cpu(cpu).speculate();
     }
@@ -43,7 +43,7 @@ fn was_reclaimed_once<const W: usize>(system: &System<W>) {
 pub(crate) fn retire_while_leaving<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     system.race(|system, cpu| switch(cpu, &system.b), |cpu| retire(&system, cpu));
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
 /// CPU 1 stays lazy on a space that CPU 0 retires, and leaves it later.
@@ -55,11 +55,11 @@ pub(crate) fn retire_under_lazy<const W: usize>(config: Config) {
     assert_eq!(system.machine().freed_table_walks(), 0);
     cpu.pin().leave_space();
     drop(cpu);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPUs 1 and 2 let go of a dead space at once.
-pub(crate) fn two_let_go<const W: usize>(config: Config) {
+/// CPUs 1 and 2 leave a dead space at the same time.
+pub(crate) fn two_cpus_leave_dead_space<const W: usize>(config: Config) {
     let system = lazy::<W>(Config { cpus: 3, ..config });
     go_lazy(&system, 2);
     retire(&system, &system.cpu(0));
@@ -67,12 +67,12 @@ pub(crate) fn two_let_go<const W: usize>(config: Config) {
     let leaving = thread::spawn(move || other.cpu(2).pin().leave_space());
     switch(&system.cpu(1), &system.b);
     leaving.join().unwrap();
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 1 comes back to the space that CPU 0 retires, if it is not too late, and then leaves it for
-/// good. That is beyond the contract of `retire`; the page tables are reclaimed once all the same.
-pub(crate) fn come_back_while_retired<const W: usize>(config: Config) {
+/// CPU 1 resumes the space that CPU 0 retires, if the space is not marked yet, and then leaves it.
+/// The contract of `retire` forbids that; the page tables are still reclaimed only once.
+pub(crate) fn resume_while_retired<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let come_back = |system: &System<W>, cpu: &Cpu<'_, W>| {
         let _ = cpu.pin().resume(system.a.id());
@@ -81,10 +81,10 @@ pub(crate) fn come_back_while_retired<const W: usize>(config: Config) {
         switch(cpu, &system.b);
     };
     system.race(come_back, |cpu| retire(&system, cpu));
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 0 retires a space that it is lazy on itself, as CPU 1 is; both let go.
+/// CPU 0 retires a space that both CPU 0 and CPU 1 are lazy on; both leave it.
 pub(crate) fn retire_own<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     go_lazy(&system, 0);
@@ -94,17 +94,17 @@ pub(crate) fn retire_own<const W: usize>(config: Config) {
         switch(cpu, &system.b);
     };
     system.race(|_, cpu| cpu.pin().leave_space(), retire_and_leave);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
 /// CPU 1 goes offline while CPU 0 retires the space that it is lazy on.
 pub(crate) fn retire_while_going_offline<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     system.race(|_, cpu| cpu.pin().offline(), |cpu| retire(&system, cpu));
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// The roster moves while CPU 1 switches away; then the space is retired.
+/// CPU 0 trims the CPU mask while CPU 1 switches away; then it retires the space.
 pub(crate) fn retire_after_cpumask_trimmed<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     system.race(
@@ -114,11 +114,11 @@ pub(crate) fn retire_after_cpumask_trimmed<const W: usize>(config: Config) {
             retire(&system, cpu);
         },
     );
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 0 walks the tables of a space for the last time and retires it, while CPU 1 lets go of it:
-/// whoever frees it must have that walk behind it.
+/// CPU 0 walks the tables of a space for the last time and retires it, while CPU 1 leaves it. The
+/// walk must be ordered before the reclaim on either CPU.
 pub(crate) fn retire_after_walking<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     go_lazy(&system, 0);
@@ -128,11 +128,11 @@ pub(crate) fn retire_after_walking<const W: usize>(config: Config) {
         retire(&system, cpu);
     };
     system.race(|_, cpu| cpu.pin().leave_space(), leave_and_retire);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 1's handler lets go of a space that is alive, for its tables were unhooked, while CPU 0
-/// retires it.
+/// CPU 1's handler leaves a space that is alive, because tables were unhooked, while CPU 0 retires
+/// it.
 pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
@@ -141,10 +141,11 @@ pub(crate) fn retire_while_handler_leaves<const W: usize>(config: Config) {
     system.race(|_, cpu| cpu.interrupt_point(), |cpu| retire(&system, cpu));
     finish(pending);
     system.cpu(1).pin().leave_space();
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// The same, where CPU 0 frees the tables that were held back once it has reclaimed the space.
+/// As [`retire_while_handler_leaves`], where CPU 0 frees the quarantined tables after the space was
+/// reclaimed.
 pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
@@ -165,31 +166,31 @@ pub(crate) fn handler_leaves_unhooked_tables<const W: usize>(config: Config) {
     finish(pending);
     system.cpu(1).pin().leave_space();
     free_if_reclaimed(&system);
-    nobody_walks_freed_tables(&system);
+    assert_no_freed_walks(&system);
 }
 
-/// CPU 1 is lazy on a dead space, and is told to let go of it while it switches away by itself.
+/// CPU 1 is lazy on a dead space, and switches away while CPU 0 reaps.
 pub(crate) fn reap<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
     let reaping = system.race(|system, cpu| switch(cpu, &system.b), |cpu| cpu.pin().reap());
     system.cpu(1).interrupt_point();
     drop(reaping);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 1 idles on a dead space for ever, but for interrupts.
+/// CPU 1 idles on a dead space, and does nothing but take interrupts.
 pub(crate) fn reap_idle<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
     let reaping = system.cpu(0).pin().reap();
     system.cpu(1).interrupt_point();
     drop(reaping);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 1 lets go of a dead space in its handler, called for another reason, while CPU 0 reaps.
-pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
+/// CPU 1 leaves a dead space in its handler, which runs for another reason, while CPU 0 reaps.
+pub(crate) fn reap_orphan<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
     let pending = system.cpu(0).pin().flush_kernel(page_at(0));
@@ -203,17 +204,18 @@ pub(crate) fn reap_what_was_left<const W: usize>(config: Config) {
     system.cpu(1).interrupt_point();
     finish(pending);
     drop(reaping);
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
-/// CPU 1 lets go of a dead space in its handler, and leaves while CPU 0 reaps.
-pub(crate) fn leave_what_was_left<const W: usize>(config: Config) {
+/// CPU 1 drops a dead space in its handler, and replaces its orphaned hazard pointer while CPU 0
+/// reaps.
+pub(crate) fn leave_orphan<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     retire(&system, &system.cpu(0));
     let reaping = system.cpu(0).pin().reap();
     system.cpu(1).interrupt_point();
     system.race(|_, cpu| cpu.pin().leave_space(), |_| drop(reaping));
-    was_reclaimed_once(&system);
+    assert_reclaimed_once(&system);
 }
 
 /// Unhooks page tables of `a` and sends a flush that does not ring lazy CPUs for them.
@@ -229,12 +231,13 @@ fn unhook<'e, const W: usize>(
     (pending, horizon)
 }
 
-fn nobody_walks_freed_tables<const W: usize>(system: &System<W>) {
+/// Asserts that no CPU has walked freed page tables, after a last walk on CPU 1.
+fn assert_no_freed_walks<const W: usize>(system: &System<W>) {
     system.cpu(1).speculate();
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
-/// Tables are freed as soon as their own flush says so, while CPU 1 does something.
+/// CPU 0 unhooks tables, and frees them as soon as their flush is clear, while CPU 1 runs `one`.
 fn free_when_clear<const W: usize>(
     system: &Arc<System<W>>,
     one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
@@ -242,7 +245,7 @@ fn free_when_clear<const W: usize>(
     free_when_clear_after(system, one, |_| ());
 }
 
-/// The same, where CPU 0 does something, too, before it unhooks them.
+/// As [`free_when_clear`], where CPU 0 first runs `before`.
 fn free_when_clear_after<const W: usize>(
     system: &Arc<System<W>>,
     one: impl FnOnce(&System<W>, &Cpu<'_, W>) + 'static,
@@ -267,23 +270,23 @@ fn free_when_clear_after<const W: usize>(
             system.machine().free_tables(&system.a);
         }
     }
-    nobody_walks_freed_tables(system);
+    assert_no_freed_walks(system);
 }
 
-/// CPU 1 is lazy, and stays so.
-pub(crate) fn hold_back_under_lazy<const W: usize>(config: Config) {
+/// CPU 1 is lazy and stays lazy while CPU 0 frees tables.
+pub(crate) fn quarantine_under_lazy<const W: usize>(config: Config) {
     free_when_clear(&lazy::<W>(config), |_, cpu| cpu.speculate());
 }
 
-/// CPU 1 switches away.
-pub(crate) fn hold_back_while_leaving<const W: usize>(config: Config) {
+/// CPU 1 switches away while CPU 0 frees tables.
+pub(crate) fn quarantine_while_leaving<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     switch(&system.cpu(1), &system.a);
     free_when_clear(&system, |system, cpu| switch(cpu, &system.b));
 }
 
-/// CPU 1 switches away, to a space of which it has seen more flushes than there were of `a`: that
-/// says nothing of `a`.
+/// CPU 1 switches away while CPU 0 frees tables. Its next space has a higher generation than `a`,
+/// which must not count for `a`.
 pub(crate) fn seen_of_another_space<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.b);
@@ -298,43 +301,45 @@ pub(crate) fn seen_of_another_space<const W: usize>(config: Config) {
 }
 
 /// Switches to `a`, and goes lazy.
-fn come_and_idle<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
+fn enter_and_idle<const W: usize>(system: &System<W>, cpu: &Cpu<'_, W>) {
     switch(cpu, &system.a);
     cpu.pin().enter_lazy();
 }
 
-/// CPU 1 comes for the first time.
-pub(crate) fn hold_back_while_coming<const W: usize>(config: Config) {
-    free_when_clear(&System::<W>::new(config), come_and_idle);
+/// CPU 1 switches in for the first time while CPU 0 frees tables.
+pub(crate) fn quarantine_while_entering<const W: usize>(config: Config) {
+    free_when_clear(&System::<W>::new(config), enter_and_idle);
 }
 
-/// CPU 1 comes again: it is in the roster, and has tables of before cached.
-pub(crate) fn hold_back_while_returning<const W: usize>(config: Config) {
+/// CPU 1 switches in again while CPU 0 frees tables: it is in the CPU mask, and caches earlier
+/// tables.
+pub(crate) fn quarantine_while_returning<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     switch(&system.cpu(1), &system.b);
-    free_when_clear(&system, come_and_idle);
+    free_when_clear(&system, enter_and_idle);
 }
 
-/// CPU 1 comes and goes while the roster moves.
-pub(crate) fn hold_back_after_cpumask_trimmed<const W: usize>(config: Config) {
+/// CPU 1 switches in and away while CPU 0 trims the CPU mask and frees tables.
+pub(crate) fn quarantine_while_trimming<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     switch(&system.cpu(1), &system.b);
-    let come_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
+    let switch_in_and_away = |system: &System<W>, cpu: &Cpu<'_, W>| {
         switch(cpu, &system.a);
         switch(cpu, &system.b);
     };
-    free_when_clear_after(&system, come_and_go, |cpu| {
+    free_when_clear_after(&system, switch_in_and_away, |cpu| {
         assert!(cpu.pin().trim_cpumask(&system.a));
     });
 }
 
-/// CPU 1 comes back and goes lazy again: it has caught up, and says so.
-pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
+/// CPU 1 comes back and goes lazy again, which publishes that it has caught up. CPU 0 then frees
+/// the tables.
+pub(crate) fn free_after_catch_up<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, before) = unhook(&system, &system.cpu(0));
     finish(pending);
     assert!(!before.is_clear());
-    let (pending, freed) = system.race(come_and_idle, |cpu| {
+    let (pending, freed) = system.race(enter_and_idle, |cpu| {
         let mut extents = ExtentSet::new();
         extents.add(page_at(1));
         let mut pending = cpu.pin().flush_gathered(&system.a, &extents);
@@ -350,7 +355,7 @@ pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
     drop(cpu);
     finish(pending);
     if !freed {
-        // Now it has been seen for certain.
+        // By now, CPU 1 has published that it has caught up.
         let mut extents = ExtentSet::new();
         extents.add(page_at(1));
         let pending = system.cpu(0).pin().flush_gathered(&system.a, &extents);
@@ -359,10 +364,10 @@ pub(crate) fn free_what_was_seen<const W: usize>(config: Config) {
         assert!(horizon.cleared() >= before.flush());
         system.machine().free_tables(&system.a);
     }
-    nobody_walks_freed_tables(&system);
+    assert_no_freed_walks(&system);
 }
 
-/// CPU 1 comes back while CPU 0, which holds tables back, has lost patience.
+/// CPU 1 comes back while CPU 0 flushes the walkers of quarantined tables.
 pub(crate) fn flush_walkers<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
@@ -383,10 +388,10 @@ pub(crate) fn flush_walkers<const W: usize>(config: Config) {
         finish(pending);
         system.machine().free_tables(&system.a);
     }
-    nobody_walks_freed_tables(&system);
+    assert_no_freed_walks(&system);
 }
 
-/// CPU 1 stays lazy, and CPU 0 has lost patience.
+/// CPU 1 stays lazy while CPU 0 flushes the walkers of quarantined tables.
 pub(crate) fn flush_walkers_lazy<const W: usize>(config: Config) {
     let system = lazy::<W>(config);
     let (pending, _) = unhook(&system, &system.cpu(0));
@@ -395,17 +400,17 @@ pub(crate) fn flush_walkers_lazy<const W: usize>(config: Config) {
     system.cpu(1).interrupt_point();
     finish(pending);
     system.machine().free_tables(&system.a);
-    nobody_walks_freed_tables(&system);
+    assert_no_freed_walks(&system);
 }
 
-/// CPU 1 comes and goes lazy, CPU 0 unhooks tables, and CPU 2 has lost patience: what its expelling
-/// clears, CPU 1 cannot walk, even if it has yet to say whose tables it holds.
+/// CPU 1 switches in and goes lazy, CPU 0 unhooks tables, and CPU 2 flushes walkers. CPU 1 cannot
+/// walk tables that CPU 2's flush clears, even if it has not published its hazard pointer yet.
 pub(crate) fn flush_walkers_and_unhook<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, ..config });
     switch(&system.cpu(1), &system.a);
     system.cpu(1).pin().leave_space();
-    // Who is rung by either answers below. (loom first runs threads in this order, in which the
-    // last may miss what the first did: it is found early.)
+    // CPU 1 answers both flushes below. (loom first runs the threads in this order, in which the
+    // last may miss the flush of the first, so that it finds the failure early.)
     let other = Arc::clone(&system);
     let unhooking = thread::spawn(move || {
         let (pending, horizon) = unhook(&other, &other.cpu(0));
@@ -419,12 +424,12 @@ pub(crate) fn flush_walkers_and_unhook<const W: usize>(config: Config) {
         std::mem::forget(pending);
         horizon
     });
-    come_and_idle(&system, &system.cpu(1));
+    enter_and_idle(&system, &system.cpu(1));
     let unhooked = unhooking.join().unwrap();
     let flushed = flushing.join().unwrap();
     system.cpu(1).interrupt_point();
     if unhooked.is_clear() || flushed.cleared() >= unhooked.flush() {
         system.machine().free_tables(&system.a);
     }
-    nobody_walks_freed_tables(&system);
+    assert_no_freed_walks(&system);
 }

@@ -1,21 +1,26 @@
-//! For each rule of the engine, a small program that goes wrong without it, and never with it.
+//! For each rule of the engine, a small program that fails without the rule, and never with it.
 //!
 //! loom runs each program in every interleaving, with every value that each load may return. The
-//! programs use the engine as a kernel does; what can go wrong is a page or a page table that is
-//! used after it was given away, which the software machine notices, and an answer that never
-//! comes.
+//! programs use the engine as a kernel does. A program fails if a CPU uses a page or a page table
+//! after it was freed, which the software machine detects, or if a flush is never answered.
 //!
-//! What loom does not see: more than four threads, or all that four can do (`AsidRelease` and
-//! `BroadcastAsidAcquire` need that); stores to one word that take effect in another order than that in
-//! which they were executed (`StampClaim` needs that); loads that return what is stored later. For
-//! the last, pages are cells whose every use must be *ordered* before the reuse, which is the same
-//! question asked differently. For the three rules, `crates/check/tests/axiomatic` enumerates the
-//! executions of a reduced program. Nor does loom have page-table walks that pass a store, or
-//! invalidations that pass a load: `crates/check/tests/engine.rs` has programs for these.
+//! loom does not explore the following:
+//!
+//! - more than four threads, or everything that four threads can do (`AsidRelease` and
+//!   `BroadcastAsidAcquire` need that);
+//! - stores to one word that take effect in another order than they were executed in (`StampClaim`
+//!   needs that);
+//! - loads that return a value stored later. Instead, pages are cells whose every use must be
+//!   *ordered* before the reuse, which is an equivalent condition;
+//! - page-table walks that pass a store, or invalidations that pass a load.
+//!   `crates/check/tests/engine.rs` has programs for these.
+//!
+//! For the three rules named above, `crates/check/tests/axiomatic` enumerates the executions of a
+//! reduced program.
 
 #![expect(unsafe_code, reason = "switching is unsafe, and loom's cells are")]
 
-mod casts;
+mod actions;
 mod ends;
 #[path = "../platforms/lifetimes.rs"]
 mod lifetimes;
@@ -36,7 +41,7 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use casts::Part;
+use actions::Action;
 use ends::*;
 use programs::*;
 use reclaim::*;
@@ -46,11 +51,11 @@ use tags::*;
 
 type Program = fn(Config);
 
-/// A program that goes wrong without each rule, by name.
+/// Maps each rule to the name of a program that fails without it.
 macro_rules! programs_against {
     ($($rule:ident $(| $other:ident)* => $program:ident,)* ; none: $($unseen:ident),*) => {
-        /// The program that goes wrong without `rule`, and its name; `None` where loom cannot show
-        /// it, and `crates/check/tests/axiomatic` has the rule.
+        /// The program that fails without `rule`, and its name; `None` if loom cannot show that the
+        /// rule is needed, and `crates/check` does.
         fn program_against<const W: usize>(rule: Rule) -> Option<(&'static str, Program)> {
             match rule {
                 $(Rule::$rule $(| Rule::$other)* => Some((stringify!($program), $program::<W>)),)*
@@ -69,30 +74,30 @@ programs_against! {
     LeaveOnlineRelease => go_offline_from_kernel,
     BumpRelease | GenerationAcquire => first_switch,
     LeaveRelease | PresenceAcquire => enter_lazy,
-    BellAcquire => answer_by_polling,
-    AnswerRelease | WaitAcquire => answer,
-    QuietRelease | QuietAcquire => answer,
+    BellAcquire => poll_bell,
+    AnswerRelease | WaitAcquire => handle_interrupt,
+    QuietRelease | QuietAcquire => handle_interrupt,
     DisconnectRelease | DisconnectAcquire => go_offline,
     ExtentRelease | ExtentAcquire => read_entry_being_overwritten,
     StampRelease | StampAcquire => read_entry_being_written,
-    TrimFence => move_roster_while_switching,
-    TrimRelease | PhaseAcquire => move_roster_once,
-    TrimmingRelease => move_roster_to_a_used_set,
-    ClearRelease | ScanAcquire => move_roster_twice,
+    TrimFence => trim_while_switching,
+    TrimRelease | PhaseAcquire => trim_once,
+    TrimmingRelease => trim_to_a_used_set,
+    ClearRelease | ScanAcquire => trim_twice,
     HazardRelease | HazardAcquire => retire_while_leaving,
-    SeenRelease | SeenAcquire => free_what_was_seen,
-    DropRefRelease | DropRefAcquire => two_let_go,
+    SeenRelease | SeenAcquire => free_after_catch_up,
+    DropRefRelease | DropRefAcquire => two_cpus_leave_dead_space,
     RetireRelease => retire_after_walking,
     RetireAcquire => retire_while_leaving,
     FlushWalkersFence => flush_walkers_and_unhook,
-    OrphanRelease => reap_what_was_left,
-    QuarantineTables => hold_back_under_lazy,
+    OrphanRelease => reap_orphan,
+    QuarantineTables => quarantine_under_lazy,
     InterruptWalkers => flush_walkers_lazy,
     MarkHazards => retire_under_lazy,
     CheckMark => retire_under_lazy,
     LeaveDeadSpace => reap_idle,
-    BatchedRelease | BatchedAcquire => unmap_what_was_taken,
-    MarkBatched => unmap_what_was_taken,
+    BatchedRelease | BatchedAcquire => unmap_batched_page,
+    MarkBatched => unmap_batched_page,
     RingPresent => flush_active,
     RingSwitching => switch_with_kept_tag,
     RingLeaving => switch_away_from_freed_tables,
@@ -100,50 +105,50 @@ programs_against! {
     FlushLocally => flush_own,
     Wait => flush_active,
     AnswerWhileWaiting => wait_for_each_other,
-    RecheckBell => ring_while_answering,
+    RecheckBell => ring_during_handler,
     CatchUpOnSwitch => switch_with_kept_tag,
     CatchUpOnResume => resume,
     KnowEveryRange => resume,
-    DiscardReusedTag => share_a_tag,
+    DiscardReusedTag => reuse_a_tag,
     DiscardFreedTables => return_to_freed_tables,
-    RecheckPhase => move_roster_while_registering,
-    KeepPresent => move_roster_while_switching,
-    KeepHazards => switch_away_from_moved_roster,
-    RecheckScan => move_roster_twice,
-    NewAsidFence => broadcast_while_renumbered,
-    AsidAcquire => broadcast_while_another_renumbers,
-    TagLockAcquire => two_take_numbers,
-    TagLockRelease => two_take_one_number,
-    ReserveTags => run_out_under_active,
-    FlushOnRollover => take_over_a_number,
-    FlushOnWrap => come_round,
+    RecheckPhase => trim_while_registering,
+    KeepPresent => trim_while_switching,
+    KeepHazards => switch_away_after_trim,
+    RecheckScan => trim_twice,
+    NewAsidFence => broadcast_while_asid_changes,
+    AsidAcquire => broadcast_while_another_allocates,
+    TagLockAcquire => two_allocate_asids,
+    TagLockRelease => two_allocate_one_asid,
+    ReserveTags => rollover_under_active,
+    FlushOnRollover => reuse_an_asid,
+    FlushOnWrap => wrap_around,
     CompleteBroadcasts => broadcast_to_active,
-    CompleteForOthers => wait_elsewhere,
+    CompleteForOthers => wait_on_another_cpu,
     BroadcastForDevices => flush_under_a_device,
-    KeepGaps => miss_one_that_was_not_broadcast,
+    KeepGaps => miss_a_flush_without_broadcast,
     FlushOnOnline => come_online,
     RingOnline => flush_kernel,
-    // In loom's memory, page-table walks are never late: the hostile machine of `crates/check`
-    // shows the last one.
+    // loom's page-table walks are never late, so PublishTables is tested on the hostile machine of
+    // `crates/check`.
     ; none: StampClaim, AsidRelease, BroadcastAsidAcquire, PublishTables
 }
 
-/// How loom is to search.
+/// The interleavings that loom explores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
     /// Every interleaving that loom finds by itself.
     Unbounded,
-    /// Those of them with up to so many preemptions.
+    /// As `Unbounded`, with at most this number of preemptions.
     Bounded(usize),
-    /// Every interleaving with up to so many preemptions, found with [`platform::with_witnesses`].
+    /// As `Bounded`, with [`platform::with_witnesses`].
     Witnessed(usize),
-    /// The first of these, up to three preemptions: so many.
-    Some(usize),
+    /// The first interleavings of `Witnessed(3)`, up to this number.
+    First(usize),
 }
 
-/// Runs a program in the interleavings of a search. Returns how many, or what went wrong.
+/// Runs a program in the interleavings of a search. Returns their number, or the failure.
 fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result<usize, String> {
-    // loom unwinds through each thread that is left over, and would tell of each.
+    // After a failure, loom unwinds each remaining thread, which would print a message for each.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| ())));
 
@@ -165,9 +170,9 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
             model.preemption_bound = Some(preemptions);
             platform::with_witnesses(|| model.check(program));
         }
-        Search::Some(runs) => {
+        Search::First(runs) => {
             (model.preemption_bound, model.max_permutations) = (Some(3), Some(runs));
-            // Between these, loom does not look at the maximum.
+            // loom compares the number of runs with the maximum at checkpoints only.
             model.checkpoint_interval = runs;
             platform::with_witnesses(|| model.check(program));
         }
@@ -179,52 +184,53 @@ fn explore(search: Search, program: impl Fn() + Send + Sync + 'static) -> Result
     Ok(runs.load(Relaxed))
 }
 
-/// Programs that no single rule needs: each looks at a meeting of two CPUs that several rules get
-/// right together.
-fn meetings<const W: usize>() -> [(&'static str, Program); 31] {
+/// Programs that are not in the table of rules: each tests an interaction of two CPUs that several
+/// rules make correct together.
+fn other_programs<const W: usize>() -> [(&'static str, Program); 31] {
     [
         ("switch away from a page", switch_away_from_page::<W>),
         ("flush own, gathered", flush_own_gathered::<W>),
         ("reclaim own", reclaim_own::<W>),
-        ("the handler leaves unhooked tables", handler_leaves_unhooked_tables::<W>),
+        ("leave unhooked tables in the handler", handler_leaves_unhooked_tables::<W>),
         ("pin while flushing", pin_while_flushing::<W>),
         ("switch while unpinning", switch_while_unpinning::<W>),
         ("go offline with a broadcast", go_offline_with_broadcast::<W>),
         ("go offline from a space", go_offline_from_space::<W>),
         ("go offline from lazy", go_offline_from_lazy::<W>),
-        ("two let go", two_let_go::<W>),
-        ("come back while retired", come_back_while_retired::<W>),
+        ("two CPUs leave a dead space", two_cpus_leave_dead_space::<W>),
+        ("resume while retired", resume_while_retired::<W>),
         ("retire own", retire_own::<W>),
         ("retire while going offline", retire_while_going_offline::<W>),
-        ("retire after the cpumask was trimmed", retire_after_cpumask_trimmed::<W>),
+        ("retire after trimming", retire_after_cpumask_trimmed::<W>),
         ("reap", reap::<W>),
-        ("leave what was left", leave_what_was_left::<W>),
-        ("defer while leaving", hold_back_while_leaving::<W>),
+        ("leave an orphan", leave_orphan::<W>),
+        ("quarantine while leaving", quarantine_while_leaving::<W>),
         ("flush walkers", flush_walkers::<W>),
-        ("the handler leaves while retired", retire_while_handler_leaves::<W>),
-        ("seen of another space", seen_of_another_space::<W>),
-        ("defer while coming", hold_back_while_coming::<W>),
-        ("defer while returning", hold_back_while_returning::<W>),
-        ("defer after the cpumask was trimmed", hold_back_after_cpumask_trimmed::<W>),
-        ("run out while choosing", run_out_while_choosing::<W>),
-        ("resume and broadcast", resume_and_broadcast::<W>),
-        ("switch and broadcast", switch_and_broadcast::<W>),
-        ("enter lazy and broadcast", enter_lazy_and_broadcast::<W>),
+        ("leave in the handler while retired", retire_while_handler_leaves::<W>),
+        ("generation of another space", seen_of_another_space::<W>),
+        ("quarantine while entering", quarantine_while_entering::<W>),
+        ("quarantine while returning", quarantine_while_returning::<W>),
+        ("quarantine while trimming", quarantine_while_trimming::<W>),
+        ("roll over while choosing", rollover_while_choosing::<W>),
+        ("resume during broadcast", resume_during_broadcast::<W>),
+        ("switch during broadcast", switch_during_broadcast::<W>),
+        ("enter lazy during broadcast", enter_lazy_during_broadcast::<W>),
         ("flush walkers by broadcast", flush_walkers_by_broadcast::<W>),
         ("reclaim while switching", reclaim_while_switching::<W>),
-        ("reclaim while moving", reclaim_while_moving::<W>),
+        ("reclaim while switching away", reclaim_while_switching_away::<W>),
         ("reclaim active", reclaim_active::<W>),
     ]
 }
 
-/// The programs, each once, with the first rule that needs it.
+/// All programs, each once, with the first rule that needs the program, or its name.
 fn programs<const W: usize>() -> Vec<(String, Program)> {
     let mut programs: Vec<(String, Program)> = Vec::new();
     let against_rules = Rule::ALL
         .iter()
         .filter_map(|&rule| Some((format!("{rule:?}"), program_against::<W>(rule)?.1)));
-    let meetings = meetings::<W>().into_iter().map(|(name, program)| (name.to_owned(), program));
-    for (name, program) in against_rules.chain(meetings) {
+    let other_programs =
+        other_programs::<W>().into_iter().map(|(name, program)| (name.to_owned(), program));
+    for (name, program) in against_rules.chain(other_programs) {
         if programs.iter().all(|&(_, known)| known as usize != program as usize) {
             programs.push((name, program));
         }
@@ -236,22 +242,23 @@ fn is(program: Program, other: Program) -> bool {
     program as usize == other as usize
 }
 
-/// Whether there is time: `cargo xtask soak` sets `SHOOTDOWN_SOAK`.
+/// Returns `true` under `cargo xtask soak`, which sets `SHOOTDOWN_SOAK`: then searches may take
+/// long.
 ///
-/// Without it, every program, cast and pair of roles still runs, with fewer preemptions.
-/// `docs/checking.md` says what runs where, and how long it takes.
+/// Otherwise every program and every combination of actions still runs, with fewer preemptions.
+/// `docs/checking.md` lists the searches and their times.
 fn soaking() -> bool {
     std::env::var_os("SHOOTDOWN_SOAK").is_some()
 }
 
 /// A search of one program, by name.
-struct Named {
+struct NamedSearch {
     name: String,
     search: Search,
     program: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Named {
+impl NamedSearch {
     fn new(
         name: impl fmt::Debug,
         search: Search,
@@ -276,31 +283,33 @@ fn in_parallel<T: Send>(items: Vec<T>, f: impl Fn(T) + Sync) {
     });
 }
 
-/// Runs all searches, and asserts that nothing goes wrong.
-fn all_right(searches: Vec<Named>) {
+/// Runs all searches, and asserts that none fails.
+fn assert_all_pass(searches: Vec<NamedSearch>) {
     let (start, count, all_runs) = (Instant::now(), searches.len(), AtomicUsize::new(0));
-    let wrong = Mutex::new(Vec::new());
-    in_parallel(searches, |Named { name, search, program }| {
+    let failures = Mutex::new(Vec::new());
+    in_parallel(searches, |NamedSearch { name, search, program }| {
         let start = Instant::now();
         match explore(search, program) {
             Ok(runs) => {
                 println!("{runs:>8} runs {:>9.2?}  {name}", start.elapsed());
                 all_runs.fetch_add(runs, Relaxed);
             }
-            Err(cause) => wrong.lock().unwrap().push((name, cause)),
+            Err(cause) => failures.lock().unwrap().push((name, cause)),
         }
     });
-    let wrong = wrong.into_inner().unwrap();
-    // The hook that keeps loom quiet keeps an assertion's message, too.
-    println!("{count} searches, {all_runs:?} runs, {:.2?}; wrong: {wrong:#?}", start.elapsed());
-    assert!(wrong.is_empty());
+    let failures = failures.into_inner().unwrap();
+    // Printed, because the panic hook that silences loom also silences the assertion's message.
+    let elapsed = start.elapsed();
+    println!("{count} searches, {all_runs:?} runs, {elapsed:.2?}; failures: {failures:#?}");
+    assert!(failures.is_empty());
 }
 
-/// Finds the program that goes wrong with the fewest preemptions, and what goes wrong.
+/// Finds a failure of one of the programs, with as few preemptions as possible. Returns the name of
+/// the program, and the failure.
 ///
-/// Most searches that find something end after milliseconds this way. With three preemptions from
-/// the start, loom first tries all that a late preemption can do.
-fn find_wrong(
+/// In this order, most searches that find a failure take milliseconds. With three preemptions from
+/// the start, loom would first explore everything that a late preemption can do.
+fn find_failure(
     programs: &[(&'static str, Program)],
     config: Config,
 ) -> Option<(&'static str, String)> {
@@ -311,110 +320,112 @@ fn find_wrong(
     })
 }
 
-/// Searches of all programs intact.
-fn intact<const W: usize>(search: impl Fn(Program) -> Option<Search>) -> Vec<Named> {
+/// Searches of all programs with the intact engine.
+fn intact<const W: usize>(search: impl Fn(Program) -> Option<Search>) -> Vec<NamedSearch> {
     let programs = programs::<W>().into_iter();
     programs
         .filter_map(|(name, program)| {
             let search = search(program)?;
-            Some(Named::new(name, search, move || program(Config::default())))
+            Some(NamedSearch::new(name, search, move || program(Config::default())))
         })
         .collect()
 }
 
 #[test]
-fn every_program_is_right() {
-    all_right(intact::<1>(|program| {
+fn every_program_passes() {
+    assert_all_pass(intact::<1>(|program| {
         if !soaking() {
             return Some(Search::Bounded(2));
         }
         if is(program, wait_for_each_other::<1>)
-            || is(program, broadcast_while_another_renumbers::<1>)
+            || is(program, broadcast_while_another_allocates::<1>)
         {
-            // The first spins, and never ends without a bound, and in the second three CPUs have
-            // much to do: the next test runs them.
+            // The first program spins, so its search never ends without a bound. In the second,
+            // three CPUs do much. The next test runs both.
             return None;
         }
-        // Three CPUs that all do something: unbounded, these take too long.
-        let endless = is(program, flush_walkers_and_unhook::<1>)
-            || is(program, hold_back_after_cpumask_trimmed::<1>)
-            || is(program, unmap_what_was_taken::<1>);
-        Some(if endless { Search::Bounded(3) } else { Search::Unbounded })
+        // Unbounded searches of these programs of three CPUs take too long.
+        let needs_bound = is(program, flush_walkers_and_unhook::<1>)
+            || is(program, quarantine_while_trimming::<1>)
+            || is(program, unmap_batched_page::<1>);
+        Some(if needs_bound { Search::Bounded(3) } else { Search::Unbounded })
     }));
 }
 
 #[test]
-fn every_program_is_right_with_witnesses() {
-    all_right(intact::<1>(|program| {
-        // Ten seconds or more each with two preemptions, as long as all others together.
-        let long = is(program, move_roster_twice::<1>)
+fn every_program_passes_with_witnesses() {
+    assert_all_pass(intact::<1>(|program| {
+        // With two preemptions, each of these takes ten seconds or more, as long as all other
+        // programs together.
+        let is_slow = is(program, trim_twice::<1>)
             || is(program, flush_walkers_and_unhook::<1>)
             || is(program, wait_for_each_other::<1>)
-            || is(program, broadcast_while_another_renumbers::<1>);
+            || is(program, broadcast_while_another_allocates::<1>);
         Some(Search::Witnessed(match soaking() {
             true => 3,
-            false if long => 1,
+            false if is_slow => 1,
             false => 2,
         }))
     }));
 }
 
 #[test]
-fn every_program_is_right_with_sets_of_two_words() {
-    all_right(intact::<2>(|_| Some(Search::Witnessed(if soaking() { 2 } else { 1 }))));
+fn every_program_passes_with_two_word_sets() {
+    assert_all_pass(intact::<2>(|_| Some(Search::Witnessed(if soaking() { 2 } else { 1 }))));
 }
 
-/// Searches of casts, with so many preemptions, or as many as `soak` says if there is time.
-fn casts(
-    casts: impl IntoIterator<Item = &'static [Part]>,
+/// Searches of a flush on CPU 0 against the actions of each group on the other CPUs, with
+/// `preemptions` preemptions, or `soak` of them under `cargo xtask soak`.
+fn action_searches(
+    groups: impl IntoIterator<Item = &'static [Action]>,
     search: fn(usize) -> Search,
     preemptions: usize,
     soak: usize,
     config: Config,
-) -> Vec<Named> {
+) -> Vec<NamedSearch> {
     let search = search(if soaking() { soak } else { preemptions });
-    let named = |parts| Named::new(parts, search, move || casts::play(parts, config));
-    casts.into_iter().map(named).collect()
+    let named = |group| NamedSearch::new(group, search, move || actions::run(group, config));
+    groups.into_iter().map(named).collect()
 }
 
-/// Every two parts beside the flush, in an order that does not matter.
-fn pairs() -> impl Iterator<Item = &'static [Part]> {
-    let parts = Part::ALL.into_iter().enumerate();
-    parts.flat_map(|(first, one)| {
-        Part::ALL[first..].iter().map(move |&two| &*Vec::leak(vec![one, two]))
+/// Every unordered pair of actions.
+fn pairs() -> impl Iterator<Item = &'static [Action]> {
+    Action::ALL.into_iter().enumerate().flat_map(|(first, one)| {
+        Action::ALL[first..].iter().map(move |&two| &*Vec::leak(vec![one, two]))
     })
 }
 
 #[test]
-fn every_cast_of_three_is_right() {
-    all_right(casts(pairs(), Search::Bounded, 2, 3, Config::default()));
+fn flush_passes_against_two_actions() {
+    assert_all_pass(action_searches(pairs(), Search::Bounded, 2, 3, Config::default()));
 }
 
 #[test]
-fn every_cast_of_three_is_right_with_witnesses() {
-    all_right(casts(pairs(), Search::Witnessed, 1, 2, Config::default()));
+fn flush_passes_against_two_actions_with_witnesses() {
+    assert_all_pass(action_searches(pairs(), Search::Witnessed, 1, 2, Config::default()));
 }
 
 #[test]
-fn every_cast_of_three_is_right_with_broadcasts() {
-    all_right(casts(pairs(), Search::Bounded, 2, 2, Config::default().with_broadcasts(6)));
+fn broadcast_passes_against_two_actions() {
+    let config = Config::default().with_broadcasts(6);
+    assert_all_pass(action_searches(pairs(), Search::Bounded, 2, 2, config));
 }
 
 #[test]
-fn casts_of_four_are_right() {
-    use Part::{Answer, FirstSwitch, Flush, GoOffline, MoveRoster, Resume, Switch};
-    let of_four: [&[Part]; 5] = [
+fn flush_passes_against_three_actions() {
+    use Action::{FirstSwitch, Flush, GoOffline, Resume, Switch, TakeInterrupt, Trim};
+    let groups: [&[Action]; 5] = [
         &[Switch, Switch, Switch],
         &[Switch, Switch, Flush],
-        &[Resume, Answer, Flush],
-        &[FirstSwitch, MoveRoster, Answer],
-        &[Switch, MoveRoster, GoOffline],
+        &[Resume, TakeInterrupt, Flush],
+        &[FirstSwitch, Trim, TakeInterrupt],
+        &[Switch, Trim, GoOffline],
     ];
-    all_right(casts(of_four, Search::Bounded, 1, 3, Config::default()));
+    assert_all_pass(action_searches(groups, Search::Bounded, 1, 3, Config::default()));
 }
 
 #[test]
-fn every_way_offline_needs_the_release() {
+fn going_offline_needs_its_release() {
     let programs: [Program; 6] = [
         go_offline_from_kernel::<1>,
         go_offline_from_kernel::<2>,
@@ -425,7 +436,7 @@ fn every_way_offline_needs_the_release() {
     ];
     let config = Config { broken: Some(Rule::LeaveOnlineRelease), ..Config::default() };
     for program in programs {
-        let (_, cause) = find_wrong(&[("", program)], config).unwrap();
+        let (_, cause) = find_failure(&[("", program)], config).unwrap();
         assert!(cause.starts_with("Causality"), "{cause}");
     }
 }
@@ -434,30 +445,30 @@ fn every_way_offline_needs_the_release() {
 fn pinning_needs_its_rules() {
     for rule in [Rule::NewAsidFence, Rule::BroadcastForDevices] {
         let config = Config { broken: Some(rule), ..Config::default() };
-        let found = find_wrong(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
+        let found = find_failure(&[("pin_while_flushing", pin_while_flushing::<1>)], config);
         assert!(found.is_some(), "{rule:?}");
     }
 }
 
 #[test]
-fn each_rule_broken_makes_its_program_go_wrong() {
+fn each_rule_broken_fails_its_program() {
     let survivors = Mutex::new(Vec::new());
     in_parallel(Rule::ALL.to_vec(), |rule| {
-        // `cargo xtask mutants` counts these lines.
+        // `cargo xtask mutants` counts the lines that begin with "survived" and "killed".
         let Some((name, program)) = program_against::<1>(rule) else {
             println!("survived {rule:?}");
             return;
         };
         let config = Config { broken: Some(rule), ..Config::default() };
         let start = Instant::now();
-        let Some((_, cause)) = find_wrong(&[(name, program)], config) else {
+        let Some((_, cause)) = find_failure(&[(name, program)], config) else {
             println!("survived {rule:?}: {name}");
             return survivors.lock().unwrap().push(rule);
         };
         let (time, cause) = (start.elapsed(), cause.replace('\n', " "));
         println!("killed {rule:?} by {name} in {time:.2?}: {cause}");
-        let expected = ["assertion", "Causality", "nobody is left", "Model exceeded"];
-        assert!(expected.iter().any(|start| cause.starts_with(start)), "the test is wrong");
+        let expected = ["assertion", "Causality", "no CPU is left", "Model exceeded"];
+        assert!(expected.iter().any(|start| cause.starts_with(start)), "unexpected failure");
     });
     let survivors = survivors.into_inner().unwrap();
     println!("not detected: {survivors:#?}");

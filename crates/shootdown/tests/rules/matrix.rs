@@ -1,47 +1,47 @@
-//! Every role of a CPU that flushes, against everything that another CPU does at the same time.
+//! Every operation that flushes, on CPU 0, against every action of another CPU at the same time.
 //!
-//! [`programs`](crate::programs) shows that each rule is needed. This matrix asks the converse
-//! question, whether the rules suffice: it needs no idea of what could go wrong, and it found the
-//! ordering that is now [`LeaveOnlineRelease`](shootdown::Rule::LeaveOnlineRelease).
+//! [`programs`](crate::programs) shows that each rule is needed. This matrix tests the converse:
+//! that the rules are sufficient. It needs no idea of a possible bug, and it found the ordering
+//! that is now [`LeaveOnlineRelease`](shootdown::Rule::LeaveOnlineRelease).
 
 use shootdown::soft::{Config, Touch};
 use shootdown::{Batch, ExtentSet, Pending, Reaping, Rule, SentBatch, Space, StaleWrites, Tagging};
 
 use crate::ends::retire;
 use crate::system::{Cpu, Machine, System, page_at, switch};
-use crate::{Named, Search, all_right, explore, soaking};
+use crate::{NamedSearch, Search, assert_all_pass, explore, soaking};
 
-/// What CPU 0 does.
+/// An operation of CPU 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum Operation {
     /// Flushes a page.
     Page,
     /// Flushes a page of the kernel.
     Kernel,
     /// Flushes a page of the kernel, then a page of the space, and joins the two.
     KernelAndPage,
-    /// Frees page tables, for which lazy CPUs are notified.
+    /// Flushes and frees page tables, and interrupts lazy CPUs.
     Tables,
-    /// Frees page tables, which are held back while lazy CPUs can walk them.
-    TablesHeldBack,
-    /// The same, and then forces lazy CPUs to drop them.
+    /// Flushes page tables, and frees them if lazy CPUs cannot walk them.
+    QuarantinedTables,
+    /// As `QuarantinedTables`, and then flushes the walkers.
     FlushWalkers,
-    /// Takes a page in a batch.
+    /// Unmaps a page in a batch.
     Batch,
-    /// Retires the space, some of whose page tables are held back.
+    /// Retires the space, some of whose page tables are in quarantine.
     Retire,
     /// Reaps the space, which it has retired before.
     Reap,
 }
 
-/// What CPU 1 does at the same time.
+/// An action of CPU 1 at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Action {
     /// Switches in for the first time.
     FirstSwitch,
-    /// Switches in again, from the kernel's page table, with a tag that still holds the page.
+    /// Switches in again, from the kernel's page table, with a tag under which the page is cached.
     Switch,
-    /// The same, from another space.
+    /// As `Switch`, from another space.
     SwitchBack,
     /// Comes back from lazy.
     Resume,
@@ -51,17 +51,17 @@ enum Part {
     EnterLazy,
     /// Switches to another space.
     SwitchAway,
-    /// The same, from lazy.
+    /// Switches to another space, from lazy.
     SwitchAwayFromLazy,
     /// Loads the kernel's page table.
     Leave,
-    /// The same, from lazy.
+    /// Loads the kernel's page table, from lazy.
     LeaveFromLazy,
-    /// Goes on using the space, and takes the interrupt.
-    Answer,
+    /// Continues to use the space, and takes the interrupt.
+    TakeInterrupt,
     /// Takes the interrupt while it is lazy.
-    AnswerFromLazy,
-    /// Goes on using the space with interrupts masked, and polls its bell.
+    TakeInterruptWhileLazy,
+    /// Continues to use the space with interrupts masked, and polls its bell.
     Poll,
     /// Polls its bell while it is lazy.
     PollFromLazy,
@@ -73,31 +73,31 @@ enum Part {
     Trim,
     /// Goes offline.
     GoOffline,
-    /// The same, from lazy.
+    /// Goes offline, from lazy.
     GoOfflineFromLazy,
-    /// Comes online, with a TLB that kept what it held, and switches in.
+    /// Comes online, with a TLB that has kept its translations, and switches in.
     GoOnline,
 }
 
-impl Role {
+impl Operation {
     const ALL: [Self; 9] = [
         Self::Page,
         Self::Kernel,
         Self::KernelAndPage,
         Self::Tables,
-        Self::TablesHeldBack,
+        Self::QuarantinedTables,
         Self::FlushWalkers,
         Self::Batch,
         Self::Retire,
         Self::Reap,
     ];
 
-    /// Whether the space is at its end, and no CPU may use it any more.
+    /// Returns `true` if the operation ends the space, so that no CPU may use it any more.
     const fn ends_space(self) -> bool {
         matches!(self, Self::Retire | Self::Reap)
     }
 
-    /// What CPU 0 has done before.
+    /// Does on CPU 0 what the operation requires before it.
     fn prepare(self, system: &System<1>) {
         if !self.ends_space() {
             return;
@@ -107,28 +107,28 @@ impl Role {
         if self == Self::Reap {
             retire(system, &cpu);
         }
-        // A reason for CPU 1 to answer; CPU 0 does not wait.
+        // Interrupts CPU 1. CPU 0 does not wait.
         std::mem::forget(cpu.pin().flush_kernel(page_at(1)));
     }
 
-    fn play<'s>(self, system: &'s System<1>, cpu: &Cpu<'s, 1>) -> Act<'s> {
+    fn run<'s>(self, system: &'s System<1>, cpu: &Cpu<'s, 1>) -> SentOperation<'s> {
         let machine = system.machine();
         match self {
-            Self::Page => Act::flush(system.unmap(cpu, 0), &[Freed::Page]),
-            Self::Kernel => Act::flush(unmap_kernel(system, cpu), &[Freed::KernelPage]),
+            Self::Page => SentOperation::flush(system.unmap(cpu, 0), &[Freed::Page]),
+            Self::Kernel => SentOperation::flush(unmap_kernel(system, cpu), &[Freed::KernelPage]),
             Self::KernelAndPage => {
                 let mut pending = unmap_kernel(system, cpu);
                 pending.join(system.unmap(cpu, 0));
-                Act::flush(pending, &[Freed::KernelPage, Freed::Page])
+                SentOperation::flush(pending, &[Freed::KernelPage, Freed::Page])
             }
             Self::Tables => {
                 machine.unhook_tables(&system.a);
                 let extent = page_at(0).freeing_tables();
-                Act::flush(cpu.pin().flush(&system.a, extent), &[Freed::Tables])
+                SentOperation::flush(cpu.pin().flush(&system.a, extent), &[Freed::Tables])
             }
-            Self::TablesHeldBack => {
+            Self::QuarantinedTables => {
                 let (pending, flush, cleared) = unhook_tables(system, cpu);
-                Act::flush(pending, if cleared >= flush { &[Freed::Tables] } else { &[] })
+                SentOperation::flush(pending, if cleared >= flush { &[Freed::Tables] } else { &[] })
             }
             Self::FlushWalkers => {
                 let (mut pending, flush, cleared) = unhook_tables(system, cpu);
@@ -136,25 +136,27 @@ impl Role {
                 let horizon = flushed.horizon();
                 pending.join(flushed);
                 let is_clear = cleared.max(horizon.cleared()) >= flush;
-                Act::flush(pending, if is_clear { &[Freed::Tables] } else { &[] })
+                SentOperation::flush(pending, if is_clear { &[Freed::Tables] } else { &[] })
             }
             Self::Batch => {
                 let batch = Box::leak(Box::new(Batch::new()));
                 let entry = batch.space(machine, &&system.a).unwrap();
-                assert!(machine.take(&system.a, 0));
+                assert!(machine.try_unmap(&system.a, 0));
                 let _ = entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Impossible).poll();
-                Act { sent: Sent::Batch(batch.send(&cpu.pin())), frees: &[Freed::Page] }
+                SentOperation { sent: Sent::Batch(batch.send(&cpu.pin())), frees: &[Freed::Page] }
             }
             Self::Retire => {
                 retire(system, cpu);
-                Act::flush(Pending::done(&system.engine), &[Freed::Space])
+                SentOperation::flush(Pending::done(&system.engine), &[Freed::Space])
             }
-            Self::Reap => Act { sent: Sent::Reap(cpu.pin().reap()), frees: &[Freed::Space] },
+            Self::Reap => {
+                SentOperation { sent: Sent::Reap(cpu.pin().reap()), frees: &[Freed::Space] }
+            }
         }
     }
 }
 
-impl Part {
+impl Action {
     const ALL: [Self; 20] = [
         Self::FirstSwitch,
         Self::Switch,
@@ -166,8 +168,8 @@ impl Part {
         Self::SwitchAwayFromLazy,
         Self::Leave,
         Self::LeaveFromLazy,
-        Self::Answer,
-        Self::AnswerFromLazy,
+        Self::TakeInterrupt,
+        Self::TakeInterruptWhileLazy,
         Self::Poll,
         Self::PollFromLazy,
         Self::Flush,
@@ -178,14 +180,14 @@ impl Part {
         Self::GoOnline,
     ];
 
-    /// Whether CPU 1 is lazy on the space at first, and does not use it again.
+    /// Returns `true` if CPU 1 is lazy on the space at the beginning, and does not use it again.
     const fn stays_lazy(self) -> bool {
         matches!(
             self,
             Self::ResumeAndIdle
                 | Self::SwitchAwayFromLazy
                 | Self::LeaveFromLazy
-                | Self::AnswerFromLazy
+                | Self::TakeInterruptWhileLazy
                 | Self::PollFromLazy
                 | Self::GoOfflineFromLazy
         )
@@ -197,7 +199,7 @@ impl Part {
             Self::EnterLazy
                 | Self::SwitchAway
                 | Self::Leave
-                | Self::Answer
+                | Self::TakeInterrupt
                 | Self::Poll
                 | Self::GoOffline
         )
@@ -207,7 +209,7 @@ impl Part {
         matches!(self, Self::GoOffline | Self::GoOfflineFromLazy)
     }
 
-    /// What CPU 1 has done before.
+    /// Does on CPU 1 what the action requires before it.
     fn prepare(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
         assert_eq!(cpu.touch_kernel(0), Touch::Ok);
         if matches!(self, Self::FirstSwitch | Self::Flush | Self::FlushKernel | Self::Trim) {
@@ -225,7 +227,7 @@ impl Part {
         }
     }
 
-    fn play(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
+    fn run(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
         if self.starts_active() {
             assert_ne!(cpu.touch(0), Touch::Stale);
         }
@@ -238,7 +240,7 @@ impl Part {
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
             Self::ResumeAndIdle => {
-                // Refused if the space is retired meanwhile.
+                // Returns `false` if the space has been retired.
                 if cpu.pin().resume(system.a.id()) {
                     cpu.speculate();
                     cpu.pin().enter_lazy();
@@ -247,13 +249,13 @@ impl Part {
             Self::EnterLazy => cpu.pin().enter_lazy(),
             Self::SwitchAway | Self::SwitchAwayFromLazy => switch(cpu, &system.b),
             Self::Leave | Self::LeaveFromLazy => cpu.pin().leave_space(),
-            Self::Answer => {
+            Self::TakeInterrupt => {
                 cpu.interrupt_point();
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
-            Self::AnswerFromLazy => cpu.interrupt_point(),
+            Self::TakeInterruptWhileLazy => cpu.interrupt_point(),
             Self::Poll | Self::PollFromLazy => cpu.pin().handle_flush_ipi(),
-            // A CPU that is rung answers in the end.
+            // The CPUs that were rung answer by the end of `run`.
             Self::Flush => std::mem::forget(system.unmap(cpu, 1)),
             Self::FlushKernel => {
                 system.machine().unmap_kernel(1);
@@ -275,18 +277,18 @@ impl Part {
     }
 }
 
-/// What may be freed when the act of CPU 0 is done.
+/// Memory that CPU 0 frees when its operation is done.
 #[derive(Clone, Copy)]
 enum Freed {
     Page,
     KernelPage,
     Tables,
-    /// The page tables that were held back when the space was retired, if it is reclaimed.
+    /// The page tables that were in quarantine when the space was retired, if it is reclaimed.
     Space,
 }
 
-/// What CPU 0 has sent, and what it frees then.
-struct Act<'e> {
+/// A flush that CPU 0 has sent, and the memory that it frees when the flush is done.
+struct SentOperation<'e> {
     sent: Sent<'e>,
     frees: &'static [Freed],
 }
@@ -297,12 +299,12 @@ enum Sent<'e> {
     Reap(Reaping<'e, Machine<1>>),
 }
 
-impl<'e> Act<'e> {
+impl<'e> SentOperation<'e> {
     const fn flush(pending: Pending<'e, Machine<1>>, frees: &'static [Freed]) -> Self {
         Self { sent: Sent::Flush(pending), frees }
     }
 
-    /// Frees what the act covers, if it is done; gives it back if it is not.
+    /// Frees the memory if the flush is done. Returns `self` otherwise.
     fn try_finish(mut self, system: &System<1>) -> Option<Self> {
         let is_done = match &mut self.sent {
             Sent::Flush(pending) => pending.poll(),
@@ -342,8 +344,8 @@ fn unmap_kernel<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> Pending<'e, Machine
     cpu.pin().flush_kernel(page_at(0))
 }
 
-/// Unhooks page tables of `a` and sends a flush that holds them back. Returns that, its number, and
-/// up to which number tables can be freed.
+/// Unhooks page tables of `a` and sends a flush for which they are quarantined. Returns the flush,
+/// its number, and the number up to which tables can be freed.
 fn unhook_tables<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> (Pending<'e, Machine<1>>, u64, u64) {
     system.machine().unhook_tables(&system.a);
     let mut extents = ExtentSet::new();
@@ -353,33 +355,34 @@ fn unhook_tables<'e>(system: &System<1>, cpu: &Cpu<'e, 1>) -> (Pending<'e, Machi
     (pending, horizon.flush(), horizon.cleared())
 }
 
-/// CPU 0 plays the role, and frees what it may as soon as it may, while CPU 1 plays the part.
-fn play(role: Role, part: Part, config: Config) {
+/// Runs the operation on CPU 0, which frees memory as soon as the flush is done, while CPU 1 runs
+/// the action.
+fn run(operation: Operation, action: Action, config: Config) {
     let system = System::<1>::new(config);
-    part.prepare(&system, &system.cpu(1));
-    role.prepare(&system);
+    action.prepare(&system, &system.cpu(1));
+    operation.prepare(&system);
     let unfinished = system.race(
-        move |system, cpu| part.play(system, cpu),
-        |cpu| role.play(&system, cpu).try_finish(&system),
+        move |system, cpu| action.run(system, cpu),
+        |cpu| operation.run(&system, cpu).try_finish(&system),
     );
-    if !part.goes_offline() {
+    if !action.goes_offline() {
         system.cpu(1).interrupt_point();
     }
-    // Where it was sent: a broadcast is completed there.
+    // The rest is on CPU 0, which must complete its broadcast.
     system.cpu(0).interrupt_point();
     let _ = system.cpu(0).pin();
-    if let Some(act) = unfinished.and_then(|act| act.try_finish(&system)) {
-        // Dropping it would wait.
-        std::mem::forget(act);
-        panic!("nobody is left to answer");
+    if let Some(sent) = unfinished.and_then(|sent| sent.try_finish(&system)) {
+        // A drop would wait.
+        std::mem::forget(sent);
+        panic!("no CPU is left to answer");
     }
     let cpu = system.cpu(1);
-    if part.goes_offline() {
+    if action.goes_offline() {
         cpu.pin().online();
     }
     cpu.speculate();
     assert_ne!(cpu.touch_kernel(0), Touch::Stale);
-    if role.ends_space() {
+    if operation.ends_space() {
         cpu.pin().leave_space();
         assert!(system.machine().take_reclaimed().len() <= 1);
     } else {
@@ -390,17 +393,18 @@ fn play(role: Role, part: Part, config: Config) {
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
-/// Searches of every role against every part, with up to two preemptions; with three, which take
-/// minutes, if there is time.
-fn searches(config: Config) -> Vec<Named> {
+/// Searches of every operation against every action, with up to two preemptions. Under
+/// `cargo xtask soak`, with up to three, which take minutes.
+fn searches(config: Config) -> Vec<NamedSearch> {
     let preemptions = if soaking() { 3 } else { 2 };
     let mut searches = Vec::new();
-    for role in Role::ALL {
-        let parts = Part::ALL.into_iter().filter(|part| !role.ends_space() || part.stays_lazy());
-        for part in parts {
+    for operation in Operation::ALL {
+        let actions =
+            Action::ALL.into_iter().filter(|action| !operation.ends_space() || action.stays_lazy());
+        for action in actions {
             for search in [Search::Bounded(preemptions), Search::Witnessed(preemptions)] {
-                let program = move || play(role, part, config);
-                searches.push(Named::new((role, part), search, program));
+                let program = move || run(operation, action, config);
+                searches.push(NamedSearch::new((operation, action), search, program));
             }
         }
     }
@@ -408,52 +412,58 @@ fn searches(config: Config) -> Vec<Named> {
 }
 
 #[test]
-fn every_role_is_right_with_tags_per_cpu() {
-    all_right(searches(Config::default()));
+fn every_operation_passes_with_tags_per_cpu() {
+    assert_all_pass(searches(Config::default()));
 }
 
 #[test]
-fn every_role_is_right_with_broadcasts() {
-    all_right(searches(Config::default().with_broadcasts(6)));
+fn every_operation_passes_with_broadcasts() {
+    assert_all_pass(searches(Config::default().with_broadcasts(6)));
 }
 
 #[test]
-fn every_role_is_right_with_global_tags() {
+fn every_operation_passes_with_global_tags() {
     let config = Config { broadcast: None, ..Config::default().with_broadcasts(6) };
-    all_right(searches(config));
+    assert_all_pass(searches(config));
 }
 
 #[test]
-fn every_role_is_right_with_renamed_tags() {
+fn every_operation_passes_with_renamed_tags() {
     let config = Config { tagging: Tagging::Renamed, tags: 3, ..Config::default() };
-    all_right(searches(config));
+    assert_all_pass(searches(config));
 }
 
-/// The matrix is no better than what it notices: each of these rules broken shows in one place.
+/// Shows that the matrix detects the removal of rules: without each of these, one combination
+/// fails.
 #[test]
 fn matrix_fails_without_each_of_these_rules() {
     let broadcasts = Config::default().with_broadcasts(6);
     let cases = [
-        (Rule::LeaveOnlineRelease, Role::Kernel, Part::GoOffline, Config::default()),
-        (Rule::OnlineSync, Role::KernelAndPage, Part::GoOnline, Config::default()),
-        (Rule::LeaveRelease, Role::Batch, Part::SwitchAway, Config::default()),
-        (Rule::SwitchFence, Role::Page, Part::SwitchBack, Config::default()),
-        (Rule::ResumeFence, Role::Page, Part::Resume, Config::default()),
-        (Rule::RingLazy, Role::Tables, Part::AnswerFromLazy, Config::default()),
-        (Rule::QuarantineTables, Role::TablesHeldBack, Part::LeaveFromLazy, Config::default()),
-        (Rule::InterruptWalkers, Role::FlushWalkers, Part::PollFromLazy, Config::default()),
-        (Rule::HazardRelease, Role::Retire, Part::AnswerFromLazy, Config::default()),
-        (Rule::OrphanRelease, Role::Reap, Part::AnswerFromLazy, Config::default()),
-        (Rule::CompleteBroadcasts, Role::Page, Part::Answer, broadcasts),
+        (Rule::LeaveOnlineRelease, Operation::Kernel, Action::GoOffline, Config::default()),
+        (Rule::OnlineSync, Operation::KernelAndPage, Action::GoOnline, Config::default()),
+        (Rule::LeaveRelease, Operation::Batch, Action::SwitchAway, Config::default()),
+        (Rule::SwitchFence, Operation::Page, Action::SwitchBack, Config::default()),
+        (Rule::ResumeFence, Operation::Page, Action::Resume, Config::default()),
+        (Rule::RingLazy, Operation::Tables, Action::TakeInterruptWhileLazy, Config::default()),
+        (
+            Rule::QuarantineTables,
+            Operation::QuarantinedTables,
+            Action::LeaveFromLazy,
+            Config::default(),
+        ),
+        (Rule::InterruptWalkers, Operation::FlushWalkers, Action::PollFromLazy, Config::default()),
+        (Rule::HazardRelease, Operation::Retire, Action::TakeInterruptWhileLazy, Config::default()),
+        (Rule::OrphanRelease, Operation::Reap, Action::TakeInterruptWhileLazy, Config::default()),
+        (Rule::CompleteBroadcasts, Operation::Page, Action::TakeInterrupt, broadcasts),
     ];
-    let mut unnoticed = Vec::new();
-    for (rule, role, part, config) in cases {
+    let mut undetected = Vec::new();
+    for (rule, operation, action, config) in cases {
         let config = Config { broken: Some(rule), ..config };
-        let result = explore(Search::Witnessed(2), move || play(role, part, config));
-        println!("{role:?} against {part:?} without {rule:?}: {result:?}");
+        let result = explore(Search::Witnessed(2), move || run(operation, action, config));
+        println!("{operation:?} against {action:?} without {rule:?}: {result:?}");
         if result.is_ok() {
-            unnoticed.push(rule);
+            undetected.push(rule);
         }
     }
-    assert_eq!(unnoticed, []);
+    assert_eq!(undetected, []);
 }

@@ -1,7 +1,7 @@
-//! Programs of two CPUs, three at most.
+//! Programs about flushes, of two or three CPUs.
 //!
-//! Each does one thing on CPU 0 and another on CPU 1 at the same time, and then sees whether CPU 1
-//! still uses what CPU 0 has flushed.
+//! Each program does one operation on CPU 0 and another on CPU 1 at the same time, and then checks
+//! that CPU 1 does not use a page that CPU 0 has flushed and freed.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) fn first_switch<const W: usize>(config: Config) {
     });
 }
 
-/// CPU 1 switches in again, with a tag that still holds the page, while CPU 0 flushes.
+/// CPU 1 switches in again, with a tag under which the page is still cached, while CPU 0 flushes.
 pub(crate) fn switch_with_kept_tag<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     system.cpu(1).pin().leave_space();
@@ -33,7 +33,8 @@ pub(crate) fn resume<const W: usize>(config: Config) {
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
-/// CPU 1 stops using the space while CPU 0 flushes, and gives the page away as soon as it may.
+/// CPU 1 stops using the space while CPU 0 flushes, and frees the page as soon as the flush is
+/// done.
 pub(crate) fn enter_lazy<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|_, cpu| {
@@ -44,7 +45,8 @@ pub(crate) fn enter_lazy<const W: usize>(config: Config) {
     pending.map(finish);
 }
 
-/// CPU 1 switches away from the page while CPU 0 flushes, and gives it away as soon as it may.
+/// CPU 1 switches to another space while CPU 0 flushes, and frees the page as soon as the flush is
+/// done.
 pub(crate) fn switch_away_from_page<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|system, cpu| {
@@ -55,9 +57,9 @@ pub(crate) fn switch_away_from_page<const W: usize>(config: Config) {
     pending.map(finish);
 }
 
-/// CPU 1 runs and takes the interrupt while CPU 0 flushes, and gives the page away as soon as it
-/// may.
-pub(crate) fn answer<const W: usize>(config: Config) {
+/// CPU 1 runs and takes the interrupt while CPU 0 flushes, and frees the page as soon as the flush
+/// is done.
+pub(crate) fn handle_interrupt<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
@@ -69,13 +71,13 @@ pub(crate) fn answer<const W: usize>(config: Config) {
     }
 }
 
-/// CPU 1 has interrupts masked, and polls its bell as one that spins on a lock does.
-pub(crate) fn answer_by_polling<const W: usize>(config: Config) {
+/// CPU 1 has interrupts masked, and polls its bell as a CPU that spins on a lock does.
+pub(crate) fn poll_bell<const W: usize>(config: Config) {
     System::<W>::active(config).race_flush(|_, cpu| cpu.pin().handle_flush_ipi());
 }
 
-/// CPU 0 rings a second time while CPU 1 answers the first ring.
-pub(crate) fn ring_while_answering<const W: usize>(config: Config) {
+/// CPU 0 rings a second time while CPU 1 handles the first interrupt.
+pub(crate) fn ring_during_handler<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let first = system.unmap(&system.cpu(0), 1);
     let mut second = system.race(|_, cpu| cpu.interrupt_point(), |cpu| system.unmap(cpu, 0));
@@ -89,13 +91,13 @@ pub(crate) fn wait_for_each_other<const W: usize>(config: Config) {
     switch(&system.cpu(0), &system.a);
     let flush_and_go = |system: &System<W>, cpu: &Cpu<'_, W>| {
         system.unmap(cpu, 0).wait();
-        // The other one may not have rung yet.
+        // The other CPU may ring later, so this one goes offline.
         cpu.pin().offline();
     };
     system.race(flush_and_go, |cpu| flush_and_go(&system, cpu));
 }
 
-/// CPU 1 comes back and reads in the log what CPU 0 is just writing there, over an older entry.
+/// CPU 1 comes back and reads the log entry that CPU 0 is writing over an older one.
 pub(crate) fn read_entry_being_written<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     for _ in 0..16 {
@@ -107,7 +109,7 @@ pub(crate) fn read_entry_being_written<const W: usize>(config: Config) {
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
-/// CPU 1 comes back and reads in the log what CPU 0 is just overwriting.
+/// CPU 1 comes back and reads the log entry that CPU 0 is overwriting.
 pub(crate) fn read_entry_being_overwritten<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     system.cpu(1).pin().enter_lazy();
@@ -125,8 +127,8 @@ pub(crate) fn read_entry_being_overwritten<const W: usize>(config: Config) {
     finish(pending);
 }
 
-/// CPU 0 moves the roster and flushes while CPU 1 switches in.
-fn move_roster_and_flush<const W: usize>(system: &Arc<System<W>>) {
+/// CPU 0 trims the CPU mask and flushes while CPU 1 switches in.
+fn trim_and_flush<const W: usize>(system: &Arc<System<W>>) {
     let pending = system.race(
         |system, cpu| {
             switch(cpu, &system.a);
@@ -140,53 +142,54 @@ fn move_roster_and_flush<const W: usize>(system: &Arc<System<W>>) {
     system.conclude(pending);
 }
 
-/// The roster moves while CPU 1, which was registered, switches in.
-pub(crate) fn move_roster_while_switching<const W: usize>(config: Config) {
+/// CPU 0 trims and flushes while CPU 1, which was registered, switches in.
+pub(crate) fn trim_while_switching<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     system.cpu(1).pin().leave_space();
-    move_roster_and_flush(&system);
+    trim_and_flush(&system);
 }
 
-/// The same with a CPU that was not registered.
-pub(crate) fn move_roster_while_registering<const W: usize>(config: Config) {
-    move_roster_and_flush(&System::<W>::new(config));
+/// CPU 0 trims and flushes while CPU 1, which was not registered, switches in.
+pub(crate) fn trim_while_registering<const W: usize>(config: Config) {
+    trim_and_flush(&System::<W>::new(config));
 }
 
-/// The same with a CPU whose bit of two epochs ago is still in the set that is becoming current.
-pub(crate) fn move_roster_to_a_used_set<const W: usize>(config: Config) {
+/// CPU 0 trims and flushes while CPU 1 switches in, whose bit of two epochs ago is still in the set
+/// that becomes current.
+pub(crate) fn trim_to_a_used_set<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
     assert!(cpu.pin().trim_cpumask(&system.a));
     cpu.pin().leave_space();
     assert!(cpu.pin().trim_cpumask(&system.a));
     drop(cpu);
-    move_roster_and_flush(&system);
+    trim_and_flush(&system);
 }
 
-/// CPU 2 moves the roster `moves` times while CPU 0 flushes and CPU 1 stays active.
-fn move_roster_while_flushing<const W: usize>(config: Config, moves: usize) {
+/// CPU 2 trims the CPU mask `count` times while CPU 0 flushes and CPU 1 stays active.
+fn trim_while_flushing<const W: usize>(config: Config, count: usize) {
     let system = System::<W>::active(Config { cpus: 3, ..config });
     let other = Arc::clone(&system);
-    let moving = thread::spawn(move || {
+    let trimming = thread::spawn(move || {
         let cpu = other.cpu(2);
-        for _ in 0..moves {
+        for _ in 0..count {
             assert!(cpu.pin().trim_cpumask(&other.a));
         }
     });
     let pending = system.unmap(&system.cpu(0), 0);
-    moving.join().unwrap();
+    trimming.join().unwrap();
     system.conclude(pending);
 }
 
-pub(crate) fn move_roster_once<const W: usize>(config: Config) {
-    move_roster_while_flushing::<W>(config, 1);
+pub(crate) fn trim_once<const W: usize>(config: Config) {
+    trim_while_flushing::<W>(config, 1);
 }
 
-pub(crate) fn move_roster_twice<const W: usize>(config: Config) {
-    move_roster_while_flushing::<W>(config, 2);
+pub(crate) fn trim_twice<const W: usize>(config: Config) {
+    trim_while_flushing::<W>(config, 2);
 }
 
-/// CPU 1 comes online, with a TLB that kept a page of the kernel, while CPU 0 flushes that page.
+/// CPU 1 comes online, with a page of the kernel still in its TLB, while CPU 0 flushes that page.
 pub(crate) fn come_online<const W: usize>(config: Config) {
     let system = System::<W>::new(config);
     let cpu = system.cpu(1);
@@ -201,7 +204,8 @@ pub(crate) fn come_online<const W: usize>(config: Config) {
     conclude_kernel(&system, pending);
 }
 
-/// CPU 1 goes offline, for good, while CPU 0 flushes, and gives the page away as soon as it may.
+/// CPU 1 goes offline and stays offline while CPU 0 flushes, and frees the page as soon as the
+/// flush is done.
 pub(crate) fn go_offline<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let pending = system.race_reuse(|_, cpu| {
@@ -211,8 +215,8 @@ pub(crate) fn go_offline<const W: usize>(config: Config) {
     pending.map(finish);
 }
 
-/// CPU 1 uses a page of the kernel and goes offline, for good, while CPU 0 flushes that page, and
-/// gives it away as soon as it may.
+/// CPU 1 uses a page of the kernel, goes offline and stays offline, while CPU 0 flushes that page,
+/// and frees it as soon as the flush is done.
 fn go_offline_from_kernel_page<const W: usize>(system: &Arc<System<W>>) {
     let cpu = system.cpu(1);
     assert_eq!(cpu.touch_kernel(0), Touch::Ok);
@@ -258,13 +262,14 @@ fn unhook_tables<'e, const W: usize>(
     cpu.pin().flush(&system.a, page_at(0).freeing_tables())
 }
 
-/// CPU 1 switches away from the space while CPU 0 frees its page tables, as soon as it may.
+/// CPU 1 switches to another space while CPU 0 flushes page tables, and frees them as soon as the
+/// flush is done.
 pub(crate) fn switch_away_from_freed_tables<const W: usize>(config: Config) {
     switch_away::<W>(config, |_, _| {});
 }
 
-/// The same, after CPU 0 has moved the roster.
-pub(crate) fn switch_away_from_moved_roster<const W: usize>(config: Config) {
+/// As [`switch_away_from_freed_tables`], after CPU 0 has trimmed the CPU mask.
+pub(crate) fn switch_away_after_trim<const W: usize>(config: Config) {
     switch_away::<W>(config, |system, cpu| assert!(cpu.pin().trim_cpumask(&system.a)));
 }
 
@@ -331,7 +336,7 @@ pub(crate) fn flush_active<const W: usize>(config: Config) {
     system.conclude(pending);
 }
 
-/// CPU 1 flushes what it uses itself.
+/// CPU 1 flushes a page of the space that it uses itself.
 pub(crate) fn flush_own<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
@@ -340,7 +345,7 @@ pub(crate) fn flush_own<const W: usize>(config: Config) {
     assert_eq!(cpu.touch(0), Touch::Fault);
 }
 
-/// The same, as one of several ranges.
+/// CPU 1 flushes a page of the space that it uses itself, in a gathered flush.
 pub(crate) fn flush_own_gathered<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
@@ -353,7 +358,7 @@ pub(crate) fn flush_own_gathered<const W: usize>(config: Config) {
 }
 
 /// CPU 1 has one tag for two spaces that map the same address.
-pub(crate) fn share_a_tag<const W: usize>(config: Config) {
+pub(crate) fn reuse_a_tag<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { tags: 1, ..config });
     let cpu = system.cpu(1);
     switch(&cpu, &system.a);

@@ -1,4 +1,4 @@
-//! Programs about pages that are taken in a batch.
+//! Programs about pages that are unmapped in a batch.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 type Spaces<'s, const W: usize> = &'s Space<Machine<W>>;
 type Sent<'s, const W: usize> = SentBatch<'s, 's, Machine<W>, Spaces<'s, W>, Vec<usize>, 2>;
 
-/// Takes page 0 of each of `spaces`, and sends the batch.
+/// Unmaps page 0 of each of `spaces` in a batch, and sends the batch.
 fn reclaim<'s, const W: usize>(
     system: &'s System<W>,
     cpu: &Cpu<'s, W>,
@@ -19,20 +19,20 @@ fn reclaim<'s, const W: usize>(
 ) -> Sent<'s, W> {
     let batch = Box::leak(Box::new(Batch::new()));
     for space in spaces {
-        let in_batch = batch.space(system.machine(), space).unwrap();
-        assert!(system.machine().take(space, 0));
-        finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
-        batch.free_later(0);
+        let entry = batch.space(system.machine(), space).unwrap();
+        assert!(system.machine().try_unmap(space, 0));
+        finish(entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
+        batch.defer_free(0);
     }
     batch.send(&cpu.pin())
 }
 
-/// The end of most programs: CPU 1 takes the interrupt that may be on its way, the batch is done,
-/// its pages are given away, and CPU 1 must not use them.
+/// Ends most programs: CPU 1 takes the interrupt if it was sent. The batch must then be done. Its
+/// pages are freed, and CPU 1 must not use them.
 fn conclude<const W: usize>(system: &System<W>, mut sent: Sent<'_, W>) {
     let cpu = system.cpu(1);
     cpu.interrupt_point();
-    assert!(sent.poll(), "nobody is left to answer");
+    assert!(sent.poll(), "no CPU is left to answer");
     sent.wait();
     system.machine().free(&system.a, 0);
     system.machine().free(&system.b, 0);
@@ -43,9 +43,10 @@ fn conclude<const W: usize>(system: &System<W>, mut sent: Sent<'_, W>) {
     }
 }
 
-/// CPU 1 uses a page, and takes the interrupt. CPU 0 takes the page in a batch, and CPU 2 unmaps it
-/// at the same time, and gives it away as soon as *it* may, if it was too late to take it.
-pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
+/// CPU 1 uses a page, and takes the interrupt. CPU 0 unmaps the page in a batch, and CPU 2 unmaps
+/// it at the same time. If CPU 2 is too late to unmap it, CPU 2 flushes if the space is batched,
+/// and frees the page as soon as that flush is done.
+pub(crate) fn unmap_batched_page<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, ..config });
     let other = Arc::clone(&system);
     let using = thread::spawn(move || {
@@ -56,7 +57,7 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     let other = Arc::clone(&system);
     let unmapping = thread::spawn(move || {
         let (system, cpu) = (&other, other.cpu(2));
-        if system.machine().take(&system.a, 0) {
+        if system.machine().try_unmap(&system.a, 0) {
             return std::mem::forget(cpu.pin().flush(&system.a, page_at(0)));
         }
         let mut pending = cpu.pin().flush_if_batched(&system.a, page_at(0));
@@ -68,9 +69,9 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     });
     let cpu = system.cpu(0);
     let mut batch: Batch<Spaces<'_, W>, Vec<usize>, 2> = Batch::new();
-    let in_batch = batch.space(system.machine(), &&system.a).unwrap();
-    if system.machine().take(&system.a, 0) {
-        finish(in_batch.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
+    let entry = batch.space(system.machine(), &&system.a).unwrap();
+    if system.machine().try_unmap(&system.a, 0) {
+        finish(entry.unmapped(&cpu.pin(), page_at(0), StaleWrites::Possible));
     }
     let mut sent = batch.send(&cpu.pin());
     if sent.poll() {
@@ -82,7 +83,7 @@ pub(crate) fn unmap_what_was_taken<const W: usize>(config: Config) {
     unmapping.join().unwrap();
 }
 
-/// CPU 1 comes back to one of the two spaces that CPU 0 takes a page from.
+/// CPU 1 comes back to one of the two spaces that CPU 0 unmaps a page of.
 pub(crate) fn reclaim_while_switching<const W: usize>(config: Config) {
     let system = both_cached::<W>(config);
     let sent = system.race(
@@ -93,7 +94,7 @@ pub(crate) fn reclaim_while_switching<const W: usize>(config: Config) {
 }
 
 /// CPU 1 goes from one of the two spaces to the other, between which the batch looks for it.
-pub(crate) fn reclaim_while_moving<const W: usize>(config: Config) {
+pub(crate) fn reclaim_while_switching_away<const W: usize>(config: Config) {
     let system = both_cached::<W>(config);
     switch(&system.cpu(1), &system.a);
     let sent = system.race(
@@ -103,8 +104,8 @@ pub(crate) fn reclaim_while_moving<const W: usize>(config: Config) {
     conclude(&system, sent);
 }
 
-/// CPU 1 goes on using its space, and takes the interrupt; the page is given away as soon as may
-/// be.
+/// CPU 1 continues to use its space, and takes the interrupt. CPU 0 frees the page as soon as the
+/// batch is done.
 pub(crate) fn reclaim_active<const W: usize>(config: Config) {
     let system = both_cached::<W>(config);
     switch(&system.cpu(1), &system.a);
@@ -129,7 +130,8 @@ pub(crate) fn reclaim_active<const W: usize>(config: Config) {
     }
 }
 
-/// CPU 1 takes a page of the space that it uses itself; then nothing is held back.
+/// CPU 1 unmaps a page of the space that it uses itself. After the wait, the space is not marked
+/// any more.
 pub(crate) fn reclaim_own<const W: usize>(config: Config) {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);
@@ -141,7 +143,7 @@ pub(crate) fn reclaim_own<const W: usize>(config: Config) {
     assert_eq!(cpu.touch(0), Touch::Fault);
 }
 
-/// CPU 1 has page 0 of both spaces cached, and uses neither.
+/// A system on which CPU 1 has cached page 0 of both spaces, and uses neither.
 fn both_cached<const W: usize>(config: Config) -> Arc<System<W>> {
     let system = System::<W>::active(config);
     let cpu = system.cpu(1);

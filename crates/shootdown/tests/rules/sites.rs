@@ -1,8 +1,8 @@
-//! Each rule broken at one place of the engine's source alone.
+//! Each rule broken at one site, which is a place in the engine's source that follows the rule.
 //!
-//! A rule that is followed at several places may be needed at one of them only, and a program that
-//! fails without the rule may fail because of that one. So the software machine notes which places
-//! ask about a rule, and breaks each by itself.
+//! A rule that is followed at several sites may be needed at one of them only, and a program that
+//! fails without the rule may fail because of that site. So the software machine records the sites
+//! of each rule, and this test breaks the rule at each site separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::ends::*;
 use crate::programs::*;
 use crate::reclaim::*;
 use crate::tags::*;
-use crate::{Program, Search, explore, find_wrong, in_parallel, program_against, programs};
+use crate::{Program, Search, explore, find_failure, in_parallel, program_against, programs};
 
 static NOTED: Mutex<BTreeSet<Site>> = Mutex::new(BTreeSet::new());
 
@@ -25,20 +25,20 @@ fn note(site: Site) {
     NOTED.lock().unwrap_or_else(PoisonError::into_inner).insert(site);
 }
 
-/// Every place that asks about a rule while a program runs.
+/// Every site of a rule that is reached while a program runs.
 fn reached() -> &'static BTreeSet<Site> {
     static REACHED: OnceLock<BTreeSet<Site>> = OnceLock::new();
     REACHED.get_or_init(|| {
         let config = Config { note_site: Some(note), ..Config::default() };
         in_parallel(programs::<1>(), |(name, program)| {
-            let result = explore(Search::Some(100), move || program(config));
+            let result = explore(Search::First(100), move || program(config));
             assert!(result.is_ok(), "{name}: {result:?}");
         });
-        // Some are asked about in few interleavings alone.
+        // Some rules are reached in few interleavings only.
         let missing = |rule: &&Rule| noted().iter().all(|site| site.rule != **rule);
         for &rule in Rule::ALL.iter().filter(missing) {
             let Some((name, program)) = program_against::<1>(rule) else { continue };
-            let result = explore(Search::Some(20_000), move || program(config));
+            let result = explore(Search::First(20_000), move || program(config));
             assert!(result.is_ok(), "{name}: {result:?}");
         }
         noted()
@@ -49,23 +49,26 @@ fn noted() -> BTreeSet<Site> {
     NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The places of one rule.
+/// The sites of one rule.
 fn sites_of(rule: Rule) -> Vec<Site> {
     reached().iter().copied().filter(|site| site.rule == rule).collect()
 }
 
-/// The places in the engine's source that name each rule, comments and unit tests apart.
+/// The places in the engine's source that name each rule, without comments and unit tests.
 fn named() -> BTreeMap<String, Vec<String>> {
     let mut named = BTreeMap::new();
-    find_named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut named);
+    find_rules_named(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut named);
     named
 }
 
-fn find_named(folder: &Path, named: &mut BTreeMap<String, Vec<String>>) {
+fn find_rules_named(folder: &Path, named: &mut BTreeMap<String, Vec<String>>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            find_named(&path, named);
+            find_rules_named(&path, named);
+            continue;
+        }
+        if path.ends_with("tests.rs") {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
@@ -84,20 +87,20 @@ fn find_named(folder: &Path, named: &mut BTreeMap<String, Vec<String>>) {
 #[test]
 fn every_site_of_a_rule_is_reached() {
     let named = named();
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for &rule in Rule::ALL {
         let sites = sites_of(rule);
         let places = named.get(&format!("{rule:?}")).cloned().unwrap_or_default();
         if sites.is_empty() || sites.len() != places.len() {
-            wrong.push((rule, places, sites));
+            mismatches.push((rule, places, sites));
         }
     }
-    println!("named and not reached, or the reverse: {wrong:#?}");
-    assert!(wrong.is_empty());
+    println!("rules whose named places differ from the sites reached: {mismatches:#?}");
+    assert!(mismatches.is_empty());
 }
 
-/// Programs for the places of a rule that has several. For each place, one of them goes wrong if
-/// the rule is broken there alone.
+/// Programs for a rule with several sites. For each site, one of them fails if the rule is broken
+/// there only.
 fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
     match rule {
         Rule::LeaveRelease => &[
@@ -111,7 +114,7 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
         Rule::HazardAcquire => &[("retire_while_leaving", retire_while_leaving::<1>)],
         Rule::NewAsidFence => &[
             ("pin_while_flushing", pin_while_flushing::<1>),
-            ("broadcast_while_renumbered", broadcast_while_renumbered::<1>),
+            ("broadcast_while_asid_changes", broadcast_while_asid_changes::<1>),
         ],
         Rule::FlushLocally => &[
             ("flush_own", flush_own::<1>),
@@ -119,30 +122,29 @@ fn programs_against_sites(rule: Rule) -> &'static [(&'static str, Program)] {
             ("reclaim_own", reclaim_own::<1>),
         ],
         Rule::CompleteForOthers => &[
-            ("wait_elsewhere", wait_elsewhere::<1>),
+            ("wait_on_another_cpu", wait_on_another_cpu::<1>),
             ("go_offline_with_broadcast", go_offline_with_broadcast::<1>),
         ],
-        Rule::MarkBatched => &[
-            ("reclaim_own", reclaim_own::<1>),
-            ("unmap_what_was_taken", unmap_what_was_taken::<1>),
-        ],
+        Rule::MarkBatched => {
+            &[("reclaim_own", reclaim_own::<1>), ("unmap_batched_page", unmap_batched_page::<1>)]
+        }
         _ => &[],
     }
 }
 
-/// Rules none of whose places can be shown to be needed: `rules.rs` argues for each.
+/// Rules whose sites loom cannot show to be needed. `rules.rs` has the argument for each.
 const ARGUED: [Rule; 1] = [Rule::AsidRelease];
 
 #[test]
-fn each_site_broken_makes_a_program_go_wrong() {
-    // A rule with one place is broken there as a whole, by the test of rules.
+fn each_site_broken_fails_a_program() {
+    // The test `each_rule_broken_fails_its_program` covers rules with one site.
     let has_several = |site: &&Site| reached().iter().filter(|s| s.rule == site.rule).count() > 1;
     let sites: Vec<Site> = reached().iter().filter(has_several).copied().collect();
     let survivors = Mutex::new(Vec::new());
     in_parallel(sites, |site| {
         let start = Instant::now();
         let config = Config { broken_site: Some(site), ..Config::default() };
-        let killer = find_wrong(programs_against_sites(site.rule), config);
+        let killer = find_failure(programs_against_sites(site.rule), config);
         let place = format!("{:?} at {}", site.rule, site.location);
         match killer {
             Some((name, _)) => println!("killed {place} by {name}, {:.2?}", start.elapsed()),

@@ -1,4 +1,4 @@
-//! A machine with two spaces, for small programs.
+//! A machine with two spaces, for the programs of this test.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use shootdown::{CpuId, Extent, Pending, Root, Shootdown, Space};
 
 use crate::platform::Loom;
 
-/// With `W` words of CPUs. One would do; with two, the sets' summaries are explored as well.
+/// A machine with `W` words of CPUs. One is enough; with two, the top words of CPU sets are
+/// explored as well.
 pub(crate) type Machine<const W: usize> = Soft<Loom, W>;
 pub(crate) type Cpu<'e, const W: usize> = OnCpu<'e, Loom, W>;
 
@@ -36,7 +37,7 @@ impl<const W: usize> System<W> {
         Arc::new(system)
     }
 
-    /// The same, where CPU 1 uses `a` and has cached page 0.
+    /// A system on which CPU 1 uses `a` and has cached page 0.
     pub(crate) fn active(config: Config) -> Arc<Self> {
         let system = Self::new(config);
         let cpu = system.cpu(1);
@@ -64,7 +65,7 @@ impl<const W: usize> System<W> {
         cpu.pin().flush(&self.a, page_at(page))
     }
 
-    /// CPU 1 does one thing while CPU 0 does the other.
+    /// Runs `one` on CPU 1 while CPU 0 runs `zero`. Returns the result of `zero`.
     pub(crate) fn race<'s, T>(
         self: &'s Arc<Self>,
         one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static,
@@ -77,13 +78,13 @@ impl<const W: usize> System<W> {
         result
     }
 
-    /// CPU 1 does something while CPU 0 flushes page 0; see [`conclude`](Self::conclude).
+    /// Runs `one` on CPU 1 while CPU 0 flushes page 0, and [concludes](Self::conclude).
     pub(crate) fn race_flush(self: &Arc<Self>, one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static) {
         self.conclude(self.race(one, |cpu| self.unmap(cpu, 0)));
     }
 
-    /// CPU 1 does something while CPU 0 flushes page 0, and gives it away as soon as it may.
-    /// Returns the flush, unless that was at once.
+    /// Runs `one` on CPU 1 while CPU 0 flushes page 0, and frees the page if the flush is done
+    /// immediately. Returns the flush otherwise.
     pub(crate) fn race_reuse(
         self: &Arc<Self>,
         one: impl FnOnce(&Self, &Cpu<'_, W>) + 'static,
@@ -98,14 +99,14 @@ impl<const W: usize> System<W> {
         })
     }
 
-    /// The end of most programs, when all threads have ended: CPU 1 takes the interrupt that may be
-    /// on its way, the flush of page 0 is done, the page is given away, and CPU 1 must not use it.
+    /// Ends most programs, after all threads have ended: CPU 1 takes the interrupt if it was sent.
+    /// The flush of page 0 must then be done. The page is freed, and CPU 1 must not use it.
     pub(crate) fn conclude(&self, pending: Pending<'_, Machine<W>>) {
         let cpu = self.cpu(1);
         cpu.interrupt_point();
         let mut pending = pending;
         if !pending.poll() {
-            // A broadcast of CPU 0's, which has been asked now to complete it.
+            // The flush is a broadcast of CPU 0, which `poll` has interrupted to complete it.
             self.cpu(0).interrupt_point();
         }
         finish(pending);
@@ -118,17 +119,18 @@ pub(crate) fn page_at(page: usize) -> Extent {
     Extent::page((page as u64) << 12)
 }
 
-/// Everybody has answered, or will not: a wait would spin for ever.
+/// Asserts that the flush is done. Does not wait, because no CPU would answer any more.
 pub(crate) fn finish<const W: usize>(mut pending: Pending<'_, Machine<W>>) {
     let done = pending.poll();
     if !done {
-        // Dropping it would wait.
+        // A drop would wait.
         std::mem::forget(pending);
     }
-    assert!(done, "nobody is left to answer");
+    assert!(done, "no CPU is left to answer");
 }
 
-/// Switches CPU `cpu`; every space here outlives every CPU's use of it.
+/// Switches `cpu` to `space`, which outlives the CPU's use of it, as every space of a `System`
+/// does.
 pub(crate) fn switch<const W: usize>(cpu: &Cpu<'_, W>, space: &Space<Machine<W>>) {
     // SAFETY: the spaces of a `System` live as long as its machine, and do not move.
     unsafe { cpu.pin().switch(space) };

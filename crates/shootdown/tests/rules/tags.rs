@@ -1,9 +1,9 @@
-//! Programs about tags that all CPUs share, tags that are counted up, and broadcasts.
+//! Programs about global tags, renamed tags, and broadcasts.
 //!
-//! The software machine holds a broadcast back until its issuer completes it, and orders each use
-//! of a TLB with completions, as hardware does. So loom sees here what can go wrong between a
-//! broadcast and everything else; that hardware's own walks and broadcasts are ordered as the
-//! contract says, it takes for granted.
+//! The software machine delivers a broadcast only when its issuer completes it, and orders each use
+//! of a TLB with completions, as hardware does. So loom explores the interleavings of a broadcast
+//! with all other operations. It assumes that hardware orders its own walks and broadcasts as the
+//! contract demands.
 
 use std::sync::Arc;
 
@@ -12,39 +12,40 @@ use shootdown::{Entries, Machine as _, Root, Space, Tagging};
 
 use crate::system::{Cpu, Machine, System, finish, page_at, switch};
 
-/// Enough tags for two CPUs, and few enough to run out soon.
+/// Number of tags: enough for two CPUs, and few enough to run out soon.
 const FEW: usize = 4;
 
-/// A machine whose tags run out soon, with a space for each of them and some more.
+/// The configuration of a machine with [`FEW`] tags and more spaces than tags.
 fn few_tags(config: Config) -> Config {
     Config { tables: 8, ..config.with_broadcasts(FEW) }
 }
 
-/// More spaces, in their place.
-type Strangers<const W: usize> = Arc<[Space<Machine<W>>; 3]>;
+/// Three more spaces, which do not move.
+type OtherSpaces<const W: usize> = Arc<[Space<Machine<W>>; 3]>;
 
-fn strangers<const W: usize>(system: &System<W>) -> Strangers<W> {
+fn other_spaces<const W: usize>(system: &System<W>) -> OtherSpaces<W> {
     Arc::new([2, 3, 4].map(|root| system.engine.space(Root(root))))
 }
 
-/// CPU 0 runs all of them, so that tags run out. They must not be dropped before the machine.
+/// Runs all `spaces` on CPU 0, so that tags run out. The spaces must not be dropped before the
+/// machine.
 fn roll_over<const W: usize>(cpu: &Cpu<'_, W>, spaces: &[Space<Machine<W>>]) {
     spaces.iter().for_each(|space| switch(cpu, space));
 }
 
-/// CPU 1 has used `a` and is on `b`; CPU 0 has made tags run out, and has the number of `a` now for
-/// another space.
-fn renumbered<const W: usize>(config: Config) -> (Arc<System<W>>, Strangers<W>) {
+/// A system on which CPU 1 has used `a` and is on `b`. Then CPU 0 has run out of tags, and the ASID
+/// of `a` belongs to another space.
+fn asid_reused<const W: usize>(config: Config) -> (Arc<System<W>>, OtherSpaces<W>) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
-    let spaces = strangers(&system);
+    let spaces = other_spaces(&system);
     roll_over(&system.cpu(0), &spaces[..]);
     (system, spaces)
 }
 
-/// CPU 1 comes back to a space that gets another number, while CPU 0 flushes it by broadcast.
-pub(crate) fn broadcast_while_renumbered<const W: usize>(config: Config) {
-    let (system, spaces) = renumbered::<W>(config);
+/// CPU 1 comes back to a space that gets another ASID, while CPU 0 flushes it by broadcast.
+pub(crate) fn broadcast_while_asid_changes<const W: usize>(config: Config) {
+    let (system, spaces) = asid_reused::<W>(config);
     system.race_flush(|system, cpu| {
         switch(cpu, &system.a);
         let _ = cpu.touch(0);
@@ -52,12 +53,12 @@ pub(crate) fn broadcast_while_renumbered<const W: usize>(config: Config) {
     drop(spaces);
 }
 
-/// The same, and CPU 2 comes, too, which has asked for a number since tags ran out, and so need not
-/// ask the book for this one.
-pub(crate) fn broadcast_while_another_renumbers<const W: usize>(config: Config) {
+/// As [`broadcast_while_asid_changes`], and CPU 2 also switches to the space. CPU 2 has allocated
+/// an ASID since the rollover, so it may use this one without the allocator's lock.
+pub(crate) fn broadcast_while_another_allocates<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, ..few_tags(config) });
     switch(&system.cpu(1), &system.b);
-    let spaces = strangers(&system);
+    let spaces = other_spaces(&system);
     roll_over(&system.cpu(0), &spaces[..]);
     switch(&system.cpu(2), &system.b);
     let others = [1, 2].map(|cpu| {
@@ -78,10 +79,10 @@ pub(crate) fn broadcast_while_another_renumbers<const W: usize>(config: Config) 
     drop(spaces);
 }
 
-/// CPU 1 uses a space when tags run out; CPU 0 runs the same space then, and flushes it.
-pub(crate) fn run_out_under_active<const W: usize>(config: Config) {
+/// CPU 1 uses a space when tags run out. Then CPU 0 runs the same space, and flushes it.
+pub(crate) fn rollover_under_active<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
-    let spaces = strangers(&system);
+    let spaces = other_spaces(&system);
     let cpu = system.cpu(0);
     switch(&cpu, &system.b);
     roll_over(&cpu, &spaces[..]);
@@ -94,20 +95,20 @@ pub(crate) fn run_out_under_active<const W: usize>(config: Config) {
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
 }
 
-/// CPU 1 comes to a space that has the number which another one had that it ran.
-pub(crate) fn take_over_a_number<const W: usize>(config: Config) {
-    let (system, spaces) = renumbered::<W>(config);
+/// CPU 1 switches to a space whose ASID belonged to an earlier space of CPU 1.
+pub(crate) fn reuse_an_asid<const W: usize>(config: Config) {
+    let (system, spaces) = asid_reused::<W>(config);
     system.machine().map(&spaces[2], 0);
     let cpu = system.cpu(1);
     switch(&cpu, &spaces[2]);
     assert_eq!(cpu.touch(0), Touch::Ok);
 }
 
-/// Tags run out while CPU 1 goes back to a space; CPU 0 runs it then, too, and flushes it.
-pub(crate) fn run_out_while_choosing<const W: usize>(config: Config) {
+/// Tags run out while CPU 1 goes back to a space. Then CPU 0 also runs the space, and flushes it.
+pub(crate) fn rollover_while_choosing<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
-    let spaces = strangers(&system);
+    let spaces = other_spaces(&system);
     system.race(
         |system, cpu| {
             switch(cpu, &system.a);
@@ -124,8 +125,8 @@ pub(crate) fn run_out_while_choosing<const W: usize>(config: Config) {
     assert_ne!(cpu.touch(0), Touch::Stale);
 }
 
-/// Two CPUs ask for their first numbers at the same time; then one runs the other's space.
-pub(crate) fn two_take_numbers<const W: usize>(config: Config) {
+/// Two CPUs allocate their first ASIDs at the same time; then one runs the other's space.
+pub(crate) fn two_allocate_asids<const W: usize>(config: Config) {
     let system = System::<W>::new(few_tags(config));
     system.race(
         |system, cpu| {
@@ -139,8 +140,8 @@ pub(crate) fn two_take_numbers<const W: usize>(config: Config) {
     assert_eq!(cpu.touch(0), Touch::Ok);
 }
 
-/// Two CPUs come to a space that has no number yet; then one flushes it by broadcast.
-pub(crate) fn two_take_one_number<const W: usize>(config: Config) {
+/// Two CPUs switch to a space that has no ASID yet; then one flushes it by broadcast.
+pub(crate) fn two_allocate_one_asid<const W: usize>(config: Config) {
     let system = System::<W>::new(few_tags(config));
     system.race(
         |system, cpu| {
@@ -155,11 +156,11 @@ pub(crate) fn two_take_one_number<const W: usize>(config: Config) {
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
 }
 
-/// A CPU that counts its tags comes round.
-pub(crate) fn come_round<const W: usize>(config: Config) {
+/// CPU 1 counts its tags up until the count wraps around.
+pub(crate) fn wrap_around<const W: usize>(config: Config) {
     let config = Config { tagging: Tagging::Renamed, tags: 2, tables: 8, ..config };
     let system = System::<W>::active(config);
-    let spaces = strangers(&system);
+    let spaces = other_spaces(&system);
     let c = &spaces[0];
     system.machine().map(c, 0);
     let cpu = system.cpu(1);
@@ -168,41 +169,41 @@ pub(crate) fn come_round<const W: usize>(config: Config) {
     assert_eq!(cpu.touch(0), Touch::Ok);
 }
 
-/// CPU 1 uses the space, and CPU 0 flushes by broadcast and gives the page away when that is done.
+/// CPU 1 uses the space, and CPU 0 flushes by broadcast, and frees the page when the flush is done.
 pub(crate) fn broadcast_to_active<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     let zero = system.cpu(0);
     let mut pending = system.unmap(&zero, 0);
     assert_eq!(system.cpu(1).touch(0), Touch::Ok);
-    // On the CPU that has issued it.
+    // The poll is on CPU 0, which has issued the broadcast.
     let _ = zero.pin();
-    assert!(pending.poll(), "hardware needs nobody's answer");
+    assert!(pending.poll(), "a broadcast needs no answer");
     system.machine().free(&system.a, 0);
     assert_ne!(system.cpu(1).touch(0), Touch::Stale);
     assert_eq!(system.machine().total_stats().interrupts_sent, 0);
 }
 
-/// CPU 0 flushes by broadcast, and the flush is waited for on CPU 1, which uses the space.
-pub(crate) fn wait_elsewhere<const W: usize>(config: Config) {
+/// CPU 0 flushes by broadcast, and CPU 1, which uses the space, waits for the flush.
+pub(crate) fn wait_on_another_cpu<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     let pending =
         system.race(|_, cpu| assert_eq!(cpu.touch(0), Touch::Ok), |cpu| system.unmap(cpu, 0));
     let one = system.cpu(1);
     let _ = one.pin();
     let mut pending = pending;
-    assert!(!pending.poll(), "it is the other's to complete");
+    assert!(!pending.poll(), "CPU 0 must complete the broadcast");
     system.cpu(0).interrupt_point();
     finish(pending);
     system.machine().free(&system.a, 0);
     assert_ne!(one.touch(0), Touch::Stale);
 }
 
-/// CPU 2 is a device that uses the space by its number, and tells nobody.
+/// CPU 2 is a device that uses the space under its ASID, without publishing so.
 pub(crate) fn flush_under_a_device<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
     let cpu = system.cpu(0);
     switch(&cpu, &system.a);
-    let tag = cpu.pin().pin_tag(&system.a).expect("there are enough");
+    let tag = cpu.pin().pin_tag(&system.a).expect("there are enough ASIDs");
     let device = system.cpu(2);
     let _ = device.pin();
     // SAFETY: the space and its table live as long as the machine.
@@ -213,8 +214,8 @@ pub(crate) fn flush_under_a_device<const W: usize>(config: Config) {
     assert_ne!(device.touch(0), Touch::Stale);
 }
 
-/// CPU 1 is away for a flush of which nobody is told, and for one that is broadcast.
-pub(crate) fn miss_one_that_was_not_broadcast<const W: usize>(config: Config) {
+/// CPU 1 is on another space during a flush that is not broadcast, and during one that is.
+pub(crate) fn miss_a_flush_without_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, ..few_tags(config) });
     let (zero, one, two) = (system.cpu(0), system.cpu(1), system.cpu(2));
     switch(&one, &system.b);
@@ -228,32 +229,32 @@ pub(crate) fn miss_one_that_was_not_broadcast<const W: usize>(config: Config) {
     assert_ne!(one.touch(0), Touch::Stale);
 }
 
-/// CPU 1 comes back from lazy, or in for the first time, or stops using the space, or goes
-/// offline, while CPU 0 flushes: by broadcast if it finds it present, and else here alone.
-pub(crate) fn resume_and_broadcast<const W: usize>(config: Config) {
+/// CPU 1 comes back from lazy while CPU 0 flushes: by broadcast if it finds CPU 1 present, and
+/// otherwise only on CPU 0.
+pub(crate) fn resume_during_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     system.cpu(1).pin().enter_lazy();
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
-/// See [`resume_and_broadcast`].
-pub(crate) fn switch_and_broadcast<const W: usize>(config: Config) {
+/// CPU 1 switches back to the space while CPU 0 flushes. See [`resume_during_broadcast`].
+pub(crate) fn switch_during_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
     system.race_flush(|system, cpu| switch(cpu, &system.a));
 }
 
-/// See [`resume_and_broadcast`].
-pub(crate) fn enter_lazy_and_broadcast<const W: usize>(config: Config) {
+/// CPU 1 stops using the space while CPU 0 flushes. See [`resume_during_broadcast`].
+pub(crate) fn enter_lazy_during_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     let pending = system.race_reuse(|_, cpu| {
         assert_ne!(cpu.touch(0), Touch::Stale);
         cpu.pin().enter_lazy();
     });
-    assert!(pending.is_none(), "hardware needs nobody's answer");
+    assert!(pending.is_none(), "a broadcast needs no answer");
 }
 
-/// CPU 1 comes to a space whose tables CPU 0 has unhooked, and has everyone forget.
+/// CPU 1 switches to a space while CPU 0 unhooks its tables and flushes the walkers.
 pub(crate) fn flush_walkers_by_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(few_tags(config));
     switch(&system.cpu(1), &system.b);
@@ -279,15 +280,15 @@ pub(crate) fn flush_walkers_by_broadcast<const W: usize>(config: Config) {
     assert_eq!(system.machine().freed_table_walks(), 0);
 }
 
-/// CPU 1 pins the space for a device, CPU 2, which uses it then, while CPU 0 flushes.
+/// CPU 1 pins the space for a device, CPU 2, which then uses the space, while CPU 0 flushes.
 pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     let system = System::<W>::new(Config { cpus: 3, tags: 6, ..few_tags(config) });
     switch(&system.cpu(0), &system.a);
     let pin_and_use = |system: &System<W>, cpu: &Cpu<'_, W>| {
-        let tag = cpu.pin().pin_tag(&system.a).expect("there are enough");
+        let tag = cpu.pin().pin_tag(&system.a).expect("there are enough ASIDs");
         let device = system.cpu(2);
         let _ = device.pin();
-        // SAFETY: the space and its table live as long as the machine.
+        // SAFETY: the space and its page table live as long as the machine.
         unsafe { system.machine().load(system.a.root(), tag, Entries::Keep) };
         let _ = device.touch(0);
     };
@@ -300,7 +301,8 @@ pub(crate) fn pin_while_flushing<const W: usize>(config: Config) {
     assert_ne!(device.touch(0), Touch::Stale);
 }
 
-/// CPU 0 flushes by broadcast and goes offline before that is complete; CPU 2 waits for it.
+/// CPU 0 flushes by broadcast, and goes offline before the broadcast is complete; CPU 2 waits for
+/// it.
 pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { cpus: 3, tags: 6, ..few_tags(config) });
     let zero = system.cpu(0);
@@ -317,7 +319,7 @@ pub(crate) fn go_offline_with_broadcast<const W: usize>(config: Config) {
 pub(crate) fn switch_while_unpinning<const W: usize>(config: Config) {
     let system = System::<W>::active(Config { tags: 6, ..few_tags(config) });
     switch(&system.cpu(1), &system.b);
-    system.cpu(0).pin().pin_tag(&system.a).expect("there are enough");
+    system.cpu(0).pin().pin_tag(&system.a).expect("there are enough ASIDs");
     let switch_in = |system: &System<W>, cpu: &Cpu<'_, W>| switch(cpu, &system.a);
     let pending = system.race(switch_in, |cpu| {
         cpu.pin().unpin_tag(&system.a);

@@ -1,6 +1,7 @@
-//! Break before make: small pages become a block, and a block small pages. Between the old and the
-//! new entry, nobody may be left that caches the old one, lazy CPUs included: to hold both is a
-//! "TLB conflict", which Arm takes for a fault.
+//! Break before make: small pages become a block, and a block becomes small pages.
+//!
+//! When the new entry is made, no CPU may still cache the old one, lazy CPUs included. A CPU that
+//! caches both has a "TLB conflict", for which Arm raises a fault.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,13 +9,13 @@ use shootdown::{Extent, PageSize, Reach, Rule, Tagging};
 
 use crate::hardware::{Size, System};
 
-/// What was cached is small pages, all of them under one table: the tag goes.
+/// The whole space, with freed tables.
 fn whole() -> Extent {
     Extent::whole().freeing_tables()
 }
 
-/// Changes the page's size three times under CPUs that are lazy on the space, or away, and come
-/// back. Returns how often one had both sizes.
+/// Changes the page's size three times, while CPUs are lazy on the space or away from it, and come
+/// back. Returns the number of times that a CPU cached both sizes.
 fn conflicts(size: Size, extent: Extent) -> u64 {
     let system = System::<2>::new(size);
     for cpu in 0..4 {
@@ -23,11 +24,11 @@ fn conflicts(size: Size, extent: Extent) -> u64 {
     }
     (1..3).for_each(|cpu| system.pin(cpu).enter_lazy());
     system.switch(3, 1);
-    for made in [PageSize::SIZE_2M, PageSize::SIZE_4K, PageSize::SIZE_2M] {
+    for new_size in [PageSize::SIZE_2M, PageSize::SIZE_4K, PageSize::SIZE_2M] {
         // Break, flush, make.
         system.map(0, None);
         system.flush(0, 0, extent);
-        system.map(0, Some(made));
+        system.map(0, Some(new_size));
         (0..4).for_each(|cpu| system.speculate(cpu));
         for cpu in 2..4 {
             system.switch(cpu, 0);
@@ -48,7 +49,7 @@ const SIZES: [Size; 5] = [
 ];
 
 #[test]
-fn nobody_ever_has_both_sizes() {
+fn no_cpu_caches_both_sizes() {
     let small = Extent::pages(0, 33, PageSize::SIZE_4K).freeing_tables();
     let block = Extent::pages(0, 1, PageSize::SIZE_2M).freeing_tables();
     for size in SIZES {
@@ -58,19 +59,20 @@ fn nobody_ever_has_both_sizes() {
     }
 }
 
-/// The test can fail: if tables are not said to be freed, or lazy CPUs not told, or if who comes
-/// back drops the tag only after it has loaded the root.
+/// The test above can fail. It fails if the extent does not free tables, or if lazy CPUs are not
+/// notified. It also fails if a CPU that comes back drops the tag after it has loaded the root.
 #[test]
-fn somebody_would_otherwise() {
+fn conflicts_are_detected_without_the_rules() {
     let extent = Extent::pages(0, 1, PageSize::SIZE_2M);
     for size in SIZES {
         assert_ne!(conflicts(size, extent), 0, "{:?}", size.tagging);
         for rule in [Rule::RingLazy, Rule::DiscardFreedTables] {
             let broken = Size { broken: Some(rule), ..size };
-            // Where everyone is told, so is who is away: it has nothing left to make up for.
+            // A broadcast to all CPUs also reaches CPUs that are away, so they have nothing to
+            // catch up with.
             let is_needed = rule == Rule::RingLazy || size.broadcast != Some(Reach::Everyone);
-            let went_wrong = conflicts(broken, extent.freeing_tables()) != 0;
-            assert_eq!(went_wrong, is_needed, "{rule:?}, {:?}", size.tagging);
+            let has_conflicts = conflicts(broken, extent.freeing_tables()) != 0;
+            assert_eq!(has_conflicts, is_needed, "{rule:?}, {:?}", size.tagging);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A machine on one thread, that looks at each load of a root: who has a tag, and what is cached
-//! under it.
+//! A machine on one thread. At each load of a root, it checks which CPUs have loaded the tag, and
+//! what is cached under it.
 //!
-//! Each root maps 2 MiB, as a block, as small pages, or not now. Nothing is ever evicted, a
-//! broadcast takes effect when it is completed, and a test can have something happen on other CPUs
-//! in the middle of a switch.
+//! Each root maps 2 MiB: as a block, as small pages, or not at all. The TLB never evicts. A
+//! broadcast takes effect when it is completed. A test can run a hook on other CPUs in the middle
+//! of a switch.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ use shootdown::{
     Tagging,
 };
 
-/// How many CPUs, spaces and tags there are, and how the latter are given.
+/// Size and properties of the machine.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) cpus: u32,
@@ -39,56 +39,59 @@ impl Size {
     };
 }
 
-/// What a walk has found: of which root, when that was, and how large the page was.
+/// A cached translation: its root, the version of the page, and the size of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Walked {
+struct Translation {
     root: Root,
     version: u64,
     size: PageSize,
 }
 
-/// What a broadcast drops, and where.
-type Told = (Vec<usize>, Tag, Extent);
+/// A broadcast: its target CPUs, the tag, and the extent.
+type IssuedBroadcast = (Vec<usize>, Tag, Extent);
 
 #[derive(Default)]
 struct Core {
     root: Option<Root>,
     tag: u16,
-    /// What is cached under each tag: one for each size.
-    cached: HashMap<u16, Vec<Walked>>,
-    /// The page tables that are cached under each tag: of which root, and the how-many-th.
+    /// Translations that are cached under each tag, at most one of each size.
+    cached: HashMap<u16, Vec<Translation>>,
+    /// Page tables that are cached under each tag: their root, and their version.
     upper: HashMap<u16, (Root, u64)>,
+    /// Number of times that the whole TLB was emptied.
     emptied: u64,
-    issued: Vec<Told>,
-    /// In the middle of a load: what is loaded is on its way out.
+    /// Broadcasts that this CPU has issued and not completed.
+    issued: Vec<IssuedBroadcast>,
+    /// The CPU is in the middle of a load, and about to replace the loaded root.
     is_loading: bool,
 }
 
-/// What became of a root so far.
+/// The state of a root's page and page tables.
 struct Table {
-    /// Its page was changed so often, and all that was cached before this change must be gone.
+    /// Version of the page, which counts its changes.
     version: AtomicU64,
+    /// No CPU may use a version of the page below this one.
     freed: AtomicU64,
-    /// The same of its tables.
+    /// Version of the page tables, which counts how often they were replaced.
     tables: AtomicU64,
+    /// No CPU may walk a version of the page tables below this one.
     freed_tables: AtomicU64,
-    /// As what it is mapped now, if at all.
+    /// Size with which the page is mapped; `None` if it is not mapped.
     mapped: Mutex<Option<PageSize>>,
 }
 
-/// When something happens on other CPUs.
+/// The point at which a hook runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub(crate) enum HookPoint {
     /// Before a root is loaded.
     Load,
-    /// Before a flush chooses how to tell those whom it has found.
+    /// Before a flush chooses how to notify the CPUs that it has found present.
     Choice,
 }
 
-/// What happens.
-type Interlude = Box<dyn FnOnce() + Send>;
+type Hook = Box<dyn FnOnce() + Send>;
 
-/// The machine. `WORDS` is the room for the book of tags and of pins.
+/// The machine. `WORDS` is the room for the ASID allocator.
 pub(crate) struct Hardware<const WORDS: usize> {
     size: Size,
     current: AtomicU32,
@@ -96,8 +99,8 @@ pub(crate) struct Hardware<const WORDS: usize> {
     cores: Vec<Mutex<Core>>,
     interrupts: Vec<AtomicBool>,
     tables: Vec<Table>,
-    interlude: Mutex<Option<(Moment, Interlude)>>,
-    /// Both sizes of one page were cached at the same time.
+    hook: Mutex<Option<(HookPoint, Hook)>>,
+    /// Number of walks after which two sizes of one page were cached.
     pub(crate) conflicts: AtomicU64,
     pub(crate) freed_table_walks: AtomicU64,
 }
@@ -122,7 +125,7 @@ impl<const WORDS: usize> Hardware<WORDS> {
             cores: (0..size.cpus).map(|_| Mutex::default()).collect(),
             interrupts: (0..size.cpus).map(|_| AtomicBool::new(false)).collect(),
             tables: (0..size.spaces).map(table).collect(),
-            interlude: Mutex::new(None),
+            hook: Mutex::new(None),
             conflicts: AtomicU64::new(0),
             freed_table_walks: AtomicU64::new(0),
         }
@@ -136,7 +139,7 @@ impl<const WORDS: usize> Hardware<WORDS> {
         &self.tables[root.0 as usize]
     }
 
-    /// Walks what is loaded, as speculation may at any moment.
+    /// Walks the loaded page tables, as speculation may at any moment.
     fn walk(&self, core: &mut Core) {
         if let Some(root) = core.root {
             let tables = self.table(root).tables.load(Relaxed);
@@ -151,14 +154,14 @@ impl<const WORDS: usize> Hardware<WORDS> {
         let table = self.table(root);
         let Some(size) = *lock(&table.mapped) else { return };
         let cached = core.cached.entry(core.tag).or_default();
-        if cached.iter().all(|walked| walked.size != size) {
-            cached.push(Walked { root, version: table.version.load(Relaxed), size });
+        if cached.iter().all(|translation| translation.size != size) {
+            cached.push(Translation { root, version: table.version.load(Relaxed), size });
         }
         self.conflicts.fetch_add(u64::from(cached.len() > 1), Relaxed);
     }
 
-    /// Drops what is told: of the page's small ones, no test has another than the first.
-    fn drop_told(core: &mut Core, tag: Tag, extent: Extent) {
+    /// Drops an extent under a tag. Of the small pages, tests use only the first.
+    fn drop_extent(core: &mut Core, tag: Tag, extent: Extent) {
         if extent.is_whole() || extent.covers(0) {
             core.cached.remove(&tag.0);
         }
@@ -167,17 +170,17 @@ impl<const WORDS: usize> Hardware<WORDS> {
         }
     }
 
-    /// Has it happen now, if it is to.
-    fn play_interlude(&self, now: Moment) {
+    /// Runs the hook, if there is one for this point.
+    fn run_hook(&self, now: HookPoint) {
         let cpu = self.cpu();
-        let interlude = lock(&self.interlude).take_if(|(moment, _)| *moment == now);
-        if let Some((_, play)) = interlude {
-            play();
+        let hook = lock(&self.hook).take_if(|(point, _)| *point == now);
+        if let Some((_, run)) = hook {
+            run();
             self.current.store(cpu.0, Relaxed);
         }
     }
 
-    /// No CPU that has a space loaded has its tag from another one.
+    /// Asserts that no other CPU has loaded another root under this tag.
     fn assert_unshared(&self, root: Root, tag: Tag) {
         for (other, core) in self.cores.iter().enumerate() {
             if other == self.cpu().index() || self.size.tagging != Tagging::Global {
@@ -186,12 +189,12 @@ impl<const WORDS: usize> Hardware<WORDS> {
             let core = lock(core);
             let is_other = core.root.is_some_and(|loaded| loaded != root) && !core.is_loading;
             let is_shared = core.tag == tag.0 && is_other;
-            assert!(!is_shared, "{tag:?} is {root:?} and, on CPU {other}, {:?}", core.root);
+            assert!(!is_shared, "{tag:?} has {root:?} here, and {:?} on CPU {other}", core.root);
         }
     }
 }
 
-// SAFETY: one thread is all CPUs by turns. A test that breaks a rule expects the engine to fail.
+// SAFETY: one thread is each CPU in turn. A test that breaks a rule expects the engine to fail.
 unsafe impl<const WORDS: usize> Memory for Hardware<WORDS> {
     type Word = AtomicU64;
 
@@ -201,7 +204,7 @@ unsafe impl<const WORDS: usize> Memory for Hardware<WORDS> {
     }
 }
 
-// SAFETY: one thread is all CPUs by turns, and everything takes effect at once.
+// SAFETY: one thread is each CPU in turn, and each operation takes effect before it returns.
 unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     type CpuBits = [u64; 1];
     type TagSlots = [TagSlot; 6];
@@ -229,7 +232,7 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
         self.core().is_loading = true;
-        self.play_interlude(Moment::Load);
+        self.run_hook(HookPoint::Load);
         self.core().is_loading = false;
         if tag != Tag::KERNEL {
             self.assert_unshared(root, tag);
@@ -238,11 +241,11 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
         self.walk(&mut core);
         (core.root, core.tag) = (Some(root), tag.0);
         if entries == Entries::Discard {
-            Self::drop_told(&mut core, tag, Extent::whole());
+            Self::drop_extent(&mut core, tag, Extent::whole());
         }
-        let is_of_another = |walked: &Walked| walked.root != root;
+        let is_of_another = |translation: &Translation| translation.root != root;
         let is_mixed = core.cached.get(&tag.0).is_some_and(|of| of.iter().any(is_of_another));
-        assert!(!is_mixed, "{tag:?} still has another space's page");
+        assert!(!is_mixed, "a page of another space is cached under {tag:?}");
         self.walk(&mut core);
     }
     fn load_kernel(&self) {
@@ -250,14 +253,14 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
         self.walk(&mut core);
         (core.root, core.tag) = (None, 0);
         if self.size.tags == 0 {
-            Self::drop_told(&mut core, Tag::KERNEL, Extent::whole());
+            Self::drop_extent(&mut core, Tag::KERNEL, Extent::whole());
         }
         self.walk(&mut core);
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
         let mut core = self.core();
         self.walk(&mut core);
-        Self::drop_told(&mut core, tag, extent);
+        Self::drop_extent(&mut core, tag, extent);
     }
     fn invalidate_tag(&self, tag: Tag) {
         self.invalidate(tag, Extent::whole());
@@ -268,7 +271,7 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
         core.cached.clear();
         core.upper.clear();
         core.emptied += 1;
-        // At once, with what is loaded still.
+        // The CPU may refill the TLB immediately, from the root that is still loaded.
         self.walk(&mut core);
     }
     fn ring(&self, cpus: &CpuSet<Self::CpuBits>) {
@@ -279,7 +282,7 @@ unsafe impl<const WORDS: usize> Machine for Hardware<WORDS> {
     }
     fn reclaim(&self, _space: NonNull<Space<Self>>) {}
     fn wait_hint(&self, waiting: &CpuSet<Self::CpuBits>) {
-        panic!("nobody else runs, to answer for {waiting:?}");
+        panic!("there is no other thread, so {waiting:?} will not answer");
     }
 }
 
@@ -290,26 +293,26 @@ unsafe impl<const WORDS: usize> Broadcaster for Hardware<WORDS> {
         Broadcast { reach, pages_per_operation: 1, operation_ceiling: 8 }
     }
     fn costs(&self) -> NotifyCosts {
-        self.play_interlude(Moment::Choice);
+        self.run_hook(HookPoint::Choice);
         NotifyCosts { interrupt_ns: 1000, broadcast_ns: 1, ..NotifyCosts::default() }
     }
     fn broadcast<B: CpuBits>(&self, cpus: &CpuSet<B>, tag: Tag, extent: Extent) {
-        let to = match self.size.broadcast {
+        let targets = match self.size.broadcast {
             Some(Reach::Targets) => cpus.iter().map(CpuId::index).collect(),
             _ => (0..self.cores.len()).collect(),
         };
-        self.core().issued.push((to, tag, extent));
+        self.core().issued.push((targets, tag, extent));
     }
     fn broadcast_kernel(&self, _extent: Extent) {
         unreachable!("no test flushes the kernel's translations");
     }
     fn complete(&self) -> u64 {
         let issued = std::mem::take(&mut self.core().issued);
-        for (to, tag, extent) in issued {
-            for cpu in to {
+        for (targets, tag, extent) in issued {
+            for cpu in targets {
                 let mut core = lock(&self.cores[cpu]);
                 self.walk(&mut core);
-                Self::drop_told(&mut core, tag, extent);
+                Self::drop_extent(&mut core, tag, extent);
             }
         }
         0
@@ -337,7 +340,8 @@ impl<const WORDS: usize> System<WORDS> {
 
     pub(crate) fn pin(&self, cpu: u32) -> PinnedCpu<'_, Hardware<WORDS>> {
         self.machine().current.store(cpu, Relaxed);
-        // SAFETY: the one thread is that CPU now, and no token is in use in two places at a time.
+        // SAFETY: the one thread is that CPU now, and the methods of a CPU's `PinnedCpu`s do not
+        // nest.
         unsafe { self.engine.pin() }
     }
 
@@ -346,12 +350,13 @@ impl<const WORDS: usize> System<WORDS> {
         unsafe { self.pin(cpu).switch(&self.spaces[space]) };
     }
 
-    /// Has something happen when the next such moment comes.
-    pub(crate) fn before_next(&self, moment: Moment, play: impl FnOnce() + Send + 'static) {
-        *lock(&self.machine().interlude) = Some((moment, Box::new(play)));
+    /// Sets a hook, which runs once at the next such point.
+    pub(crate) fn before_next(&self, point: HookPoint, hook: impl FnOnce() + Send + 'static) {
+        *lock(&self.machine().hook) = Some((point, Box::new(hook)));
     }
 
-    /// Changes the page of a space, flushes on `cpu`, has all who are interrupted answer; waits.
+    /// Changes the page of a space, flushes it on `cpu`, handles the interrupts on all CPUs that
+    /// are interrupted, and waits.
     pub(crate) fn flush(&self, cpu: u32, space: usize, extent: Extent) {
         let table = &self.machine().tables[space];
         let version = table.version.fetch_add(1, Relaxed) + 1;
@@ -360,31 +365,31 @@ impl<const WORDS: usize> System<WORDS> {
             false => table.freed_tables.load(Relaxed),
         };
         let mut pending = self.pin(cpu).flush(&self.spaces[space], extent);
-        self.answer_all();
+        self.handle_all_ipis();
         self.pin(cpu);
         pending.wait();
         table.freed.fetch_max(version, Relaxed);
         table.freed_tables.fetch_max(tables, Relaxed);
     }
 
-    /// Puts other page tables in the place of a space's.
+    /// Replaces the page tables of a space.
     pub(crate) fn unhook_tables(&self, space: usize) {
         self.machine().tables[space].tables.fetch_add(1, Relaxed);
     }
 
-    /// Gives those away that were unhooked.
+    /// Frees the page tables that were unhooked.
     pub(crate) fn free_tables(&self, space: usize) {
         let Table { tables, freed_tables, .. } = &self.machine().tables[space];
         freed_tables.store(tables.load(Relaxed), Relaxed);
     }
 
-    /// Maps what a space maps in another size, or not at all.
+    /// Maps the page of a space with another size, or unmaps it.
     pub(crate) fn map(&self, space: usize, size: Option<PageSize>) {
         *lock(&self.machine().tables[space].mapped) = size;
     }
 
-    /// All CPUs that were interrupted answer.
-    pub(crate) fn answer_all(&self) {
+    /// Handles the interrupts on all CPUs that were interrupted.
+    pub(crate) fn handle_all_ipis(&self) {
         for (cpu, interrupt) in (0..).zip(&self.machine().interrupts) {
             if interrupt.swap(false, Relaxed) {
                 self.pin(cpu).handle_flush_ipi();
@@ -397,14 +402,14 @@ impl<const WORDS: usize> System<WORDS> {
         machine.walk(&mut lock(&machine.cores[cpu as usize]));
     }
 
-    /// `cpu` uses the page of the space that it has loaded: it must not be one that was given away.
+    /// Uses the page of the loaded space on `cpu`, and asserts that it was not freed.
     pub(crate) fn touch(&self, cpu: u32) {
         self.speculate(cpu);
         let core = lock(&self.machine().cores[cpu as usize]);
         let root = core.root.expect("a space is loaded");
         let freed = self.machine().table(root).freed.load(Relaxed);
-        for walked in core.cached.get(&core.tag).into_iter().flatten() {
-            assert!(walked.root == root && walked.version >= freed, "CPU {cpu} uses {walked:?}");
+        for used in core.cached.get(&core.tag).into_iter().flatten() {
+            assert!(used.root == root && used.version >= freed, "CPU {cpu} uses {used:?}");
         }
     }
 
@@ -412,14 +417,14 @@ impl<const WORDS: usize> System<WORDS> {
         self.engine.cpu(CpuId(cpu)).stats()
     }
 
-    /// What all CPUs did together.
+    /// Sum of the statistics of all CPUs.
     pub(crate) fn total_stats(&self) -> CpuStats {
         let mut total = CpuStats::default();
         (0..self.machine().size.cpus).for_each(|cpu| total += self.stats(cpu));
         total
     }
 
-    /// How often a CPU's TLB was emptied.
+    /// Number of times that a CPU's whole TLB was emptied.
     pub(crate) fn emptied(&self, cpu: u32) -> u64 {
         lock(&self.machine().cores[cpu as usize]).emptied
     }

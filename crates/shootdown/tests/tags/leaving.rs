@@ -1,24 +1,24 @@
-//! A CPU on its way out of a space, in whose middle tags run out: it has taken the next space's
-//! number, and still walks the tables of the last one under a number that may be anybody's.
+//! A CPU that is leaving a space when tags run out. It has chosen the next space's ASID, and still
+//! walks the tables of the last space under an ASID that may now belong to any space.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{ExtentSet, Reach};
 
-use crate::hardware::{Moment, Size, System};
+use crate::hardware::{HookPoint, Size, System};
 use crate::page;
 
-/// What is done to tables that CPU 1 is about to leave, and can still walk.
-type Ends = fn(&System<2>);
+/// Flushes unhooked tables that CPU 1 is leaving and can still walk, and frees them if allowed.
+type FlushTables = fn(&System<2>);
 
-fn flushed(system: &System<2>) {
+fn flush(system: &System<2>) {
     let space = &system.spaces[0];
     let mut pending = system.pin(0).flush(space, page().freeing_tables());
     if pending.poll() {
         system.free_tables(0);
     }
-    // CPU 1 answers when it has switched.
+    // CPU 1 answers after it has switched.
     std::mem::forget(pending);
 }
 
@@ -28,7 +28,7 @@ fn tables() -> ExtentSet {
     extents
 }
 
-fn gathered(system: &System<2>) {
+fn flush_gathered(system: &System<2>) {
     let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
     let horizon = pending.horizon();
     if pending.poll() && horizon.is_clear() {
@@ -37,28 +37,29 @@ fn gathered(system: &System<2>) {
     std::mem::forget(pending);
 }
 
-/// CPU 2 uses the space, so that it is broadcast.
-fn gathered_and_sent(system: &System<2>) {
+/// CPU 2 uses the space, so that the flush is broadcast.
+fn flush_gathered_by_broadcast(system: &System<2>) {
     system.switch(2, 0);
-    gathered(system);
+    flush_gathered(system);
 }
 
-/// What the first flush did not clear, the second one does not take to be so: whoever is lazy then.
-fn gathered_before(system: &System<2>) {
-    gathered_before_it(system, || system.pin(2).enter_lazy());
+/// The first flush defers the tables. The second flush must not clear them, while CPU 2 is lazy.
+fn flush_twice_with_lazy_cpu(system: &System<2>) {
+    flush_twice(system, || system.pin(2).enter_lazy());
 }
 
-/// Nor if nobody but CPU 1 can walk them.
-fn gathered_before_others_left(system: &System<2>) {
-    gathered_before_it(system, || system.pin(2).leave_space());
+/// The first flush defers the tables. The second flush must not clear them, even if only CPU 1 can
+/// walk them.
+fn flush_twice_after_others_left(system: &System<2>) {
+    flush_twice(system, || system.pin(2).leave_space());
 }
 
-fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
+fn flush_twice(system: &System<2>, between: impl FnOnce()) {
     system.switch(2, 0);
     let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
     let deferred = pending.horizon();
     pending.wait();
-    goes();
+    between();
     let mut pages = ExtentSet::new();
     pages.add(page());
     let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &pages);
@@ -69,7 +70,7 @@ fn gathered_before_it(system: &System<2>, goes: impl FnOnce()) {
     }
 }
 
-fn walkers_flushed(system: &System<2>) {
+fn flush_walkers(system: &System<2>) {
     let mut pending = system.pin(0).flush_gathered(&system.spaces[0], &tables());
     pending.join(system.pin(0).flush_walkers(&system.spaces[0]));
     if pending.poll() {
@@ -79,11 +80,17 @@ fn walkers_flushed(system: &System<2>) {
 }
 
 #[test]
-fn who_is_leaving_under_a_number_that_is_gone_is_told_all_the_same() {
+fn cpu_leaving_under_reallocated_asid_is_interrupted() {
     for reach in [Reach::Everyone, Reach::Targets] {
-        let all = [flushed as Ends, gathered, walkers_flushed];
-        let sent = [gathered_and_sent as Ends, gathered_before, gathered_before_others_left];
-        for ends in all.into_iter().chain(sent) {
+        let flushes: [FlushTables; 6] = [
+            flush,
+            flush_gathered,
+            flush_walkers,
+            flush_gathered_by_broadcast,
+            flush_twice_with_lazy_cpu,
+            flush_twice_after_others_left,
+        ];
+        for flush in flushes {
             let size = Size { spaces: 100, broadcast: Some(reach), ..Size::SMALL };
             let system = Arc::new(System::<2>::new(size));
             system.switch(2, 1);
@@ -92,35 +99,36 @@ fn who_is_leaving_under_a_number_that_is_gone_is_told_all_the_same() {
             system.switch(1, 1);
             system.switch(1, 0);
             system.touch(1);
-            let meanwhile = Arc::clone(&system);
-            system.before_next(Moment::Load, move || {
-                // Somebody else gets the number, and the space another one.
-                let takes_it = (10..100).any(|space| {
-                    meanwhile.switch(3, space);
-                    meanwhile.tag(3) == old
+            let other = Arc::clone(&system);
+            system.before_next(HookPoint::Load, move || {
+                // Another space gets the ASID, and this space gets another one.
+                let is_reallocated = (10..100).any(|space| {
+                    other.switch(3, space);
+                    other.tag(3) == old
                 });
-                assert!(takes_it);
-                meanwhile.switch(0, 0);
-                assert_ne!(meanwhile.tag(0), old);
-                meanwhile.unhook_tables(0);
-                ends(&meanwhile);
+                assert!(is_reallocated);
+                other.switch(0, 0);
+                assert_ne!(other.tag(0), old);
+                other.unhook_tables(0);
+                flush(&other);
             });
             system.switch(1, 1);
-            system.answer_all();
+            system.handle_all_ipis();
             let walks = system.machine().freed_table_walks.load(Relaxed);
             assert_eq!(walks, 0, "{reach:?}");
         }
     }
 }
 
-/// A CPU that found no number for a space caches its tables under the kernel's; when it has gone on
-/// to another space and lets go of that, too, nothing of the first may be left there.
+/// A CPU that finds no free ASID for a space caches the space's tables under the kernel's tag.
+/// After it has switched to another space and left that one, nothing of the first space may be
+/// cached there.
 #[test]
-fn what_was_cached_without_a_tag_is_gone_with_the_space() {
+fn tables_cached_without_asid_are_dropped() {
     let system = System::<2>::new(Size { tags: 2, broadcast: None, ..Size::SMALL });
     system.switch(1, 1);
     system.switch(2, 2);
-    // None is left.
+    // No ASID is free.
     system.switch(3, 3);
     assert_eq!(system.tag(3), 0);
     system.switch(3, 1);

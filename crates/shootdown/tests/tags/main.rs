@@ -1,5 +1,5 @@
-//! Tags that run out, pins, broadcasts that need not be sent, and pages that change their size: on
-//! a machine that looks at what each CPU has loaded.
+//! Tags that run out, pinned ASIDs, avoided broadcasts, and pages that change their size, on a
+//! machine that checks the tag of each root that a CPU loads.
 
 #![expect(unsafe_code, reason = "switching is unsafe, and so is a machine")]
 

@@ -1,4 +1,4 @@
-//! Numbers that devices use.
+//! ASIDs that are pinned for devices.
 
 use shootdown::{Batch, ExtentSet, Machine as _, Reach, StaleWrites, Tag, Tagging};
 
@@ -7,7 +7,7 @@ use crate::page;
 
 const SIZE: Size = Size { spaces: 1000, tags: 15, ..Size::SMALL };
 
-fn run_out<const WORDS: usize>(system: &System<WORDS>) {
+fn roll_over_five_times<const WORDS: usize>(system: &System<WORDS>) {
     let before = system.total_stats().rollovers;
     for space in (100..1000).cycle() {
         if system.total_stats().rollovers >= before + 5 {
@@ -19,16 +19,16 @@ fn run_out<const WORDS: usize>(system: &System<WORDS>) {
     }
 }
 
-/// As many as leave one for each CPU, and one more.
+/// Pins leave one ASID for each CPU, and one more.
 #[test]
-fn pins_are_kept_and_leave_enough() {
+fn pinned_asids_survive_rollovers() {
     let system = System::<2>::new(SIZE);
     let pin = |space: usize| system.pin(0).pin_tag(&system.spaces[space]);
     let pinned: Vec<_> = (0..10).map(|space| pin(space).unwrap()).collect();
     assert_eq!(pin(10), None);
-    // One that has its own already needs no other.
+    // A space that is pinned already needs no other ASID.
     assert_eq!(pin(3), Some(pinned[3]));
-    run_out(&system);
+    roll_over_five_times(&system);
     for (space, &tag) in pinned.iter().enumerate() {
         for cpu in 0..4 {
             system.switch(cpu, space);
@@ -38,37 +38,37 @@ fn pins_are_kept_and_leave_enough() {
     }
     let unpin = |space: usize| system.pin(0).unpin_tag(&system.spaces[space]);
     (0..10).for_each(unpin);
-    assert_eq!(pin(10), None, "each was pinned twice");
+    assert_eq!(pin(10), None, "each space was pinned at least twice");
     unpin(3);
-    assert_eq!(pin(10), None, "thrice");
+    assert_eq!(pin(10), None, "space 3 was pinned three times");
     unpin(3);
     assert!(pin(10).is_some());
     assert_eq!(pin(11), None);
 }
 
-/// What was unpinned is given to others when tags next run out, and no sooner.
+/// An unpinned ASID is given to another space after the next rollover, not earlier.
 #[test]
-fn unpinned_numbers_come_back() {
+fn unpinned_asids_are_allocated_again() {
     let system = System::<2>::new(SIZE);
     for _ in 0..20 {
         for space in 0..10 {
-            system.pin(1).pin_tag(&system.spaces[space]).expect("all are unpinned");
+            system.pin(1).pin_tag(&system.spaces[space]).expect("no space is pinned");
         }
-        run_out(&system);
+        roll_over_five_times(&system);
         for space in 0..10 {
             system.pin(2).unpin_tag(&system.spaces[space]);
         }
         let before = system.total_stats();
-        run_out(&system);
+        roll_over_five_times(&system);
         let after = system.total_stats();
         let each = (after.tags_taken - before.tags_taken) / (after.rollovers - before.rollovers);
-        assert!(each >= 8, "of 15, four are loaded, but only {each} were taken each time");
+        assert!(each >= 8, "4 of 15 ASIDs are loaded, but each epoch allocates only {each}");
     }
 }
 
-/// To unpin one leaves the others theirs.
+/// Unpinning one space leaves the others pinned.
 #[test]
-fn what_is_still_pinned_is_given_to_nobody() {
+fn pinned_asid_is_never_reallocated() {
     let system = System::<2>::new(SIZE);
     let pinned: Vec<_> =
         (0..10).map(|space| system.pin(0).pin_tag(&system.spaces[space]).unwrap()).collect();
@@ -87,7 +87,7 @@ fn what_is_still_pinned_is_given_to_nobody() {
 }
 
 #[test]
-fn a_space_is_pinned_up_to_255_times() {
+fn space_is_pinned_up_to_255_times() {
     let system = System::<2>::new(SIZE);
     let tags: Vec<_> = (0..256).map(|_| system.pin(0).pin_tag(&system.spaces[0])).collect();
     assert!(tags[0].is_some() && tags[..255].iter().all(|&tag| tag == tags[0]));
@@ -95,7 +95,7 @@ fn a_space_is_pinned_up_to_255_times() {
 }
 
 #[test]
-fn who_cannot_tell_devices_pins_nothing() {
+fn machine_without_full_broadcasts_pins_nothing() {
     for (tagging, broadcast, tags) in [
         (Tagging::Global, None, 15),
         (Tagging::Global, Some(Reach::Targets), 15),
@@ -108,13 +108,13 @@ fn who_cannot_tell_devices_pins_nothing() {
     }
 }
 
-/// However it is flushed.
+/// Gathered flushes and batches of a pinned space are broadcast.
 #[test]
-fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
+fn gathers_and_batches_reach_devices() {
     let system = System::<2>::new(SIZE);
     let space = &system.spaces[0];
     system.pin(0).pin_tag(space).unwrap();
-    let told = |is_gathered| {
+    let broadcasts = |is_gathered| {
         let before = system.total_stats().broadcasts_sent;
         let pin = system.pin(0);
         if is_gathered {
@@ -123,31 +123,31 @@ fn a_device_is_told_of_what_was_gathered_and_of_what_was_taken() {
             pin.flush_gathered(space, &extents).wait();
         } else {
             let mut batch: Batch<_, Vec<u64>> = Batch::new();
-            let in_batch = batch.space(system.machine(), &space).unwrap();
-            in_batch.unmapped(&pin, page(), StaleWrites::Impossible).wait();
+            let entry = batch.space(system.machine(), &space).unwrap();
+            entry.unmapped(&pin, page(), StaleWrites::Impossible).wait();
             batch.send(&pin).wait();
         }
         assert_eq!(system.total_stats().interrupts_sent, 0);
         system.total_stats().broadcasts_sent - before
     };
-    assert_eq!((told(true), told(false)), (1, 1), "nobody else is there");
+    assert_eq!((broadcasts(true), broadcasts(false)), (1, 1), "no CPU uses the space");
     system.switch(0, 0);
     system.switch(1, 0);
     system.pin(1).enter_lazy();
-    assert_eq!((told(true), told(false)), (1, 1));
+    assert_eq!((broadcasts(true), broadcasts(false)), (1, 1));
     system.pin(0).unpin_tag(space);
-    assert_eq!((told(true), told(false)), (0, 0));
+    assert_eq!((broadcasts(true), broadcasts(false)), (0, 0));
 }
 
-/// CPU 3 stands for it: it is online, and says nobody what it uses.
+/// CPU 3 acts as the device: it loads the space's root without the engine.
 #[test]
-fn a_device_is_always_told() {
+fn every_flush_reaches_devices() {
     let system = System::<2>::new(SIZE);
     let tag = system.pin(0).pin_tag(&system.spaces[0]).unwrap();
     system.pin(3);
-    // SAFETY: the space and its tables live as long as the machine.
+    // SAFETY: the space and its page tables live as long as the machine.
     unsafe { system.machine().load(system.spaces[0].root(), tag, shootdown::Entries::Keep) };
-    // With its flusher alone, with nobody, and with others that are present, lazy, or away.
+    // No CPU uses the space, or only the flushing CPU, or others that are present, lazy, or away.
     let flush = |cpu| {
         let before = system.total_stats();
         system.touch(3);

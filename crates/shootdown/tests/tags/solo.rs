@@ -1,12 +1,12 @@
-//! What seed 003 asks for: a flush of a space that runs on one CPU tells nobody, whoever ran it
-//! before.
+//! Flushes of a space that runs on one CPU notify no other CPU, whichever CPUs ran it before (study
+//! `arm64-skip-broadcast`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use shootdown::{Extent, ExtentSet, Reach, Tagging};
 
-use crate::hardware::{Moment, Size, System};
+use crate::hardware::{HookPoint, Size, System};
 use crate::page;
 
 const SIZES: [Size; 4] = [
@@ -16,9 +16,9 @@ const SIZES: [Size; 4] = [
     Size { tagging: Tagging::PerCpu, broadcast: None, ..Size::SMALL },
 ];
 
-type Goes = fn(&System<2>, u32);
+type StopUsing = fn(&System<2>, u32);
 
-const AWAY: [Goes; 4] = [
+const WAYS: [StopUsing; 4] = [
     |system, cpu| system.pin(cpu).enter_lazy(),
     |system, cpu| system.pin(cpu).leave_space(),
     |system, cpu| system.switch(cpu, 1),
@@ -29,15 +29,15 @@ const AWAY: [Goes; 4] = [
 ];
 
 #[test]
-fn with_one_active_cpu_nobody_is_told() {
+fn flush_with_one_active_cpu_is_local() {
     for size in SIZES {
-        for goes in AWAY {
+        for stop_using in WAYS {
             let system = System::<2>::new(size);
             for cpu in 0..4 {
                 system.switch(cpu, 0);
                 system.touch(cpu);
             }
-            (1..4).for_each(|cpu| goes(&system, cpu));
+            (1..4).for_each(|cpu| stop_using(&system, cpu));
             (0..100).for_each(|_| system.flush(0, 0, page()));
             let stats = system.total_stats();
             assert_eq!((stats.broadcasts_sent, stats.interrupts_sent), (0, 0));
@@ -46,9 +46,9 @@ fn with_one_active_cpu_nobody_is_told() {
     }
 }
 
-/// Threads move, one at a time.
+/// One thread migrates among the CPUs.
 #[test]
-fn wherever_the_one_active_cpu_is_nobody_is_told() {
+fn flush_stays_local_when_its_cpu_changes() {
     for size in SIZES {
         let system = System::<2>::new(size);
         for cpu in (0..4).cycle().take(40) {
@@ -62,21 +62,21 @@ fn wherever_the_one_active_cpu_is_nobody_is_told() {
     }
 }
 
-/// However much it has missed. It then has nothing more to make up for.
+/// A returning CPU drops stale translations once, however many flushes it has missed.
 #[test]
-fn who_comes_back_drops_what_is_stale_exactly_once() {
+fn returning_cpu_drops_stale_translations_once() {
     for size in SIZES {
-        for goes in &AWAY[..3] {
+        for stop_using in &WAYS[..3] {
             let system = System::<2>::new(size);
             (0..2).for_each(|cpu| {
                 system.switch(cpu, 0);
                 system.touch(cpu);
             });
-            goes(&system, 1);
+            stop_using(&system, 1);
             (0..100).for_each(|_| system.flush(0, 0, page()));
             let drops = || {
                 let stats = system.stats(1);
-                // Where tags are counted up, a space that takes the next one drops its old one's.
+                // With renamed tags, a space drops its translations by taking the next tag.
                 let renamed = if size.tagging == Tagging::Renamed { stats.tags_taken } else { 0 };
                 stats.flushes_full + stats.flushes_ranged + renamed
             };
@@ -85,7 +85,7 @@ fn who_comes_back_drops_what_is_stale_exactly_once() {
             system.touch(1);
             assert_eq!(drops() - before, 1, "{:?}", size.tagging);
             for _ in 0..3 {
-                goes(&system, 1);
+                stop_using(&system, 1);
                 system.switch(1, 0);
                 system.touch(1);
             }
@@ -95,9 +95,9 @@ fn who_comes_back_drops_what_is_stale_exactly_once() {
     }
 }
 
-/// Whoever was told by a broadcast, or would have been, has nothing to make up for either.
+/// A CPU that broadcasts have reached does not catch up with them when it comes back.
 #[test]
-fn who_was_away_while_everyone_was_told_keeps_its_tag() {
+fn cpu_away_during_broadcasts_keeps_its_tag() {
     let system = System::<2>::new(Size::SMALL);
     (0..3).for_each(|cpu| system.switch(cpu, 0));
     system.pin(2).leave_space();
@@ -111,9 +111,10 @@ fn who_was_away_while_everyone_was_told_keeps_its_tag() {
     assert_eq!(after.flushes_ranged, before.flushes_ranged);
 }
 
-/// One flush that nobody was told of leaves a gap. The 64th after it is a broadcast of everything.
+/// A flush that is not broadcast leaves a gap. The 64th flush after it broadcasts the whole space,
+/// which closes the gap.
 #[test]
-fn a_gap_is_mended_before_long() {
+fn gap_is_closed_after_64_flushes() {
     for (more, expected) in [(40, false), (63, false), (64, true), (80, true)] {
         let system = System::<2>::new(Size::SMALL);
         (0..3).for_each(|cpu| system.switch(cpu, 0));
@@ -125,19 +126,19 @@ fn a_gap_is_mended_before_long() {
         let before = system.stats(2).flushes_full;
         system.switch(2, 0);
         let is_clean = system.stats(2).flushes_full == before;
-        assert_eq!(is_clean, expected, "it missed the first, and {more} more");
+        assert_eq!(is_clean, expected, "CPU 2 missed the first flush, and {more} more");
         system.touch(1);
     }
 }
 
-/// Between a flush and its broadcast comes another one, which covers it, too.
+/// Between a flush and its broadcast, another flush broadcasts the whole space, which covers both.
 #[test]
-fn who_is_overtaken_leaves_no_gap() {
+fn overtaken_flush_leaves_no_gap() {
     let system = Arc::new(System::<2>::new(Size::SMALL));
     (0..3).for_each(|cpu| system.switch(cpu, 0));
     system.pin(2).leave_space();
     let overtaker = Arc::clone(&system);
-    system.before_next(Moment::Choice, move || overtaker.flush(1, 0, Extent::whole()));
+    system.before_next(HookPoint::Choice, move || overtaker.flush(1, 0, Extent::whole()));
     system.flush(0, 0, page());
     assert_eq!(system.total_stats().broadcasts_sent, 2);
     let before = system.stats(2).flushes_full;
@@ -146,10 +147,10 @@ fn who_is_overtaken_leaves_no_gap() {
     assert_eq!(system.stats(2).flushes_full, before);
 }
 
-/// Tables are held back for a CPU that is lazy; then everyone is told to drop the tag, and that is
-/// not yet done when a third flush looks what can be freed.
+/// Tables are deferred because a CPU is lazy. Then a flush broadcasts to drop the tag, and is not
+/// yet complete when a third flush finds out which tables can be freed.
 #[test]
-fn tables_are_not_cleared_by_what_is_not_complete() {
+fn incomplete_broadcast_does_not_clear_tables() {
     let system = System::<2>::new(Size::SMALL);
     let space = &system.spaces[0];
     system.switch(2, 0);
@@ -164,14 +165,14 @@ fn tables_are_not_cleared_by_what_is_not_complete() {
     let deferred = pending.horizon();
     pending.wait();
     assert!(!deferred.is_clear());
-    type Tells<'e> = fn(&'e System<2>) -> shootdown::Pending<'e, crate::hardware::Hardware<2>>;
-    let tells: [Tells<'_>; 2] = [
+    type Flush<'e> = fn(&'e System<2>) -> shootdown::Pending<'e, crate::hardware::Hardware<2>>;
+    let flushes: [Flush<'_>; 2] = [
         |system| system.pin(0).flush(&system.spaces[0], Extent::whole()),
         |system| system.pin(0).flush_walkers(&system.spaces[0]),
     ];
-    for tell in tells {
+    for flush in flushes {
         system.switch(1, 0);
-        let mut telling = tell(&system);
+        let mut incomplete = flush(&system);
         let mut pending = system.pin(3).flush_gathered(space, &pages);
         let horizon = pending.horizon();
         pending.wait();
@@ -181,6 +182,6 @@ fn tables_are_not_cleared_by_what_is_not_complete() {
         system.speculate(2);
         assert_eq!(system.machine().freed_table_walks.load(Relaxed), 0);
         system.pin(0);
-        telling.wait();
+        incomplete.wait();
     }
 }

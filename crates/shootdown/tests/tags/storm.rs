@@ -1,4 +1,4 @@
-//! Many spaces, few tags.
+//! Random programs with many spaces and few tags.
 
 use proptest::prelude::*;
 use shootdown::{Extent, PageSize, Reach, Tagging};
@@ -6,7 +6,7 @@ use shootdown::{Extent, PageSize, Reach, Tagging};
 use crate::hardware::{Size, System};
 use crate::page;
 
-/// xorshift64*: the same numbers everywhere for the same seed.
+/// A xorshift64* generator: the same seed gives the same numbers on every host.
 struct Random(u64);
 
 impl Random {
@@ -18,11 +18,11 @@ impl Random {
     }
 }
 
-/// CPUs run spaces, old and new, flush them, go lazy, leave, and go offline, as chance has it.
+/// CPUs switch to old and new spaces, flush them, go lazy, leave, and go offline at random.
 ///
-/// The machine fails if two CPUs have a tag for two spaces, or one finds another's translations
-/// under its tag; here it fails if a page is used that was given away. A third of all switches is
-/// to a space that ran lately.
+/// The machine fails if two CPUs use one tag for two spaces, or if a space has a translation of
+/// another space under its tag. This function fails if a CPU uses a freed page. A third of all
+/// switches is to a space that ran recently.
 fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORDS> {
     let system = System::<WORDS>::new(size);
     let mut random = Random(seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -53,7 +53,7 @@ fn storm<const WORDS: usize>(size: Size, steps: usize, seed: u64) -> System<WORD
             }
             20 => {
                 system.pin(cpu).offline();
-                // Others go on without it.
+                // Other CPUs switch while this one is offline.
                 for other in (0..size.cpus).filter(|&other| other != cpu).take(2) {
                     let space = random.below(size.spaces as u64) as usize;
                     system.switch(other, space);
@@ -107,9 +107,9 @@ fn assert_emptied_once_per_rollover<const WORDS: usize>(
 const STORM: Size = Size { cpus: 64, spaces: 10_000, tags: 15, broken: None, ..Size::SMALL };
 const STEPS: usize = if cfg!(miri) { 2000 } else { 100_000 };
 
-/// Four bits: fewer tags than CPUs, so that some run without.
+/// Tags of four bits are fewer than CPUs, so some CPUs run without a tag.
 #[test]
-fn spaces_by_the_thousand_share_fifteen_tags() {
+fn ten_thousand_spaces_share_fifteen_tags() {
     for broadcast in [None, Some(Reach::Everyone), Some(Reach::Targets)] {
         let system = storm::<2>(Size { broadcast, ..STORM }, STEPS, 1);
         let stats = system.total_stats();
@@ -119,9 +119,9 @@ fn spaces_by_the_thousand_share_fifteen_tags() {
     assert!(system.total_stats().rollovers > 64);
 }
 
-/// The same on a machine where each of a few CPUs has one for sure.
+/// There are more tags than CPUs, so every CPU has a tag.
 #[test]
-fn spaces_by_the_thousand_share_tags_that_suffice() {
+fn ten_thousand_spaces_share_enough_tags() {
     for broadcast in [None, Some(Reach::Everyone), Some(Reach::Targets)] {
         for cpus in [1, 4, 14] {
             let system = storm::<2>(Size { cpus, broadcast, ..STORM }, STEPS, cpus.into());
@@ -134,7 +134,7 @@ fn spaces_by_the_thousand_share_tags_that_suffice() {
 
 #[test]
 #[cfg_attr(miri, ignore = "takes more steps than miri has time for")]
-fn eight_and_sixteen_bits_run_out_at_their_width() {
+fn tags_run_out_at_their_width() {
     for tags in [255, 65_535] {
         for tagging in [Tagging::Global, Tagging::Renamed] {
             let size = Size { cpus: 3, spaces: tags + 300, tags, tagging, ..STORM };
@@ -144,10 +144,10 @@ fn eight_and_sixteen_bits_run_out_at_their_width() {
                 system.stats(0).rollovers
             };
             assert_eq!(rollovers(0..tags), 0);
-            assert_eq!(rollovers(tags..tags + 1), 1, "{tags} are taken");
+            assert_eq!(rollovers(tags..tags + 1), 1, "all {tags} tags are allocated");
             assert_eq!(system.emptied(0), 2);
             assert_eq!(rollovers(tags + 1..tags + 200), 1);
-            // What ran before runs again.
+            // A space that ran before runs again.
             system.switch(1, 0);
             system.switch(0, 0);
             system.flush(1, 0, page());
@@ -158,9 +158,9 @@ fn eight_and_sixteen_bits_run_out_at_their_width() {
     }
 }
 
-/// A machine that could have tags, and has none, does nothing about them.
+/// A machine with global or renamed tagging may have no tags.
 #[test]
-fn where_there_are_no_tags_none_run_out() {
+fn machine_without_tags_never_rolls_over() {
     for tagging in [Tagging::Global, Tagging::Renamed] {
         let system = storm::<2>(Size { tags: 0, cpus: 4, tagging, ..STORM }, 2000, 1);
         let stats = system.total_stats();
@@ -168,23 +168,24 @@ fn where_there_are_no_tags_none_run_out() {
     }
 }
 
-/// Each empties every CPU's TLB, and frees none.
+/// A rollover would empty every CPU's TLB and free no ASID, so not every failed allocation causes
+/// one.
 #[test]
-fn where_numbers_are_too_few_not_each_request_is_a_rollover() {
+fn too_few_asids_limit_rollovers() {
     let size = Size { spaces: 100, tags: 3, broadcast: None, ..Size::SMALL };
     let system = System::<2>::new(size);
     (0..3).for_each(|cpu| system.switch(cpu, cpu as usize));
     let before = system.total_stats().rollovers;
     for space in 10..22 {
         system.switch(3, space);
-        assert_eq!(system.tag(3), 0, "CPUs 0 to 2 have them");
+        assert_eq!(system.tag(3), 0, "CPUs 0 to 2 have all ASIDs");
     }
     assert_eq!(system.total_stats().rollovers - before, 12 / 3);
 }
 
-/// A CPU that runs a space without a number reserves none: the next one may get it.
+/// A CPU that runs a space without an ASID reserves none, so its next space may get one.
 #[test]
-fn who_goes_without_leaves_its_tag_to_others() {
+fn cpu_without_asid_reserves_none() {
     let system = System::<2>::new(Size { cpus: 1, tags: 1, broadcast: None, ..Size::SMALL });
     let tags = [0, 1, 2, 3, 4].map(|space| {
         system.switch(0, space);
@@ -193,10 +194,9 @@ fn who_goes_without_leaves_its_tag_to_others() {
     assert_eq!(tags, [1, 0, 1, 0, 1]);
 }
 
-/// A number stays with a space for as long as some CPU has it loaded, however often the others run
-/// out meanwhile.
+/// A space keeps its ASID while a CPU has it loaded, however many rollovers other CPUs cause.
 #[test]
-fn who_does_not_switch_keeps_its_tag() {
+fn loaded_space_keeps_its_asid() {
     let system = System::<2>::new(Size { spaces: 1000, ..Size::SMALL });
     system.switch(0, 0);
     system.switch(1, 1);
@@ -206,23 +206,23 @@ fn who_does_not_switch_keeps_its_tag() {
         system.switch(2, space);
     }
     assert!(system.total_stats().rollovers > 100);
-    // And whoever joins it gets the same.
+    // A CPU that switches to the space gets the same ASID.
     for (cpu, space) in [(2, 0), (3, 1)] {
         system.switch(cpu, space);
         assert_eq!(system.tag(cpu), tags[space]);
     }
-    assert_eq!([system.emptied(0), system.emptied(1)], [1, 1], "they switched to nothing");
+    assert_eq!([system.emptied(0), system.emptied(1)], [1, 1], "CPUs 0 and 1 did not switch");
 }
 
-/// What a CPU had when it went offline is not its any more when it comes back.
+/// A CPU that goes offline gives up its reserved ASID.
 #[test]
-fn a_number_from_before_a_cpu_went_offline_is_anybodys() {
+fn offline_cpu_reserves_no_asid() {
     let system = System::<2>::new(Size { spaces: 200, ..Size::SMALL });
-    let mut strangers = 10..;
+    let mut other_spaces = 10..;
     let mut roll_over = |cpu| {
         let before = system.total_stats().rollovers;
         while system.total_stats().rollovers == before {
-            system.switch(cpu, strangers.next().unwrap());
+            system.switch(cpu, other_spaces.next().unwrap());
         }
     };
     system.switch(1, 0);
@@ -230,15 +230,15 @@ fn a_number_from_before_a_cpu_went_offline_is_anybodys() {
     roll_over(0);
     system.pin(1).offline();
     roll_over(0);
-    // Until somebody has the number; the machine fails if it is two that do.
-    let heir = (100..).find(|&space| {
+    // Find a space that gets the ASID. The machine fails if two spaces have it.
+    let new_owner = (100..).find(|&space| {
         system.switch(2, space);
         system.tag(2) == old
     });
     system.pin(1).online();
     roll_over(0);
     system.switch(3, 0);
-    system.switch(3, heir.unwrap());
+    system.switch(3, new_owner.unwrap());
     system.touch(3);
     system.switch(0, 0);
     system.touch(0);
@@ -251,9 +251,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever the widths, and the order of things.
+    /// Random machines and random programs.
     #[test]
-    fn storms_are_weathered(
+    fn random_machines_use_no_freed_memory(
         cpus in 1u32..8, tags in 0usize..20, seed in any::<u64>(),
         reach in prop_oneof![Just(None), Just(Some(Reach::Everyone)), Just(Some(Reach::Targets))],
         tagging in prop_oneof![

@@ -1,59 +1,55 @@
-//! The machine file's keys, and what they become.
+//! The keys of a machine file, and the values that they become.
 
 use serde::Deserialize;
 
-use super::{MachineError, Topology};
+use super::{MachineError, Topology, require};
 use crate::time::Time;
 
-/// A number of a machine file, for people to look at.
+/// A number of a machine file, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Number {
-    /// The section.
+    /// Section of the file.
     pub section: String,
-    /// The key, with its unit last.
+    /// Key, which ends with its unit.
     pub key: String,
-    /// The number.
+    /// Value, in the key's unit.
     pub value: f64,
-    /// Where it is from.
+    /// Source of the value.
     pub source: String,
-    /// The published measurement that it was fitted to, if it was.
+    /// The published measurement to which the value was fitted, if any.
     pub calibrated_on: Option<String>,
 }
 
 impl Number {
     pub(super) fn check(&self) -> Result<(), MachineError> {
         let Self { section, key, value, source, .. } = self;
-        // What takes longer is no machine that anybody waits for; others spin meanwhile.
+        // Simulations with longer times would not end in a reasonable time, because CPUs spin.
         let largest = match key.rsplit('_').next() {
             Some("ns") => 1e5,
             Some("us") => 1e6,
             Some("times") => 100.0,
             _ => 1e6,
         };
-        if !value.is_finite() || *value < 0.0 || *value > largest {
-            return Err(MachineError::Impossible {
-                what: format!("`{section}.{key}` is {value}"),
-                remedy: format!("it must be between 0 and {largest}"),
-            });
-        }
-        let whole = !["_ns", "_us", "_times"].iter().any(|unit| key.ends_with(unit));
-        if whole && value.fract() != 0.0 {
-            return Err(MachineError::Impossible {
-                what: format!("`{section}.{key}` is {value}"),
-                remedy: "it must be a whole number".to_owned(),
-            });
-        }
-        if source.trim().is_empty() {
-            return Err(MachineError::Impossible {
-                what: format!("`{section}.{key}` has no source"),
-                remedy: "say where the number is from".to_owned(),
-            });
-        }
-        Ok(())
+        let is_count = !["_ns", "_us", "_times"].iter().any(|unit| key.ends_with(unit));
+        require(
+            (0.0..=largest).contains(value),
+            format!("`{section}.{key}` is {value}"),
+            &format!("use a number between 0 and {largest}"),
+        )?;
+        require(
+            !is_count || value.fract() == 0.0,
+            format!("`{section}.{key}` is {value}"),
+            "use a whole number",
+        )?;
+        require(
+            !source.trim().is_empty(),
+            format!("`{section}.{key}` has no source"),
+            "add the origin of the number as its `source`",
+        )
     }
 }
 
-/// A number as the file has it: `key = { value = 1.5, source = "…" }`.
+/// A number as written in the file: `key = { value = 1.5, source = "…" }`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sourced {
@@ -74,14 +70,14 @@ impl Sourced {
     }
 }
 
-/// What a number of the file becomes.
+/// A type to which a number of the file is converted.
 trait FromValue {
     fn from_value(value: f64, key: &str, scale: f64) -> Self;
 }
 
 impl FromValue for Time {
     fn from_value(value: f64, key: &str, scale: f64) -> Self {
-        // Microseconds are waits that somebody has chosen, not work.
+        // Microseconds are configured waits, not work, so they do not scale with the processor.
         let ps_per_unit = if key.ends_with("_us") { 1e6 } else { 1e3 * scale };
         Self::from_ps((value * ps_per_unit).round() as u64)
     }
@@ -93,15 +89,15 @@ impl FromValue for usize {
     }
 }
 
-/// A section: what the file has (`$file`), and what it becomes (`$section`).
+/// Defines a section: the type of its keys in the file (`$file`), and of their values (`$section`).
 macro_rules! section {
     (
-        $(#[$doc:meta])* $section:ident, $file:ident, $name:literal:
+        $(#[$doc:meta])* $vis:vis $section:ident, $file:ident, $name:literal:
         $($(#[$field_doc:meta])* $field:ident: $kind:ty = $key:ident,)*
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct $section { $($(#[$field_doc])* pub $field: $kind,)* }
+        $vis struct $section { $($(#[$field_doc])* $vis $field: $kind,)* }
 
         #[derive(Clone, Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -122,102 +118,112 @@ macro_rules! section {
 }
 
 section! {
-    /// What an access to memory costs, by where the line is. Lines stay cached until another CPU
-    /// takes them: capacity is not modelled.
-    Cache, CacheFile, "cache":
+    /// Numbers of CPUs in each part of the machine: see [`Topology`].
+    pub(super) TopologySizes, TopologyFile, "topology":
+    sockets: usize = sockets,
+    clusters_per_socket: usize = clusters_per_socket,
+    cores_per_cluster: usize = cores_per_cluster,
+    threads_per_core: usize = threads_per_core,
+}
+
+section! {
+    /// Cost of an access to memory, depending on where the line is. Lines stay cached until another
+    /// CPU takes them: capacity is not modelled.
+    pub Cache, CacheFile, "cache":
     /// The line is in this CPU's own cache.
     hit: Time = hit_ns,
-    /// It comes from a thread of the same core.
+    /// The line comes from a thread of the same core.
     core: Time = core_ns,
-    /// It comes from a CPU of the same cluster.
+    /// The line comes from a CPU of the same cluster.
     cluster: Time = cluster_ns,
-    /// It comes from a CPU of the same socket.
+    /// The line comes from a CPU of the same socket.
     socket: Time = socket_ns,
-    /// It comes from another socket.
+    /// The line comes from another socket.
     system: Time = system_ns,
-    /// Nobody has it.
+    /// The line is in no cache.
     memory: Time = memory_ns,
     /// A store, which waits in the store buffer for its line.
     store: Time = store_ns,
-    /// A locked read-modify-write, over and above having the line.
+    /// A locked read-modify-write, in addition to fetching the line.
     atomic: Time = atomic_ns,
-    /// A full barrier, over and above waiting for earlier stores.
+    /// A full barrier, in addition to waiting for earlier stores.
     fence: Time = fence_ns,
-    /// One turn of a loop that waits for another CPU (`pause`).
+    /// One iteration of a loop that waits for another CPU (`pause`).
     pause: Time = pause_ns,
 }
 
 section! {
-    /// What is cached of page tables, and what it costs to forget it.
-    Tlb, TlbFile, "tlb":
-    /// How many address spaces' translations can be told apart; 0 if none can.
+    /// Sizes of a CPU's TLB, and costs of misses and invalidations.
+    pub Tlb, TlbFile, "tlb":
+    /// Number of tags, so number of spaces whose translations can be cached together; 0 if the TLB
+    /// has no tags.
     tags: usize = tags,
-    /// Translations of 4 KiB pages.
+    /// Number of translations of 4 KiB pages.
     entries: usize = entries,
-    /// The associativity of those.
+    /// Associativity for 4 KiB pages.
     ways: usize = ways,
-    /// Translations of larger pages; fully associative.
+    /// Number of translations of larger pages; fully associative.
     large_entries: usize = large_entries,
-    /// Cached entries of upper page-table levels; fully associative.
+    /// Number of cached entries of upper page-table levels; fully associative.
     upper_entries: usize = upper_entries,
-    /// A miss, over and above the accesses to page-table entries.
+    /// A miss, in addition to the accesses to page-table entries.
     walk: Time = walk_ns,
-    /// Loading a root and keeping what is cached under its tag.
+    /// Loading a root without dropping the entries of its tag.
     load_root: Time = load_root_ns,
-    /// Loading a root, or the same root again, and forgetting what was cached under its tag.
+    /// Loading a root, possibly the current one, and dropping the entries of its tag.
     load_root_and_discard: Time = load_root_and_discard_ns,
-    /// Forgetting one page, or as many in a row as one operation can name.
+    /// Invalidating one page, or all consecutive pages that one operation can name.
     invalidate_page: Time = invalidate_page_ns,
-    /// How many those are.
+    /// Number of consecutive pages that one operation can name.
     pages_per_invalidation: usize = pages_per_invalidation,
-    /// Forgetting everything, global translations included.
+    /// Invalidating everything, global translations included.
     invalidate_all: Time = invalidate_all_ns,
-    /// Above how many pages all of a tag is forgotten instead.
+    /// Number of pages above which a flush drops all entries of a tag instead.
     flush_ceiling: usize = flush_ceiling,
 }
 
 section! {
-    /// What an interrupt costs.
-    Interrupt, InterruptFile, "interrupt":
+    /// Cost of an interrupt, including the part of the hypervisor where CPUs are virtual.
+    pub Interrupt, InterruptFile, "interrupt":
     /// Writing the command to the interrupt controller, for each group of targets.
     send: Time = send_ns,
-    /// How many targets one command can reach, if they are in the same group of that size.
+    /// Size of a group. One command can reach all targets in the same group.
     targets_per_send: usize = targets_per_send,
     /// From the command to a CPU of the same socket.
     deliver_socket: Time = deliver_socket_ns,
     /// From the command to a CPU of another socket.
     deliver_system: Time = deliver_system_ns,
-    /// From the interrupted instruction to the handler: the CPU's own entry and the kernel's.
+    /// From the interrupted instruction to the handler: the entry of the CPU and of the kernel.
     entry: Time = entry_ns,
-    /// Telling the controller that the interrupt was taken; before the handler does its work.
+    /// Acknowledging the interrupt at the controller, before the handler does its work.
     acknowledge: Time = acknowledge_ns,
     /// From the handler back to the interrupted instruction.
     exit: Time = exit_ns,
 }
 
 section! {
-    /// What an interrupt costs in addition where CPUs are virtual.
-    Virtualization, VirtualizationFile, "virtualization":
-    /// The sender's exit to the hypervisor, for each command.
+    /// Additional cost of an interrupt where CPUs are virtual.
+    pub(super) Virtualization, VirtualizationFile, "virtualization":
+    /// The sender's exit to the hypervisor, for each command to the controller.
     send_exit: Time = send_exit_ns,
-    /// From the hypervisor's own interrupt to the target's: its exit, the injection, its entry.
+    /// From the hypervisor's own interrupt to the target's: VM exit, injection and VM entry.
     inject: Time = inject_ns,
-    /// The target's exit when it tells its controller that the interrupt was taken.
+    /// The target's exit to the hypervisor when it acknowledges the interrupt.
     acknowledge_exit: Time = acknowledge_exit_ns,
 }
 
 section! {
-    /// What the kernel's own work costs, over and above the shared memory that it touches.
-    Kernel, KernelFile, "kernel":
+    /// Cost of the kernel's own work, in addition to its accesses to shared memory.
+    pub Kernel, KernelFile, "kernel":
     /// A system call: entry, dispatch, exit.
     syscall: Time = syscall_ns,
-    /// A page fault: exception, looking for the cause, return.
+    /// A page fault: exception, search for the cause, return.
     fault: Time = fault_ns,
-    /// Finding, making, cutting or removing areas of an address space.
+    /// Finding, creating, splitting or removing areas of an address space.
     areas: Time = areas_ns,
-    /// Looking at one page-table entry in a loop.
+    /// Reading one page-table entry in a loop.
     entry: Time = entry_ns,
-    /// Taking one page out of the books.
+    /// Removing one page from the kernel's records.
     unmap_page: Time = unmap_page_ns,
     /// Copying one page-table entry at a fork.
     fork_entry: Time = fork_entry_ns,
@@ -227,99 +233,99 @@ section! {
     clear_page: Time = clear_page_ns,
     /// Copying a page.
     copy_page: Time = copy_page_ns,
-    /// From one thread to another, without what the address space costs.
+    /// Switching from one thread to another, without the cost of the address space.
     context_switch: Time = context_switch_ns,
     /// Making a sleeping thread runnable.
     wake: Time = wake_ns,
     /// Moving a running thread to another CPU (`sched_setaffinity`), without the context switches.
     migrate: Time = migrate_ns,
-    /// How long a thread runs while others wait for its CPU.
+    /// Longest time for which a thread runs while others wait for its CPU.
     timeslice: Time = timeslice_us,
 }
 
 section! {
-    /// Hardware that tells every CPU's TLB (TLBI Inner Shareable, INVLPGB).
-    Broadcast, BroadcastFile, "broadcast":
+    /// Hardware that broadcasts invalidations to every CPU's TLB (TLBI Inner Shareable, INVLPGB).
+    pub Broadcast, BroadcastFile, "broadcast":
     /// One operation, on the CPU that issues it.
     issue: Time = issue_ns,
-    /// From then until it is done on every CPU, if nobody else issues any.
+    /// From the issue until the operation is complete on every CPU, if no other CPU issues any.
     complete: Time = complete_ns,
-    /// How long it keeps all others from the interconnect, where they are served one by one.
+    /// Time for which one operation occupies the interconnect, which serves one at a time.
     occupy: Time = occupy_ns,
-    /// What it takes from each other CPU that runs.
+    /// Time that one operation takes from each other CPU that is running.
     victim: Time = victim_ns,
-    /// How many pages in a row one operation can name.
+    /// Number of consecutive pages that one operation can name.
     pages_per_operation: usize = pages_per_operation,
-    /// Above how many operations all of a tag is named instead.
+    /// Number of operations above which all entries of a tag are named instead.
     page_ceiling: usize = page_ceiling,
 }
 
 section! {
-    /// Firmware that has a set of CPUs invalidate (SBI remote fence).
-    RemoteFence, RemoteFenceFile, "remote_fence":
-    /// The call, over and above what each target adds.
+    /// Firmware that makes a set of CPUs invalidate (SBI remote fence).
+    pub RemoteFence, RemoteFenceFile, "remote_fence":
+    /// The call, without the cost of each target.
     call: Time = call_ns,
-    /// For each target, on the caller.
+    /// The caller's cost for each target.
     each: Time = each_ns,
-    /// What it takes from each target, over and above the invalidations.
+    /// Time that a fence takes from each target, in addition to the invalidations.
     target: Time = target_ns,
-    /// From the end of the call until a target has done it that did nothing else.
+    /// From the end of the call until an otherwise idle target has invalidated.
     deliver: Time = deliver_ns,
-    /// Above how many pages the firmware has the targets drop all of the tag.
+    /// Number of pages above which the firmware makes the targets drop all entries of the tag.
     page_ceiling: usize = page_ceiling,
 }
 
 section! {
-    /// Where files are stored.
-    Storage, StorageFile, "storage":
-    /// The kernel's work for a page that is read or written, on the CPU that asks for it: finding
-    /// its block, and whatever else the page cache and the file system do.
+    /// Access to files.
+    pub Storage, StorageFile, "storage":
+    /// The kernel's work for a page that is read or written, on the CPU that requests it: finding
+    /// its block, and all other work of the page cache and the file system.
     page: Time = page_ns,
-    /// How long a page that was written before takes to be read, without the CPU.
+    /// Time to read a page that was written before, during which the CPU is free.
     read: Time = read_us,
-    /// How long a page takes to be written, without the CPU.
+    /// Time to write a page, during which the CPU is free.
     write: Time = write_us,
 }
 
-/// How the hardware's tags are given to address spaces.
+/// Assignment of the hardware's tags to address spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tagging {
-    /// Each CPU has its own: a tag means one space here and another there (x86 PCID).
+    /// Each CPU assigns its own: a tag means a different space on each CPU (x86 PCID).
     #[default]
     PerCpu,
     /// A space has one tag, the same on all CPUs (arm64, RISC-V, AMD with INVLPGB).
     Global,
-    /// Each CPU takes them from a counter; to drop a space's translations is to take the next
-    /// (ARC).
+    /// Each CPU takes tags from a counter, and drops a space's translations by giving it the next
+    /// tag (ARC).
     Renamed,
 }
 
-/// Who walks page tables after a miss.
+/// The component that walks page tables after a miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refill {
-    /// The hardware, which caches upper levels, and may walk for nothing.
+    /// The hardware, which caches upper levels, and may walk speculatively.
     #[default]
     Hardware,
-    /// The kernel, in an exception: only for what is really used, and from the root.
+    /// The kernel, in an exception: only for pages that are really used, and from the root.
     Software,
 }
 
-/// What becomes of the first write through a translation that was cached when the page was not
-/// marked as written.
+/// Effect of the first write through a translation that was cached when the page was not marked
+/// dirty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StaleWrites {
-    /// The page tables are walked again, and the entry is marked, or found to be gone (x86, Arm,
-    /// RISC-V; where the kernel marks entries, what is not marked is not writable).
+    /// The page tables are walked again. The walk marks the entry, or finds that it is gone (x86,
+    /// Arm, RISC-V). Where the kernel marks entries, an unmarked page is not writable.
     #[default]
     Trapped,
-    /// It goes through, and the entry is marked if it is still there.
+    /// The write goes through, and the entry is marked if it is still there.
     Unnoticed,
 }
 
-/// Whether a TLB may hold translations of two sizes for one address, which no access uses.
+/// Whether a TLB may hold translations of two sizes for one address, none of which is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixedSizes {
@@ -330,35 +336,35 @@ pub enum MixedSizes {
     Tolerated,
 }
 
-/// What CPUs do when they have nothing to do.
+/// Behaviour of CPUs that have no thread to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// They look again and again whether there is something (`idle=poll`).
+    /// They poll for a thread (`idle=poll`).
     Poll,
-    /// They wait for an interrupt, in deeper states the longer it takes.
+    /// They wait for an interrupt, in states that get deeper with time.
     States(Vec<IdleState>),
 }
 
 /// An idle state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdleState {
-    /// What it is called.
+    /// Name of the state.
     pub name: String,
-    /// How long a CPU has been idle when it enters this state.
+    /// Idle time after which a CPU enters this state.
     pub after: Time,
-    /// How long it takes to wake from it.
+    /// Time to wake from this state.
     pub exit: Time,
-    /// What becomes of the TLB.
+    /// Effect on the TLB.
     pub tlb: TlbInIdle,
 }
 
-/// What an idle state does to the TLB.
+/// Effect of an idle state on the TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlbInIdle {
-    /// It stays.
+    /// The TLB keeps its entries.
     Kept,
-    /// It is lost.
+    /// The TLB loses its entries.
     Lost,
 }
 
@@ -375,20 +381,19 @@ pub(super) struct MachineFile {
     pub(super) stale_writes: StaleWrites,
     #[serde(default)]
     pub(super) mixed_sizes: MixedSizes,
-    /// By how much the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
-    /// `[storage]` are to be multiplied, where they were not measured on this machine. Once, if
-    /// missing.
+    /// Factor for the times of `[interrupt]`, `[virtualization]`, `[remote_fence]`, `[kernel]` and
+    /// `[storage]`, if they were not measured on this machine. 1 if missing.
     scale: Option<ScaleFile>,
     topology: TopologyFile,
     pub(super) cache: CacheFile,
     pub(super) tlb: TlbFile,
-    pub(super) interrupt: InterruptFile,
-    pub(super) virtualization: Option<VirtualizationFile>,
+    interrupt: InterruptFile,
+    virtualization: Option<VirtualizationFile>,
     pub(super) broadcast: Option<BroadcastFile>,
     pub(super) remote_fence: Option<RemoteFenceFile>,
-    /// None: it takes no time.
+    /// Missing if storage takes no time.
     pub(super) storage: Option<StorageFile>,
-    /// None: CPUs poll.
+    /// Missing if CPUs poll.
     #[serde(default)]
     idle: Vec<IdleStateFile>,
     pub(super) kernel: KernelFile,
@@ -402,15 +407,6 @@ struct ScaleFile {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TopologyFile {
-    sockets: Sourced,
-    clusters_per_socket: Sourced,
-    cores_per_cluster: Sourced,
-    threads_per_core: Sourced,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct IdleStateFile {
     name: String,
     tlb: TlbInIdle,
@@ -419,19 +415,31 @@ struct IdleStateFile {
 }
 
 impl MachineFile {
-    /// The factor by which software's times are multiplied.
+    /// The costs of interrupts, including those of a hypervisor.
+    pub(super) fn interrupt(&self) -> Interrupt {
+        let scale = self.scale();
+        let mut interrupt = self.interrupt.resolve(scale);
+        if let Some(exits) = self.virtualization.as_ref().map(|file| file.resolve(scale)) {
+            interrupt.send += exits.send_exit;
+            interrupt.deliver_socket += exits.inject;
+            interrupt.deliver_system += exits.inject;
+            interrupt.acknowledge += exits.acknowledge_exit;
+        }
+        interrupt
+    }
+
+    /// The factor for the times of software.
     pub(super) fn scale(&self) -> f64 {
         self.scale.as_ref().map_or(1.0, |scale| scale.software_times.value)
     }
 
     pub(super) fn topology(&self) -> Topology {
-        let of = |number: &Sourced| number.value as usize;
-        let file = &self.topology;
+        let sizes = self.topology.resolve(1.0);
         Topology::new(
-            of(&file.sockets),
-            of(&file.clusters_per_socket),
-            of(&file.cores_per_cluster),
-            of(&file.threads_per_core),
+            sizes.sockets,
+            sizes.clusters_per_socket,
+            sizes.cores_per_cluster,
+            sizes.threads_per_core,
         )
     }
 
@@ -454,30 +462,18 @@ impl MachineFile {
     }
 
     pub(super) fn numbers(&self) -> Vec<Number> {
-        let mut numbers = vec![
-            self.topology.sockets.number("topology", "sockets"),
-            self.topology.clusters_per_socket.number("topology", "clusters_per_socket"),
-            self.topology.cores_per_cluster.number("topology", "cores_per_cluster"),
-            self.topology.threads_per_core.number("topology", "threads_per_core"),
-        ];
+        let mut numbers = Vec::new();
+        self.topology.add_numbers(&mut numbers);
         if let Some(scale) = &self.scale {
             numbers.push(scale.software_times.number("scale", "software_times"));
         }
         self.cache.add_numbers(&mut numbers);
         self.tlb.add_numbers(&mut numbers);
         self.interrupt.add_numbers(&mut numbers);
-        if let Some(virtualization) = &self.virtualization {
-            virtualization.add_numbers(&mut numbers);
-        }
-        if let Some(broadcast) = &self.broadcast {
-            broadcast.add_numbers(&mut numbers);
-        }
-        if let Some(remote_fence) = &self.remote_fence {
-            remote_fence.add_numbers(&mut numbers);
-        }
-        if let Some(storage) = &self.storage {
-            storage.add_numbers(&mut numbers);
-        }
+        self.virtualization.iter().for_each(|file| file.add_numbers(&mut numbers));
+        self.broadcast.iter().for_each(|file| file.add_numbers(&mut numbers));
+        self.remote_fence.iter().for_each(|file| file.add_numbers(&mut numbers));
+        self.storage.iter().for_each(|file| file.add_numbers(&mut numbers));
         for state in &self.idle {
             let section = format!("idle.{}", state.name);
             numbers.push(state.after_us.number(&section, "after_us"));

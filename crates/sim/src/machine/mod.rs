@@ -1,7 +1,9 @@
-//! A machine's description: how many CPUs, how far apart, and what each thing costs.
+//! The description of a machine: the number of its CPUs, the distances between them, and the cost
+//! of each operation.
 //!
-//! Read from a TOML file (`machines/*.toml`) in which every number carries its source, and says so
-//! if it was fitted to a measurement. Unknown keys are refused, and so are machines that cannot be.
+//! A description is read from a TOML file (`machines/*.toml`). Every number in the file has its
+//! source, and a mark if it was fitted to a measurement. Files with unknown keys and machines that
+//! cannot be simulated are rejected.
 
 mod file;
 mod topology;
@@ -13,44 +15,42 @@ use crate::time::Time;
 
 pub use file::{
     Broadcast, Cache, Idle, IdleState, Interrupt, Kernel, MixedSizes, Number, Refill, RemoteFence,
-    StaleWrites, Storage, Tagging, Tlb, TlbInIdle, Virtualization,
+    StaleWrites, Storage, Tagging, Tlb, TlbInIdle,
 };
 pub use topology::{Distance, Topology};
 
 /// A machine that can be simulated.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What the file calls it.
+    /// Name of the machine in the file.
     pub name: String,
-    /// One sentence: what it is like.
+    /// Description in one sentence.
     pub about: String,
-    /// How its CPUs are arranged.
+    /// Arrangement of the CPUs.
     pub topology: Topology,
-    /// How tags are given to address spaces.
+    /// Assignment of tags to address spaces.
     pub tagging: Tagging,
-    /// Who walks page tables after a miss.
+    /// Whether hardware or the kernel walks the page tables after a miss.
     pub refill: Refill,
-    /// What becomes of writes that the page tables do not know of yet.
+    /// Effect of a write through a cached translation that is not marked dirty.
     pub stale_writes: StaleWrites,
     /// Whether a TLB may hold translations of two sizes for one address.
     pub mixed_sizes: MixedSizes,
-    /// What accesses to memory cost.
+    /// Costs of accesses to memory.
     pub cache: Cache,
-    /// What is cached of page tables, and what it costs to forget it.
+    /// Sizes of the TLB, and costs of invalidations.
     pub tlb: Tlb,
-    /// What interrupts cost.
+    /// Costs of interrupts, including those of the hypervisor where CPUs are virtual.
     pub interrupt: Interrupt,
-    /// What interrupts cost in addition where CPUs are virtual.
-    pub virtualization: Option<Virtualization>,
-    /// Hardware that tells every CPU's TLB, if there is any.
+    /// Hardware that broadcasts invalidations to every CPU's TLB; `None` if there is none.
     pub broadcast: Option<Broadcast>,
-    /// Firmware that has CPUs invalidate, if there is any.
+    /// Firmware that makes other CPUs invalidate; `None` if there is none.
     pub remote_fence: Option<RemoteFence>,
-    /// What it takes to read and write files, if it takes anything.
+    /// Time to read and write files; `None` if that takes no time.
     pub storage: Option<Storage>,
-    /// What CPUs do when they have nothing to do.
+    /// Behaviour of CPUs without a thread to run.
     pub idle: Idle,
-    /// What the kernel's own work costs.
+    /// Costs of the kernel's own work.
     pub kernel: Kernel,
     numbers: Vec<Number>,
 }
@@ -60,7 +60,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If it is no TOML, has unknown or missing keys, or describes a machine that cannot be.
+    /// If the text is not TOML, has unknown or missing keys, or describes an impossible machine.
     pub fn from_toml(text: &str) -> Result<Self, MachineError> {
         let file: file::MachineFile =
             toml::from_str(text).map_err(|error| MachineError::Syntax(error.to_string()))?;
@@ -77,8 +77,7 @@ impl Machine {
             mixed_sizes: file.mixed_sizes,
             cache: file.cache.resolve(1.0),
             tlb: file.tlb.resolve(1.0),
-            interrupt: file.interrupt.resolve(scale),
-            virtualization: file.virtualization.as_ref().map(|file| file.resolve(scale)),
+            interrupt: file.interrupt(),
             broadcast: file.broadcast.as_ref().map(|file| file.resolve(1.0)),
             remote_fence: file.remote_fence.as_ref().map(|file| file.resolve(scale)),
             storage: file.storage.as_ref().map(|file| file.resolve(scale)),
@@ -92,18 +91,18 @@ impl Machine {
         Ok(machine)
     }
 
-    /// How many CPUs it has.
+    /// Number of CPUs.
     #[must_use]
     pub fn cpu_count(&self) -> usize {
         self.topology.cpu_count()
     }
 
-    /// The same machine with another number of CPUs: fewer are the first of it, more are more
-    /// sockets of the same kind.
+    /// Returns this machine with another number of CPUs. Fewer CPUs are the first of this
+    /// machine's; more CPUs are in additional sockets of the same kind.
     ///
     /// # Errors
     ///
-    /// If there are to be none, or more than 4096.
+    /// If `cpus` is 0 or more than 4096.
     pub fn with_cpus(&self, cpus: usize) -> Result<Self, MachineError> {
         let mut machine = self.clone();
         machine.topology = self.topology.resized(cpus);
@@ -111,7 +110,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Every number of the file, with its source.
+    /// All numbers of the file, with their sources.
     #[must_use]
     pub fn numbers(&self) -> &[Number] {
         &self.numbers
@@ -119,86 +118,80 @@ impl Machine {
 
     fn check(&self) -> Result<(), MachineError> {
         let cpus = self.topology.cpu_count();
-        if cpus == 0 || cpus > Key::CPUS_MAX {
-            return impossible(
-                format!("it has {cpus} CPUs"),
-                &format!("between 1 and {} can be simulated", Key::CPUS_MAX),
-            );
-        }
+        require(
+            (1..=Key::CPUS_MAX).contains(&cpus),
+            format!("it has {cpus} CPUs"),
+            &format!("use between 1 and {}", Key::CPUS_MAX),
+        )?;
         let tlb = &self.tlb;
-        if tlb.entries == 0 || tlb.ways == 0 || !tlb.entries.is_multiple_of(tlb.ways) {
-            return impossible(
-                format!("its TLB has {} entries in {} ways", tlb.entries, tlb.ways),
-                "entries must be a multiple of ways, and not 0",
-            );
-        }
-        if tlb.entries > 1 << 20 || tlb.large_entries > 1 << 12 || tlb.upper_entries > 1 << 12 {
-            return impossible("its TLB is too large".to_owned(), "at most 1048576 entries");
-        }
+        require(
+            tlb.entries > 0 && tlb.ways > 0 && tlb.entries.is_multiple_of(tlb.ways),
+            format!("its TLB has {} entries in {} ways", tlb.entries, tlb.ways),
+            "make `tlb.entries` a multiple of `tlb.ways`, and both more than 0",
+        )?;
+        require(
+            tlb.entries <= 1 << 20 && tlb.large_entries <= 1 << 12 && tlb.upper_entries <= 1 << 12,
+            "its TLB is too large".to_owned(),
+            "use at most 1048576 small entries, and 4096 large and upper entries",
+        )?;
         self.check_notify_methods()?;
         let needed = [self.kernel.timeslice, self.cache.pause, self.kernel.fault];
-        if needed.contains(&Time::ZERO) {
-            return impossible(
-                "its timeslice, its pause or its page fault takes no time".to_owned(),
-                "a CPU that tries again in no time never ends",
-            );
-        }
-        Ok(())
+        require(
+            !needed.contains(&Time::ZERO),
+            "its timeslice, its pause or its page fault takes no time".to_owned(),
+            "use times above 0: a CPU that retries in no time never ends",
+        )
     }
 
-    /// Whether tags are such that they can be taken, and can be named to others.
+    /// Checks that the number of tags is possible, and that the invalidations that other CPUs can
+    /// be sent name one space.
     fn check_notify_methods(&self) -> Result<(), MachineError> {
         let tags = self.tlb.tags;
-        if tags > usize::from(u16::MAX) {
-            return impossible(
-                format!("its TLB has {tags} tags"),
-                "tags have 16 bits, and 0 is the kernel's: at most 65535",
-            );
-        }
-        if self.tagging == Tagging::Renamed && tags == 0 {
-            return impossible(
-                "its spaces are to be renamed and it has no tags".to_owned(),
-                "give `tlb.tags` the number of them, or leave `tagging` out",
-            );
-        }
-        let tells = self.broadcast.is_some() || self.remote_fence.is_some();
-        if tells && self.tagging != Tagging::Global {
-            return impossible(
-                "others can be told of a tag, which is another space's there".to_owned(),
-                "say `tagging = \"global\"`, or leave out `[broadcast]` and `[remote_fence]`",
-            );
-        }
-        if tells && self.refill == Refill::Software {
-            return impossible(
-                "its kernel walks page tables, and others are told without it".to_owned(),
-                "nobody would wait for the refill handler: say `refill = \"hardware\"`",
-            );
-        }
-        if self.broadcast.as_ref().is_some_and(|cost| cost.pages_per_operation == 0) {
-            return impossible(
-                "`broadcast.pages_per_operation` is 0".to_owned(),
-                "1, where there are no operations for ranges",
-            );
-        }
-        Ok(())
+        require(
+            tags <= usize::from(u16::MAX),
+            format!("its TLB has {tags} tags"),
+            "use at most 65535: tags have 16 bits, and tag 0 is the kernel's",
+        )?;
+        require(
+            self.tagging != Tagging::Renamed || tags > 0,
+            "its spaces are renamed and it has no tags".to_owned(),
+            "set `tlb.tags` to the number of tags, or remove `tagging`",
+        )?;
+        let is_remote = self.broadcast.is_some() || self.remote_fence.is_some();
+        require(
+            !is_remote || self.tagging == Tagging::Global,
+            "it invalidates a tag on other CPUs, where the tag is another space's".to_owned(),
+            "set `tagging = \"global\"`, or remove `[broadcast]` and `[remote_fence]`",
+        )?;
+        require(
+            !is_remote || self.refill == Refill::Hardware,
+            "its kernel walks page tables, and other CPUs invalidate without it".to_owned(),
+            "set `refill = \"hardware\"`: no CPU would wait for the refill handler",
+        )?;
+        require(
+            self.broadcast.as_ref().is_none_or(|cost| cost.pages_per_operation > 0),
+            "`broadcast.pages_per_operation` is 0".to_owned(),
+            "use 1 if the machine has no operations for ranges",
+        )
     }
 }
 
-fn impossible<T>(what: String, remedy: &str) -> Result<T, MachineError> {
-    Err(MachineError::Impossible { what, remedy: remedy.to_owned() })
+/// Returns [`MachineError::Impossible`] unless `holds`.
+fn require(holds: bool, cause: String, remedy: &str) -> Result<(), MachineError> {
+    if holds { Ok(()) } else { Err(MachineError::Impossible { cause, remedy: remedy.to_owned() }) }
 }
 
-/// Why a machine file was refused.
+/// Reason why a machine file was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// Not TOML, or not these keys: what the parser said.
+    /// Not TOML, or unknown or missing keys; the parser's message.
     Syntax(String),
-    /// A machine that cannot be.
+    /// A machine that cannot be simulated.
     Impossible {
-        /// What cannot be.
-        what: String,
-        /// What could.
+        /// The impossible property, as a clause about the machine.
+        cause: String,
+        /// How to change the file, as an imperative.
         remedy: String,
     },
 }
@@ -207,7 +200,7 @@ impl fmt::Display for MachineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(error) => f.write_str(error.trim_end()),
-            Self::Impossible { what, remedy } => write!(f, "{what}; {remedy}"),
+            Self::Impossible { cause, remedy } => write!(f, "{cause}; {remedy}"),
         }
     }
 }

@@ -1,37 +1,37 @@
-//! Where CPUs are: threads of cores, in clusters that share a cache, in sockets.
+//! The arrangement of CPUs: threads of cores, in clusters that share a cache, in sockets.
 
 use core::ops::Range;
 
-/// How CPUs are arranged. They are numbered socket by socket, cluster by cluster, core by core.
+/// Arrangement of the CPUs. They are numbered socket by socket, cluster by cluster, core by core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Sockets, or nodes: memory and interconnect apart.
+    /// Number of sockets, or nodes: each has its own memory, and an interconnect joins them.
     pub sockets: usize,
-    /// Clusters of cores with a cache of their own, per socket.
+    /// Number of clusters per socket. The cores of a cluster share a cache.
     pub clusters_per_socket: usize,
-    /// Cores per cluster.
+    /// Number of cores per cluster.
     pub cores_per_cluster: usize,
-    /// Hardware threads per core.
+    /// Number of hardware threads per core.
     pub threads_per_core: usize,
-    /// How many of these CPUs there are: the first of them.
+    /// Number of CPUs in use: the first of those that the sockets have.
     cpus: usize,
 }
 
-/// How far a CPU is from another.
+/// Distance from one CPU to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// A thread of the same core, or the CPU itself.
+    /// The CPU itself, or another thread of its core.
     Core,
-    /// The same cluster.
+    /// Another core of the same cluster.
     Cluster,
-    /// The same socket.
+    /// Another cluster of the same socket.
     Socket,
     /// Another socket.
     System,
 }
 
 impl Topology {
-    /// All the CPUs of so many sockets.
+    /// Creates a topology in which all CPUs of `sockets` sockets are in use.
     #[must_use]
     pub const fn new(
         sockets: usize,
@@ -46,19 +46,13 @@ impl Topology {
         Self { sockets, clusters_per_socket, cores_per_cluster, threads_per_core, cpus }
     }
 
-    /// How many CPUs there are.
+    /// Number of CPUs.
     #[must_use]
     pub const fn cpu_count(&self) -> usize {
         self.cpus
     }
 
-    /// How many sockets there are.
-    #[must_use]
-    pub const fn socket_count(&self) -> usize {
-        self.sockets
-    }
-
-    /// The socket that a CPU is in.
+    /// The socket that contains a CPU.
     #[must_use]
     pub const fn socket_of(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket()
@@ -69,7 +63,7 @@ impl Topology {
         Self { sockets, cpus, ..self }
     }
 
-    /// How far apart two CPUs are.
+    /// The distance between two CPUs.
     #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> Distance {
         [Distance::Core, Distance::Cluster, Distance::Socket]
@@ -78,7 +72,7 @@ impl Topology {
             .unwrap_or(Distance::System)
     }
 
-    /// The CPUs that are at most so far from `cpu`.
+    /// The CPUs at a distance of at most `distance` from `cpu`.
     #[must_use]
     pub fn within(&self, cpu: usize, distance: Distance) -> Range<usize> {
         let size = match distance {
@@ -105,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distance_is_by_core_then_cluster_then_socket() {
+    fn distance_grows_from_core_to_socket() {
         let topology = Topology::new(2, 2, 3, 2);
         assert_eq!(topology.cpu_count(), 24);
         assert_eq!(topology.distance(0, 1), Distance::Core);
@@ -115,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn more_cpus_are_more_sockets_and_fewer_are_the_first() {
+    fn resizing_adds_or_removes_sockets() {
         let two = Topology::new(1, 1, 4, 1).resized(2);
         assert_eq!((two.cpu_count(), two.sockets), (2, 1));
         let many = Topology::new(1, 1, 4, 1).resized(9);

@@ -1,6 +1,6 @@
-//! Telling other CPUs' TLBs without their kernels: broadcasts and remote fences.
+//! Invalidation of other CPUs' TLBs without their kernels: broadcasts and remote fences.
 
-#![expect(clippy::single_range_in_vec_init, reason = "one range is what most flushes name")]
+#![expect(clippy::single_range_in_vec_init, reason = "most flushes name one range")]
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -47,7 +47,7 @@ fn run(sim: &Sim) {
     assert_eq!(sim.run_until(Time::END), RunEnd::Done);
 }
 
-/// Page tables by hand, with one page mapped at [`PAGE`].
+/// Page tables that map one page at [`PAGE`].
 #[derive(Clone, Copy, Default)]
 struct Tables {
     root: FrameNumber,
@@ -77,16 +77,16 @@ fn read(sim: &Sim) -> bool {
     sim.touch(PAGE, Touch::Read).is_ok()
 }
 
-/// What a CPU does to unmap the page.
+/// A step of a CPU that unmaps the page.
 type Step = fn(&Sim);
 const ISSUE: Step = |sim| sim.broadcast(TAG, BroadcastScope::Pages(&[PAGE..PAGE + 0x1000]));
 const ISSUE_TAG: Step = |sim| sim.broadcast(TAG, BroadcastScope::Tag);
 const ISSUE_ALL: Step = |sim| sim.broadcast(0, BroadcastScope::Everything);
 const COMPLETE: Step = Sim::complete_broadcasts;
 
-/// CPU 0 unmaps a page that both CPUs have cached: `before` and `after` the change of the page
-/// table, then CPU 1 does what it does, and then CPU 0 takes the flush for done. Returns how often
-/// they used the page all the same.
+/// CPU 0 unmaps a page that both CPUs have cached. It executes `before` and `after` around the
+/// change of the page table; then CPU 1 executes `elsewhere`, and CPU 0 ends the flush. Returns the
+/// number of uses of the page after that.
 fn unmap(before: &[Step], after: &[Step], elsewhere: &[Step]) -> u64 {
     let sim = sim(BROADCAST, 2);
     let tables = Rc::new(Cell::new(Tables::default()));
@@ -99,7 +99,7 @@ fn unmap(before: &[Step], after: &[Step], elsewhere: &[Step]) -> u64 {
         assert!(read(sim));
         sim.spend(Time::from_ns(20_000));
         before.iter().for_each(|step| step(sim));
-        assert!(read(sim), "the page is mapped still");
+        assert!(read(sim), "the page is still mapped");
         sim.update_entry(tables.leaf, 1, |_| 0);
         let flush = sim.flush_began(tables.root, Some(PAGE..PAGE + 0x1000));
         after.iter().for_each(|step| step(sim));
@@ -121,23 +121,23 @@ fn unmap(before: &[Step], after: &[Step], elsewhere: &[Step]) -> u64 {
 }
 
 #[test]
-fn nobody_uses_what_a_completed_broadcast_named() {
+fn completed_broadcast_removes_translations_everywhere() {
     for issue in [ISSUE, ISSUE_TAG, ISSUE_ALL] {
         assert_eq!(unmap(&[], &[issue, COMPLETE], &[]), 0);
-        // Both CPUs: the issuer's TLB is as stale as the other's.
+        // Two, because the issuer's own TLB is stale like the other's.
         assert_eq!(unmap(&[], &[issue], &[]), 2, "not completed");
         assert_eq!(unmap(&[], &[issue], &[COMPLETE]), 2, "completed by another CPU");
     }
 }
 
 #[test]
-fn a_broadcast_before_the_page_tables_change_is_of_no_use() {
-    // CPU 0 reads the page again between the issue and the change.
+fn broadcast_before_page_table_change_is_useless() {
+    // CPU 0 reads the page between the issue and the change.
     assert_eq!(unmap(&[ISSUE, COMPLETE], &[], &[]), 1);
 }
 
 #[test]
-fn what_is_cached_after_the_issue_stays() {
+fn entries_cached_after_the_issue_stay() {
     let sim = sim(BROADCAST, 1);
     on_cpu(&sim, 0, |sim| {
         let tables = Tables::new(sim);
@@ -156,7 +156,7 @@ fn what_is_cached_after_the_issue_stays() {
     run(&sim);
 }
 
-/// How long CPUs wait for a broadcast if so many issue one after the other.
+/// The average wait for a broadcast, and the total time, when `cpus` CPUs issue continuously.
 fn wait(cpus: usize) -> (Time, Time) {
     const ROUNDS: u64 = 50;
     let sim = sim(BROADCAST, cpus);
@@ -175,7 +175,7 @@ fn wait(cpus: usize) -> (Time, Time) {
 }
 
 #[test]
-fn a_broadcast_takes_as_many_times_as_long_as_there_are_issuers() {
+fn broadcast_time_is_proportional_to_issuers() {
     let (alone, _) = wait(1);
     // After the barrier of 10 ns.
     assert_eq!(alone.ns(), 990);
@@ -187,7 +187,7 @@ fn a_broadcast_takes_as_many_times_as_long_as_there_are_issuers() {
 }
 
 #[test]
-fn to_wait_for_nothing_costs_a_barrier() {
+fn completing_no_broadcast_costs_a_barrier() {
     let sim = sim(BROADCAST, 1);
     on_cpu(&sim, 0, |sim| {
         let began = sim.now();
@@ -198,7 +198,7 @@ fn to_wait_for_nothing_costs_a_barrier() {
 }
 
 #[test]
-fn an_operation_names_as_many_pages_as_it_can() {
+fn broadcast_operation_names_several_pages() {
     let sim = sim(BROADCAST, 1);
     on_cpu(&sim, 0, |sim| {
         let issued = |scope| {
@@ -216,7 +216,7 @@ fn an_operation_names_as_many_pages_as_it_can() {
 }
 
 #[test]
-fn those_who_run_lose_time_to_others_broadcasts() {
+fn broadcasts_take_time_from_running_cpus() {
     let victims = BROADCAST.replace("victim_ns = { value = 0", "victim_ns = { value = 70");
     let sim = sim(&victims, 3);
     let ended = Rc::new(Cell::new(Time::ZERO));
@@ -236,10 +236,10 @@ fn those_who_run_lose_time_to_others_broadcasts() {
     assert_eq!(sim.counts().stolen.ns(), 5 * 70);
 }
 
-/// CPU 4 walks all the time while CPU 0 takes a table out, says so to everybody, and frees it: as
-/// fast as it can, while walks wait for a line that CPUs 1 and 2 want, too.
+/// CPU 4 walks continuously while CPU 0 unhooks a table, broadcasts the invalidation and frees the
+/// table as fast as it can. The walks wait for a line that CPUs 1 and 2 also want.
 #[test]
-fn a_broadcast_waits_for_walks_that_are_under_way() {
+fn walk_restarts_after_concurrent_broadcast() {
     let fast = BROADCAST.replace("value = 1000", "value = 1");
     for offset_ns in 0..600 {
         let sim = sim(&fast, 8);
@@ -264,7 +264,7 @@ fn a_broadcast_waits_for_walks_that_are_under_way() {
             on_cpu(&sim, cpu, move |sim| {
                 until(sim, 20_000);
                 tables.get().load(sim);
-                // Marks the entry as accessed.
+                // Sets the accessed bit of the entry.
                 let _ = sim.touch(0x2000, Touch::Write(1));
             });
         }
@@ -283,7 +283,7 @@ fn a_broadcast_waits_for_walks_that_are_under_way() {
 }
 
 #[test]
-fn a_remote_fence_reaches_its_targets_and_those_who_mask_interrupts() {
+fn remote_fence_reaches_exactly_its_targets() {
     let sim = sim(REMOTE_FENCE, 3);
     let tables = Rc::new(Cell::new(Tables::default()));
     let shared = Rc::clone(&tables);
@@ -294,7 +294,7 @@ fn a_remote_fence_reaches_its_targets_and_those_who_mask_interrupts() {
         sim.update_entry(tables.leaf, 1, |_| 0);
         let began = sim.now();
         sim.remote_fence([1], TAG, BroadcastScope::Pages(&[PAGE..PAGE + 0x1000]));
-        // The call, one target, its delivery, and one page.
+        // 200 for the call, 100 for one target, 1000 for delivery, and 100 for one page.
         assert_eq!((sim.now() - began).ns(), 200 + 100 + 1000 + 100);
         assert_eq!(sim.counts_of(0).broadcast_wait.ns(), 1400);
     });
@@ -320,7 +320,7 @@ fn a_remote_fence_reaches_its_targets_and_those_who_mask_interrupts() {
 }
 
 #[test]
-fn firmware_drops_the_tag_for_more_pages_than_it_goes_through() {
+fn firmware_drops_the_tag_above_its_ceiling() {
     for (end, stays) in [(PAGE + 0x1000, true), (PAGE + 0x2000, false)] {
         let sim = sim(REMOTE_FENCE, 2);
         on_cpu(&sim, 0, move |sim| {
@@ -336,7 +336,7 @@ fn firmware_drops_the_tag_for_more_pages_than_it_goes_through() {
     }
 }
 
-/// Whoever is told by many at once does it for one after the other.
+/// A target that several CPUs fence executes the fences one after the other.
 #[test]
 fn remote_fences_of_one_target_queue() {
     let sim = sim(REMOTE_FENCE, 8);
@@ -354,7 +354,7 @@ fn remote_fences_of_one_target_queue() {
 }
 
 #[test]
-fn a_kernel_that_refills_walks_for_its_threads_alone() {
+fn kernel_refill_walks_only_for_user_threads() {
     let soft = ROUND.replace("[topology]", "refill = \"software\"\n\n[topology]");
     for (text, hazards) in [(ROUND, 1), (soft.as_str(), 0)] {
         let machine = Machine::from_toml(text).unwrap().with_cpus(1).unwrap();

@@ -1,4 +1,4 @@
-//! Machine files: what is read, and what is refused.
+//! Machine files: the values that are read, and the files that are rejected.
 
 use shootdown_sim::machine::{MixedSizes, Refill, StaleWrites, Tagging};
 use shootdown_sim::{Machine, MachineError};
@@ -23,7 +23,7 @@ deliver_ns = { value = 1000, source = \"made up for tests\" }
 page_ceiling = { value = 1, source = \"made up for tests\" }
 ";
 
-/// The round machine with keys before its sections, sections after them, and so many tags.
+/// The round machine with `keys` before its sections, `sections` after them, and `tags` tags.
 fn machine(keys: &str, sections: &str, tags: u32) -> Result<Machine, MachineError> {
     let text = ROUND
         .replace("[topology]", &format!("{keys}\n\n[topology]"))
@@ -32,7 +32,7 @@ fn machine(keys: &str, sections: &str, tags: u32) -> Result<Machine, MachineErro
 }
 
 #[test]
-fn what_is_not_said_is_as_on_x86() {
+fn defaults_are_those_of_x86() {
     let machine = machine("", "", 6).unwrap();
     assert_eq!((machine.tagging, machine.refill), (Tagging::PerCpu, Refill::Hardware));
     assert!(machine.broadcast.is_none() && machine.remote_fence.is_none());
@@ -40,7 +40,7 @@ fn what_is_not_said_is_as_on_x86() {
 }
 
 #[test]
-fn tags_refill_and_ways_to_tell_are_read() {
+fn tagging_refill_and_notify_methods_are_read() {
     let sections = format!("{BROADCAST}{REMOTE_FENCE}");
     let all = machine(GLOBAL, &sections, 65_535).unwrap();
     assert_eq!(all.tagging, Tagging::Global);
@@ -56,11 +56,11 @@ fn tags_refill_and_ways_to_tell_are_read() {
     assert_eq!(tolerant.mixed_sizes, MixedSizes::Tolerated);
     let renamed = machine("tagging = \"renamed\"\nrefill = \"software\"", "", 255).unwrap();
     assert_eq!((renamed.tagging, renamed.refill), (Tagging::Renamed, Refill::Software));
-    assert!(machine(GLOBAL, BROADCAST, 0).is_ok(), "all under one tag");
+    assert!(machine(GLOBAL, BROADCAST, 0).is_ok(), "all spaces use one tag");
 }
 
 #[test]
-fn machines_that_cannot_be_are_refused_with_a_remedy() {
+fn impossible_machines_are_rejected_with_a_remedy() {
     let no_pages = BROADCAST.replace("operation = { value = 8", "operation = { value = 0");
     let refused = [
         (machine(GLOBAL, "", 65_536), "65536 tags"),
@@ -68,14 +68,14 @@ fn machines_that_cannot_be_are_refused_with_a_remedy() {
         (machine("", BROADCAST, 6), "another space's"),
         (machine("tagging = \"renamed\"", BROADCAST, 6), "another space's"),
         (machine("", REMOTE_FENCE, 6), "another space's"),
-        (machine(&format!("{GLOBAL}\nrefill = \"software\""), BROADCAST, 6), "told without it"),
+        (machine(&format!("{GLOBAL}\nrefill = \"software\""), BROADCAST, 6), "without it"),
         (machine(GLOBAL, &no_pages, 6), "pages_per_operation"),
     ];
-    for (result, cause) in refused {
-        let Err(MachineError::Impossible { what, remedy }) = result else {
-            panic!("not refused, or otherwise: {cause}");
+    for (result, expected) in refused {
+        let Err(MachineError::Impossible { cause, remedy }) = result else {
+            panic!("not rejected, or for another reason: {expected}");
         };
-        assert!(what.contains(cause), "{what}");
+        assert!(cause.contains(expected), "{cause}");
         assert!(!remedy.is_empty());
     }
     assert!(matches!(machine("tagging = \"x86\"", "", 6), Err(MachineError::Syntax(_))));

@@ -3,14 +3,15 @@
 use std::rc::Rc;
 
 use shootdown_sim::{
-    Affinity, Machine, PageFault, Purpose, RunEnd, Sim, TagEntries, ThreadSpec, Time, Touch, Wrong,
+    Affinity, Machine, PageFault, Purpose, RunEnd, Sim, TagEntries, ThreadSpec, Time, Touch,
+    ViolationKind,
 };
 
 const ROUND: &str = include_str!("../round.toml");
-/// Where the large page is mapped.
+/// Address of the large page.
 const LARGE: u64 = 2 << 20;
 const PAGE: u64 = 4096;
-/// PS, US, RW, P.
+/// The PS, US, RW and P bits of an entry.
 const WRITABLE: u64 = 0x87;
 
 fn run(head: &str, body: impl FnOnce(&Sim) + 'static) -> Rc<Sim> {
@@ -23,8 +24,8 @@ fn run(head: &str, body: impl FnOnce(&Sim) + 'static) -> Rc<Sim> {
     sim
 }
 
-/// Page tables by hand, loaded. Returns the root, the table of 2 MiB entries, and the first frame
-/// of the page that the second of them maps.
+/// Builds and loads page tables. Returns the root, the table of 2 MiB entries, and the first frame
+/// of the page that the second of those entries maps.
 fn tables(sim: &Sim) -> (u64, u64, u64) {
     let table = || sim.allocate(Purpose::Table).unwrap();
     let (top, upper, middle) = (table(), table(), table());
@@ -43,7 +44,7 @@ fn walks(sim: &Sim) -> u64 {
 }
 
 #[test]
-fn each_address_finds_its_frame_by_one_translation() {
+fn one_translation_maps_all_frames() {
     let sim = run("", |sim| {
         let (_, middle, frame) = tables(sim);
         for n in 0..512 {
@@ -53,7 +54,7 @@ fn each_address_finds_its_frame_by_one_translation() {
         assert_eq!(sim.touch(LARGE + 5 * PAGE, Touch::Write(77)), Ok(77));
         assert_eq!((sim.page_content(frame + 5), sim.page_content(frame)), (77, 0));
         assert_eq!(sim.entry(middle, 1) & 0xfff, 0xe7, "accessed and dirty");
-        // The one that knows that takes the place of the one that did not.
+        // The translation with the dirty bit replaces the one without.
         assert_eq!(sim.touch(LARGE + 6 * PAGE, Touch::Write(78)), Ok(78));
         assert_eq!(walks(sim), 2);
         assert_eq!(sim.touch(LARGE - PAGE, Touch::Read), Err(PageFault));
@@ -63,29 +64,29 @@ fn each_address_finds_its_frame_by_one_translation() {
 }
 
 #[test]
-fn it_is_forgotten_by_any_of_its_addresses() {
+fn any_address_invalidates_a_large_page() {
     let sim = run("", |sim| {
         let (_, middle, _) = tables(sim);
         assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
         sim.update_entry(middle, 1, |_| 0);
         sim.invalidate([2 * LARGE].into_iter());
-        assert_eq!(sim.touch(LARGE + 9 * PAGE, Touch::Read), Ok(9), "the TLB still has it");
+        assert_eq!(sim.touch(LARGE + 9 * PAGE, Touch::Read), Ok(9), "the TLB has a stale entry");
         sim.invalidate([LARGE + 300 * PAGE].into_iter());
         assert_eq!(sim.touch(LARGE + 9 * PAGE, Touch::Read), Err(PageFault));
     });
     assert_eq!(sim.violations(), 0);
 }
 
-/// On a machine that marks an entry after the write, wherever it has the translation from.
+/// On this machine, a write through a clean translation sets the dirty bit after the write.
 #[test]
-fn a_write_marks_the_entry_of_the_page_that_it_goes_to() {
+fn late_dirty_bit_goes_only_to_the_same_page() {
     run("stale_writes = \"unnoticed\"\n", |sim| {
         let (_, middle, frame) = tables(sim);
         let dirty = || sim.entry(middle, 1) & 0x40;
         assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
         assert_eq!((sim.touch(LARGE + PAGE, Touch::Write(1)), dirty()), (Ok(1), 0x40));
         assert_eq!(walks(sim), 1);
-        // What is there by now is another page, or a table of small ones.
+        // The entry now maps another page, or a table of small pages.
         let small = sim.allocate(Purpose::Table).unwrap();
         sim.update_entry(small, 1, |_| frame << 12 | 7);
         for other in [(frame + 512) << 12 | WRITABLE, small << 12 | 7] {
@@ -100,7 +101,7 @@ fn a_write_marks_the_entry_of_the_page_that_it_goes_to() {
 }
 
 #[test]
-fn a_use_after_part_of_it_was_flushed_or_freed_is_noticed() {
+fn oracle_detects_partly_flushed_or_freed_large_page() {
     let sim = run("", |sim| {
         let (root, _, _) = tables(sim);
         assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
@@ -111,12 +112,12 @@ fn a_use_after_part_of_it_was_flushed_or_freed_is_noticed() {
         sim.flush_ended(part);
         assert_eq!((sim.touch(LARGE, Touch::Read), sim.violations()), (Ok(0), 1));
     });
-    assert_eq!(sim.first_violations()[0].wrong, Wrong::FlushedTranslation);
+    assert_eq!(sim.first_violations()[0].kind, ViolationKind::FlushedTranslation);
     let sim = run("", |sim| {
         let (_, _, frame) = tables(sim);
         assert_eq!(sim.touch(LARGE, Touch::Read), Ok(0));
         sim.release(frame + 100);
         assert_eq!((sim.touch(LARGE, Touch::Read), sim.violations()), (Ok(0), 1));
     });
-    assert_eq!(sim.first_violations()[0].wrong, Wrong::FreedPage);
+    assert_eq!(sim.first_violations()[0].kind, ViolationKind::FreedPage);
 }

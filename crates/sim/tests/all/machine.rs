@@ -28,11 +28,11 @@ fn run(sim: &Sim) {
     assert_eq!(sim.run_until(Time::END), RunEnd::Done);
 }
 
-/// What happened, in the order in which it did.
+/// Events as (time, number), in the order in which they happened.
 type Log = Rc<RefCell<Vec<(u64, usize)>>>;
 
 #[test]
-fn effects_happen_in_the_order_of_time_and_then_of_cpus() {
+fn effects_are_ordered_by_time_then_cpu() {
     let sim = sim(4);
     let log = Log::default();
     for cpu in 0..4 {
@@ -54,7 +54,7 @@ fn effects_happen_in_the_order_of_time_and_then_of_cpus() {
 struct Line(SimWord);
 
 #[test]
-fn a_counter_that_all_write_travels_and_loses_nothing() {
+fn shared_counter_transfers_its_line_each_time() {
     let sim = sim(8);
     let counter = Rc::new(Line(SimWord::with(0)));
     for cpu in 0..8 {
@@ -67,7 +67,7 @@ fn a_counter_that_all_write_travels_and_loses_nothing() {
     }
     run(&sim);
     assert_eq!(counter.0.load(Relaxed), 800);
-    // Each addition but the first few had to fetch the line.
+    // Each addition except the first few had to transfer the line.
     assert!(sim.time() > Time::from_ns(700 * 25), "{}", sim.time());
 }
 
@@ -81,7 +81,7 @@ impl Kernel for Handler {
     fn online(&self) {}
     fn switch(&self, _space: u64) {}
     fn enter_lazy(&self) {}
-    fn leave(&self) {}
+    fn leave_space(&self) {}
     fn flush_interrupt(&self) {
         self.taken.set(self.taken.get() + 1);
         if let Some(sim) = &*self.sim.borrow() {
@@ -102,13 +102,13 @@ fn with_handler(sim: &Rc<Sim>) -> Rc<Handler> {
 }
 
 #[test]
-fn who_runs_is_ticked_at_each_multiple_and_who_idles_is_not() {
+fn busy_cpu_is_ticked_and_idle_cpu_is_not() {
     struct Ticking(Rc<Sim>, Log);
     impl Kernel for Ticking {
         fn online(&self) {}
         fn switch(&self, _space: u64) {}
         fn enter_lazy(&self) {}
-        fn leave(&self) {}
+        fn leave_space(&self) {}
         fn flush_interrupt(&self) {}
         fn tick_interval(&self) -> Option<Time> {
             Some(Time::from_ns(1000))
@@ -133,7 +133,7 @@ fn who_runs_is_ticked_at_each_multiple_and_who_idles_is_not() {
 }
 
 #[test]
-fn an_interrupt_comes_in_the_middle_of_a_long_computation() {
+fn interrupt_arrives_in_the_middle_of_computation() {
     let sim = sim(2);
     let handler = with_handler(&sim);
     let ended = Rc::new(Cell::new(Time::ZERO));
@@ -150,24 +150,24 @@ fn an_interrupt_comes_in_the_middle_of_a_long_computation() {
         sent.set(sim.now());
     });
     run(&sim);
-    // Sent at the end of the 100 ns command, 500 under way, 250 until the handler runs.
+    // The sender's command takes 100 ns, the delivery 500, and the entry of the handler 250.
     assert_eq!(handler.at.get(), sent_at.get() + Time::from_ns(750) + Time::TICK);
     assert_eq!(sim.counts_of(0).interrupted, Time::from_ns(350));
-    // The computation began after the switch to its thread (500 ns), and took the interrupt on top.
+    // The computation began after the switch to its thread (500 ns), and the interrupt is added.
     assert_eq!(ended.get().ns(), 500 + 10_000 + 350);
 }
 
 #[test]
-fn a_masked_cpu_takes_interrupts_when_it_unmasks_and_several_as_one() {
+fn masked_cpu_coalesces_interrupts_until_it_unmasks() {
     let sim = sim(3);
     let handler = with_handler(&sim);
-    let seen = Rc::clone(&handler);
+    let observed = Rc::clone(&handler);
     on_cpu(&sim, 0, move |sim| {
         sim.mask();
         sim.spend(Time::from_ns(50_000));
-        assert_eq!(seen.taken.get(), 0);
+        assert_eq!(observed.taken.get(), 0);
         sim.unmask();
-        assert_eq!(seen.taken.get(), 1);
+        assert_eq!(observed.taken.get(), 1);
     });
     for cpu in 1..3 {
         on_cpu(&sim, cpu, |sim| {
@@ -180,7 +180,7 @@ fn a_masked_cpu_takes_interrupts_when_it_unmasks_and_several_as_one() {
 }
 
 #[test]
-fn sleepers_get_the_lock_in_the_order_in_which_they_came() {
+fn sleeping_lock_excludes_writers_and_admits_readers() {
     let sim = sim(4);
     let lock = Rc::new(<SleepingLock as RawRwLock>::INIT);
     let log = Log::default();
@@ -212,7 +212,7 @@ fn sleepers_get_the_lock_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn spinners_exclude_each_other() {
+fn spin_lock_admits_one_cpu() {
     let sim = sim(4);
     let lock = Rc::new(<SpinLock as RawMutex>::INIT);
     let inside = Rc::new(Cell::new(0));
@@ -237,7 +237,7 @@ fn spinners_exclude_each_other() {
 }
 
 #[test]
-fn idle_cpus_take_threads_that_wait() {
+fn idle_cpus_steal_ready_threads() {
     let sim = sim(4);
     for _ in 0..16 {
         let spec = ThreadSpec { space: None, affinity: Affinity::Any };
@@ -250,13 +250,13 @@ fn idle_cpus_take_threads_that_wait() {
 }
 
 #[test]
-fn a_thread_that_waits_for_ever_is_noticed() {
+fn thread_that_waits_forever_is_a_deadlock() {
     let sim = sim(1);
     on_cpu(&sim, 0, Sim::block);
     assert_eq!(sim.run_until(Time::END), RunEnd::Deadlock(1));
 }
 
-/// Page tables by hand: address 0x1000 is mapped to a page that holds 7.
+/// Builds page tables that map address 0x1000 to a page filled with zeros.
 fn tables(sim: &Sim) -> (u64, u64, u64) {
     let table = || sim.allocate(Purpose::Table).unwrap();
     let (top, upper, middle, leaf) = (table(), table(), table(), table());
@@ -270,7 +270,7 @@ fn tables(sim: &Sim) -> (u64, u64, u64) {
 }
 
 #[test]
-fn translation_follows_the_tables_and_then_the_tlb() {
+fn translation_uses_tables_then_tlb() {
     let sim = sim(1);
     on_cpu(&sim, 0, |sim| {
         let (root, leaf, page) = tables(sim);
@@ -282,7 +282,7 @@ fn translation_follows_the_tables_and_then_the_tlb() {
         assert_eq!(sim.touch(0x1000, Touch::Write(9)), Ok(9));
         assert_eq!(sim.entry(leaf, 1) & 0xfff, 0x67, "accessed and dirty");
         sim.update_entry(leaf, 1, |_| 0);
-        assert_eq!(sim.touch(0x1000, Touch::Read), Ok(9), "the TLB still has it");
+        assert_eq!(sim.touch(0x1000, Touch::Read), Ok(9), "the TLB has a stale entry");
         sim.invalidate([0x1000].into_iter());
         assert_eq!(sim.touch(0x1000, Touch::Read), Err(PageFault));
         assert_eq!(sim.users(page), 1);
@@ -293,7 +293,7 @@ fn translation_follows_the_tables_and_then_the_tlb() {
 }
 
 #[test]
-fn what_is_wrong_is_seen() {
+fn oracle_counts_each_violation() {
     let sim = sim(1);
     on_cpu(&sim, 0, |sim| {
         let (root, leaf, page) = tables(sim);
@@ -301,10 +301,10 @@ fn what_is_wrong_is_seen() {
         let read = || sim.touch(0x1000, Touch::Read);
         assert_eq!(read(), Ok(0));
         let flush = sim.flush_began(root, Some(0x1000..0x2000));
-        assert_eq!((read(), sim.violations()), (Ok(0), 0), "not yet done");
+        assert_eq!((read(), sim.violations()), (Ok(0), 0), "the flush has not ended");
         sim.flush_ended(flush);
         assert!(read().is_ok());
-        assert_eq!(sim.violations(), 1, "a flush that did nothing");
+        assert_eq!(sim.violations(), 1, "the flush ended without an invalidation");
         sim.invalidate([0x1000].into_iter());
         assert!(read().is_ok());
         sim.release(page);
@@ -318,15 +318,15 @@ fn what_is_wrong_is_seen() {
         sim.load_root(root, 1, TagEntries::Discarded);
         assert!(read().is_ok());
         sim.free_table(leaf);
-        assert_eq!(sim.hazards(), 1, "it could still be walked");
+        assert_eq!(sim.hazards(), 1, "the CPU can still walk the table");
         let _ = sim.touch(0x3000, Touch::Read);
-        assert_eq!(sim.violations(), 4, "and is");
+        assert_eq!(sim.violations(), 4, "the CPU walks the freed table");
     });
     run(&sim);
 }
 
 #[test]
-fn a_cpu_that_never_ends_is_stopped_when_the_time_is_up() {
+fn run_ends_at_its_time_limit() {
     for step in [Time::from_ns(50), Time::NEVER] {
         let sim = sim(1);
         on_cpu(&sim, 0, move |sim| {
@@ -338,15 +338,15 @@ fn a_cpu_that_never_ends_is_stopped_when_the_time_is_up() {
     }
 }
 
-/// Leaving a space before a deep idle state takes time, in which the CPU is not yet parked.
+/// Leaving a space before a deep idle state takes time, in which the CPU is not yet waiting.
 #[test]
-fn no_wake_up_is_lost_on_the_way_to_a_deep_idle_state() {
+fn no_wakeup_is_lost_before_deep_idle() {
     struct Leaver(Rc<Sim>);
     impl Kernel for Leaver {
         fn online(&self) {}
         fn switch(&self, _space: u64) {}
         fn enter_lazy(&self) {}
-        fn leave(&self) {
+        fn leave_space(&self) {
             self.0.spend(Time::from_ns(300));
         }
         fn flush_interrupt(&self) {}
@@ -371,7 +371,7 @@ fn no_wake_up_is_lost_on_the_way_to_a_deep_idle_state() {
 }
 
 #[test]
-fn a_wake_up_for_another_reason_gives_nobody_a_lock() {
+fn spurious_wakeup_does_not_grant_a_lock() {
     let sim = sim(3);
     let lock = Rc::new(<SleepingLock as RawRwLock>::INIT);
     let inside = Rc::new(Cell::new(0));

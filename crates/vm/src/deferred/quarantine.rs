@@ -53,7 +53,7 @@ impl<S: System> AddressSpace<S> {
         let mut quarantine = self.quarantine.lock();
         // Under the lock, as where it is cleared: otherwise the clearing could follow this store.
         self.has_quarantined.store(true, Relaxed);
-        quarantine.hold(horizon, tables.len(), tables)
+        quarantine.defer(horizon, tables.len(), tables)
     }
 
     /// Makes lazy CPUs forget the tables in quarantine, and frees them.

@@ -1,92 +1,91 @@
-//! What the kernel asks of an architecture.
+//! The interface between the kernel and an architecture.
 
 #![expect(unsafe_code, reason = "stacks and roots are promises that no type can prove")]
 
+use core::mem::offset_of;
 use core::ops::Range;
 
 use shootdown::Root;
 use shootdown_hw::Processor;
 use shootdown_vm::{Access, Format};
 
-/// What the first CPU is given.
+/// What an architecture passes to the first CPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Boot {
-    /// Physical memory that nobody uses: neither the kernel, nor its page tables, nor `load`.
+    /// Unused physical memory. The kernel, its page tables and `load` are outside of it.
     pub(crate) memory: Range<u64>,
-    /// What `shootdown boot` has put into memory: what to do, and with what.
+    /// The load that `shootdown boot` has put into memory; empty if there is none.
     pub(crate) load: &'static [u8],
 }
 
-/// Why a CPU is interrupted.
+/// The reason for an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interrupt {
-    /// Another CPU has rung this one's bell.
+    /// Another CPU has rung this CPU's bell.
     Flush,
-    /// Another CPU has work for this one's scheduler.
+    /// Another CPU has work for this CPU's scheduler.
     Wake,
-    /// The time is up that was asked for.
+    /// This CPU's timer has expired.
     Timer,
 }
 
-/// Why a user thread has come back to the kernel.
+/// The reason for which a user thread has returned to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UserExit {
-    /// It is done with what it was asked to do.
+    /// The thread has finished its task.
     Done,
     /// An access was refused.
     Fault {
-        /// To where.
+        /// The address of the access.
         address: u64,
-        /// Which.
+        /// The kind of access.
         access: Access,
     },
-    /// An interrupt came, and the [handler](super::set_interrupt_handler) has run.
+    /// An interrupt came, and its [handler](super::set_interrupt_handler) has run.
     Interrupt,
 }
 
-/// What a user thread does: the code that it runs is [`Architecture::user_code`].
+/// The task of a user thread, which [`Architecture::user_code`] executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Task {
-    /// Reads the word at each of `count` addresses, the last of which stays in `value`.
+    /// Reads the word at each of `count` addresses. The last word is left in `value`.
     Read = 0,
-    /// Writes `value` there.
+    /// Writes `value` to each of `count` addresses, which are one address if the stride is 0.
     Write = 1,
-    /// Reads the word at one address, up to `count` times, for as long as it is `value`; the last
-    /// stays in `value`, and in `count` how many reads are left.
+    /// Reads the word at one address until it differs from `value`, at most `count` times. The last
+    /// word is left in `value`, and the number of reads that are left in `count`.
     ReadWhile = 2,
-    /// Writes `value` to one address, `count` times.
-    WriteOften = 3,
-    /// Counts down from `count`, and touches no memory.
-    Spin = 4,
+    /// Counts down from `count` without accessing memory.
+    Spin = 3,
 }
 
-/// The registers of a user thread between two stays in user mode.
+/// The registers of a user thread while it is in the kernel.
 ///
-/// An implementation keeps what else it needs (flags, the program counter) in `machine`. All
-/// progress is in registers: who comes back after a fault goes on where it was.
+/// An implementation saves other registers (flags, a scratch register) in `machine`. All progress
+/// of a task is in registers, so a thread that returns after a fault continues where it was.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct User {
-    /// What is to be done, by its number.
+    /// The number of the [`Task`].
     pub(crate) task: usize,
     /// The next address.
     pub(crate) address: usize,
-    /// How often it is still to be done.
+    /// Number of repetitions that are left.
     pub(crate) count: usize,
-    /// From one address to the next.
+    /// Distance from one address to the next, in bytes.
     pub(crate) stride: usize,
-    /// What is written, or was read.
+    /// The word to write, or the word that was read.
     pub(crate) value: usize,
-    /// The program counter: at the beginning, where [`Architecture::user_code`] is mapped.
+    /// The program counter. It starts where [`Architecture::user_code`] is mapped.
     pub(crate) pc: usize,
-    /// The implementation's own.
+    /// Registers that only the implementation uses; 0 at the start.
     pub(crate) machine: [usize; 4],
 }
 
 impl User {
-    /// A thread that has not run yet, of code at `pc`: does a task `count` times, at addresses from
-    /// `address` on that are `stride` bytes apart, with `value`.
+    /// A thread that has not run yet. `pc` is the address of its code, and `addresses` has the
+    /// first address and the stride.
     pub(crate) const fn new(
         pc: usize,
         task: Task,
@@ -99,116 +98,131 @@ impl User {
     }
 }
 
-/// How a run ends.
+// Where the assembly of AArch64 and LoongArch64 finds the fields.
+const _: () = assert!(offset_of!(User, pc) == 40 && offset_of!(User, machine) == 48);
+
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// All is well.
+    /// The run found no error.
     Passed,
-    /// Something was wrong, and has been said.
+    /// The run found an error, and has printed it.
     Failed,
 }
 
-// In the architecture's assembly.
+// Defined in the architecture's assembly.
 unsafe extern "C" {
     fn switch_stack(from: *mut usize, to: usize);
-    /// Never called, but returned to by `switch_stack`.
+    /// The return address of a new thread's first `switch_stack`. It is never called.
     fn thread_start();
     static user_code_start: u8;
     static user_code_end: u8;
 }
 
-/// What the kernel asks of an architecture.
+/// The operations of an architecture.
 ///
 /// # Safety
 ///
-/// Each method does what it says: threads, locks and page tables rest on it.
+/// Each method must do what its documentation promises: threads, locks and page tables rely on it.
 pub(crate) unsafe trait Architecture {
-    /// What the engine is told of the processor.
+    /// The processor, for the engine.
     type Processor: Processor;
-    /// The format of page tables that the MMU walks.
+    /// The page-table format that the MMU walks.
     type Format: Format;
 
-    /// Its name, as `shootdown boot --arch` has it.
+    /// The name, as in `shootdown boot --arch`.
     const NAME: &'static str;
 
-    /// Whether a CPU that was [switched off](Self::switch_off) can be started again.
-    const STARTS_AGAIN: bool;
+    /// `true` if a CPU that was [switched off](Self::switch_off) can be started again.
+    const CAN_RESTART_CPUS: bool;
 
-    /// Where the kernel sees a physical address. All of physical memory is mapped, in pages of
-    /// 4 KiB where a larger one would make emulators flush too much.
+    /// The address at which the kernel maps a physical address. All of physical memory is mapped,
+    /// in pages of 4 KiB where larger pages would make emulators flush too much.
     fn phys_to_virt<T>(address: u64) -> *mut T;
 
-    /// The processor, with its features found out.
+    /// The processor with the features that it has.
     fn processor() -> Self::Processor;
 
     /// The page table that maps the kernel and nothing else.
     fn kernel_root() -> Root;
 
-    /// Has a new root, which is all zeros, map the kernel, too: before it is first loaded.
+    /// Makes a new root, which is all zeros, map the kernel. Call this before the root is loaded.
     fn prepare_root(root: Root);
 
-    /// Sets up the calling CPU, which is to be number `cpu`: vectors, its interrupts, its timer.
-    /// Interrupts stay masked.
+    /// Sets up the calling CPU, whose number is `cpu`: vectors, interrupts and timer. Interrupts
+    /// stay masked.
     fn set_up_cpu(cpu: u32);
 
-    /// Starts another CPU, which is to come to [`super::Entry`] with its number, on
-    /// the stack that ends at `stack_end`. Returns when it has been told.
+    /// Starts another CPU, which enters the kernel by [`super::upcalls::main_on_other_cpu`] on the
+    /// stack that ends at `stack_end`. Returns when the start has been requested.
     fn start_cpu(cpu: u32, stack_end: usize);
 
-    /// Switches the calling CPU off: it does nothing more until it is [started](Self::start_cpu)
-    /// again, and keeps nothing. Called with interrupts masked.
+    /// Switches the calling CPU off until it is [started](Self::start_cpu) again. The CPU loses its
+    /// state. Call this with interrupts masked.
     fn switch_off() -> !;
 
     /// The number of the CPU that runs this.
     fn cpu() -> u32;
 
-    /// Whether interrupts are masked here.
+    /// Returns `true` if interrupts are masked on this CPU.
     fn interrupts_masked() -> bool;
 
     /// Masks interrupts on this CPU.
     fn mask_interrupts();
 
-    /// Lets interrupts in.
+    /// Unmasks interrupts on this CPU.
     fn unmask_interrupts();
 
-    /// Waits until an interrupt has been handled. Called, and returns, with interrupts masked: one
-    /// that came since they were masked ends the wait at once.
+    /// Waits until an interrupt has been handled. Call this with interrupts masked; they are masked
+    /// when it returns. An interrupt that came after they were masked ends the wait immediately.
     fn wait_for_interrupt();
 
-    /// Interrupts other CPUs, which find memory as it is now.
+    /// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU.
     fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
 
-    /// A turn of a loop that waits for another CPU. An emulator that runs one CPU at a time gives
-    /// the turn to another, if it is told by the right instruction.
+    /// Pauses in a loop that waits for another CPU. On an emulator that runs one CPU at a time, the
+    /// right instruction lets another CPU run.
     #[inline]
     fn spin_hint() {
         core::hint::spin_loop();
     }
 
-    /// The time since some moment, in nanoseconds: the same on all CPUs.
+    /// The time in nanoseconds since some moment, the same on all CPUs.
     fn now_ns() -> u64;
 
-    /// How many instructions were run since some moment, by an emulator that has time pass by their
-    /// number (`-icount shift=0`: one in a nanosecond); rounded down to a tick of the clock.
+    /// Waits until `condition` returns `true`, for at most `timeout_ns`. Returns `false` if the
+    /// time is over.
+    fn wait_until(timeout_ns: u64, condition: impl Fn() -> bool) -> bool {
+        let start_ns = Self::now_ns();
+        while !condition() {
+            if Self::now_ns() - start_ns >= timeout_ns {
+                return false;
+            }
+            Self::spin_hint();
+        }
+        true
+    }
+
+    /// Number of instructions since some moment, if the emulator's clock counts instructions
+    /// (`-icount shift=0`: one instruction in a nanosecond). It is rounded down to a tick of the
+    /// clock.
     fn instructions() -> u64;
 
-    /// A [`Interrupt::Timer`] is to come to this CPU once, so many nanoseconds from now; instead of
-    /// any that was asked for before.
+    /// Requests one [`Interrupt::Timer`] on this CPU after `delay_ns`. Replaces an earlier request.
     fn set_timer_ns(delay_ns: u64);
 
-    /// The registers that `switch_stack` takes from a stack, from the lowest address on.
+    /// The registers that `switch_stack` pops from a stack, from the lowest address on.
     type Saved;
 
-    /// The registers of a thread that begins at `start`, which calls `entry` with `argument`.
+    /// The registers of a new thread that begins at `start`, which calls `entry` with `argument`.
     fn saved(start: usize, entry: usize, argument: usize) -> Self::Saved;
 
-    /// Prepares a stack for a thread that has not run yet, and returns what
-    /// [`Architecture::switch_stack`] goes on with. The thread calls `entry` with `argument`,
-    /// interrupts masked.
+    /// Prepares the stack of a new thread, and returns the stack pointer to pass to
+    /// [`Architecture::switch_stack`]. The thread calls `entry` with `argument`, interrupts masked.
     ///
     /// # Safety
     ///
-    /// The stack that ends at `stack_end` must have 16 KiB at least, and be nobody else's.
+    /// The stack that ends at `stack_end` must have at least 16 KiB, and nothing else may use it.
     unsafe fn new_stack(
         stack_end: usize,
         entry: extern "C" fn(usize) -> !,
@@ -216,55 +230,58 @@ pub(crate) unsafe trait Architecture {
     ) -> usize {
         let saved = Self::saved(thread_start as *const () as usize, entry as usize, argument);
         let top = (stack_end & !0xf) - size_of::<Self::Saved>();
-        // SAFETY: the stack is our caller's.
+        // SAFETY: the caller promises that the stack is unused.
         unsafe { (top as *mut Self::Saved).write(saved) };
         top
     }
 
-    /// Goes on with another thread where it called this, and returns when somebody goes on with
-    /// this one. Called with interrupts masked.
+    /// Saves the calling thread's registers on its stack and its stack pointer to `from`, and
+    /// resumes the thread whose stack pointer is `to`. Returns when another call resumes the
+    /// calling thread. Call this with interrupts masked.
     ///
     /// # Safety
     ///
-    /// `to` must have come from here or from [`Architecture::new_stack`], and be gone on with once.
-    /// `from` is written before anything of `to` runs.
+    /// `to` must have been stored by this function or returned by [`Architecture::new_stack`], and
+    /// may be resumed once. `from` must be valid for a write, which is done before `to` runs.
     unsafe fn switch_stack(from: *mut usize, to: usize) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { switch_stack(from, to) };
     }
 
-    /// Runs in user mode, with interrupts let in, until something happens. Called, and returns,
-    /// with interrupts masked. The calling thread's own stack is used for what happens.
+    /// Runs a thread in user mode, with interrupts enabled, until an event. Call this with
+    /// interrupts masked; they are masked when it returns. The handler of the event runs on the
+    /// calling thread's stack.
     fn run_user(user: &mut User) -> UserExit;
 
-    /// The code of user threads, less than a page of it, which may lie anywhere: does a [`Task`],
-    /// and makes a system call.
+    /// The code of user threads, at most a page. It is position-independent, executes a [`Task`],
+    /// and then makes a system call.
     fn user_code() -> &'static [u8] {
         let (start, end) = (&raw const user_code_start, &raw const user_code_end);
-        // SAFETY: between the two is code, and nothing writes to it.
+        // SAFETY: the code lies between the two symbols, and is never written.
         unsafe { core::slice::from_raw_parts(start, end.addr() - start.addr()) }
     }
 
-    /// Has this CPU forget that an access was refused: before it is tried again. Nothing where
-    /// nothing of the kind is remembered.
-    fn forget_refused(address: u64) {
+    /// Makes this CPU forget that an access to `address` was refused. Call this before the access
+    /// is tried again. Linux: `flush_tlb_fix_spurious_fault`. Does nothing where the TLB does not
+    /// keep such entries.
+    fn fix_spurious_fault(address: u64) {
         let _ = address;
     }
 
-    /// The entry of a page that is cached once for all spaces, as those of the kernel are, and else
-    /// as this one. As it is where that is a matter of more entries than one (`LoongArch`).
+    /// Returns the page-table entry with its page global: cached once for all spaces, as kernel
+    /// pages are. Returns `entry` where this depends on several entries (`LoongArch`).
     fn global(entry: u64) -> u64 {
         entry
     }
 
-    /// Writes to the console, and waits for as long as it has no room.
+    /// Writes a byte to the console. Waits until there is room.
     fn write(byte: u8);
 
-    /// Ends the run, when all has been written.
+    /// Ends the run after all console output is sent.
     fn exit(status: Status) -> !;
 }
 
-/// Implements functions by the functions of the same names of modules.
+/// Implements functions by calling functions of the same names in modules.
 macro_rules! implement_by {
     ($($module:ident {
         $(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*

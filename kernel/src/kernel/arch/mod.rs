@@ -1,12 +1,22 @@
-//! The architecture that the kernel is built for, and what the kernel asks of it.
+//! The architecture that the kernel is built for, and its interface.
 //!
-//! Everything above this is the same for all. Besides the trait, an architecture has: `boot.s`,
-//! which brings each CPU to Rust, with interrupts masked, its MMU on, and on a stack of its own;
-//! `link.ld`; the vectors; and the drivers of the few devices that are needed. It calls the kernel
-//! by [`upcalls`] alone.
+//! The rest of the kernel is the same for all architectures. Besides the trait, an architecture
+//! has:
+//!
+//! - `boot.s`, which brings each CPU to Rust with interrupts masked, the MMU on, and a stack of its
+//!   own;
+//! - `link.ld`, the linker script;
+//! - the vectors;
+//! - drivers for the few devices that are needed.
+//!
+//! It calls the kernel only by [`upcalls`].
 
 mod contract;
+#[cfg(not(target_arch = "loongarch64"))]
+mod page_tables;
 mod payload;
+#[cfg(not(target_arch = "x86_64"))]
+mod ticks;
 mod upcalls;
 
 #[cfg(target_arch = "x86_64")]

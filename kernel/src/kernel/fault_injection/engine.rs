@@ -1,7 +1,7 @@
-//! The engine that faults are injected into: the kernel's half of its machine, and a processor with
-//! a fault.
+//! The engine into which faults are injected: the kernel's half of its machine, and a processor
+//! that can have a fault.
 
-#![expect(unsafe_code, reason = "the kernel's half of the engine's contract")]
+#![expect(unsafe_code, reason = "implements the kernel's half of the engine's contract")]
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::kernel::sync::{Once, masked};
 
 pub(crate) type Machine = Bare<FaultyKernel>;
 
-/// Where the trials' kernel keeps things.
+/// The kernel's half of the machine in fault injection.
 #[derive(Debug)]
 pub(crate) struct FaultyKernel {
     cpus: &'static [CpuState<Bare<Self>>],
@@ -25,8 +25,8 @@ pub(crate) struct FaultyKernel {
 /// Flush interrupts sent, one for each target.
 static SENT: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: CPUs keep their numbers, and their states stay; the architecture sends interrupts so that
-// who takes them finds memory as it is; the kernel's root is never given back.
+// SAFETY: CPUs keep their numbers, and their states stay allocated. The architecture's `send` makes
+// earlier stores visible to the CPU that takes the interrupt. The kernel's root is never freed.
 unsafe impl Kernel for FaultyKernel {
     type Processor = Faulty<<Arch as Architecture>::Processor>;
     type CpuBits = [u64; 1];
@@ -48,21 +48,21 @@ unsafe impl Kernel for FaultyKernel {
         Arch::spin_hint();
     }
     fn reclaim(&self, _: NonNull<Space<Bare<Self>>>) {
-        // Nothing of a trial is used again.
+        // No memory of a scenario is used again.
     }
 }
 
 static ENGINE: Once<Shootdown<Machine>> = Once::new();
 
-/// Makes the engine, on the first CPU.
-pub(crate) fn make(memory: &mut BootMemory, cpus: u32) {
+/// Creates the engine. Call this on the first CPU, before there are others.
+pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
     let cpus = memory.keep(cpus as usize, |_| CpuState::new());
     let machine = |_| Shootdown::new(Bare::new(FaultyKernel { cpus }, Faulty(Arch::processor())));
     ENGINE.publish(&memory.keep(1, machine)[0]);
 }
 
-/// Whether there is an engine.
-pub(crate) fn is_made() -> bool {
+/// Returns `true` if there is an engine.
+pub(crate) fn exists() -> bool {
     ENGINE.find().is_some()
 }
 
@@ -70,20 +70,20 @@ pub(crate) fn engine() -> &'static Shootdown<Machine> {
     ENGINE.get()
 }
 
-/// Whether what is cached is cached under a tag.
+/// Returns `true` if the TLB tags its entries.
 pub(crate) fn has_tags() -> bool {
     engine().machine().processor().tag_count() > 0
 }
 
-/// Calls `f` with the token of this CPU, interrupts masked.
-pub(crate) fn pin<R>(f: impl FnOnce(&PinnedCpu<'static, Machine>) -> R) -> R {
-    // SAFETY: interrupts are masked, and nothing moves this thread to another CPU; handlers that
+/// Calls `f` with the pin guard of this CPU and with interrupts masked.
+pub(crate) fn with_pinned<R>(f: impl FnOnce(&PinnedCpu<'static, Machine>) -> R) -> R {
+    // SAFETY: interrupts are masked, and nothing moves this thread to another CPU. Handlers that
     // cannot be masked end the run.
     masked(|| f(&unsafe { engine().pin() }))
 }
 
-/// How often another CPU has been disturbed for a flush: interrupts sent, and broadcasts of the CPU
-/// that changes page tables.
+/// Number of times that a flush has disturbed other CPUs: interrupts sent, and broadcasts of the
+/// CPU that changes page tables.
 pub(crate) fn disturbances() -> u64 {
     SENT.load(Ordering::Relaxed) + engine().cpu(CpuId(0)).stats().broadcasts_sent
 }

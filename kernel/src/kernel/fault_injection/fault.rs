@@ -1,6 +1,7 @@
-//! Faults that a kernel may have, put in while it runs: the processor does less than it is told to.
+//! Faults that a kernel may have, injected while it runs: the processor does less than the engine
+//! asks for.
 
-#![expect(unsafe_code, reason = "breaks the contract of processors, which is what it is for")]
+#![expect(unsafe_code, reason = "breaks the contract of processors on purpose")]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -12,20 +13,20 @@ use shootdown_hw::{Processor, forward};
 
 use crate::kernel::arch::{Arch, Architecture};
 
-/// What is wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// CPUs other than the one that changes page tables drop nothing: it tells nobody, or who is
-    /// told does nothing, or who comes back does not make up for what it missed.
+    /// CPUs other than the one that changes page tables drop nothing. This stands for a missing
+    /// interrupt, a handler that does nothing, and a CPU that does not catch up.
     OthersKeepAll,
-    /// They drop other pages than those that were changed.
+    /// The other CPUs drop other pages than those that were changed.
     OtherPages,
-    /// They drop the right pages of another tag.
+    /// The other CPUs drop the right pages of another tag.
     OtherTag,
-    /// What is cached under a tag stays there when the tag becomes another space's.
+    /// Entries under a tag stay cached when the tag is given to another space.
     TagIsReused,
 }
 
@@ -41,41 +42,47 @@ impl Fault {
     }
 }
 
-/// The first CPU's alone.
-static CHOSEN: AtomicU8 = AtomicU8::new(0);
-/// Written by the first CPU, read by all, and ordered by what makes another CPU drop anything: an
-/// order to it (`user::ORDER`), or a flush, whose ring comes after a full fence. Nothing is wrong
-/// with a CPU that sees it late but the trial.
-static PRESENT: AtomicU8 = AtomicU8::new(0);
+/// The fault of the next scenario. Only the first CPU uses it.
+static SELECTED: AtomicU8 = AtomicU8::new(0);
+/// The fault that is injected now. The first CPU writes it, and all CPUs read it. Relaxed accesses
+/// are enough: another CPU drops entries only after a command (`user::COMMAND`) or a ring of its
+/// bell, which follows a full fence, and both order this store before. If a CPU observed it late,
+/// only the scenario would be wrong.
+static INJECTED: AtomicU8 = AtomicU8::new(0);
 
-/// Which fault is to be tried.
-pub(crate) fn choose(fault: Fault) {
-    CHOSEN.store(fault as u8, Ordering::Relaxed);
+/// Selects the fault that [`inject`] will inject.
+pub(crate) fn select(fault: Fault) {
+    SELECTED.store(fault as u8, Ordering::Relaxed);
 }
 
-/// From here on it is in.
+/// Injects the selected fault.
 pub(crate) fn inject() {
-    PRESENT.store(CHOSEN.load(Ordering::Relaxed), Ordering::Relaxed);
+    INJECTED.store(SELECTED.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// From here on all is well.
+/// Removes the fault.
 pub(crate) fn remove() {
-    PRESENT.store(Fault::None as u8, Ordering::Relaxed);
+    INJECTED.store(Fault::None as u8, Ordering::Relaxed);
 }
 
-/// Whether this fault is in.
-fn acts(fault: Fault) -> bool {
-    PRESENT.load(Ordering::Relaxed) == fault as u8
+/// Returns `true` if `fault` is injected.
+fn is_injected(fault: Fault) -> bool {
+    INJECTED.load(Ordering::Relaxed) == fault as u8
 }
 
-/// Whether this is not the CPU that changes page tables. What that one drops of its own is dropped
-/// in any case: what is tried is whether others are told.
+/// Returns `true` on CPUs other than the one that changes page tables. That CPU always drops its
+/// own entries: the scenarios test whether other CPUs are notified.
 fn is_other() -> bool {
     Arch::cpu() != 0
 }
 
-/// As many tags as it takes for them to be used up within a trial. Where they are all CPUs', there
-/// must be one for each.
+/// Returns `true` if the injected fault makes this CPU keep entries that it should discard when a
+/// tag is reused.
+fn keeps_tag() -> bool {
+    is_other() && (is_injected(Fault::OthersKeepAll) || is_injected(Fault::TagIsReused))
+}
+
+/// A number of tags that a scenario can use up. Where all CPUs share tags, each CPU needs one.
 const fn tags_max(tagging: Tagging) -> usize {
     match tagging {
         Tagging::PerCpu | Tagging::Renamed => 3,
@@ -83,40 +90,40 @@ const fn tags_max(tagging: Tagging) -> usize {
     }
 }
 
-/// So far off are other pages: in another pair, and within the same table.
-const OFF: u64 = 8 << 12;
+/// Distance of the wrong pages: in another pair of pages, and within the same table.
+const OFFSET_BYTES: u64 = 8 << 12;
 
-/// A processor, with the fault that is in.
+/// A processor with the fault that is injected.
 #[derive(Debug)]
 pub(crate) struct Faulty<P>(pub(crate) P);
 
 impl<P: Processor> Faulty<P> {
-    /// Drops an extent under a tag, or what the injected fault makes of the two.
+    /// Calls `drop` with the tag and the extent that the injected fault leaves of these two.
     fn drop(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
-        if acts(Fault::OthersKeepAll) {
+        if is_injected(Fault::OthersKeepAll) {
             return;
         }
-        let tag = if acts(Fault::OtherTag) { Tag(tag.0 ^ 1) } else { tag };
-        let extent = if acts(Fault::OtherPages) && !extent.is_whole() {
-            Extent::pages(extent.start() + OFF, extent.page_count(), extent.page_size())
+        let tag = if is_injected(Fault::OtherTag) { Tag(tag.0 ^ 1) } else { tag };
+        let extent = if is_injected(Fault::OtherPages) && !extent.is_whole() {
+            Extent::pages(extent.start() + OFFSET_BYTES, extent.page_count(), extent.page_size())
         } else {
             extent
         };
         drop(tag, extent);
     }
 
-    /// The same on this CPU. The CPU that changes page tables drops what it must.
-    fn drop_here(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
+    /// Drops an extent on this CPU. The CPU that changes page tables has no fault.
+    fn drop_local(tag: Tag, extent: Extent, drop: impl FnOnce(Tag, Extent)) {
         if is_other() { Self::drop(tag, extent, drop) } else { drop(tag, extent) }
     }
 
-    /// The processor's broadcaster. The engine asks only where there is one.
+    /// The processor's broadcaster. The engine calls its methods only if there is one.
     fn real_broadcaster(&self) -> &P::Broadcaster {
         self.0.broadcaster().expect("the processor has a broadcaster")
     }
 }
 
-// SAFETY: the memory is the processor's.
+// SAFETY: all methods are those of the processor.
 unsafe impl<P: Processor> Memory for Faulty<P> {
     type Word = AtomicU64;
 
@@ -129,8 +136,9 @@ unsafe impl<P: Processor> Memory for Faulty<P> {
     }
 }
 
-// SAFETY: with no fault injected, that of the processor. With one, none: then the kernel runs
-// scenarios alone, whose spaces stay, and in which nobody relies on what user mode finds.
+// SAFETY: with no fault injected, the methods are those of the processor. With a fault, the
+// contract is broken on purpose. The kernel then runs only scenarios. Their spaces and page tables
+// stay allocated, and the kernel does not rely on what user mode reads.
 unsafe impl<P: Processor> Processor for Faulty<P> {
     type TagSlots = P::TagSlots;
     type TagWords = P::TagWords;
@@ -151,29 +159,26 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
         self.0.tag_count().min(tags_max(self.tagging()))
     }
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
-        // Without tags, to load is to discard: that cannot be left out.
-        let entries =
-            if keeps && is_other() && tag != Tag::KERNEL { Entries::Keep } else { entries };
-        // SAFETY: as our caller promises.
+        // Without tags, loading a root discards all entries, which the fault cannot prevent.
+        let entries = if keeps_tag() && tag != Tag::KERNEL { Entries::Keep } else { entries };
+        // SAFETY: the caller's promise.
         unsafe { self.0.load(root, tag, entries) }
     }
     unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { self.0.load_kernel(root) }
     }
     fn invalidate(&self, tag: Tag, extent: Extent) {
-        Self::drop_here(tag, extent, |tag, extent| self.0.invalidate(tag, extent));
+        Self::drop_local(tag, extent, |tag, extent| self.0.invalidate(tag, extent));
     }
     fn invalidate_tag(&self, tag: Tag) {
-        Self::drop_here(tag, Extent::whole(), |tag, _| self.0.invalidate_tag(tag));
+        Self::drop_local(tag, Extent::whole(), |tag, _| self.0.invalidate_tag(tag));
     }
     fn invalidate_kernel(&self, extent: Extent) {
-        Self::drop_here(Tag::KERNEL, extent, |_, extent| self.0.invalidate_kernel(extent));
+        Self::drop_local(Tag::KERNEL, extent, |_, extent| self.0.invalidate_kernel(extent));
     }
     fn invalidate_all(&self) {
-        let keeps = acts(Fault::OthersKeepAll) || acts(Fault::TagIsReused);
-        if !(keeps && is_other()) {
+        if !keeps_tag() {
             self.0.invalidate_all();
         }
     }
@@ -182,7 +187,7 @@ unsafe impl<P: Processor> Processor for Faulty<P> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: see the implementation of `Processor`.
 unsafe impl<P: Processor> Broadcaster for Faulty<P> {
     forward! { self => self.real_broadcaster();
         fn capabilities() -> Broadcast;

@@ -1,10 +1,11 @@
-//! Fault injection: does this machine, whose MMU is not ours, show that a flush was left out?
+//! Fault injection: tests whether a missing flush is visible on this machine, whose MMU is not
+//! ours.
 //!
-//! In each scenario, one CPU changes a page table while another has used it, and then the other
-//! accesses the page again. With the engine as it is, that access must find the new page. With a
-//! [fault](fault::Fault) injected, it must find the old one, or the scenario shows nothing.
-//! Emulators drop more than they are told to in some cases. Those cases are listed, with the
-//! reason; what one machine masks, another shows.
+//! In each scenario, one CPU changes a page table while another has used it. Then the other CPU
+//! accesses the page again. Without a fault in the engine, the access must find the new page. With
+//! a [fault](fault::Fault) injected, it must find the old page, or the scenario shows nothing.
+//! Emulators drop more than the engine asks for in some cases. These cases are listed with the
+//! reason; a fault that is masked on one machine is visible on another.
 
 // In reading order.
 mod fault;
@@ -24,70 +25,74 @@ use crate::kernel::console::println;
 use crate::kernel::end::end;
 use crate::kernel::load::Load;
 use fault::Fault;
-use scenarios::{SCENARIOS, Scenario, Verdict, Visibility};
-use user::Order;
+use scenarios::{SCENARIOS, Scenario, Verdict, Visibility, on_this_machine};
+use user::Command;
 
-/// Number of times that each scenario is run with each fault: one run may be luck.
+/// Number of times that each scenario is run with each fault, because one run may succeed by
+/// chance.
 const TIMES: usize = 3;
 
-/// Makes the engine. On the first CPU, before there are others.
+/// Creates the engine. Call this on the first CPU, before there are others.
 pub(crate) fn set_up(memory: &mut BootMemory, cpus: u32) {
-    engine::make(memory, cpus);
+    engine::set_up(memory, cpus);
 }
 
-/// On the first CPU: runs all scenarios with all faults, then the storms, and ends the run.
+/// Runs all scenarios with all faults, then the storms, and ends the run. Call this on the first
+/// CPU.
 pub(crate) fn run(memory: &mut BootMemory, load: &Load) -> ! {
-    let cpus = load.cpus;
+    let cpus = load.settings.cpus;
     if cpus < 2 {
-        println!("trials skipped: they take two CPUs");
+        println!("trials skipped: they need two CPUs");
         end(Status::Passed);
     }
     set_interrupt_handler(|interrupt| {
         if interrupt == Interrupt::Flush {
-            engine::pin(PinnedCpu::handle_flush_ipi);
+            engine::with_pinned(PinnedCpu::handle_flush_ipi);
         }
     });
-    engine::pin(PinnedCpu::online);
+    engine::with_pinned(PinnedCpu::online);
     user::wait_until(|| ONLINE.load(Ordering::Acquire) == cpus - 1);
     let mut wrong = 0;
     for scenario in SCENARIOS {
         let mut run = |fault, visibility| {
             wrong += usize::from(!is_right(memory, scenario, fault, visibility));
         };
-        run(Fault::None, Visibility::Seen);
-        for &(fault, visible) in scenario.faults {
-            run(fault, visible.pin());
+        run(Fault::None, Visibility::Detected);
+        for &(fault, visibilities) in scenario.faults {
+            run(fault, on_this_machine(visibilities));
         }
     }
     storms::run(memory, cpus, load.rounds);
     end(if wrong == 0 { Status::Passed } else { Status::Failed });
 }
 
-/// CPUs that the engine knows. Each releases it when it is online; `run` acquires it.
+/// CPUs that are online in the engine. Each CPU increments it with release; `run` loads it with
+/// acquire.
 static ONLINE: AtomicU32 = AtomicU32::new(0);
 
-/// On the others, if there is an engine: obeys orders, and takes part in storms, for ever.
+/// Executes commands and takes part in storms, for ever, on CPUs other than the first. Returns if
+/// there is no engine.
 pub(crate) fn run_on_other(cpu: u32) {
-    if !engine::is_made() {
+    if !engine::exists() {
         return;
     }
-    let mut last_storm = if let Some(turn) = off::was_at(cpu) {
-        storms::come_back(cpu, turn)
+    let mut last_storm = if let Some(turn) = off::take_turn(cpu) {
+        storms::resume(cpu, turn)
     } else {
-        engine::pin(PinnedCpu::online);
+        engine::with_pinned(PinnedCpu::online);
         ONLINE.fetch_add(1, Ordering::AcqRel);
         0
     };
     loop {
-        user::obey(cpu);
+        user::run_command(cpu);
         last_storm = storms::take_part(last_storm);
-        if !user::has_order(cpu) {
+        if !user::has_command(cpu) {
             Arch::wait_for_interrupt();
         }
     }
 }
 
-/// Runs a scenario with a fault, and prints the verdict.
+/// Runs a scenario with a fault, and prints the verdict. Returns `true` if the verdict is right.
 fn is_right(
     memory: &mut BootMemory,
     scenario: &Scenario,
@@ -102,11 +107,11 @@ fn is_right(
     let mut stale = 0;
     for _ in 0..TIMES {
         let before = engine::disturbances();
-        fault::choose(fault);
+        fault::select(fault);
         let verdict = (scenario.run)(memory);
         fault::remove();
-        // The next scenario begins anew, with everything dropped.
-        user::tell(Order::Leave);
+        // The next scenario begins with an empty TLB.
+        user::execute(Command::Leave);
         stale += usize::from(verdict == Verdict::Stale);
         let times = engine::disturbances() - before;
         if scenario.is_quiet && times != 0 {
@@ -116,7 +121,7 @@ fn is_right(
     }
     let is_right = match (fault, visibility) {
         (Fault::None, _) => stale == 0,
-        (_, Visibility::Seen) => stale == TIMES,
+        (_, Visibility::Detected) => stale == TIMES,
         _ => true,
     };
     let verdict = match (stale, visibility) {

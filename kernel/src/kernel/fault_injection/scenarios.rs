@@ -1,5 +1,5 @@
-//! The scenarios: a CPU has a translation cached, the page table is changed, and the CPU comes to
-//! use the translation. The words that pages hold distinguish the new page from the old one.
+//! The scenarios: a CPU has cached a translation, the page table is changed, and the CPU uses the
+//! translation. The word that each page holds distinguishes the new page from the old one.
 
 use core::sync::atomic::Ordering;
 
@@ -9,105 +9,92 @@ use shootdown_vm::{Access, EMPTY, Format, Frame, Leaf, Marks, PAGE_BYTES, Protec
 
 use crate::kernel::arch::{Arch, Architecture};
 use crate::kernel::boot_memory::{BootMemory, entry, set_entry};
-use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, pin};
+use crate::kernel::fault_injection::engine::{Machine, engine, has_tags, with_pinned};
 use crate::kernel::fault_injection::fault::{
     self,
     Fault::{self, OtherPages, OtherTag, OthersKeepAll, TagIsReused},
 };
-use crate::kernel::fault_injection::user::{self, CODE, Found, Order, begin, tell};
+use crate::kernel::fault_injection::user::{self, CODE, Command, Found, begin, execute};
 use crate::kernel::memory::page;
-use Visibility::{Absent, Masked, Seen};
+use Visibility::{Absent, Detected, Masked};
 
-/// The page that the other CPU found.
+/// The page that the other CPU accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The new one.
+    /// The new page.
     Fresh,
-    /// The old one: a real program would now use memory that is another's.
+    /// The old page. A real program would now use memory that belongs to another.
     Stale,
 }
 
-/// Whether a machine shows a fault.
+/// The visibility of a fault on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visibility {
-    Seen,
-    /// The emulator drops more than it is told to.
+    Detected,
+    /// The emulator drops more than the processor was asked to drop, for this reason.
     Masked(&'static str),
-    /// The machine has nothing that the fault could be in.
+    /// The machine does not have the mechanism in which the fault would be.
     Absent(&'static str),
 }
 
-/// Where a fault is shown.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Visible {
-    /// Without PCIDs: QEMU.
-    x86_64: Visibility,
-    /// With PCIDs: Bochs.
-    x86_64_pcid: Visibility,
-    aarch64: Visibility,
-    loongarch64: Visibility,
-}
+/// The visibility of a fault on each machine: x86-64 without PCIDs (QEMU), x86-64 with PCIDs
+/// (Bochs), `AArch64`, `LoongArch64`.
+type Visibilities = [Visibility; 4];
 
-impl Visible {
-    /// On the machine that runs this.
-    pub(crate) fn pin(&self) -> Visibility {
-        match Arch::NAME {
-            "x86_64" if has_tags() => self.x86_64_pcid,
-            "x86_64" => self.x86_64,
-            "aarch64" => self.aarch64,
-            _ => self.loongarch64,
-        }
+/// Returns the visibility of a fault on the machine that runs this code.
+pub(crate) fn on_this_machine(visibilities: Visibilities) -> Visibility {
+    match Arch::NAME {
+        "x86_64" => visibilities[usize::from(has_tags())],
+        "aarch64" => visibilities[2],
+        _ => visibilities[3],
     }
 }
 
-/// A way to have a translation cached, and to come to use it.
+/// One way to cache a translation and to use it after a change.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) run: Run,
-    /// Whether the change needs no interrupt, and no broadcast.
+    /// `true` if the change needs neither an interrupt nor a broadcast.
     pub(crate) is_quiet: bool,
-    /// The faults that it detects, and where they are shown.
+    /// The faults that the scenario is run with.
     pub(crate) faults: Faults,
 }
 
 type Run = fn(&mut BootMemory) -> Verdict;
-type Faults = &'static [(Fault, Visible)];
+type Faults = &'static [(Fault, Visibilities)];
 
 /// A scenario in which the other CPU uses the space while the page table is changed.
 const fn active(name: &'static str, run: Run, faults: Faults) -> Scenario {
     Scenario { name, run, is_quiet: false, faults }
 }
 
-/// A scenario in which the other CPU does not use the space then, and must not be disturbed.
+/// A scenario in which the other CPU does not use the space during the change. It must not be
+/// disturbed then.
 const fn quiet(name: &'static str, run: Run, faults: Faults) -> Scenario {
     Scenario { name, run, is_quiet: true, faults }
 }
 
-const EVERYWHERE: Visible =
-    Visible { x86_64: Seen, x86_64_pcid: Seen, aarch64: Seen, loongarch64: Seen };
+const EVERYWHERE: Visibilities = [Detected; 4];
 
-/// QEMU has no PCIDs, and drops everything when an ASID of Arm's changes; Bochs has them, and
-/// keeps nothing for them.
-const TAGGED: Visible = Visible {
-    x86_64: Absent("there are no PCIDs"),
-    x86_64_pcid: Masked("a load of CR3 drops all but global pages"),
-    aarch64: Masked("all is dropped when the ASID changes"),
-    loongarch64: Seen,
-};
+/// Faults of tags. QEMU has no PCIDs, and drops everything when Arm's ASID changes. Bochs has
+/// PCIDs, and keeps nothing under them.
+const TAGGED: Visibilities = [
+    Absent("there are no PCIDs"),
+    Masked("a load of CR3 drops all but global pages"),
+    Masked("all is dropped when the ASID changes"),
+    Detected,
+];
 
-const OF_TAG: Visible = Visible {
-    x86_64: Absent("there are no PCIDs"),
-    x86_64_pcid: Absent("INVLPG names no tag: it is the loaded one"),
-    aarch64: Masked("an invalidation by any ASID drops all"),
-    loongarch64: Seen,
-};
+const OF_TAG: Visibilities = [
+    Absent("there are no PCIDs"),
+    Absent("INVLPG names no tag: it is the loaded one"),
+    Masked("an invalidation by any ASID drops all"),
+    Detected,
+];
 
-const OF_UPPER_LEVEL: Visible = Visible {
-    x86_64: Masked("upper levels are not cached"),
-    x86_64_pcid: Masked("upper levels are not cached"),
-    aarch64: Masked("upper levels are not cached"),
-    loongarch64: Masked("the refill handler walks from the root"),
-};
+const NOT_CACHED: Visibility = Masked("upper levels are not cached");
+const OF_UPPER_LEVEL: Visibilities =
+    [NOT_CACHED, NOT_CACHED, NOT_CACHED, Masked("the refill handler walks from the root")];
 
 const ALL_KEPT: Faults = &[(OthersKeepAll, EVERYWHERE)];
 
@@ -118,26 +105,49 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, EVERYWHERE), (OtherTag, OF_TAG)],
     ),
     active("writes-what-is-protected", writes_what_is_protected, ALL_KEPT),
-    active("reads-what-is-unmapped", reads_what_is_unmapped, ALL_KEPT),
-    active("writes-what-is-unmapped", writes_what_is_unmapped, ALL_KEPT),
+    active(
+        "reads-what-is-unmapped",
+        |memory| unmap_during(memory, Command::KeepReading(PAGE), Access::Read),
+        ALL_KEPT,
+    ),
+    active(
+        "writes-what-is-unmapped",
+        |memory| unmap_during(memory, Command::KeepWriting(PAGE), Access::Write),
+        ALL_KEPT,
+    ),
     quiet(
         "comes-back-from-idle",
-        comes_back_from_idle,
+        |memory| replace_while_away(memory, Command::Idle),
         &[(OthersKeepAll, EVERYWHERE), (OtherPages, EVERYWHERE)],
     ),
-    quiet("comes-back-to-the-space", comes_back_to_the_space, &[(OthersKeepAll, TAGGED)]),
-    quiet("comes-back-after-leaving", comes_back_after_leaving, &[(OthersKeepAll, TAGGED)]),
+    quiet(
+        "comes-back-to-the-space",
+        |memory| {
+            let other = Scene::new(memory);
+            replace_while_away(memory, Command::Run(other.space))
+        },
+        &[(OthersKeepAll, TAGGED)],
+    ),
+    quiet(
+        "comes-back-after-leaving",
+        |memory| replace_while_away(memory, Command::Leave),
+        &[(OthersKeepAll, TAGGED)],
+    ),
     active("is-given-the-tag-of-another", is_given_the_tag_of_another, &[(TagIsReused, TAGGED)]),
     active(
         "walks-a-table-that-is-freed",
-        walks_a_table_that_is_freed,
+        |memory| read_below_freed_table(memory, SIBLING),
         &[(OthersKeepAll, OF_UPPER_LEVEL)],
     ),
-    active("reads-below-a-table-that-is-freed", reads_below_a_table_that_is_freed, ALL_KEPT),
+    active(
+        "reads-below-a-table-that-is-freed",
+        |memory| read_below_freed_table(memory, PAGE),
+        ALL_KEPT,
+    ),
 ];
 
-/// A page that each space has, and one near it: below the same table, not in the same pair, and not
-/// where a TLB keeps what it knows of the page of code.
+/// A page that each space maps, and another page in the same table. The two are not in one pair,
+/// nor in the TLB entry of the code's page.
 const PAGE: usize = 0x81_6000;
 const SIBLING: usize = PAGE + 2 * PAGE_BYTES as usize;
 
@@ -149,7 +159,7 @@ const READ_WRITE: Protection = Protection::READ.union(Protection::WRITE);
 
 type Tables = <Arch as Architecture>::Format;
 
-/// A space with a page, and a frame to put in its place.
+/// A space with a page, and a frame that replaces the page's frame.
 struct Scene {
     root: Frame,
     space: &'static Space<Machine>,
@@ -158,7 +168,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With the old page mapped.
+    /// Creates a scene in which the old page is mapped.
     fn new(memory: &mut BootMemory) -> Self {
         let (old, new) = (memory.frame(), memory.frame());
         for (frame, word) in [(old, OLD), (new, NEW)] {
@@ -171,12 +181,13 @@ impl Scene {
         Self { root, space, old, new }
     }
 
-    /// The other CPU runs it, and has used the page. So far all was well; what comes is tried.
+    /// Creates a scene whose space the other CPU runs and whose page it has read, without a fault;
+    /// then injects the fault.
     fn in_use(memory: &mut BootMemory) -> Self {
         fault::remove();
         let scene = Self::new(memory);
-        tell(Order::Run(scene.space));
-        assert_eq!(tell(Order::Read(PAGE)), Found::Word(OLD));
+        execute(Command::Run(scene.space));
+        assert_eq!(execute(Command::Read(PAGE)), Found::Word(OLD));
         fault::inject();
         scene
     }
@@ -189,13 +200,13 @@ impl Scene {
         set_entry(memory.last_table(self.root, PAGE), PAGE, 0, EMPTY);
     }
 
-    /// As every kernel does after it has changed a page table.
+    /// Publishes the change and flushes, as every kernel does after it has changed a page table.
     fn flush(&self, extent: Extent) {
         engine().machine().processor().publish();
-        pin(|pin| pin.flush(self.space, extent)).wait();
+        with_pinned(|pin| pin.flush(self.space, extent)).wait();
     }
 
-    /// The page is another one from now on, by the rules: nothing is mapped in between.
+    /// Replaces the page by the rules: unmaps the old page, flushes, and maps the new page.
     fn replace(&self, memory: &mut BootMemory) {
         self.unmap(memory);
         self.flush(changed_page());
@@ -204,7 +215,7 @@ impl Scene {
     }
 }
 
-/// A space with nothing of interest in it.
+/// Returns a new space, for a storm.
 pub(crate) fn empty_space(memory: &mut BootMemory) -> &'static Space<Machine> {
     Scene::new(memory).space
 }
@@ -213,108 +224,89 @@ fn changed_page() -> Extent {
     Extent::page(PAGE as u64)
 }
 
-/// What was found, where the new page is mapped.
+/// The verdict of an access to the page when the new page is mapped.
 fn new_or_old(found: Found) -> Verdict {
     match found {
         Found::Word(NEW) => Verdict::Fresh,
         Found::Word(OLD) => Verdict::Stale,
-        other => panic!("neither the old page nor the new one: {other:x?}"),
+        other => panic!("neither the old page nor the new page: {other:x?}"),
     }
 }
 
-/// What was found, where an access is to be refused.
+/// The verdict of an access that must fault.
 fn refused(found: Found, expected: Access) -> Verdict {
     match found {
         Found::Refused(access) if access == expected => Verdict::Fresh,
         Found::Word(_) => Verdict::Stale,
-        other @ Found::Refused(_) => panic!("refused as what it was not: {other:?}"),
+        other @ Found::Refused(_) => panic!("refused as another kind of access: {other:?}"),
     }
 }
 
 fn reads_all_the_time(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepReading(PAGE));
+    begin(Command::KeepReading(PAGE));
     scene.replace(memory);
     new_or_old(user::end())
 }
 
 fn writes_what_is_protected(memory: &mut BootMemory) -> Verdict {
     let scene = Scene::in_use(memory);
-    assert_eq!(tell(Order::Write(PAGE)), Found::Word(user::WRITTEN));
-    begin(Order::KeepWriting(PAGE));
+    assert_eq!(execute(Command::Write(PAGE)), Found::Word(user::WRITTEN));
+    begin(Command::KeepWriting(PAGE));
     scene.map(memory, scene.old, READ);
     scene.flush(changed_page());
     refused(user::end(), Access::Write)
 }
 
-fn reads_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
+/// Unmaps the page while the other CPU repeats `accesses`.
+fn unmap_during(memory: &mut BootMemory, accesses: Command, access: Access) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepReading(PAGE));
+    begin(accesses);
     scene.unmap(memory);
     scene.flush(changed_page());
-    refused(user::end(), Access::Read)
+    refused(user::end(), access)
 }
 
-fn writes_what_is_unmapped(memory: &mut BootMemory) -> Verdict {
+/// Replaces the page after the other CPU has executed `away`. Then the other CPU returns to the
+/// space.
+fn replace_while_away(memory: &mut BootMemory, away: Command) -> Verdict {
     let scene = Scene::in_use(memory);
-    begin(Order::KeepWriting(PAGE));
-    scene.unmap(memory);
-    scene.flush(changed_page());
-    refused(user::end(), Access::Write)
-}
-
-fn comes_back_from_idle(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    tell(Order::Idle);
+    execute(away);
     scene.replace(memory);
-    tell(Order::Run(scene.space));
-    new_or_old(tell(Order::Read(PAGE)))
+    execute(Command::Run(scene.space));
+    new_or_old(execute(Command::Read(PAGE)))
 }
 
-fn comes_back_to_the_space(memory: &mut BootMemory) -> Verdict {
-    let (other, scene) = (Scene::new(memory), Scene::in_use(memory));
-    tell(Order::Run(other.space));
-    scene.replace(memory);
-    tell(Order::Run(scene.space));
-    new_or_old(tell(Order::Read(PAGE)))
-}
-
-fn comes_back_after_leaving(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    tell(Order::Leave);
-    scene.replace(memory);
-    tell(Order::Run(scene.space));
-    new_or_old(tell(Order::Read(PAGE)))
-}
-
-/// Its page has what is new; the others, all of which have it at the same address, what is old.
+/// Runs many spaces. The page of each holds the new word when it is run, and the old word
+/// afterwards. All pages have the same address.
 fn is_given_the_tag_of_another(memory: &mut BootMemory) -> Verdict {
     let mut verdict = Verdict::Fresh;
-    // More than there are tags.
+    // More spaces than there are tags.
     for _ in 0..12 {
         Scene::in_use(memory);
     }
-    // Where an entry is replaced by chance (LoongArch), the old one is gone by itself every other
-    // time.
+    // Where the hardware replaces a random entry (LoongArch), the old entry is gone by chance every
+    // other time.
     for _ in 0..32 {
         let scene = Scene::new(memory);
         scene.map(memory, scene.new, READ_WRITE);
         engine().machine().processor().publish();
-        tell(Order::Run(scene.space));
-        if new_or_old(tell(Order::Read(PAGE))) == Verdict::Stale {
+        execute(Command::Run(scene.space));
+        if new_or_old(execute(Command::Read(PAGE))) == Verdict::Stale {
             verdict = Verdict::Stale;
         }
-        // For the next one to find.
+        // Cache the old word, for the next space with this tag to find.
         scene.map(memory, scene.old, READ_WRITE);
         scene.flush(changed_page());
-        tell(Order::Read(PAGE));
+        execute(Command::Read(PAGE));
     }
     verdict
 }
 
-/// Takes the table out that is above the page, and frees it: it is filled with what a new owner
-/// may have there, which maps the new page.
-fn free_table(memory: &mut BootMemory, scene: &Scene) {
+/// Unlinks and frees the table of the page, and fills it as a new owner could: with entries that
+/// map the new page. Then the other CPU reads `address`, which the table mapped.
+fn read_below_freed_table(memory: &mut BootMemory, address: usize) -> Verdict {
+    let scene = Scene::in_use(memory);
     let table = memory.last_table(scene.root, PAGE);
     set_entry(upper_table(scene.root), PAGE, 1, EMPTY);
     scene.flush(changed_page().freeing_tables());
@@ -323,23 +315,12 @@ fn free_table(memory: &mut BootMemory, scene: &Scene) {
         set_entry(table, address, 0, Tables::leaf(leaf));
     }
     engine().machine().processor().publish();
+    refused(execute(Command::Read(address)), Access::Read)
 }
 
-/// The table of level 1 for the page.
+/// Returns the table of level 1 for the page.
 fn upper_table(root: Frame) -> Frame {
     (2..Tables::LEVELS).rev().fold(root, |table, level| {
-        Tables::as_table(entry(table, PAGE, level)).expect("there is one, for the page is mapped")
+        Tables::as_table(entry(table, PAGE, level)).expect("the page is mapped")
     })
-}
-
-fn walks_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    free_table(memory, &scene);
-    refused(tell(Order::Read(SIBLING)), Access::Read)
-}
-
-fn reads_below_a_table_that_is_freed(memory: &mut BootMemory) -> Verdict {
-    let scene = Scene::in_use(memory);
-    free_table(memory, &scene);
-    refused(tell(Order::Read(PAGE)), Access::Read)
 }

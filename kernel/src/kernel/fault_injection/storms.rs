@@ -1,7 +1,7 @@
-//! Storms: nobody may wait for ever, whoever waits for whom.
+//! Storms: every wait ends, with any cycle of CPUs that wait for each other.
 //!
-//! All CPUs run one space, so that each flush rings all others; each flushes as fast as it can,
-//! with interrupts masked; and nobody may be left behind.
+//! All CPUs run one space, so each flush rings all other CPUs. Each CPU flushes as fast as it can
+//! with interrupts masked, and every CPU must finish.
 
 #![expect(unsafe_code, reason = "switches to a space")]
 
@@ -12,7 +12,7 @@ use shootdown::{Extent, PinnedCpu, Space};
 use crate::kernel::arch::{Arch, Architecture, Interrupt};
 use crate::kernel::boot_memory::BootMemory;
 use crate::kernel::console::println;
-use crate::kernel::fault_injection::engine::{Machine, pin};
+use crate::kernel::fault_injection::engine::{Machine, with_pinned};
 use crate::kernel::fault_injection::off;
 use crate::kernel::fault_injection::scenarios::empty_space;
 use crate::kernel::fault_injection::user::wait_until;
@@ -20,112 +20,110 @@ use crate::kernel::sync::Once;
 
 struct Storm {
     name: &'static str,
-    /// What a CPU does in one turn.
-    round: fn(&'static Space<Machine>, u32, u64),
-    /// Whether it is on this machine.
-    is_here: bool,
+    /// One turn of a CPU.
+    turn: fn(&'static Space<Machine>, u32, u64),
+    /// `true` if this machine can run the storm.
+    is_supported: bool,
 }
 
 const STORMS: &[Storm] = &[
-    Storm { name: "all-flush-masked", round: flush_masked, is_here: true },
-    Storm { name: "all-flush-several", round: flush_several, is_here: true },
-    Storm { name: "some-go-offline", round: flush_or_go_offline, is_here: true },
+    Storm { name: "all-flush-masked", turn: flush_masked, is_supported: true },
+    Storm { name: "all-flush-several", turn: flush_several, is_supported: true },
+    Storm { name: "some-go-offline", turn: flush_or_go_offline, is_supported: true },
     Storm {
         name: "some-are-switched-off",
-        round: flush_or_switch_off,
-        is_here: Arch::STARTS_AGAIN,
+        turn: flush_or_switch_off,
+        is_supported: Arch::CAN_RESTART_CPUS,
     },
 ];
 
-/// Which storm is on, from 1. Released by `run`, with where and how often, and acquired by
-/// `take_part`.
+/// Number of the current storm, from 1; 0 if there is none. `run` stores it with release after the
+/// space and the number of turns, and `take_part` loads it with acquire.
 static STORM: AtomicU64 = AtomicU64::new(0);
-static ROUNDS_EACH: AtomicU64 = AtomicU64::new(0);
-/// How many CPUs are through with it. `run` acquires it, before it has another begin.
-static THROUGH: AtomicU64 = AtomicU64::new(0);
+static TURNS_EACH: AtomicU64 = AtomicU64::new(0);
+/// Number of CPUs that have finished the storm. `run` loads it with acquire before it starts
+/// another storm.
+static FINISHED: AtomicU64 = AtomicU64::new(0);
 static SPACE: Once<Space<Machine>> = Once::new();
 
-/// On the first CPU. What does not end is a panic, or found by whoever started the emulator.
+/// Runs all storms, on the first CPU. If a wait does not end, the kernel panics, or the program
+/// that started the emulator stops it.
 pub(crate) fn run(memory: &mut BootMemory, cpus: u32, rounds: u64) {
     off::set_up(memory, cpus);
-    for (number, Storm { name, is_here, .. }) in (1..).zip(STORMS) {
-        if !is_here {
+    for (number, Storm { name, is_supported, .. }) in (1..).zip(STORMS) {
+        if !is_supported {
             println!("storm name={name} verdict=absent");
             continue;
         }
         SPACE.publish(empty_space(memory));
-        THROUGH.store(0, Ordering::Relaxed);
-        ROUNDS_EACH.store(rounds, Ordering::Relaxed);
+        FINISHED.store(0, Ordering::Relaxed);
+        TURNS_EACH.store(rounds, Ordering::Relaxed);
         STORM.store(number, Ordering::Release);
         Arch::send(&mut (1..cpus), Interrupt::Wake);
-        weather(number, 0, 0);
+        run_turns(number, 0, 0);
         wait_until(|| {
             off::start_again();
-            THROUGH.load(Ordering::Acquire) == u64::from(cpus)
+            FINISHED.load(Ordering::Acquire) == u64::from(cpus)
         });
         STORM.store(0, Ordering::Release);
         println!("storm name={name} cpus={cpus} rounds={rounds} verdict=over");
     }
 }
 
-/// On the others, when they have nothing else to do: takes part, if a storm is on that this CPU has
-/// not been through. Returns the last that it has.
+/// Takes part in the current storm, on CPUs other than the first, unless its number is `last`.
+/// Returns the number of the last storm that this CPU has finished.
 pub(crate) fn take_part(last: u64) -> u64 {
     match STORM.load(Ordering::Acquire) {
         0 => last,
         number if number == last => last,
         number => {
-            weather(number, Arch::cpu(), 0);
+            run_turns(number, Arch::cpu(), 0);
             number
         }
     }
 }
 
-/// On a CPU that was switched off at this turn, and has been started again: goes on, and returns
-/// the storm that it has been through.
-pub(crate) fn come_back(cpu: u32, turn: u64) -> u64 {
+/// Resumes a storm on a CPU that was switched off at `turn` and has been started again. Returns the
+/// number of the storm.
+pub(crate) fn resume(cpu: u32, turn: u64) -> u64 {
     let number = STORM.load(Ordering::Acquire);
-    pin(PinnedCpu::online);
-    weather(number, cpu, turn + 1);
+    with_pinned(PinnedCpu::online);
+    run_turns(number, cpu, turn + 1);
     number
 }
 
-/// From this turn on.
-fn weather(number: u64, cpu: u32, first_turn: u64) {
-    let Storm { round, .. } = STORMS[number as usize - 1];
+/// Runs the turns of a storm from `first` on.
+fn run_turns(number: u64, cpu: u32, first: u64) {
+    let Storm { turn, .. } = STORMS[number as usize - 1];
     let space = SPACE.get();
-    for turn in first_turn..ROUNDS_EACH.load(Ordering::Relaxed) {
-        switch(space);
-        round(space, cpu, turn);
+    for number in first..TURNS_EACH.load(Ordering::Relaxed) {
+        // SAFETY: spaces of scenarios and their page tables stay allocated. The CPU is online.
+        with_pinned(|pin| unsafe { pin.switch(space) });
+        turn(space, cpu, number);
     }
-    pin(PinnedCpu::leave_space);
-    THROUGH.fetch_add(1, Ordering::AcqRel);
-}
-
-fn switch(space: &'static Space<Machine>) {
-    // SAFETY: spaces of scenarios stay, and their roots are theirs. The CPU is online.
-    pin(|pin| unsafe { pin.switch(space) });
+    with_pinned(PinnedCpu::leave_space);
+    FINISHED.fetch_add(1, Ordering::AcqRel);
 }
 
 fn page(cpu: u32) -> Extent {
     Extent::page(0x80_0000 + u64::from(cpu) * 0x1000)
 }
 
-/// Waits with interrupts masked, while the others wait for it.
+/// Flushes, and waits with interrupts masked while the others wait for this CPU.
 fn flush_masked(space: &'static Space<Machine>, cpu: u32, _: u64) {
     assert!(Arch::interrupts_masked());
-    pin(|pin| pin.flush(space, page(cpu))).wait();
+    with_pinned(|pin| pin.flush(space, page(cpu))).wait();
 }
 
-/// Begins a second flush before it waits for the first, and of all the kernel.
+/// Begins a second flush, of the whole space, before it waits for the first.
 fn flush_several(space: &'static Space<Machine>, cpu: u32, turn: u64) {
-    let mut first = pin(|pin| pin.flush(space, page(cpu)));
-    let second = pin(|pin| pin.flush(space, Extent::whole()));
+    let mut first = with_pinned(|pin| pin.flush(space, page(cpu)));
+    let second = with_pinned(|pin| pin.flush(space, Extent::whole()));
     first.join(second);
     if turn.is_multiple_of(16) {
-        first.join(pin(|pin| pin.flush_kernel(Extent::whole())));
+        first.join(with_pinned(|pin| pin.flush_kernel(Extent::whole())));
     }
-    // Some wait where they can be interrupted.
+    // CPUs with even numbers wait with interrupts enabled.
     if cpu.is_multiple_of(2) {
         Arch::unmask_interrupts();
     }
@@ -133,18 +131,18 @@ fn flush_several(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     Arch::mask_interrupts();
 }
 
-/// Odd ones come and go.
+/// Flushes; CPUs with odd numbers also go offline and online.
 fn flush_or_go_offline(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     if cpu.is_multiple_of(2) || turn.is_multiple_of(8) {
         return flush_masked(space, cpu, turn);
     }
-    pin(PinnedCpu::offline);
-    // For as long as a flush takes, and it is not waited for.
+    with_pinned(PinnedCpu::offline);
+    // About as long as a flush takes. No CPU waits for this one.
     (0..50).for_each(|_| Arch::spin_hint());
-    pin(PinnedCpu::online);
+    with_pinned(PinnedCpu::online);
 }
 
-/// Odd ones are switched off now and then, and the first starts them again.
+/// Flushes; CPUs with odd numbers are sometimes switched off, and the first CPU starts them again.
 fn flush_or_switch_off(space: &'static Space<Machine>, cpu: u32, turn: u64) {
     flush_masked(space, cpu, turn);
     if cpu == 0 {

@@ -1,4 +1,4 @@
-//! The CPU that uses what another one changes: it carries out orders, in user mode.
+//! The CPU that uses the pages that the first CPU changes. It executes commands in user mode.
 
 #![expect(unsafe_code, reason = "switches to spaces")]
 
@@ -8,89 +8,90 @@ use shootdown::{PinnedCpu, Space};
 use shootdown_vm::Access;
 
 use crate::kernel::arch::{Arch, Architecture, Interrupt, Task, User, UserExit};
-use crate::kernel::fault_injection::engine::{Machine, pin};
+use crate::kernel::fault_injection::engine::{Machine, with_pinned};
 use crate::kernel::sync::Mutex;
 
-/// The CPU that carries out orders.
+/// The CPU that executes commands.
 pub(crate) const CPU: u32 = 1;
-/// Where each space has the code of user mode.
+/// Address of the user code in each space.
 pub(crate) const CODE: usize = 0x40_0000;
 
-/// What the CPU is told to do.
+/// A command for the CPU.
 #[derive(Clone, Copy)]
-pub(crate) enum Order {
-    /// To read the word at an address.
+pub(crate) enum Command {
+    /// Reads the word at an address.
     Read(usize),
-    /// To write the word at an address.
+    /// Writes the word at an address.
     Write(usize),
-    /// To read a word again and again, until [`end`].
+    /// Reads a word repeatedly until [`end`].
     KeepReading(usize),
-    /// To write a word again and again, until [`end`].
+    /// Writes a word repeatedly until [`end`].
     KeepWriting(usize),
-    /// To run a space.
+    /// Switches to a space.
     Run(&'static Space<Machine>),
-    /// To run nothing, with the space still loaded, and halt.
+    /// Becomes lazy, with the space still loaded, and halts.
     Idle,
-    /// To drop the space, and halt.
+    /// Leaves the space, and halts.
     Leave,
 }
 
 /// The result of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// The access was done, and found or left this word.
+    /// The access succeeded, and read or wrote this word.
     Word(u64),
-    /// It was refused.
+    /// The access faulted.
     Refused(Access),
 }
 
-/// The order that is being carried out. `begin` sets it, and `obey` takes it away when it has
-/// stored what was [found](FOUND).
-static ORDER: Mutex<Option<Order>> = Mutex::new(None);
+/// The command that is being executed. `begin` sets it. `run_command` clears it after it has stored
+/// the [result](FOUND).
+static COMMAND: Mutex<Option<Command>> = Mutex::new(None);
 static FOUND: Mutex<Found> = Mutex::new(Found::Word(0));
-/// Number of turns of what is done again and again. `begin` acquires it: the page has been used by
-/// then.
+/// Number of rounds of a repeated access. When `begin` has loaded 2 with acquire, the page has been
+/// used.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
-/// Released by `end`, after the flush was waited for, and acquired by `keep`: the turn after that
-/// must find what is new.
+/// `end` stores it with release after the flush is complete, and `keep` loads it with acquire. The
+/// round after that load must find the new page.
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// The word that is written.
+/// The word that write commands store.
 pub(crate) const WRITTEN: u64 = 0x5757;
 
-/// Number of accesses in a turn of what is done again and again.
+/// Number of accesses in one round of a repeated access.
 const OFTEN: usize = 200;
 
-/// On all CPUs but the first: carries out the order that there is for this CPU.
-pub(crate) fn obey(cpu: u32) {
-    let order = *ORDER.lock();
-    if let Some(order) = order.filter(|_| cpu == CPU) {
-        let found = carry_out(order);
+/// Executes the command for this CPU if there is one. Call this on all CPUs but the first.
+pub(crate) fn run_command(cpu: u32) {
+    let command = *COMMAND.lock();
+    if let Some(command) = command.filter(|_| cpu == CPU) {
+        let found = perform(command);
         *FOUND.lock() = found;
-        *ORDER.lock() = None;
+        *COMMAND.lock() = None;
     }
 }
 
-/// Whether there is an order for this CPU.
-pub(crate) fn has_order(cpu: u32) -> bool {
+/// Returns `true` if there is a command for this CPU.
+pub(crate) fn has_command(cpu: u32) -> bool {
     cpu == CPU && !has_ended()
 }
 
-fn carry_out(order: Order) -> Found {
-    match order {
-        Order::Read(address) => return access(Task::Read, address, 1),
-        Order::Write(address) => return access(Task::WriteOften, address, 1),
-        Order::KeepReading(address) => return keep(Task::ReadWhile, address),
-        Order::KeepWriting(address) => return keep(Task::WriteOften, address),
-        // SAFETY: spaces of scenarios stay, and their roots are theirs.
-        Order::Run(space) => pin(|pin| unsafe { pin.switch(space) }),
-        Order::Idle => pin(PinnedCpu::enter_lazy),
-        Order::Leave => pin(PinnedCpu::leave_space),
+fn perform(command: Command) -> Found {
+    match command {
+        Command::Read(address) => return access(Task::Read, address, 1),
+        Command::Write(address) => return access(Task::Write, address, 1),
+        Command::KeepReading(address) => return keep(Task::ReadWhile, address),
+        Command::KeepWriting(address) => return keep(Task::Write, address),
+        // SAFETY: spaces of scenarios and their page tables stay allocated.
+        Command::Run(space) => with_pinned(|pin| unsafe { pin.switch(space) }),
+        Command::Idle => with_pinned(PinnedCpu::enter_lazy),
+        Command::Leave => with_pinned(PinnedCpu::leave_space),
     }
     Found::Word(0)
 }
 
-/// Accesses until it is told to stop, and once more after that: that access is what counts.
+/// Repeats an access until [`STOP`] is set, and once after that. Returns the result of that last
+/// round.
 fn keep(task: Task, address: usize) -> Found {
     loop {
         let is_last = STOP.load(Ordering::Acquire);
@@ -103,14 +104,14 @@ fn keep(task: Task, address: usize) -> Found {
     }
 }
 
-/// Accesses in user mode, where interrupts are handled.
+/// Accesses memory in user mode, with interrupts enabled.
 fn access(task: Task, address: usize, count: usize) -> Found {
     let mut user = User::new(CODE, task, (address, 0), count, 0);
-    if task == Task::WriteOften {
+    if task == Task::Write {
         user.value = WRITTEN as usize;
     }
     if task == Task::ReadWhile {
-        // What it reads first is what it goes on to read.
+        // The task stops as soon as it reads another word than the first.
         match access(Task::Read, address, 1) {
             Found::Word(word) => user.value = word as usize,
             refused @ Found::Refused(_) => return refused,
@@ -125,44 +126,50 @@ fn access(task: Task, address: usize, count: usize) -> Found {
     }
 }
 
-/// On the CPU that changes page tables: makes the other one begin something.
-pub(crate) fn begin(order: Order) {
+/// Makes the other CPU begin a command, on the CPU that changes page tables. Returns when a
+/// repeated access has used the page.
+pub(crate) fn begin(command: Command) {
     STOP.store(false, Ordering::Relaxed);
     ROUNDS.store(0, Ordering::Relaxed);
-    *ORDER.lock() = Some(order);
+    *COMMAND.lock() = Some(command);
     Arch::send(&mut [CPU].into_iter(), Interrupt::Wake);
-    if matches!(order, Order::KeepReading(_) | Order::KeepWriting(_)) {
+    if matches!(command, Command::KeepReading(_) | Command::KeepWriting(_)) {
         wait_until(|| ROUNDS.load(Ordering::Acquire) >= 2 || has_ended());
     }
 }
 
-/// Stops what is done again and again. Returns what the last access found.
+/// Stops a repeated access. Returns the result of its last round.
 pub(crate) fn end() -> Found {
     STOP.store(true, Ordering::Release);
     wait_until(has_ended);
     *FOUND.lock()
 }
 
-/// Makes the other CPU do something, and returns what it found.
-pub(crate) fn tell(order: Order) -> Found {
-    begin(order);
+/// Makes the other CPU execute a command, and returns the result.
+pub(crate) fn execute(command: Command) -> Found {
+    begin(command);
     end()
 }
 
 fn has_ended() -> bool {
-    ORDER.lock().is_none()
+    COMMAND.lock().is_none()
 }
 
-/// Even on a host that has other things to do.
-const PATIENCE_NS: u64 = 60_000_000_000;
+/// Long enough for a busy host.
+const TIMEOUT_NS: u64 = 60_000_000_000;
 
-/// Waits, with interrupts let in.
-pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
-    let start_ns = Arch::now_ns();
-    while !is_so() {
-        assert!(Arch::now_ns() - start_ns < PATIENCE_NS, "the other CPU does not answer");
+/// Waits until `condition` returns `true`, and lets interrupts in while it waits.
+///
+/// # Panics
+///
+/// If that takes longer than [`TIMEOUT_NS`].
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let is_met = Arch::wait_until(TIMEOUT_NS, || {
         Arch::unmask_interrupts();
+        // On x86-64, no interrupt is taken before the instruction after the one that unmasks.
         Arch::spin_hint();
         Arch::mask_interrupts();
-    }
+        condition()
+    });
+    assert!(is_met, "the other CPU does not answer");
 }

@@ -1,8 +1,8 @@
-//! Frames, and how many users each has.
+//! Physical frames, and the number of users of each.
 //!
-//! The first word of a free frame, which is the one that workloads use, is [`POISON`]. Who reads
-//! that by a translation that outlived its page has read what nobody wrote; who writes there is
-//! found out when the frame is next given to somebody.
+//! The first word of a free frame is [`POISON`]. It is the word that workloads use. A read through
+//! a stale translation of a freed page finds a word that no process wrote. A write through a stale
+//! translation is detected when the frame is allocated again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -16,39 +16,39 @@ use crate::kernel::sync::{Mutex, Once};
 
 pub(super) static FRAMES: Once<Frames> = Once::new();
 
-/// What is in the first word of a free frame: no word that a workload writes.
+/// The first word of a free frame. Workloads never write it.
 const POISON: u64 = 0xdead_beef_dead_beef;
 
-/// All frames, from the first one on.
+/// All frames.
 pub(crate) struct Frames {
     first: u64,
     user_counts: Box<[AtomicU32]>,
-    free: Mutex<Free>,
+    free: Mutex<FreeFrames>,
     stale_writes: AtomicU64,
 }
 
-struct Free {
-    /// Those that were used before: the last one to become free is the first to be used again.
+struct FreeFrames {
+    /// Indices of frames that have been used. The frame that was freed last is allocated first.
     used: Vec<u32>,
-    /// Those that never were.
+    /// Numbers of the frames that have never been used.
     fresh: Range<u64>,
 }
 
 pub(super) fn set_up(numbers: Range<u64>) {
     let count = (numbers.end - numbers.start) as usize;
     let user_counts = (0..count).map(|_| AtomicU32::new(0)).collect();
-    // It never grows: frames are given back where nothing is to be allocated.
+    // The list never grows: frames are freed where nothing may be allocated.
     let used = Vec::with_capacity(count);
     FRAMES.set(Frames {
         first: numbers.start,
         user_counts,
-        free: Mutex::new(Free { used, fresh: numbers }),
+        free: Mutex::new(FreeFrames { used, fresh: numbers }),
         stale_writes: AtomicU64::new(0),
     });
 }
 
 impl Frames {
-    /// A frame with one user, and with whatever was in it.
+    /// Allocates a frame with one user and undefined contents.
     pub(crate) fn allocate(&self) -> Result<Frame, OutOfMemory> {
         let mut free = self.free.lock();
         let used = free.used.pop().map(|index| Frame(self.first + u64::from(index)));
@@ -61,7 +61,7 @@ impl Frames {
         Ok(frame)
     }
 
-    /// The frames of a large page, of those that were never used.
+    /// Allocates the frames of a large page, from those that have never been used.
     pub(crate) fn allocate_large(&self) -> Result<Frame, OutOfMemory> {
         const COUNT: u64 = LARGE_PAGE_BYTES / PAGE_BYTES;
         let mut free = self.free.lock();
@@ -70,7 +70,7 @@ impl Frames {
             return Err(OutOfMemory);
         }
         for number in free.fresh.start..start {
-            self.give_back(&mut free, Frame(number));
+            self.free(&mut free, Frame(number));
         }
         free.fresh.start = start + COUNT;
         drop(free);
@@ -80,37 +80,37 @@ impl Frames {
         Ok(Frame(start))
     }
 
-    /// Counts one more user.
+    /// Adds a user.
     pub(crate) fn share(&self, frame: Frame) {
         self.users(frame).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many users it has.
+    /// Number of users of a frame.
     pub(crate) fn user_count(&self, frame: Frame) -> u64 {
         u64::from(self.users(frame).load(Ordering::Acquire))
     }
 
-    /// Counts one user less; without any, it is free.
+    /// Removes a user, and frees the frame if it was the last.
     pub(crate) fn release(&self, frame: Frame) {
         let before = self.users(frame).fetch_sub(1, Ordering::AcqRel);
         assert!(before != 0, "{frame:?} is free: the memory manager is broken");
         if before == 1 {
-            self.give_back(&mut self.free.lock(), frame);
+            self.free(&mut self.free.lock(), frame);
         }
     }
 
-    /// How many are in use.
+    /// Number of frames that are in use.
     pub(crate) fn in_use(&self) -> u64 {
         let free = self.free.lock();
         free.fresh.start - self.first - free.used.len() as u64
     }
 
-    /// How often somebody wrote to a frame that was free.
+    /// Number of free frames to which a thread has written.
     pub(crate) fn stale_writes(&self) -> u64 {
         self.stale_writes.load(Ordering::Relaxed)
     }
 
-    fn give_back(&self, free: &mut Free, frame: Frame) {
+    fn free(&self, free: &mut FreeFrames, frame: Frame) {
         page::word_at(frame, 0).store(POISON, Ordering::Relaxed);
         free.used.push((frame.0 - self.first) as u32);
     }

@@ -1,7 +1,8 @@
-//! The kernel's heap: pieces whose sizes are powers of two, those that are free in a list for each
-//! size. Nothing is ever joined or split, so that each call takes a few instructions, always.
+//! The kernel's heap: blocks whose sizes are powers of two, with a list of the free blocks of each
+//! size. Blocks are never merged or split, so each call takes a small, bounded number of
+//! instructions.
 
-#![expect(unsafe_code, reason = "an allocator: lists through memory that is free")]
+#![expect(unsafe_code, reason = "an allocator: keeps lists in free memory")]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ops::Range;
@@ -13,45 +14,46 @@ use crate::kernel::sync::{Mutex, masked};
 #[global_allocator]
 static HEAP: KernelHeap = KernelHeap(Mutex::new(Heap::EMPTY));
 
-/// Locked with interrupts masked: the scheduler allocates with its own lock held, which the handler
-/// of the timer takes, too. Were that to interrupt who allocates, each would wait for the other.
+/// The heap. It is locked with interrupts masked: the scheduler allocates while it holds its own
+/// lock, which the timer's handler also takes. If that handler could interrupt an allocation, two
+/// CPUs could each wait for the lock that the other holds.
 struct KernelHeap(Mutex<Heap>);
 
 struct Heap {
-    /// By size, from 16 bytes on.
-    free: [*mut Piece; SIZES],
-    /// What was never used.
+    /// Lists of free blocks, by size: 16 bytes, 32 bytes and so on.
+    free: [*mut Block; SIZES],
+    /// Memory that has never been used.
     fresh: Range<usize>,
 }
 
-/// A piece that is free: the next one of its size.
-struct Piece(*mut Self);
+/// A free block, which holds the next free block of its size.
+struct Block(*mut Self);
 
 const SIZE_MIN_LOG: u32 = 4;
 const SIZES: usize = 32;
-/// Larger pieces are aligned to this.
+/// Alignment of larger blocks.
 const ALIGN_MAX: usize = 4096;
 
-// SAFETY: the pieces are memory that is nobody else's.
+// SAFETY: only the heap uses the memory of free blocks.
 unsafe impl Send for Heap {}
 
-/// Gives it memory, which is nobody else's.
+/// Gives the heap its memory, which nothing else may use.
 pub(super) fn set_up(memory: Range<u64>) {
     let mut heap = HEAP.0.lock();
-    let seen = |address| Arch::phys_to_virt::<u8>(address) as usize;
-    heap.fresh = seen(memory.start)..seen(memory.end);
+    let address = |physical| Arch::phys_to_virt::<u8>(physical) as usize;
+    heap.fresh = address(memory.start)..address(memory.end);
 }
 
 impl Heap {
     const EMPTY: Self = Self { free: [ptr::null_mut(); SIZES], fresh: 0..0 };
 
-    fn take(&mut self, size_log: u32) -> *mut u8 {
+    fn allocate(&mut self, size_log: u32) -> *mut u8 {
         let list = &mut self.free[(size_log - SIZE_MIN_LOG) as usize];
         if !list.is_null() {
-            let piece = *list;
-            // SAFETY: what is in the list is free, and was written by `give_back`.
-            *list = unsafe { (*piece).0 };
-            return piece.cast();
+            let block = *list;
+            // SAFETY: blocks in the list are free, and `free` has written them.
+            *list = unsafe { (*block).0 };
+            return block.cast();
         }
         let size = 1_usize << size_log;
         let start = self.fresh.start.next_multiple_of(size.min(ALIGN_MAX));
@@ -64,15 +66,15 @@ impl Heap {
         }
     }
 
-    fn give_back(&mut self, piece: *mut Piece, size_log: u32) {
+    fn free(&mut self, block: *mut Block, size_log: u32) {
         let list = &mut self.free[(size_log - SIZE_MIN_LOG) as usize];
-        // SAFETY: its owner has no use for it any more, and it has room for this.
-        unsafe { piece.write(Piece(*list)) };
-        *list = piece;
+        // SAFETY: the block has no owner any more, and has room for a pointer.
+        unsafe { block.write(Block(*list)) };
+        *list = block;
     }
 }
 
-/// Which size a piece must have; `None` if there are none of that kind.
+/// The base-2 logarithm of a block's size for this layout; `None` if there are no such blocks.
 fn size_log(layout: Layout) -> Option<u32> {
     let size = layout.size().max(layout.align()).max(1 << SIZE_MIN_LOG);
     let log = size.checked_next_power_of_two()?.trailing_zeros();
@@ -80,15 +82,16 @@ fn size_log(layout: Layout) -> Option<u32> {
     is_known.then_some(log)
 }
 
-// SAFETY: pieces are aligned to their size, or to `ALIGN_MAX` if that is less, and nobody has two.
+// SAFETY: blocks are aligned to their size or to `ALIGN_MAX`, whichever is less, and do not
+// overlap.
 unsafe impl GlobalAlloc for KernelHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        size_log(layout).map_or(ptr::null_mut(), |log| masked(|| self.0.lock().take(log)))
+        size_log(layout).map_or(ptr::null_mut(), |log| masked(|| self.0.lock().allocate(log)))
     }
 
-    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if let Some(log) = size_log(layout) {
-            masked(|| self.0.lock().give_back(piece.cast(), log));
+            masked(|| self.0.lock().free(block.cast(), log));
         }
     }
 }

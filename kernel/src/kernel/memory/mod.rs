@@ -10,11 +10,12 @@ use shootdown_vm::PAGE_BYTES;
 
 pub(crate) use frames::Frames;
 
-/// The heap is one part in so many, and this at most: most of it is threads' stacks.
+/// The heap is a quarter of memory, up to a maximum. Most of it is for the stacks of threads.
 const HEAP_PART: u64 = 4;
 const HEAP_BYTES_MAX: u64 = 512 << 20;
 
-/// Divides physical memory that nobody uses. Once, by the first CPU, before it needs any.
+/// Divides unused physical memory into heap and frames. Call this once, on the first CPU, before
+/// any allocation.
 pub(crate) fn set_up(memory: &Range<u64>) {
     let start = memory.start.next_multiple_of(PAGE_BYTES);
     let bytes = memory.end.saturating_sub(start);

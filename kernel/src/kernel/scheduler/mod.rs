@@ -1,16 +1,20 @@
-//! The scheduler: threads, a queue of ready ones for each CPU, and what CPUs do without any.
+//! The scheduler: threads, a queue of ready threads for each CPU, and the idle loop.
 //!
-//! It places threads as the simulator's does, so that both can be compared: a thread stays on its
-//! CPU; one that wakes goes to an idle CPU if its own is busy; an idle CPU takes a thread from the
-//! longest queue; a thread whose timeslice is over goes to the end of its CPU's queue, on its way
-//! back to user mode. There are no priorities; a thread that wakes preempts none, and no thread is
-//! preempted in the kernel.
+//! It places threads as the simulator's scheduler does, so that the two can be compared:
 //!
-//! All of it is under one lock, which is taken with interrupts masked, and held across the change
-//! of stacks: so no CPU finds a thread in a queue that is still running on another. It is not this
-//! scheduler that is tested here.
+//! - A thread stays on its CPU. A thread that wakes goes to an idle CPU if its own CPU is busy.
+//! - An idle CPU takes a thread from the longest queue.
+//! - A thread whose timeslice is over goes to the end of its CPU's queue, on its way back to user
+//!   mode.
+//! - There are no priorities. A thread that wakes preempts no other thread, and no thread is
+//!   preempted in the kernel.
 //!
-//! It knows spaces, and no processes: a thread has a space that its CPU loads when it runs.
+//! One lock protects the whole scheduler. It is taken with interrupts masked and held across the
+//! change of stacks, so that no CPU finds a thread in a queue while the thread still runs on
+//! another CPU. The scheduler is simple because it is not what the kernel tests.
+//!
+//! The scheduler does not know processes. Each thread has a space, which a CPU loads when it runs
+//! the thread.
 
 // In reading order.
 mod thread;
@@ -23,8 +27,8 @@ mod sleeping_lock;
 pub(crate) use calls::{
     block, create, current, migrate, preemption_point, set_space, sleep, tick, wake, yield_now,
 };
-pub(crate) use queues::{Next, Settings, set_up};
+pub(crate) use queues::{Next, set_up};
 pub(crate) use sleeping_lock::SleepingLock;
 pub(crate) use switch::{load_space, run_cpu};
-pub(crate) use thread::{Affinity, Stack, ThreadId, Waits};
+pub(crate) use thread::{Affinity, Stack, ThreadId, WaitReason};
 pub(crate) use watchdog::watch;

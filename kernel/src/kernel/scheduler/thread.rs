@@ -1,4 +1,4 @@
-//! What a thread is made of.
+//! Threads and their stacks.
 
 #![expect(unsafe_code, reason = "reads a word of a stack that is in use")]
 
@@ -8,35 +8,35 @@ use core::mem::MaybeUninit;
 
 use crate::kernel::machine::SharedSpace;
 
-/// A thread's number, from 0 on, in the order of their creation.
+/// The number of a thread. Threads are numbered from 0 in the order of their creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ThreadId(pub(crate) u32);
 
-/// Where a thread may run.
+/// The CPUs on which a thread may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Affinity {
-    /// On any CPU.
+    /// Any CPU.
     Any,
-    /// On this one alone.
+    /// This CPU alone.
     Cpu(u32),
 }
 
-/// What a thread waits for.
+/// The event for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Its turn.
+pub(crate) enum WaitReason {
+    /// The thread is ready, and waits for a CPU.
     Turn,
-    /// A moment.
+    /// A time, in nanoseconds.
     Time(u64),
-    /// A lock whose waiters sleep, by its address: of the areas of a space, or the program's own.
+    /// A sleeping lock at this address: of the areas of a space, or of the program.
     Lock(usize),
-    /// A wake that it has not waited for yet.
+    /// A wake by another thread.
     Wake,
-    /// The end of a program.
+    /// The end of the program of this number.
     Join(u32),
 }
 
-/// What a thread is doing.
+/// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Ready,
@@ -48,24 +48,24 @@ pub(super) enum State {
 /// The function that a thread runs.
 pub(super) type Body = Box<dyn FnOnce() + Send>;
 
-/// A thread, under the scheduler's lock.
+/// A thread. The scheduler's lock protects it.
 pub(super) struct Thread {
-    /// Of whose memory it is a thread; none if it is one of the kernel alone.
+    /// The space of the thread; `None` for a kernel thread.
     pub(super) space: Option<SharedSpace>,
     pub(super) affinity: Affinity,
-    /// What it runs: for people.
+    /// The number of its program, for error messages.
     pub(super) program: u32,
-    /// Where it runs, or ran last.
+    /// The CPU on which it runs or ran last.
     pub(super) cpu: u32,
     pub(super) state: State,
-    pub(super) waits: Waits,
-    /// It was woken since it last blocked.
+    pub(super) wait_reason: WaitReason,
+    /// Set if the thread was woken since it last blocked.
     pub(super) is_woken: bool,
-    /// Until it begins.
+    /// The function to run; `None` once the thread has begun.
     pub(super) body: Option<Body>,
-    /// While it does not run.
+    /// The stack pointer while the thread does not run.
     pub(super) stack_pointer: usize,
-    /// Until it has ended.
+    /// The stack; `None` once the thread has ended.
     pub(super) stack: Option<Stack>,
 }
 
@@ -82,7 +82,7 @@ impl Thread {
             program,
             cpu: 0,
             state: State::Blocked,
-            waits: Waits::Turn,
+            wait_reason: WaitReason::Turn,
             is_woken: false,
             body: Some(body),
             stack_pointer: 0,
@@ -91,10 +91,10 @@ impl Thread {
     }
 }
 
-/// A stack, with a word at its end that nobody writes.
+/// A stack, with a mark in its last word to detect overflows.
 pub(crate) struct Stack(Box<[MaybeUninit<u128>]>);
 
-/// Interrupts, and all that the memory manager does, are on it.
+/// Size of a stack. Handlers of interrupts and the memory manager run on it.
 const STACK_BYTES: usize = 64 << 10;
 const MARK: u128 = 0x5ca1_ab1e_5ca1_ab1e_5ca1_ab1e_5ca1_ab1e;
 
@@ -105,20 +105,20 @@ impl Stack {
         Self(words)
     }
 
-    /// Where it begins, for it grows down.
+    /// The address at which the stack begins, its highest, because it grows down.
     pub(super) fn end(&self) -> usize {
         self.0.as_ptr_range().end.expose_provenance()
     }
 
-    /// Whether it was large enough so far.
+    /// Returns `true` if the stack has not overflowed.
     pub(super) fn is_whole(&self) -> bool {
         let last = self.0.as_ptr().cast::<u128>();
-        // SAFETY: it was written when the stack was made, and may have been since, by whoever has
-        // used the stack: to the compiler, anybody.
+        // SAFETY: `new` has written the word. The read is volatile because the thread may have
+        // written it since through a pointer that the compiler does not know.
         unsafe { last.read_volatile() == MARK }
     }
 
-    /// For a CPU that is about to start, for ever.
+    /// Leaks the stack, for a CPU that is about to start. Returns its end.
     pub(crate) fn leak(self) -> usize {
         let end = self.end();
         Box::leak(self.0);
@@ -126,7 +126,7 @@ impl Stack {
     }
 }
 
-impl fmt::Display for Waits {
+impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Turn => f.write_str("its turn"),

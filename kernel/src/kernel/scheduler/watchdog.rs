@@ -1,5 +1,5 @@
-//! The watchdog: when nothing happens any more, prints what each thread waits for, and ends the
-//! run.
+//! The watchdog: if no thread makes progress, prints the event for which each thread waits, and
+//! ends the run.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,12 +11,12 @@ use crate::kernel::counts;
 use crate::kernel::end::end;
 use crate::kernel::sync::masked;
 
-/// What had been done when it was last more than before, and when that was.
+/// The sum of all CPUs' progress counters when it last changed, and the time of that change.
 static DONE: AtomicU64 = AtomicU64::new(0);
 static DONE_AT_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Called by the timer of the first CPU, now and then: gives up if no thread has done a step, been
-/// in user mode or gone to sleep for too long.
+/// Ends the run if no thread has executed a step, entered user mode or been switched to for
+/// `stall_ns`. The first CPU calls this from its timer's handler.
 pub(crate) fn watch(cpus: u32, stall_ns: u64) {
     let of = |cpu| {
         let counts = counts::of(cpu);
@@ -30,17 +30,17 @@ pub(crate) fn watch(cpus: u32, stall_ns: u64) {
     }
 }
 
-/// Whether nothing but a thread that sleeps is waited for.
+/// Returns `true` if threads only wait for a thread that sleeps.
 fn sleeps() -> bool {
-    // While the lock is held, something happens.
+    // If the lock is held, another CPU is making progress.
     QUEUES.try_lock().is_some_and(|guard| guard.as_ref().is_some_and(Queues::only_sleeps))
 }
 
-/// Prints what every thread waits for, and ends the run.
+/// Prints the event for which each thread waits, and ends the run.
 pub(super) fn give_up(why: &str) -> ! {
     masked(|| {
         println!("error {why}: threads wait for ever");
-        // If it is locked for ever, that is what went wrong.
+        // If the lock is held for ever, that is the error.
         match QUEUES.try_lock() {
             Some(guard) => guard.iter().for_each(print),
             None => println!("error the scheduler's lock is held"),
@@ -54,7 +54,7 @@ fn print(queues: &Queues) {
     for (id, thread) in unfinished.take(64) {
         println!(
             "error thread={} program={} cpu={} {:?}, waits for {}",
-            id.0, thread.program, thread.cpu, thread.state, thread.waits,
+            id.0, thread.program, thread.cpu, thread.state, thread.wait_reason,
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A lock whose waiters spin, and a cell that is written once.
+//! A spin lock, and a cell that is written once.
 
 mod once;
 mod spin;
@@ -8,7 +8,7 @@ pub(crate) use spin::SpinLock;
 
 use crate::kernel::arch::{Arch, Architecture};
 
-/// A lock whose waiters spin, around what it guards.
+/// A value under a spin lock.
 pub(crate) type Mutex<T> = lock_api::Mutex<SpinLock, T>;
 
 /// Calls `f` with interrupts masked on this CPU.

@@ -1,12 +1,12 @@
-//! A cell that the first CPU sets before there are others, and that all read for ever.
+//! A cell that the first CPU sets before it starts other CPUs, and that all CPUs can then read.
 
-#![expect(unsafe_code, reason = "hands out what a pointer points to")]
+#![expect(unsafe_code, reason = "dereferences a pointer that it has stored")]
 
 use alloc::boxed::Box;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// The cell.
+/// A cell that holds a reference once it is set.
 pub(crate) struct Once<T>(AtomicPtr<T>);
 
 impl<T: Sync> Once<T> {
@@ -15,20 +15,20 @@ impl<T: Sync> Once<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Puts a value there, on the heap.
+    /// Moves `value` to the heap and sets the cell.
     pub(crate) fn set(&self, value: T) -> &'static T {
         self.publish(Box::leak(Box::new(value)))
     }
 
-    /// Puts a value there that needs no heap.
+    /// Sets the cell. Needs no heap.
     pub(crate) fn publish(&self, value: &'static T) -> &'static T {
         self.0.store(ptr::from_ref(value).cast_mut(), Ordering::Release);
         value
     }
 
-    /// The value; `None` before it is set.
+    /// The value; `None` if the cell is not set.
     pub(crate) fn find(&self) -> Option<&'static T> {
-        // SAFETY: null, or what was published, which is shared for ever.
+        // SAFETY: the pointer is null, or was made from a shared reference that lives for ever.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -36,8 +36,8 @@ impl<T: Sync> Once<T> {
     ///
     /// # Panics
     ///
-    /// If it is not set: set-up is out of order.
+    /// If the cell is not set: the set-up is out of order.
     pub(crate) fn get(&self) -> &'static T {
-        self.find().expect("it is made before the first thread")
+        self.find().expect("the cell is set before its first use")
     }
 }

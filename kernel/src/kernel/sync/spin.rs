@@ -1,11 +1,13 @@
-//! A lock whose waiters spin.
+//! A spin lock.
 //!
-//! Whoever holds one is not preempted, for the kernel preempts nobody but on the way to user mode;
-//! does not wait for a flush; and does not sleep. Interrupts stay as they are: handlers take the
-//! scheduler's lock alone. That is only ever taken with interrupts masked, and so is the heap's,
-//! the one lock that is taken while the scheduler's is held.
+//! A thread that holds a spin lock is not preempted, because the kernel preempts threads only on
+//! the way to user mode. It must not wait for a flush, and must not sleep.
+//!
+//! Taking a lock does not mask interrupts. Handlers take only the scheduler's lock, which is always
+//! taken with interrupts masked. So is the heap's, the only lock that is taken while the
+//! scheduler's is held.
 
-#![expect(unsafe_code, reason = "the library's contract for locks")]
+#![expect(unsafe_code, reason = "implements the contract of `lock_api`")]
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,18 +15,18 @@ use lock_api::{GuardNoSend, RawMutex};
 
 use crate::kernel::arch::{Arch, Architecture};
 
-/// Whether it is held.
+/// A spin lock: `true` if it is held.
 pub(crate) struct SpinLock(AtomicBool);
 
-// SAFETY: only one CPU finds it free before it takes it.
+// SAFETY: only one CPU changes the word from `false` to `true`, and that CPU holds the lock.
 unsafe impl RawMutex for SpinLock {
     const INIT: Self = Self(AtomicBool::new(false));
-    /// It is a CPU's.
+    /// The CPU that takes the lock releases it.
     type GuardMarker = GuardNoSend;
 
     fn lock(&self) {
         while !self.try_lock() {
-            // Its line stays shared meanwhile.
+            // Only load while the lock is held, so that its cache line stays shared.
             while self.0.load(Ordering::Relaxed) {
                 Arch::spin_hint();
             }

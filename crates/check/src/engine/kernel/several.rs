@@ -31,7 +31,7 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
                 // Its entry did not say that it was written.
                 world.write_out(frame, false);
             });
-            batch.free_later(Freed::Page { space, number, frame });
+            batch.defer_free(Freed::Page { space, number, frame });
             taken += 1;
         }
         if taken == 0 {

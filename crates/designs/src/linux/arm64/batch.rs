@@ -1,20 +1,21 @@
-//! What reclaim takes, on arm64 since Linux 6.6: `arch_tlbbatch_add_pending` broadcasts each page
-//! at once, and does not wait; `arch_tlbbatch_flush` waits for all (`dsb ish`). Nothing is put off
-//! but the wait, and the batch holds nothing (`arch_tlbbatch_should_defer` is true of all spaces).
+//! Reclaim on arm64 since Linux 6.6. `arch_tlbbatch_add_pending` broadcasts each page immediately
+//! and does not wait; `arch_tlbbatch_flush` waits for all (`dsb ish`). Only the wait is deferred,
+//! and the batch stores nothing (`arch_tlbbatch_should_defer` is true for all spaces).
 //!
-//! A CPU waits for its own broadcasts alone. So that a thread may go on elsewhere before the batch
-//! is flushed, every switch of threads waits, too (`__switch_to`). Here one does only if there is
-//! something to wait for: otherwise the barrier is part of what a switch costs on the machine. And
-//! who finds an entry empty flushes all of the tag, as on other architectures: to wait for others'
-//! broadcasts, as Linux did on arm64 from 6.6 on, waits for nothing
-//! (`arch_flush_tlb_batched_pending`; gone in 7.0).
+//! A CPU can wait only for its own broadcasts. A thread may continue on another CPU before the
+//! batch is flushed, so every thread switch also waits (`__switch_to`). The model waits only if
+//! broadcasts are incomplete; otherwise the barrier is part of the machine's cost of a switch. A
+//! thread that finds an empty entry flushes the whole tag, as on other architectures. From 6.6 on,
+//! Linux on arm64 waited there for other CPUs' broadcasts, which a barrier cannot do
+//! (`arch_flush_tlb_batched_pending`; removed in 7.0).
 //!
-//! Seed 003 is older than all this. With it, a page is taken here as its `flush_tlb_page` flushes
-//! one: where nobody else is active on the space, the tag is marked as stale for all others and the
-//! page is invalidated locally, if at all, and then there is nothing left to wait for.
+//! The patch of the `arm64-skip-broadcast` study is older. With that patch, the model flushes a
+//! reclaimed page as the patch's `flush_tlb_page` does: if no other CPU is active on the space, the
+//! tag is marked as stale for all other CPUs, the page is invalidated locally or not at all, and
+//! nothing is left to wait for.
 //!
-//! Where the hardware does not broadcast, pages are flushed one by one, as by 32-bit Arm, which has
-//! no batches.
+//! If the hardware does not broadcast, pages are flushed one by one, as on 32-bit Arm, which has no
+//! batches.
 
 use std::rc::Rc;
 
@@ -25,7 +26,7 @@ use super::{Arm64, Mm, Reach, tag_of};
 use crate::linux::{LinuxRule, UnmapBatch};
 
 impl Arm64 {
-    /// Of `try_to_unmap_one`, what comes after the entry was cleared.
+    /// The part of `try_to_unmap_one` that follows the clearing of the entry.
     pub(super) fn try_to_unmap(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>, address: u64) {
         let range = address..address + (1 << 12);
         if self.calls.is_some() {
@@ -34,12 +35,12 @@ impl Arm64 {
         // `__flush_tlb_range_nosync`.
         self.sim.fence();
         match self.reach(mm) {
-            Reach::Nobody => {}
+            Reach::None => {}
             Reach::Local => self.sim.invalidate(core::iter::once(address)),
-            Reach::Everyone => {
+            Reach::All => {
                 let scope = BroadcastScope::Pages(core::slice::from_ref(&range));
                 self.sim.broadcast(tag_of(&mm.context.id), scope);
-                self.is_waited_for[self.sim.cpu()].set(false);
+                self.broadcasts_complete[self.sim.cpu()].set(false);
             }
         }
         batch.add_pending(&mm.tlb_flush_batched, []);
@@ -51,19 +52,20 @@ impl Arm64 {
         }
     }
 
-    /// Of `__switch_to`, the barrier: whose broadcasts are not complete may go on elsewhere.
+    /// The barrier of `__switch_to`: a thread with incomplete broadcasts may continue on another
+    /// CPU.
     pub(super) fn complete_at_switch(&self) {
-        let is_done = self.is_waited_for[self.sim.cpu()].get();
+        let is_done = self.broadcasts_complete[self.sim.cpu()].get();
         if !is_done && self.broken != Some(LinuxRule::CompleteAtSwitch) {
             self.dsb_ish();
         }
     }
 
-    /// Waits for all that this CPU has broadcast.
+    /// Waits for all broadcasts of this CPU.
     pub(super) fn dsb_ish(&self) {
         if self.broken != Some(LinuxRule::Complete) {
             self.sim.complete_broadcasts();
-            self.is_waited_for[self.sim.cpu()].set(true);
+            self.broadcasts_complete[self.sim.cpu()].set(true);
         }
     }
 }

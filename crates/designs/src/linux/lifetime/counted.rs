@@ -1,9 +1,9 @@
-//! Lazy CPUs are counted: `MMU_LAZY_TLB_REFCOUNT`, which is what Linux does on all architectures
-//! but one.
+//! Lazy CPUs are counted: `MMU_LAZY_TLB_REFCOUNT`, which Linux uses on all architectures except
+//! one.
 //!
-//! Two locked operations on one line of the space for each way from user to kernel and back, by
-//! every CPU that runs threads of it. From one kernel thread to another the reference is handed on,
-//! and from one user thread to another there is none.
+//! Each switch from user to kernel and back costs two locked operations on one line of the space,
+//! on every CPU that runs its threads. A switch between kernel threads passes the reference on, and
+//! a switch between user threads has none.
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -12,62 +12,51 @@ use shootdown::Root;
 use shootdown_sim::Sim;
 use shootdown_vm::Retired;
 
-use super::{ExitFlush, Left, Lifetime};
+use super::{ExitFlush, Lifetime};
+use crate::linux::mm_count::retired;
 use crate::linux::v7_0::{Linux70, Mm};
 
-/// The lifetime.
+/// The lifetime with a count of lazy CPUs.
 #[derive(Debug)]
-pub struct Counted {
-    exit_flush: ExitFlush,
-    rqs: Vec<Rq>,
-}
+pub struct Counted(Vec<Rq>);
 
 /// A CPU's private state (`rq`).
 #[derive(Debug, Default)]
 struct Rq {
-    /// What the kernel thread that runs has borrowed. The CPU may have let go of it.
+    /// The space that the running kernel thread has borrowed. The CPU may have unloaded it.
     active_mm: RefCell<Option<Rc<Mm>>>,
-    /// The roots of what nobody holds any more since this CPU let go of it.
+    /// Roots of the spaces whose last reference this CPU dropped.
     free: RefCell<Vec<Root>>,
 }
 
 impl Linux70 {
-    /// Linux as it is, on this machine: `linux-counted`.
+    /// Creates the design `linux-counted` on this machine: Linux as it is.
     #[must_use]
     pub fn counted(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let rqs = (0..sim.machine().cpu_count()).map(|_| Rq::default()).collect();
-        Self::with_lifetime(sim, Counted { exit_flush, rqs })
+        Self::with_lifetime(sim, exit_flush, Counted(rqs))
     }
 }
 
 impl Lifetime for Counted {
-    fn exit_flush(&self) -> ExitFlush {
-        self.exit_flush
-    }
-
     fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
         mm.mm_count.grab(1);
-        let before = self.rqs[linux.cpu()].active_mm.replace(Some(Rc::clone(mm)));
-        debug_assert!(before.is_none(), "it came from user mode");
+        let before = self.0[linux.cpu()].active_mm.replace(Some(Rc::clone(mm)));
+        debug_assert!(before.is_none(), "the CPU came from user mode");
     }
 
-    /// Linux drops it a moment later, in `finish_task_switch`.
+    /// Linux drops the reference a moment later, in `finish_task_switch`.
     fn enter_user(&self, linux: &Linux70) {
-        let rq = &self.rqs[linux.cpu()];
+        let rq = &self.0[linux.cpu()];
         let Some(mm) = rq.active_mm.take() else { return };
-        if mm.mm_count.drop(1) == Left::Nobody {
-            rq.free.borrow_mut().push(mm.root());
-        }
+        rq.free.borrow_mut().extend(mm.mm_count.drop(1));
     }
 
     fn finish_switch(&self, linux: &Linux70) -> Option<Root> {
-        self.rqs[linux.cpu()].free.borrow_mut().pop()
+        self.0[linux.cpu()].free.borrow_mut().pop()
     }
 
     fn put(&self, _linux: &Linux70, mm: &Rc<Mm>) -> Retired {
-        match mm.mm_count.drop(1) {
-            Left::Nobody => Retired::Free,
-            Left::Others => Retired::Held,
-        }
+        retired(mm.mm_count.drop(1))
     }
 }

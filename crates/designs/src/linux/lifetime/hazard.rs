@@ -1,13 +1,15 @@
 //! Lazy CPUs have hazard pointers: "sched: Use lightweight hazard pointers to grab lazy mms",
 //! Lutomirski's proposal of January 2022, which was not merged.
 //!
-//! A CPU that goes lazy writes the space's name into a word of its own, and clears it when it has
-//! left: no line that others write, and no locked operation. When the last user is gone, the words
-//! of the mask's CPUs are looked through. A CPU that is found to be lazy on the space is given a
-//! reference, which it drops after the switch by which it leaves; whoever drops the last one frees.
+//! A CPU that goes lazy stores the space's identity into its own word, and clears the word when it
+//! has left the space. That needs no line that other CPUs write, and no locked operation. When the
+//! last user exits, it reads the words of the mask's CPUs. A CPU that is lazy on the space gets a
+//! reference, which it drops after the switch by which it leaves the space. The CPU that drops the
+//! last reference frees the space.
 //!
-//! The words of a CPU are beside each other, as in `rq`, and in a line of their own. That x86 need
-//! not look at all where the exit's flush interrupts is left out: then nobody is found.
+//! The words of a CPU are adjacent, as in `rq`, and have their own line. The proposal does not read
+//! the words on x86 if the exit's flush interrupts, because no CPU is lazy then. The model reads
+//! them.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -18,16 +20,16 @@ use shootdown::{Root, Word};
 use shootdown_sim::{Sim, SimWord};
 use shootdown_vm::Retired;
 
-use super::{ExitFlush, Left, Lifetime};
+use super::{ExitFlush, Lifetime};
 use crate::linux::CachePadded;
+use crate::linux::mm_count::retired;
 use crate::linux::v7_0::{Linux70, Mm};
 
-/// The lifetime.
+/// The lifetime with hazard pointers.
 #[derive(Debug)]
 pub struct Hazard {
-    exit_flush: ExitFlush,
     rqs: Vec<Rq>,
-    /// What the words name, by `ctx_id`: a reference that is handed over is to a dead space.
+    /// The dead spaces that words may name, by `ctx_id`. Only dead spaces are handed over.
     dead: RefCell<BTreeMap<u64, Rc<Mm>>>,
 }
 
@@ -35,25 +37,25 @@ pub struct Hazard {
 #[derive(Debug)]
 struct Rq {
     words: CachePadded<Words>,
-    /// A kernel thread runs that has borrowed a space.
+    /// A kernel thread is running that has borrowed a space.
     in_kernel: Cell<bool>,
-    /// What this CPU has dropped the last reference to, and not yet handed out.
+    /// Roots of the spaces whose last reference this CPU dropped.
     free: RefCell<Vec<Root>>,
 }
 
 #[derive(Debug)]
 struct Words {
-    /// The space that must not be freed, as this CPU is lazy on it.
+    /// The space on which this CPU is lazy, and which must not be freed.
     lazy_mm: SimWord,
-    /// The space that this CPU has been given a reference to, for when it is done with it.
+    /// The space to which this CPU was given a reference, to drop when it has left the space.
     drop_mm: SimWord,
 }
 
-/// No space has this name.
+/// The identity of no space.
 const NONE: u64 = 0;
 
 impl Linux70 {
-    /// The proposal, on this machine: `linux-hazard`.
+    /// Creates the design `linux-hazard` on this machine: the proposal.
     #[must_use]
     pub fn hazard(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let rq = |_| Rq {
@@ -65,7 +67,7 @@ impl Linux70 {
             free: RefCell::default(),
         };
         let rqs = (0..sim.machine().cpu_count()).map(rq).collect();
-        Self::with_lifetime(sim, Hazard { exit_flush, rqs, dead: RefCell::default() })
+        Self::with_lifetime(sim, exit_flush, Hazard { rqs, dead: RefCell::default() })
     }
 }
 
@@ -76,38 +78,40 @@ impl Hazard {
 
     fn drop(&self, linux: &Linux70, ctx_id: u64) {
         let mm = self.dead.borrow().get(&ctx_id).cloned();
-        let mm = mm.expect("who drops a reference had it, and so the space is not yet free");
-        if mm.mm_count.drop(1) == Left::Nobody {
+        let mm = mm.expect("a space with references is not freed");
+        if let Some(root) = mm.mm_count.drop(1) {
             self.dead.borrow_mut().remove(&ctx_id);
-            self.rqs[linux.cpu()].free.borrow_mut().push(mm.root());
+            self.rqs[linux.cpu()].free.borrow_mut().push(root);
         }
     }
 
-    /// Sees to it that a CPU that was lazy on the space drops a reference to it, which the caller
-    /// has, when it is done with it (`__try_mm_drop_rq_ref`).
-    fn try_hand_over(&self, linux: &Linux70, cpu: usize, mm: &Mm) -> Result<(), Raced> {
+    /// Gives a reference, which the caller has, to a CPU that was lazy on the space, so that the
+    /// CPU drops it after leaving the space (`__try_mm_drop_rq_ref`).
+    fn give_reference(&self, linux: &Linux70, cpu: usize, mm: &Mm) {
         let words = self.words(cpu);
-        let old = words.drop_mm.load(Acquire);
-        if old == NONE {
-            words.drop_mm.compare_exchange(NONE, mm.ctx_id, AcqRel, Relaxed).map_err(|_| Raced)?;
-            return Ok(());
+        loop {
+            let old = words.drop_mm.load(Acquire);
+            // If the CPU has not yet dropped an earlier reference, `lazy_mm` shows whether it still
+            // uses the dead space, which it cannot load again. This load must follow that of
+            // `drop_mm`.
+            if old != NONE && words.lazy_mm.load(Acquire) != mm.ctx_id {
+                mm.mm_count.drop(1);
+                return;
+            }
+            if words.drop_mm.compare_exchange(old, mm.ctx_id, AcqRel, Relaxed).is_ok() {
+                if old != NONE {
+                    self.drop(linux, old);
+                }
+                return;
+            }
         }
-        // It was given one before, and has not come to drop it. Only after `drop_mm` was read does
-        // `lazy_mm` say whether it still uses that: what it names cannot be switched to any more.
-        if words.lazy_mm.load(Acquire) != mm.ctx_id {
-            mm.mm_count.drop(1);
-            return Ok(());
-        }
-        words.drop_mm.compare_exchange(old, mm.ctx_id, AcqRel, Relaxed).map_err(|_| Raced)?;
-        self.drop(linux, old);
-        Ok(())
     }
 
-    /// Turns what lazy CPUs have of the space into references (`mm_unlazy_mm_count`).
-    fn hand_over(&self, linux: &Linux70, mm: &Mm) {
+    /// Turns the hazard pointers of lazy CPUs to the space into references (`mm_unlazy_mm_count`).
+    fn give_references(&self, linux: &Linux70, mm: &Mm) {
         let cpus = mm.cpumask.members();
         for &cpu in &cpus {
-            // The loads do not depend on each other: see `Linux70`.
+            // The loads are independent: see `Linux70::prefetch_states`.
             self.words(cpu).lazy_mm.prefetch();
         }
         let mut spare = 0;
@@ -116,28 +120,20 @@ impl Hazard {
                 continue;
             }
             if spare == 0 {
-                // As many as could be needed, to count twice instead of once for each.
+                // Takes the largest possible number, to update the count twice instead of per CPU.
                 spare = self.rqs.len() as u64;
                 mm.mm_count.grab(spare);
             }
             spare -= 1;
-            while self.try_hand_over(linux, cpu, mm).is_err() {}
+            self.give_reference(linux, cpu, mm);
         }
         mm.mm_count.drop(spare);
     }
 }
 
-/// Another CPU changed the word in between.
-#[derive(Debug)]
-struct Raced;
-
 impl Lifetime for Hazard {
-    fn exit_flush(&self) -> ExitFlush {
-        self.exit_flush
-    }
-
     fn enter_lazy(&self, linux: &Linux70, mm: &Rc<Mm>) {
-        // Without a barrier: the space has users, and who drops the last of them comes later.
+        // No barrier: the space has users, and its last user reads the word later.
         self.words(linux.cpu()).lazy_mm.store(mm.ctx_id, Relaxed);
         self.rqs[linux.cpu()].in_kernel.set(true);
     }
@@ -168,11 +164,11 @@ impl Lifetime for Hazard {
 
     fn put(&self, linux: &Linux70, mm: &Rc<Mm>) -> Retired {
         self.dead.borrow_mut().insert(mm.ctx_id, Rc::clone(mm));
-        self.hand_over(linux, mm);
-        if mm.mm_count.drop(1) == Left::Others {
-            return Retired::Held;
+        self.give_references(linux, mm);
+        let root = mm.mm_count.drop(1);
+        if root.is_some() {
+            self.dead.borrow_mut().remove(&mm.ctx_id);
         }
-        self.dead.borrow_mut().remove(&mm.ctx_id);
-        Retired::Free
+        retired(root)
     }
 }

@@ -1,22 +1,23 @@
-//! With seed 004, as merged for Linux 4.3: what reclaim takes is flushed many pages at a time, by
-//! one interrupt for each CPU. In all else it is [`Linux412`].
+//! Linux 4.12 with the patch of the `x86-batched-unmap` study, as merged for Linux 4.3. Reclaimed
+//! pages are flushed many at a time, with one interrupt for each CPU. Everything else is
+//! [`Linux412`].
 //!
 //! Read in the patches as posted, and as merged: `should_defer_flush`, `set_tlb_ubc_flush_pending`,
 //! `try_to_unmap_flush` and `percpu_flush_tlb_batch_pages`. If another CPU is in the mask of the
-//! space, a page's entry is cleared, and the mask added to the batch's; if none is, the page is
-//! flushed at once, which interrupts nobody. The batch's flush empties this CPU's TLB, if it is in
-//! the mask, and then interrupts all others there, each of which empties its own: the batch knows
-//! of no page and no space. A lazy CPU is told, too. It does not leave, as it would if told of one
-//! space, and so it is told of the next batch as well.
+//! space, a page's entry is cleared and the mask is added to the batch's. Otherwise the page is
+//! flushed immediately, which interrupts no CPU. The batch's flush drops everything on this CPU, if
+//! it is in the mask, and then interrupts all other members, which do the same: the batch names no
+//! page and no space. A lazy CPU is also interrupted. It does not leave the space, as it would for
+//! a flush of that space, so the next batch also interrupts it.
 //!
-//! # What differs
+//! # Differences from Linux
 //!
-//! - Linux 4.3 had a bug: a page that was put off and not yet flushed was not there for `mprotect`
-//!   and `munmap`, which then flushed nothing, and other CPUs went on using it. 3ea277194daa mended
-//!   that for 4.13, by a mark on the space, and it is mended here; by generations, as later Linux
-//!   has them (`batch.rs`), where 4.13 had one bit.
-//! - A batch's calls went by `smp_call_function_many` in 4.3, with a function of their own. Later
-//!   versions send them as all flushes (`flush_tlb_others`, of no space), and lazy CPUs leave.
+//! - Linux 4.3 had a bug: a page that was deferred and not yet flushed was invisible to `mprotect`
+//!   and `munmap`, which then flushed nothing, and other CPUs kept using the page. 3ea277194daa
+//!   fixed that for 4.13 with one bit in the space. The model has the fix, but with generations
+//!   (`batch.rs`), as in later Linux.
+//! - In 4.3, a batch's calls used `smp_call_function_many` with a separate function. Later versions
+//!   send them as flushes of no space (`flush_tlb_others`), and lazy CPUs leave their spaces.
 
 use std::rc::Rc;
 
@@ -29,19 +30,19 @@ use crate::design::{Design, Purpose};
 use crate::linux::{FlushInfo, LinuxRule, UnmapBatch};
 
 impl Design {
-    /// Linux with seed 004: one interrupt for each CPU and batch of pages.
+    /// Linux with batched reclaim: one interrupt for each CPU and batch of pages.
     pub const UNMAP_BATCHED: Self =
         Self::new("unmap-batched", Purpose::Reclaim, |sim| Linux412::batched(sim).into());
 }
 
 impl Linux412 {
-    /// With seed 004, on this machine: `unmap-batched`.
+    /// Creates the design `unmap-batched` on this machine.
     #[must_use]
     pub fn batched(sim: Rc<Sim>) -> Self {
         Self { reclaim_flush: ReclaimFlush::Batched, ..Self::new(sim) }
     }
 
-    /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
+    /// Returns this design with a broken rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
         Self { broken, ..self }
@@ -59,7 +60,7 @@ impl Linux412 {
         }
     }
 
-    /// Whatever is loaded, lazily or not.
+    /// Drops everything that is loaded, lazily or not.
     pub(super) fn percpu_flush_tlb_batch_pages(&self) {
         self.sim.invalidate_tag();
     }
@@ -74,7 +75,8 @@ impl Batching for Linux412 {
     }
 
     fn unmapped(&self, batch: &mut UnmapBatch, space: &Rc<Mm>, address: u64, _: StaleWrites) {
-        // `should_defer_flush`: to flush one page here costs less than to flush all later.
+        // `should_defer_flush`: without other CPUs, one page flush costs less than a later full
+        // one.
         if self.reclaim_flush == ReclaimFlush::PerPage
             || space.cpumask.others(self.sim.cpu()).is_empty()
         {

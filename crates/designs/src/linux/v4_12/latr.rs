@@ -1,38 +1,38 @@
-//! LATR (Kumar and others, ASPLOS 2018), in the configuration in which it is safe: `munmap` tells
-//! nobody, every CPU looks for itself, and nothing is reused before all have looked. In all else it
-//! is [`Linux412`], which is Linux 4.10, from which LATR was made.
+//! LATR (Kumar and others, ASPLOS 2018), in its safe configuration: `munmap` interrupts no CPU,
+//! every CPU sweeps by itself, and nothing is reused before all CPUs have swept. Everything else is
+//! [`Linux412`], which is Linux 4.10, the base of LATR.
 //!
-//! Each CPU has a ring of 64 *states*: a space, a range, and the CPUs that are yet to come to it.
-//! `munmap` drops the range from its own TLB and fills a state in. At every tick of its timer, and
-//! at every context switch, each CPU looks through the rings of all others, drops what it finds
-//! itself in, and strikes itself out (*sweeps*). When the last CPU is out, the pages, the page
-//! tables and the addresses can be used again; until then the memory manager keeps them
-//! ([`Defer::flush_later`]). If the ring is full, CPUs are interrupted as ever.
+//! Each CPU has a ring of 64 *states*: a space, a range, and the CPUs that have not yet invalidated
+//! it. `munmap` drops the range from its own TLB and publishes a state. At every timer tick and
+//! every context switch, each CPU reads the rings of all CPUs, drops the ranges of the states that
+//! list it, and removes itself from them (it *sweeps*). When the last CPU is removed, the pages,
+//! the page tables and the addresses can be reused. Until then the memory manager keeps them
+//! ([`Defer::flush_later`]). If the ring is full, CPUs are interrupted as in Linux.
 //!
-//! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as before: who asked for them
-//! must not be surprised by a CPU that has not looked yet. So is `madvise`, which the authors put
-//! off, too. But where the addresses stay mapped, one thread writes to a new page there, tells
-//! another, and that one reads the old page ([`LatrRule::WaitForAdvice`] leaves that out, and a
-//! test shows it).
+//! `mprotect`, `mremap`, `fork`, copies on write, and reclaim are as in Linux, because their
+//! callers rely on every CPU's flush. So is `madvise`, which the authors also defer. But its
+//! addresses stay mapped: one thread writes to a new page there and notifies another thread, which
+//! then reads the old page ([`LatrRule::WaitForAdvice`] removes that wait, and a test shows the
+//! violation).
 //!
-//! # What differs
+//! # Differences from the publication
 //!
-//! - As published, pages are freed at once, unless `LAZY_MEM_FREE` is set, and then after two
-//!   seconds. Here they are freed when all have looked, and nothing rests on how fast clocks run.
-//! - Who idles does not tick. A thread of the kernel interrupts, once a second, CPUs that have not
-//!   come to a state for two seconds. Here whoever sweeps interrupts those that have not come to it
-//!   for two ticks.
-//! - A state takes one cache line, however many CPUs there are, and a ring says how many of its
-//!   states are filled in, so that empty ones cost one line each to pass over.
+//! - As published, pages are freed immediately, or after two seconds if `LAZY_MEM_FREE` is set. The
+//!   model frees them when all CPUs have swept, so correctness does not depend on clocks.
+//! - Idle CPUs do not tick. As published, a kernel thread interrupts, once a second, CPUs that have
+//!   not swept a state for two seconds. In the model, a CPU that sweeps interrupts CPUs that have
+//!   not swept for two ticks.
+//! - A state occupies one cache line for any number of CPUs. A ring counts its published states, so
+//!   that reading an empty ring costs one line.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
+use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, Time};
 use shootdown_vm::{
     Batching, Cause, Change, Defer, Flush, Later, Lifetimes, Policy, Retired, Scheduling,
@@ -42,82 +42,85 @@ use super::{Linux412, Mm};
 use crate::design::{Design, Purpose};
 use crate::linux::{CachePadded, FlushInfo, UnmapBatch};
 
-/// The states of a CPU: as in the paper. The source has 256.
+/// Number of states of a CPU, as in the paper. The source has 256.
 pub const RING_STATES: usize = 64;
 
-/// How often a CPU that runs something sweeps: `CONFIG_HZ=1000`.
+/// Interval at which a busy CPU sweeps: `CONFIG_HZ=1000`.
 const TICK_NS: u64 = 1_000_000;
 
-/// A CPU that has not come to a state for so long is interrupted (`TLB_SHOOTDOWN_MAX`, in rounds).
+/// Number of ticks after which a CPU that has not swept a state is interrupted
+/// (`TLB_SHOOTDOWN_MAX`, in rounds).
 const TICKS_MAX: u64 = 2;
 
-/// What LATR rests on, and can be broken for tests that expect it to be noticed.
+/// A rule on which LATR depends. Tests break each of them, and expect the oracle to detect that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LatrRule {
-    /// What was unmapped is not reused before all CPUs have swept. As published and configured by
-    /// default, it is.
+    /// Unmapped memory is not reused before all CPUs have swept. LATR as published and configured
+    /// by default breaks this rule.
     WaitForSweeps,
-    /// `madvise` is not put off.
+    /// `madvise` is not deferred.
     WaitForAdvice,
-    /// Who sweeps drops what it finds.
-    DropWhatIsFound,
-    /// States are swept by whoever had the space loaded, even if it idles by now.
-    ChaseIdle,
+    /// A CPU that sweeps drops the ranges that it finds.
+    InvalidateOnSweep,
+    /// Idle CPUs are interrupted after two ticks, so that they also sweep.
+    InterruptIdle,
 }
 
 impl Design {
-    /// Linux with seed 004, and `munmap` notifies no CPU: LATR, in its safe configuration.
+    /// Linux with batched reclaim whose `munmap` notifies no CPU: LATR, in its safe configuration.
     pub const LATR: Self = Self::new("latr", Purpose::Research, |sim| Latr::new(sim).into());
 }
 
-/// The design: `latr`.
+/// The design `latr`.
 #[derive(Debug)]
 pub struct Latr {
     linux: Linux412,
     sim: Rc<Sim>,
-    /// One for each CPU.
+    /// The ring of each CPU.
     rings: Vec<Ring>,
     broken: Option<LatrRule>,
 }
 
 #[derive(Debug)]
 struct Ring {
-    /// How many states are filled in.
+    /// Number of published states.
     used: CachePadded<SimWord>,
     states: Vec<State>,
-    /// Where to look for a free one first.
+    /// Index at which the search for a free state starts.
     next: Cell<usize>,
 }
 
-/// A flush that CPUs come to by themselves.
+/// A flush that CPUs do when they sweep.
 #[derive(Debug)]
 struct State {
-    /// How many CPUs are yet to come to it; 0 if it is free. The rest shares its cache line.
-    left: CachePadded<SimWord>,
+    /// Number of CPUs that have not yet swept it; 0 if it is free. The other fields share its cache
+    /// line.
+    remaining: CachePadded<SimWord>,
     cpus: RefCell<BTreeSet<usize>>,
     info: RefCell<Option<Rc<FlushInfo>>>,
-    filled_in_at: Cell<Time>,
-    is_chased: Cell<bool>,
-    /// How often it was filled in.
-    turn: Cell<u64>,
+    published_at: Cell<Time>,
+    /// The CPUs that have not swept it were interrupted.
+    is_interrupted: Cell<bool>,
+    /// Number of times that it was published.
+    sequence: Cell<u64>,
 }
 
-/// Which filling in of a state.
+/// One publication of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Published {
     cpu: usize,
     state: usize,
-    turn: u64,
+    sequence: u64,
 }
 
 impl Latr {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         Self::with_broken_rule(sim, None)
     }
 
-    /// One that breaks a rule.
+    /// Creates a design that breaks a rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn with_broken_rule(sim: Rc<Sim>, broken: Option<LatrRule>) -> Self {
         let rings = (0..sim.machine().cpu_count()).map(|_| Ring::new()).collect();
@@ -128,60 +131,58 @@ impl Latr {
         self.broken == Some(rule)
     }
 
-    /// Looks for flushes in which this CPU is, and does them.
+    /// Invalidates the ranges of all states that list this CPU.
     fn sweep(&self) {
-        // Interrupts are masked, or a ring would be swept in the middle of itself.
-        self.sim.mask();
-        for ring in &self.rings {
-            ring.used.0.prefetch();
-        }
-        for ring in &self.rings {
-            if ring.used.0.load(Relaxed) != 0 {
-                ring.states.iter().for_each(|state| self.sweep_state(ring, state));
+        // An interrupt in the middle would sweep the same ring again.
+        self.sim.masked(|| {
+            for ring in &self.rings {
+                ring.used.0.prefetch();
             }
-        }
-        self.sim.unmask();
+            for ring in &self.rings {
+                if ring.used.0.load(Relaxed) != 0 {
+                    ring.states.iter().for_each(|state| self.sweep_state(ring, state));
+                }
+            }
+        });
     }
 
     fn sweep_state(&self, ring: &Ring, state: &State) {
-        // The host knows which are free; of the others, the line is read.
+        // The host knows which states are free. For other states, the line is read.
         if state.info.borrow().is_none() {
             return;
         }
         let cpu = self.sim.cpu();
-        state.left.0.load(Relaxed);
+        state.remaining.0.load(Relaxed);
         let info = state.info.borrow().clone();
         let Some(info) = info.filter(|_| state.cpus.borrow().contains(&cpu)) else {
-            return self.chase(state);
+            return self.interrupt_late(state);
         };
-        if self.linux.has_loaded(info.mm) && !self.breaks(LatrRule::DropWhatIsFound) {
+        if self.linux.has_loaded(info.mm) && !self.breaks(LatrRule::InvalidateOnSweep) {
             info.invalidate(&self.sim);
         }
-        // Only now: who finds that nobody is left uses the pages for something else.
+        // This must follow the invalidation: memory is reused when no CPU remains.
         state.cpus.borrow_mut().remove(&cpu);
-        if state.left.0.fetch_add(1_u64.wrapping_neg(), Relaxed) == 1 {
+        if state.remaining.0.fetch_add(1_u64.wrapping_neg(), Relaxed) == 1 {
             state.info.take();
             ring.used.0.fetch_add(1_u64.wrapping_neg(), Relaxed);
         }
     }
 
-    /// Interrupts CPUs that have not come to a state for long, for they may be idle.
-    fn chase(&self, state: &State) {
-        let waited = self.sim.now().saturating_sub(state.filled_in_at.get());
+    /// Interrupts the CPUs that have not swept a state for a long time, because they may be idle.
+    fn interrupt_late(&self, state: &State) {
+        let waited = self.sim.now().saturating_sub(state.published_at.get());
         let is_late = waited >= Time::from_ns(TICKS_MAX * TICK_NS);
-        if is_late && !state.is_chased.replace(true) && !self.breaks(LatrRule::ChaseIdle) {
+        if is_late && !state.is_interrupted.replace(true) && !self.breaks(LatrRule::InterruptIdle) {
             let cpus: Vec<_> = state.cpus.borrow().iter().copied().collect();
             self.sim.send_flush_interrupt(cpus);
         }
     }
 
-    /// Fills in a state of this CPU's ring, if one is free.
+    /// Publishes a state in this CPU's ring; `None` if the ring is full.
     fn publish(&self, info: Rc<FlushInfo>, cpus: &[usize]) -> Option<Published> {
-        self.sim.mask();
         let cpu = self.sim.cpu();
-        let published = self.rings[cpu].publish(info, cpus, self.sim.now());
-        self.sim.unmask();
-        published.map(|(state, turn)| Published { cpu, state, turn })
+        let published = self.sim.masked(|| self.rings[cpu].publish(info, cpus, self.sim.now()));
+        published.map(|(state, sequence)| Published { cpu, state, sequence })
     }
 
     fn state(&self, published: Published) -> &State {
@@ -192,12 +193,12 @@ impl Latr {
 impl Ring {
     fn new() -> Self {
         let state = |_| State {
-            left: CachePadded(SimWord::with(0)),
+            remaining: CachePadded(SimWord::with(0)),
             cpus: RefCell::default(),
             info: RefCell::default(),
-            filled_in_at: Cell::new(Time::ZERO),
-            is_chased: Cell::new(false),
-            turn: Cell::new(0),
+            published_at: Cell::new(Time::ZERO),
+            is_interrupted: Cell::new(false),
+            sequence: Cell::new(0),
         };
         let states = (0..RING_STATES).map(state).collect();
         Self { used: CachePadded(SimWord::with(0)), states, next: Cell::new(0) }
@@ -208,21 +209,21 @@ impl Ring {
         let index = { all }.find(|&index| self.states[index].info.borrow().is_none())?;
         self.next.set((index + 1) % RING_STATES);
         let state = &self.states[index];
-        state.filled_in_at.set(now);
-        state.is_chased.set(false);
-        state.turn.set(state.turn.get() + 1);
+        state.published_at.set(now);
+        state.is_interrupted.set(false);
+        state.sequence.set(state.sequence.get() + 1);
         state.cpus.borrow_mut().extend(cpus);
-        state.left.0.store(cpus.len() as u64, Relaxed);
-        // From here on it is found.
+        state.remaining.0.store(cpus.len() as u64, Relaxed);
+        // From now on, sweeping CPUs find it.
         state.info.replace(Some(info));
         self.used.0.fetch_add(1, Relaxed);
-        Some((index, state.turn.get()))
+        Some((index, state.sequence.get()))
     }
 }
 
 impl Flush for Latr {
     type Space = Rc<Mm>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         Policy { tick_ns: Some(TICK_NS), ..self.linux.policy() }
@@ -238,10 +239,6 @@ impl Flush for Latr {
             return;
         }
         self.linux.flush(space, change);
-    }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
     }
 }
 
@@ -266,17 +263,17 @@ impl Defer for Latr {
 
     fn is_complete(&self, deferred: &Published) -> bool {
         let state = self.state(*deferred);
-        state.turn.get() != deferred.turn || state.left.0.load(Relaxed) == 0
+        state.sequence.get() != deferred.sequence || state.remaining.0.load(Relaxed) == 0
     }
 
     fn complete(&self, deferred: Published) {
         if self.is_complete(&deferred) {
             return;
         }
-        // We may be among them.
+        // This CPU may be one of those that remain.
         self.sweep();
         let state = self.state(deferred);
-        if state.turn.get() == deferred.turn {
+        if state.sequence.get() == deferred.sequence {
             let cpus: Vec<_> = state.cpus.borrow().iter().copied().collect();
             self.sim.send_flush_interrupt(cpus);
         }
@@ -314,7 +311,7 @@ impl Lifetimes for Latr {
 
 impl Scheduling for Latr {
     unsafe fn switch(&self, space: &Rc<Mm>) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller guarantees the same contract.
         unsafe { self.linux.switch(space) }
         self.sweep();
     }

@@ -1,24 +1,24 @@
-//! Linux 4.12, before seed 000.
+//! Linux 4.12, before the lazy TLB of the `x86-lazy-tlb` study.
 //!
 //! A CPU that goes lazy stays in the space's mask. The first flush interrupts it, and it then
 //! switches to the kernel's own space ("an unnecessary CR3 write and, if the flush was remote, an
-//! unnecessary IPI"). No tags: each load of a root forgets everything. The local flush comes first,
-//! then the remote ones.
+//! unnecessary IPI"). There are no tags: each load of a root drops everything. The local flush
+//! precedes the remote flushes.
 //!
 //! # Reclaim
 //!
-//! Each page that is taken is flushed at once, from `try_to_unmap_one` by way of `ptep_clear_flush`
-//! and `flush_tlb_page`: this CPU drops it if it has the space loaded (a lazy one leaves), and all
-//! others of `mm_cpumask` are interrupted, for each page anew. That is Linux until 4.2, which is as
-//! 4.12 in all that is modelled here: `unmap-4.2`. From 4.3 on, with seed 004, Linux puts that off:
-//! [`batched`]. What reclaim does under *this* design is 4.2's.
+//! Each reclaimed page is flushed immediately, from `try_to_unmap_one` through `ptep_clear_flush`
+//! and `flush_tlb_page`. This CPU drops the page if it has the space loaded (a lazy CPU leaves the
+//! space), and all other members of `mm_cpumask` are interrupted for each page. That is Linux until
+//! 4.2, which is the same as 4.12 in all other modelled aspects: `unmap-4.2`. Since 4.3, Linux
+//! defers these flushes: see [`batched`]. The reclaim of `linux-4.12` is that of 4.2.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use shootdown::{Horizon, Root};
+use shootdown::Root;
 use shootdown_sim::{Sim, TagEntries};
 use shootdown_vm::{Change, Flush, Freed, Lifetimes, Policy, ReclaimFlush, Retired, Scheduling};
 
@@ -30,15 +30,15 @@ pub mod batched;
 pub mod latr;
 
 impl Design {
-    /// Linux before seed 000.
+    /// Linux before TLB generations.
     pub const LINUX_4_12: Self =
         Self::new("linux-4.12", Purpose::General, |sim| Linux412::new(sim).into());
-    /// Linux before seed 004: pages that reclaim unmaps are flushed one by one.
+    /// Linux before batched reclaim: pages that reclaim unmaps are flushed one by one.
     pub const UNMAP_4_2: Self =
         Self::new("unmap-4.2", Purpose::Reclaim, |sim| Linux412::new(sim).into());
 }
 
-/// The design.
+/// The designs `linux-4.12`, `unmap-4.2` and `unmap-batched`.
 #[derive(Debug)]
 pub struct Linux412 {
     sim: Rc<Sim>,
@@ -55,7 +55,7 @@ pub struct Mm {
     ctx_id: u64,
     root: u64,
     cpumask: Rc<CpuMask>,
-    /// A word that only Linux 4.13 has, and only batches use.
+    /// A word that Linux has since 4.13, used only by batches.
     tlb_flush_batched: Rc<TlbFlushBatched>,
 }
 
@@ -69,7 +69,7 @@ struct TlbState {
 }
 
 impl Linux412 {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
         let cpus = sim.machine().cpu_count();
@@ -97,7 +97,7 @@ impl Linux412 {
         let same = previous.as_ref().map(|mm| mm.ctx_id) == next.map(|mm| mm.ctx_id);
         me.is_lazy.set(false);
         if same {
-            // Still in the mask: only a flush takes a lazy CPU out, and that loads `init_mm`.
+            // The CPU is still in the mask: only a flush removes a lazy CPU, and loads `init_mm`.
             return;
         }
         me.loaded_mm.replace(next.cloned());
@@ -113,12 +113,10 @@ impl Linux412 {
         }
     }
 
-    /// The local flush, and what others are to do.
+    /// Flushes this CPU, and returns the flush for the other CPUs.
     fn flush_locally(&self, space: &Mm, change: &Change) -> Rc<FlushInfo> {
         let info = Rc::new(FlushInfo::new(space.ctx_id, &space.cpumask, 0, change));
-        self.sim.mask();
-        self.flush_func(&info);
-        self.sim.unmask();
+        self.sim.masked(|| self.flush_func(&info));
         info
     }
 
@@ -130,7 +128,7 @@ impl Linux412 {
         }
     }
 
-    /// `flush_tlb_func_common`: what a CPU does that is told.
+    /// `flush_tlb_func_common`: handles a flush on a CPU that was interrupted, or on this CPU.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
         if !self.has_loaded(info.mm) {
@@ -146,7 +144,7 @@ impl Linux412 {
 
 impl Flush for Linux412 {
     type Space = Rc<Mm>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         Policy { reclaim_flush: self.reclaim_flush, ..super::UNBATCHED }
@@ -167,23 +165,19 @@ impl Flush for Linux412 {
         let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
         space.tlb_flush_batched.flush_with_pending(change, flush);
     }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
-    }
 }
 
 unused!(Linux412: Defer);
 
 impl Lifetimes for Linux412 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
-        // An exiting thread has become lazy on its own space, and the flush has all of them leave.
-        // One that executes another program is elsewhere by now.
-        self.sim.mask();
-        if self.has_loaded(space.ctx_id) {
-            self.me().is_lazy.set(true);
-        }
-        self.sim.unmask();
+        // An exiting thread has become lazy on its own space, and the flush makes all lazy CPUs
+        // leave it. A thread that executes another program has left the space already.
+        self.sim.masked(|| {
+            if self.has_loaded(space.ctx_id) {
+                self.me().is_lazy.set(true);
+            }
+        });
         self.flush(space, &Change::whole(Freed::Tables));
         Retired::Free
     }
@@ -206,7 +200,7 @@ impl Scheduling for Linux412 {
     }
 
     fn interrupt(&self) {
-        self.calls.serve(&self.sim, |info| match info.mm {
+        self.calls.handle_calls(&self.sim, |info| match info.mm {
             NO_MM => self.percpu_flush_tlb_batch_pages(),
             _ => self.flush_func(info),
         });

@@ -1,20 +1,20 @@
-//! What reclaim takes, under Linux 7.0 on x86: `arch_tlbbatch_should_defer`,
-//! `arch_tlbbatch_add_pending` and `arch_tlbbatch_flush`; the rest is in `linux/batch.rs`.
+//! Reclaim under Linux 7.0 on x86: `arch_tlbbatch_should_defer`, `arch_tlbbatch_add_pending` and
+//! `arch_tlbbatch_flush`; the rest is in `linux/batch.rs`.
 //!
-//! A page that is put off counts as a flush of its space (`inc_mm_tlb_gen`), and its mask is added
-//! to the batch's: that is all that is left of it. The batch's flush is then one of no space, of
-//! all addresses. It goes to those of the mask that are not lazy, wherever they are by now; each
-//! compares generations, and drops all of what it has loaded if that is behind: of a space that
-//! nothing was taken from, nothing. Who has a space loaded lazily, or has kept it under another
-//! tag, is behind when it comes back.
+//! A deferred page counts as a flush of its space (`inc_mm_tlb_gen`), and the space's mask is added
+//! to the batch's; nothing else is recorded. So the batch's flush names no space and all addresses.
+//! It goes to those members of the mask that are not lazy, whatever they run now. Each compares
+//! generations, and drops everything that it has loaded if its generation is older. A CPU that runs
+//! a space without reclaimed pages drops nothing. A CPU that has a space loaded lazily, or cached
+//! under another tag, finds an older generation when it next runs the space.
 //!
-//! With INVLPGB, one broadcast empties all TLBs instead, of all spaces, those included that nothing
-//! was taken from (`invlpgb_flush_all_nonglobals`). Spaces with and without a global tag are alike
-//! in that, and nobody is interrupted. CPUs' own tags stay behind in generation, so that what they
-//! flush when they are next told, or come back, is flushed twice.
+//! With INVLPGB, one broadcast drops everything from all TLBs instead, including spaces without
+//! reclaimed pages (`invlpgb_flush_all_nonglobals`). It treats spaces with and without a global tag
+//! alike, and interrupts no CPU. The generations of the CPUs' own tags are not updated, so their
+//! next flush or switch flushes once more.
 //!
-//! If no other CPU is in the mask, the page is flushed at once (`flush_tlb_page`), and with a
-//! global tag that is a broadcast.
+//! If no other CPU is in the mask, the page is flushed immediately (`flush_tlb_page`). With a
+//! global tag, that is a broadcast.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
@@ -22,18 +22,19 @@ use std::rc::Rc;
 use shootdown::Word;
 use shootdown_vm::{Change, Flush};
 
+use super::invlpgb::flush_all_nonglobals;
 use super::{Linux70, Mm};
 use crate::linux::{FlushInfo, LinuxRule, UnmapBatch};
 
 impl Linux70 {
-    /// Of `try_to_unmap_one`, what comes after the entry was cleared.
+    /// The part of `try_to_unmap_one` that follows the clearing of the entry.
     pub(super) fn try_to_unmap(&self, batch: &mut UnmapBatch, mm: &Rc<Mm>, address: u64) {
         // `arch_tlbbatch_should_defer`.
         if mm.cpumask.others(self.cpu()).is_empty() {
             return self.flush(mm, &Change::reclaimed(address));
         }
-        if self.broken != Some(LinuxRule::CountTaken) {
-            // Before the mask is read: who comes later reads the entry as it is now.
+        if self.broken != Some(LinuxRule::CountUnmapped) {
+            // Precedes the load of the mask: a CPU that joins the mask later walks the new entry.
             mm.tlb_gen.0.fetch_add(1, Relaxed);
         }
         batch.add_pending(&mm.tlb_flush_batched, mm.cpumask.members());
@@ -44,17 +45,13 @@ impl Linux70 {
             return;
         }
         if self.global.is_some() {
-            return self.invlpgb_flush_all_nonglobals();
+            return flush_all_nonglobals(&self.sim);
         }
         let info = Rc::new(FlushInfo::of_batch());
         let others = batch.others(self.cpu());
-        let flush_here = || {
-            self.sim.mask();
-            self.flush_func(&info);
-            self.sim.unmask();
-        };
+        let flush_local = || self.sim.masked(|| self.flush_func(&info));
         match (others.is_empty(), batch.contains(self.cpu())) {
-            (true, true) => flush_here(),
+            (true, true) => flush_local(),
             (true, false) => {}
             (false, is_in_mask) => {
                 self.prefetch_states(&others);
@@ -62,7 +59,7 @@ impl Linux70 {
                 let targets: Vec<usize> = others.into_iter().filter(is_notified).collect();
                 self.calls.call(&self.sim, &targets, &info, || {
                     if is_in_mask && !self.me().lazy.get() {
-                        flush_here();
+                        flush_local();
                     }
                 });
             }

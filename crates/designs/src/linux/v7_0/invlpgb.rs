@@ -1,25 +1,26 @@
-//! Linux 7.0 on AMD CPUs with INVLPGB: a space that runs on more than three CPUs is given a tag
-//! that is the same on all of them, and is flushed by the hardware from then on.
+//! Linux 7.0 on AMD CPUs with INVLPGB: a space that runs on more than three CPUs gets a global tag,
+//! and the hardware broadcasts its flushes from then on.
 //!
 //! Read in the public source of Linux 7.0: `consider_global_asid`, `broadcast_tlb_flush`,
-//! `finish_asid_transition`, and the allocator, which hands tags out in turn and takes freed ones
-//! back when it is through. Whether a space is given one is considered after one in 32 of its
-//! flushes that interrupted, by process number and clock. It keeps the tag until it dies.
+//! `finish_asid_transition`, and the allocator, which assigns tags in order and reuses freed tags
+//! when it reaches the end. One in 32 of a space's flushes that interrupted, selected by process
+//! number and clock, considers a global tag for the space. The space keeps the tag until it dies.
 //!
-//! With a global tag the last flush interrupts nobody, so that lazy CPUs keep the root. They are
-//! therefore counted, as Linux does ([`Counted`](crate::linux::lifetime::Counted)), and what
-//! `linux-7.0` leaves out for its own benefit is here: compare with `linux-counted`, which this is,
-//! to the bit, on a machine without INVLPGB.
+//! With a global tag the last flush interrupts no CPU, so lazy CPUs keep the root. They are
+//! therefore counted, as in Linux ([`Counted`](crate::linux::lifetime::Counted)), although
+//! `linux-7.0` omits that in its own favour. Compare with `linux-counted`, which gives the same
+//! results to the bit on a machine without INVLPGB.
 //!
-//! What differs: a CPU that is told to change to the global tag while it is lazy stays lazy, where
-//! Linux, in passing, ends that; no flush would have looked at it any more.
+//! One difference from Linux: a lazy CPU that is interrupted to change to the global tag stays
+//! lazy. In Linux it stops being lazy as a side effect; no later flush would have interrupted it
+//! anyway.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use shootdown::{Root, Word};
+use shootdown::Word;
 use shootdown_sim::machine::Tagging;
 use shootdown_sim::{BroadcastScope, Sim, SimWord, SpinLock};
 
@@ -29,39 +30,39 @@ use crate::linux::FlushInfo;
 use crate::linux::lifetime::ExitFlush;
 
 impl Design {
-    /// Linux 7.0 with lazy CPUs counted, and INVLPGB where the machine has it. The last flush
-    /// interrupts, as on x86, except where INVLPGB does it.
+    /// Linux 7.0 with lazy CPUs counted, and with INVLPGB where the machine has it. The last flush
+    /// interrupts, as on x86, unless INVLPGB broadcasts it.
     pub const LINUX_INVLPGB: Self = Self::new("linux-7.0-invlpgb", Purpose::OtherHardware, |sim| {
         Linux70::invlpgb(sim, ExitFlush::Interrupts).into()
     });
 }
 
-/// The global tags, and who has them. By `asid`, which is one less than the tag.
+/// The allocator of global tags. Indices are `asid`s, which are one less than tags.
 #[derive(Debug)]
 pub(super) struct GlobalAsids {
     /// `global_asid_lock`.
     lock: SpinLock,
     used: RefCell<Vec<bool>>,
-    /// Theirs are free at the next wrap.
+    /// Freed tags, which become unused at the next wrap.
     freed: RefCell<Vec<usize>>,
     last: Cell<usize>,
     available: Cell<usize>,
     owners: RefCell<BTreeMap<u64, usize>>,
 }
 
-/// A space's part, within one line.
+/// The global tag of a space, in one line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct MmGlobal {
-    /// 0 is none: a CPU's own, in fact.
+    /// The tag's `asid`; 0 if the space has none, because 0 is always a CPU's own.
     asid: SimWord,
-    /// Whether CPUs may still run it under a tag of their own (`asid_transition`).
+    /// 1 while CPUs may still run the space under their own tags (`asid_transition`).
     in_transition: SimWord,
 }
 
-/// A space that runs on more CPUs than this is given a global tag.
+/// Number of CPUs above which a space gets a global tag.
 const ACTIVE_CPUS: usize = 3;
-/// The clock by which it is considered; 1000 times a second.
+/// Period of the clock that selects flushes: 1000 ticks a second.
 const JIFFY_NS: u64 = 1_000_000;
 
 impl MmGlobal {
@@ -71,7 +72,7 @@ impl MmGlobal {
 }
 
 impl GlobalAsids {
-    /// If the machine has INVLPGB.
+    /// Creates the allocator; `None` if the machine has no INVLPGB.
     fn new(sim: &Sim) -> Option<Self> {
         let machine = sim.machine();
         let asids = machine.tlb.tags;
@@ -86,15 +87,15 @@ impl GlobalAsids {
         })
     }
 
-    #[expect(unsafe_code, reason = "a raw lock: taken and let go of in two steps")]
+    #[expect(unsafe_code, reason = "a raw lock is locked and unlocked in separate calls")]
     fn locked<R>(&self, sim: &Sim, f: impl FnOnce() -> R) -> R {
-        sim.mask();
-        lock_api::RawMutex::lock(&self.lock);
-        let result = f();
-        // SAFETY: locked above.
-        unsafe { lock_api::RawMutex::unlock(&self.lock) };
-        sim.unmask();
-        result
+        sim.masked(|| {
+            lock_api::RawMutex::lock(&self.lock);
+            let result = f();
+            // SAFETY: locked above.
+            unsafe { lock_api::RawMutex::unlock(&self.lock) };
+            result
+        })
     }
 
     /// `allocate_global_asid`.
@@ -125,13 +126,15 @@ impl GlobalAsids {
     }
 }
 
-fn flush_all_nonglobals(sim: &Sim) {
+/// Drops everything from all CPUs' TLBs, of all spaces and under all tags
+/// (`invlpgb_flush_all_nonglobals`).
+pub(super) fn flush_all_nonglobals(sim: &Sim) {
     sim.broadcast(0, BroadcastScope::Everything);
     sim.complete_broadcasts();
 }
 
 impl Linux70 {
-    /// Linux 7.0 as it is on this machine, with INVLPGB if it has it: `linux-7.0-invlpgb`.
+    /// Creates the design `linux-7.0-invlpgb` on this machine.
     #[must_use]
     pub fn invlpgb(sim: Rc<Sim>, exit_flush: ExitFlush) -> Self {
         let global = GlobalAsids::new(&sim);
@@ -147,7 +150,7 @@ impl Linux70 {
         (asid != 0).then_some(asid)
     }
 
-    /// Has this CPU go on with the space, which it has loaded, under its global tag.
+    /// Makes this CPU, which has the space loaded, use its global tag.
     pub(super) fn load_global(&self, mm: &Rc<Mm>, asid: usize) {
         let me = self.me();
         if me.loaded_mm_asid.get() != asid {
@@ -158,24 +161,12 @@ impl Linux70 {
 
     pub(super) fn broadcast_tlb_flush(&self, mm: &Rc<Mm>, info: &Rc<FlushInfo>) {
         let Some(asid) = self.global_asid(mm) else { return };
-        let scope = match &info.range {
-            Some(range) if info.freed_tables => {
-                BroadcastScope::Tables(core::slice::from_ref(range))
-            }
-            Some(range) => BroadcastScope::Pages(core::slice::from_ref(range)),
-            None => BroadcastScope::Tag,
-        };
-        self.sim.broadcast(asid as u16 + 1, scope);
+        self.sim.broadcast(asid as u16 + 1, info.broadcast_scope());
         self.finish_asid_transition(mm, info);
         self.sim.complete_broadcasts();
     }
 
-    /// Has all CPUs drop everything, of all spaces and under all tags.
-    pub(super) fn invlpgb_flush_all_nonglobals(&self) {
-        flush_all_nonglobals(&self.sim);
-    }
-
-    /// Interrupts the mask as long as a CPU runs the space under a tag of its own.
+    /// Interrupts the mask if a CPU still runs the space under its own tag.
     fn finish_asid_transition(&self, mm: &Rc<Mm>, info: &Rc<FlushInfo>) {
         if mm.global.in_transition.load(Relaxed) == 0 {
             return;
@@ -188,16 +179,10 @@ impl Linux70 {
                 self.sim.spin_hint();
                 loaded = state.loaded_mm.0.load(Relaxed);
             }
-            // In one line with `loaded_mm`.
+            // `loaded_mm_asid` is in the line of `loaded_mm`.
             if loaded == mm.ctx_id && state.loaded_mm_asid.get() != asid {
                 let others = mm.cpumask.others(self.cpu());
-                return self.calls.call(&self.sim, &others, info, || {
-                    self.sim.mask();
-                    if self.has_loaded(mm) {
-                        self.flush_func(info);
-                    }
-                    self.sim.unmask();
-                });
+                return self.calls.call(&self.sim, &others, info, || self.flush_local(mm, info));
             }
         }
         mm.global.in_transition.store(0, Relaxed);
@@ -233,10 +218,10 @@ impl Linux70 {
             && cpus.iter().filter(|cpu| is_active(cpu)).nth(ACTIVE_CPUS).is_some()
     }
 
-    /// The space with this root is gone (`mm_free_global_asid`).
-    pub(super) fn free_global_asid(&self, root: Root) {
+    /// Frees the global tag of the space with this root (`mm_free_global_asid`).
+    pub(super) fn free_global_asid(&self, root: u64) {
         let Some(global) = &self.global else { return };
-        let Some(asid) = global.owners.borrow_mut().remove(&(root.0 >> 12)) else { return };
+        let Some(asid) = global.owners.borrow_mut().remove(&root) else { return };
         global.locked(&self.sim, || {
             global.freed.borrow_mut().push(asid);
             global.available.set(global.available.get() + 1);

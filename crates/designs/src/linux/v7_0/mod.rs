@@ -1,23 +1,24 @@
-//! Linux 7.0 on x86, without INVLPGB unless [`invlpgb`] is asked for: `switch_mm_irqs_off`,
-//! `flush_tlb_mm_range`, `flush_tlb_func` and who is told, case by case; the names are Linux's, for
-//! who reads them side by side.
+//! Linux 7.0 on x86, without INVLPGB except in [`invlpgb`]: `switch_mm_irqs_off`,
+//! `flush_tlb_mm_range`, `flush_tlb_func`, and the choice of CPUs to interrupt, case by case. The
+//! names are Linux's, so that you can read both side by side.
 //!
-//! Six tags per CPU, taken by turns. A lazy CPU stays in the mask, and is skipped unless page
-//! tables are freed. A CPU that has gone elsewhere stays in the mask, too, and is trimmed once a
-//! second. A CPU that has missed more than one flush flushes everything. Local and remote flushes
-//! overlap. What reclaim takes is put off, and loses its addresses: `v7_0/batch.rs`.
+//! Each CPU has six tags, used in turn. A lazy CPU stays in the mask, and is skipped unless page
+//! tables are freed. A CPU that runs another space also stays in the mask, and is trimmed once a
+//! second. A CPU that has missed more than one flush drops everything. Local and remote flushes
+//! overlap. Reclaim defers flushes, and does not record addresses: see `v7_0/batch.rs`.
 //!
-//! What differs, apart from what the memory manager does for every design alike: there is no
-//! reference count of lazy users, unless a [`Lifetime`] has one; page faults take the lock of the
-//! space, where Linux takes that of an area. The first favours this design, the second does not.
+//! Two differences from Linux, besides those that the memory manager has for every design: there is
+//! no reference count of lazy users, unless a [`Lifetime`] has one; and page faults take the lock
+//! of the space, where Linux takes that of an area. The first favours this design, the second does
+//! not.
 
-#![expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+#![expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
-use shootdown::{BatchIsFull, Horizon, Root, StaleWrites, Word};
+use shootdown::{BatchIsFull, Root, StaleWrites, Word};
 use shootdown_sim::{Sim, SimWord, TagEntries, Time};
 use shootdown_vm::{Batching, Change, Flush, Freed, Lifetimes, Policy, Retired, Scheduling};
 
@@ -34,20 +35,21 @@ mod batch;
 pub mod invlpgb;
 
 impl Design {
-    /// Linux today, except that lazy CPUs are not counted.
+    /// Linux today, without counts of lazy CPUs.
     pub const LINUX_7_0: Self =
         Self::new("linux-7.0", Purpose::General, |sim| Linux70::new(sim).into());
 }
 
-/// The design.
+/// The design `linux-7.0`, and those with other lifetimes or with INVLPGB.
 #[derive(Debug)]
 pub struct Linux70 {
     sim: Rc<Sim>,
     cpus: Vec<TlbState>,
     calls: Calls,
     last_ctx_id: Cell<u64>,
+    exit_flush: ExitFlush,
     lifetime: Box<dyn Lifetime>,
-    /// Where INVLPGB is used.
+    /// Used if the machine has INVLPGB.
     global: Option<GlobalAsids>,
     broken: Option<LinuxRule>,
 }
@@ -61,7 +63,7 @@ pub struct Mm {
     tlb_gen: CachePadded<SimWord>,
     tlb_flush_batched: Rc<TlbFlushBatched>,
     pub(super) cpumask: Rc<CpuMask>,
-    /// When CPUs that are elsewhere are next told, too, to leave the mask.
+    /// Time of the next flush that also interrupts CPUs that run other spaces, to trim the mask.
     next_trim_cpumask: Cell<Time>,
     global: MmGlobal,
 }
@@ -69,46 +71,44 @@ pub struct Mm {
 /// A CPU's state (`cpu_tlbstate`, and `cpu_tlbstate_shared` in a line of its own).
 #[derive(Debug)]
 struct TlbState {
-    /// `ctx_id` of what is loaded, or [`SWITCHING`]; others read it.
+    /// `ctx_id` of the loaded space, or [`SWITCHING`]; other CPUs read it.
     loaded_mm: CachePadded<SimWord>,
     is_lazy: CachePadded<SimWord>,
-    /// What is loaded; `None` for `init_mm`.
+    /// The loaded space; `None` for `init_mm`.
     mm: RefCell<Option<Rc<Mm>>>,
-    /// Private copy of `is_lazy`: a CPU reads its own for nothing.
+    /// Private copy of `is_lazy`, which this CPU reads without cost.
     lazy: Cell<bool>,
     loaded_mm_asid: Cell<usize>,
     next_asid: Cell<usize>,
-    ctxs: [Cell<Ctx>; TLB_NR_DYN_ASIDS],
+    ctxs: [Cell<TlbContext>; TLB_NR_DYN_ASIDS],
 }
 
-/// Whose translations the TLB holds under a tag, and how old they may be.
+/// The space whose translations are cached under a tag, and their generation (`tlb_context`).
 #[derive(Clone, Copy, Debug, Default)]
-struct Ctx {
+struct TlbContext {
     ctx_id: u64,
     tlb_gen: u64,
 }
 
 const TLB_NR_DYN_ASIDS: usize = 6;
 const TRIM_INTERVAL: Time = Time::from_ms(1000);
-/// In place of a generation: the call is no flush, but `do_shoot_lazy_tlb`.
+/// Replaces the generation in a call that is not a flush, but `do_shoot_lazy_tlb`.
 const SHOOT: u64 = u64::MAX;
 
-impl Mm {
-    pub(super) const fn root(&self) -> Root {
-        Root(self.root << 12)
-    }
-}
-
 impl Linux70 {
-    /// On this machine.
+    /// Creates the design on this machine.
     #[must_use]
     pub fn new(sim: Rc<Sim>) -> Self {
-        Self::with_lifetime(sim, Uncounted)
+        Self::with_lifetime(sim, ExitFlush::Interrupts, Uncounted)
     }
 
-    /// On this machine, with another way to keep spaces that CPUs are lazy on.
+    /// Creates the design on this machine, with a lifetime for spaces on which CPUs are lazy.
     #[must_use]
-    pub fn with_lifetime(sim: Rc<Sim>, lifetime: impl Lifetime + 'static) -> Self {
+    pub fn with_lifetime(
+        sim: Rc<Sim>,
+        exit_flush: ExitFlush,
+        lifetime: impl Lifetime + 'static,
+    ) -> Self {
         let cpus = sim.machine().cpu_count();
         let cpu = |_| TlbState {
             loaded_mm: CachePadded(SimWord::with(INIT_MM)),
@@ -119,13 +119,14 @@ impl Linux70 {
             // Slot 0 is the kernel's own space, as after boot.
             next_asid: Cell::new(1),
             ctxs: core::array::from_fn(|slot| {
-                Cell::new(Ctx { ctx_id: u64::from(slot == 0), tlb_gen: 0 })
+                Cell::new(TlbContext { ctx_id: u64::from(slot == 0), tlb_gen: 0 })
             }),
         };
         Self {
             cpus: (0..cpus).map(cpu).collect(),
             calls: Calls::new(cpus),
             last_ctx_id: Cell::new(INIT_MM),
+            exit_flush,
             lifetime: Box::new(lifetime),
             global: None,
             broken: None,
@@ -133,7 +134,7 @@ impl Linux70 {
         }
     }
 
-    /// The same, but that it breaks a rule, for tests that expect the oracle to notice.
+    /// Returns this design with a broken rule, for tests that expect the oracle to detect it.
     #[must_use]
     pub fn breaking(self, broken: Option<LinuxRule>) -> Self {
         Self { broken, ..self }
@@ -200,7 +201,7 @@ impl Linux70 {
             };
         }
         if flush {
-            me.ctxs[asid].set(Ctx { ctx_id: next_id, tlb_gen });
+            me.ctxs[asid].set(TlbContext { ctx_id: next_id, tlb_gen });
         }
         self.load_cr3(next, asid, flush);
         me.mm.replace(next.cloned());
@@ -208,7 +209,7 @@ impl Linux70 {
         me.loaded_mm_asid.set(asid);
     }
 
-    /// Lets go of the space that is loaded.
+    /// Unloads the space.
     fn unlazy_mm(&self) {
         let was_lazy = self.me().lazy.get();
         self.switch_mm(None);
@@ -243,7 +244,7 @@ impl Linux70 {
         (asid, true)
     }
 
-    /// Whether a CPU of the mask must be told (`should_flush_tlb`).
+    /// Returns `true` if a flush must interrupt a CPU of the mask (`should_flush_tlb`).
     fn should_flush(&self, cpu: usize, info: &FlushInfo, trim: bool) -> bool {
         let cpu = &self.cpus[cpu];
         let loaded = cpu.loaded_mm.0.load(Relaxed);
@@ -253,8 +254,8 @@ impl Linux70 {
         info.mm == NO_MM || loaded == SWITCHING || loaded == info.mm || trim
     }
 
-    /// What [`should_flush`](Self::should_flush) is about to look at. Its loads do not depend on
-    /// each other: an x86 CPU overlaps them.
+    /// Prefetches the words that [`should_flush`](Self::should_flush) loads. These loads are
+    /// independent, and an x86 CPU overlaps them.
     fn prefetch_states(&self, cpus: &[usize]) {
         for &cpu in cpus {
             self.cpus[cpu].loaded_mm.0.prefetch();
@@ -262,18 +263,19 @@ impl Linux70 {
         }
     }
 
-    /// `flush_tlb_func`: what a CPU does that is told, or that flushes.
+    /// `flush_tlb_func`: handles a flush on a CPU that was interrupted, or on the flushing CPU.
     fn flush_func(&self, info: &FlushInfo) {
         let me = self.me();
         let loaded = me.mm.borrow().clone();
         let loaded_id = loaded.as_ref().map_or(INIT_MM, |mm| mm.ctx_id);
         if info.mm != NO_MM && info.mm != loaded_id {
-            // Elsewhere for good, or for long: told once a second, to save later flushes the look.
+            // The CPU runs another space. It is interrupted once a second, to be removed from the
+            // mask.
             return info.cpumask.remove(self.sim.cpu());
         }
         let Some(mm) = loaded else { return };
         if let Some(asid) = self.global_asid(&mm) {
-            // What it has under the tag is kept fresh by broadcasts.
+            // Broadcasts invalidate the entries under the global tag.
             return self.load_global(&mm, asid);
         }
         if me.lazy.get() {
@@ -295,7 +297,16 @@ impl Linux70 {
         } else {
             self.sim.invalidate_tag();
         }
-        slot.set(Ctx { tlb_gen: current, ..slot.get() });
+        slot.set(TlbContext { tlb_gen: current, ..slot.get() });
+    }
+
+    /// Handles a flush on the CPU that sends it.
+    fn flush_local(&self, space: &Mm, info: &FlushInfo) {
+        self.sim.masked(|| {
+            if self.has_loaded(space) {
+                self.flush_func(info);
+            }
+        });
     }
 
     fn flush_tlb_mm_range(&self, space: &Rc<Mm>, change: &Change) {
@@ -305,16 +316,10 @@ impl Linux70 {
         if self.global_asid(space).is_some() {
             return self.broadcast_tlb_flush(space, &info);
         }
-        let flush_here = || {
-            sim.mask();
-            if self.has_loaded(space) {
-                self.flush_func(&info);
-            }
-            sim.unmask();
-        };
+        let flush_local = || self.flush_local(space, &info);
         let others = space.cpumask.others(sim.cpu());
         if others.is_empty() {
-            return flush_here();
+            return flush_local();
         }
         let trim = sim.now() > space.next_trim_cpumask.get();
         if trim {
@@ -325,19 +330,17 @@ impl Linux70 {
         }
         let is_notified = |cpu: &usize| info.freed_tables || self.should_flush(*cpu, &info, trim);
         let targets: Vec<usize> = others.into_iter().filter(is_notified).collect();
-        self.calls.call(sim, &targets, &info, flush_here);
+        self.calls.call(sim, &targets, &info, flush_local);
         self.consider_global_asid(space);
     }
 
-    /// Has all CPUs of the mask switch to `init_mm` if they are lazy on the space.
+    /// Makes all CPUs of the mask that are lazy on the space switch to `init_mm`.
     pub(super) fn shoot_lazy_tlbs(&self, mm: &Mm) {
-        self.sim.expelling(Some(mm.root));
+        self.sim.walker_flush_began(Some(mm.root));
         let change = Change::whole(Freed::Tables);
         let info = Rc::new(FlushInfo::new(mm.ctx_id, &mm.cpumask, SHOOT, &change));
         self.calls.call(&self.sim, &mm.cpumask.others(self.cpu()), &info, || {});
-        self.sim.mask();
-        self.do_shoot_lazy_tlb(mm.ctx_id);
-        self.sim.unmask();
+        self.sim.masked(|| self.do_shoot_lazy_tlb(mm.ctx_id));
     }
 
     fn do_shoot_lazy_tlb(&self, ctx_id: u64) {
@@ -350,7 +353,7 @@ impl Linux70 {
 
 impl Flush for Linux70 {
     type Space = Rc<Mm>;
-    type Pending = ();
+    synchronous!();
 
     fn policy(&self) -> Policy {
         super::POLICY
@@ -361,7 +364,7 @@ impl Flush for Linux70 {
         Rc::new(Mm {
             ctx_id: self.last_ctx_id.get(),
             root: root.0 >> 12,
-            mm_count: MmCount::new(),
+            mm_count: MmCount::new(root),
             tlb_gen: CachePadded(SimWord::with(0)),
             tlb_flush_batched: TlbFlushBatched::new(),
             cpumask: Rc::new(CpuMask::new(self.cpus.len())),
@@ -374,10 +377,6 @@ impl Flush for Linux70 {
         let flush = |change: &Change| self.flush_tlb_mm_range(space, change);
         space.tlb_flush_batched.flush_with_pending(change, flush);
     }
-
-    fn wait(&self, (): ()) -> Horizon {
-        Horizon::CLEAR
-    }
 }
 
 unmap_batches!(Linux70);
@@ -386,26 +385,25 @@ unused!(Linux70: Defer);
 
 impl Lifetimes for Linux70 {
     fn retire(&self, space: &Rc<Mm>) -> Retired {
-        // An exiting thread is lazy on its own space by now, and one that executes another program
-        // is elsewhere; freed tables have all lazy CPUs, and so perhaps this one, switch to
-        // `init_mm`.
+        // An exiting thread is lazy on its own space by now, and a thread that executes another
+        // program has left the space. Freed tables make all lazy CPUs, including this one, switch
+        // to `init_mm`.
         if self.has_loaded(space) {
             self.enter_lazy();
         }
-        match self.lifetime.exit_flush() {
-            ExitFlush::Interrupts => self.flush(space, &Change::whole(Freed::Tables)),
-            ExitFlush::Broadcast => {}
+        if self.exit_flush == ExitFlush::Interrupts {
+            self.flush(space, &Change::whole(Freed::Tables));
         }
         let retired = self.lifetime.put(self, space);
         if retired == Retired::Free {
-            self.free_global_asid(space.root());
+            self.free_global_asid(space.root);
         }
         retired
     }
 
     fn take_dead(&self) -> Option<Root> {
         let root = self.lifetime.finish_switch(self)?;
-        self.free_global_asid(root);
+        self.free_global_asid(root.0 >> 12);
         Some(root)
     }
 }
@@ -430,7 +428,7 @@ impl Scheduling for Linux70 {
     }
 
     fn interrupt(&self) {
-        self.calls.serve(&self.sim, |info| match info.new_tlb_gen {
+        self.calls.handle_calls(&self.sim, |info| match info.new_tlb_gen {
             SHOOT => self.do_shoot_lazy_tlb(info.mm),
             _ => self.flush_func(info),
         });

@@ -1,5 +1,5 @@
-//! What is unmapped, and flushed by CPUs that come to it by themselves: what a memory manager does
-//! around that, as far as tests of designs need it.
+//! Unmapped pages that CPUs flush by themselves: the part of a memory manager around deferred
+//! flushes that tests of designs need.
 
 use core::ops::Range;
 
@@ -8,7 +8,7 @@ use shootdown_vm::{Change, Coherence, Freed, Later};
 
 use super::Rig;
 
-/// Pages that were unmapped, and are free when their flush is over.
+/// Pages that were unmapped, and that are free when their flush is complete.
 pub(crate) struct Unmapped<C: Coherence> {
     flush: C::Deferred,
     record: FlushRecord,
@@ -16,11 +16,12 @@ pub(crate) struct Unmapped<C: Coherence> {
 }
 
 impl<C: Coherence> Rig<C> {
-    /// `munmap` of pages, as far as they are there. `None` if that was flushed at once.
+    /// Unmaps those of the given pages that are mapped. Returns `None` if they were flushed
+    /// already.
     pub(crate) fn unmap_later(&self, number: u64, pages: Range<u64>) -> Option<Unmapped<C>> {
         let space = &self.spaces[number as usize];
-        let take = |page| self.sim.update_entry(space.tables[3], page as usize, |_| 0) >> 12;
-        let frames: Vec<_> = pages.clone().map(take).filter(|&frame| frame != 0).collect();
+        let clear = |page| self.sim.update_entry(space.tables[3], page as usize, |_| 0) >> 12;
+        let frames: Vec<_> = pages.clone().map(clear).filter(|&frame| frame != 0).collect();
         let range = pages.start << 12..pages.end << 12;
         let record = self.sim.flush_began(space.tables[0], Some(range.clone()));
         let change = Change::range(range, Freed::Pages);
@@ -36,11 +37,11 @@ impl<C: Coherence> Rig<C> {
         }
     }
 
-    pub(crate) fn is_over(&self, unmapped: &Unmapped<C>) -> bool {
+    pub(crate) fn is_complete(&self, unmapped: &Unmapped<C>) -> bool {
         self.design.is_complete(&unmapped.flush)
     }
 
-    pub(crate) fn get_over(&self, unmapped: Unmapped<C>) {
+    pub(crate) fn complete(&self, unmapped: Unmapped<C>) {
         let Unmapped { flush, record, frames } = unmapped;
         self.design.complete(flush);
         self.free_unmapped(record, frames);

@@ -1,7 +1,7 @@
-//! A design on a machine with round numbers, without a memory manager: threads that are told what
-//! to do and when, so that counts can be worked out by hand.
+//! A design on a machine with round numbers, without a memory manager. Threads run scripted steps
+//! at given times, so that the expected counts can be calculated by hand.
 
-#![allow(dead_code, unused_imports, reason = "each file of tests uses a part of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses only a part")]
 
 mod later;
 mod reclaim;
@@ -18,14 +18,14 @@ use shootdown_vm::{Change, Coherence, Freed, Retired};
 pub(crate) use later::Unmapped;
 pub(crate) use reclaim::Batch;
 
-/// What the machine has beside its round numbers.
+/// Hardware of the machine besides its round numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Hardware {
-    /// Nothing: tags are each CPU's own, and there are interrupts.
+    /// No other hardware: each CPU has its own tags, and interrupts notify other CPUs.
     Plain,
-    /// It broadcasts, page by page, in 300 ns.
+    /// Broadcasts of single pages, each in 300 ns.
     Broadcast,
-    /// Firmware fences.
+    /// Remote fences by firmware.
     Fence,
     /// The kernel refills the TLB, and tags are renamed.
     Renamed,
@@ -66,10 +66,10 @@ pub(crate) struct Rig<C: Coherence> {
     pub(crate) sim: Rc<Sim>,
     pub(crate) design: C,
     spaces: Vec<Space<C::Space>>,
-    /// Whether CPUs free what they are handed after a switch, as they should.
-    pub(crate) buries: Cell<bool>,
+    /// If set, CPUs free the dead spaces that they get after a switch, as a kernel must.
+    pub(crate) frees_dead: Cell<bool>,
     freed: RefCell<Vec<(u64, usize)>>,
-    /// Threads that somebody is to wake.
+    /// Threads that another thread will wake.
     pub(crate) sleepers: RefCell<Vec<ThreadId>>,
 }
 
@@ -80,7 +80,7 @@ struct Space<S> {
 }
 
 impl<C: Coherence + 'static> Rig<C> {
-    /// With two spaces.
+    /// Creates a rig with two spaces.
     pub(crate) fn new(cpus: usize, design: impl FnOnce(Rc<Sim>) -> C) -> Rc<Self> {
         Self::with_spaces(2, cpus, design)
     }
@@ -106,7 +106,7 @@ impl<C: Coherence + 'static> Rig<C> {
             sim: Rc::clone(&sim),
             design,
             spaces,
-            buries: Cell::new(true),
+            frees_dead: Cell::new(true),
             freed: RefCell::default(),
             sleepers: RefCell::default(),
         });
@@ -114,7 +114,7 @@ impl<C: Coherence + 'static> Rig<C> {
         rig
     }
 
-    /// A thread of a space, bound to a CPU.
+    /// Starts a thread of a space on a CPU.
     pub(crate) fn thread(
         self: &Rc<Self>,
         cpu: usize,
@@ -126,7 +126,7 @@ impl<C: Coherence + 'static> Rig<C> {
         self.sim.spawn(spec, move || body(&rig)).unwrap();
     }
 
-    /// A thread without a space, bound to a CPU.
+    /// Starts a thread without a space on a CPU.
     pub(crate) fn kernel_thread(
         self: &Rc<Self>,
         cpu: usize,
@@ -137,27 +137,27 @@ impl<C: Coherence + 'static> Rig<C> {
         self.sim.spawn(spec, move || body(&rig)).unwrap();
     }
 
-    /// Runs until all threads are done, with nothing wrong.
+    /// Runs until all threads have finished, and asserts that there was no violation.
     pub(crate) fn run(&self) {
-        self.run_whatever_happens();
+        self.run_unchecked();
         let first = self.sim.first_violations();
         assert_eq!((self.sim.violations(), self.sim.hazards()), (0, 0), "{first:?}");
     }
 
-    pub(crate) fn run_whatever_happens(&self) {
+    pub(crate) fn run_unchecked(&self) {
         assert_eq!(self.sim.run_until(Time::END), RunEnd::Done);
         self.sim.uninstall();
     }
 
-    /// Computes until so many microseconds after the start.
+    /// Computes until `us` microseconds after the start.
     pub(crate) fn until(&self, us: u64) {
         let time = Time::from_ns(us * 1000);
         assert!(self.sim.now() <= time, "late: {}", self.sim.now());
         self.sim.spend(time.saturating_sub(self.sim.now()));
     }
 
-    /// Blocks, and is awake again at so many microseconds: a kernel thread on `alarm_cpu`, which
-    /// computes until then, sees to that.
+    /// Blocks until `us` microseconds after the start. A kernel thread on `alarm_cpu` computes
+    /// until then, and wakes the calling thread.
     pub(crate) fn sleep_until(self: &Rc<Self>, us: u64, alarm_cpu: usize) {
         let id = self.sim.current_thread().unwrap();
         self.kernel_thread(alarm_cpu, move |rig| {
@@ -167,24 +167,24 @@ impl<C: Coherence + 'static> Rig<C> {
         self.sim.block();
     }
 
-    /// Reads pages of the space that is loaded.
+    /// Reads pages of the loaded space.
     pub(crate) fn touch(&self, pages: core::ops::Range<u64>) {
         for page in pages {
             self.sim.touch(page << 12, Touch::Read).unwrap();
         }
     }
 
-    /// The calling thread, of a space, goes on in user mode after it may have been away.
+    /// The calling thread, of a space, returns to user mode.
     pub(crate) fn return_to_user(&self, space: u64) {
-        // SAFETY: as for `switch`.
-        #[expect(unsafe_code, reason = "the seam's is unsafe")]
+        // SAFETY: spaces exist as long as the rig, and their tables until they may be freed.
+        #[expect(unsafe_code, reason = "the interface's function is unsafe")]
         unsafe {
             self.design.return_to_user(&self.spaces[space as usize].coherent);
         }
     }
 
-    /// Flushes pages of a space and waits. Nothing was changed in the page tables, so that the
-    /// pages may go on being used; the oracle watches all the same.
+    /// Flushes pages of a space and waits. The page tables are unchanged, so the pages may still be
+    /// used after that; the oracle checks the flush as usual.
     pub(crate) fn flush(&self, space: u64, pages: core::ops::Range<u64>, freed: Freed) {
         let range = pages.start << 12..pages.end << 12;
         let space = &self.spaces[space as usize];
@@ -196,13 +196,13 @@ impl<C: Coherence + 'static> Rig<C> {
         self.sim.flush_ended(record);
     }
 
-    /// The calling thread is the last of a space, and is about to end.
+    /// Ends the calling thread's use of a space, of which it is the last thread.
     pub(crate) fn exit(&self, space: u64) {
         self.sim.set_space(None);
         self.retire(space);
     }
 
-    /// The space has no thread any more: its tables are freed, or will be.
+    /// Retires a space without threads, whose tables are freed now or later.
     pub(crate) fn retire(&self, number: u64) {
         let space = &self.spaces[number as usize];
         let record = self.sim.flush_began(space.tables[0], None);
@@ -212,17 +212,17 @@ impl<C: Coherence + 'static> Rig<C> {
         if retired == Retired::Free {
             self.free(space.root);
         }
-        self.bury();
+        self.free_dead();
     }
 
-    /// Which spaces were freed, and by which CPUs, so far.
+    /// The spaces that were freed so far, and the CPUs that freed them.
     pub(crate) fn freed(&self) -> Vec<(u64, usize)> {
         self.freed.borrow().clone()
     }
 }
 
 impl<C: Coherence> Rig<C> {
-    fn bury(&self) {
+    fn free_dead(&self) {
         while let Some(root) = self.design.take_dead() {
             self.free(root);
         }
@@ -242,8 +242,8 @@ impl<C: Coherence> Kernel for Rig<C> {
         self.design.online();
     }
     fn switch(&self, space: u64) {
-        // SAFETY: spaces live as long as the rig, and their tables until they are free to go.
-        #[expect(unsafe_code, reason = "the seam's `switch` is unsafe")]
+        // SAFETY: spaces exist as long as the rig, and their tables until they may be freed.
+        #[expect(unsafe_code, reason = "the interface's `switch` is unsafe")]
         unsafe {
             self.design.switch(&self.spaces[space as usize].coherent);
         }
@@ -251,12 +251,12 @@ impl<C: Coherence> Kernel for Rig<C> {
     fn enter_lazy(&self) {
         self.design.enter_lazy();
     }
-    fn leave(&self) {
+    fn leave_space(&self) {
         self.design.leave_space();
     }
     fn after_switch(&self, _: SwitchedTo) {
-        if self.buries.get() {
-            self.bury();
+        if self.frees_dead.get() {
+            self.free_dead();
         }
     }
     fn tick_interval(&self) -> Option<Time> {
@@ -270,7 +270,7 @@ impl<C: Coherence> Kernel for Rig<C> {
     }
 }
 
-/// Page tables that map the first 64 pages, the root first.
+/// Builds page tables that map the first 64 pages. Returns the tables, the root first.
 fn tables(sim: &Sim) -> [u64; 4] {
     let table = || sim.allocate(Purpose::Table).unwrap();
     let (top, upper, middle, leaf) = (table(), table(), table(), table());

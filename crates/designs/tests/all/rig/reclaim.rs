@@ -1,5 +1,5 @@
-//! Pages that are taken, and who comes upon that: what a memory manager does around a batch, as far
-//! as tests of designs need it.
+//! Reclaimed pages, and operations that find their entries empty: the part of a memory manager
+//! around a batch that tests of designs need.
 
 use core::ops::Range;
 
@@ -9,21 +9,21 @@ use shootdown_vm::{Change, Coherence, Freed, ReclaimFlush};
 
 use super::Rig;
 
-/// Pages that were taken, of any space, and are free when the batch was flushed.
+/// Pages of any spaces that were reclaimed, and that are free when the batch was flushed.
 pub(crate) struct Batch<C: Coherence> {
     batch: C::Batch,
-    taken: Vec<(FlushRecord, u64)>,
+    reclaimed: Vec<(FlushRecord, u64)>,
 }
 
 impl<C: Coherence> Batch<C> {
     pub(crate) fn new() -> Self {
-        Self { batch: C::Batch::default(), taken: Vec::new() }
+        Self { batch: C::Batch::default(), reclaimed: Vec::new() }
     }
 }
 
 impl<C: Coherence> Rig<C> {
-    /// Takes pages of a space, as far as they are there.
-    pub(crate) fn take(&self, batch: &mut Batch<C>, number: u64, pages: Range<u64>) {
+    /// Reclaims those of the given pages of a space that are mapped.
+    pub(crate) fn reclaim(&self, batch: &mut Batch<C>, number: u64, pages: Range<u64>) {
         let space = &self.spaces[number as usize];
         for page in pages {
             self.design.add_space(&mut batch.batch, &space.coherent).unwrap();
@@ -37,7 +37,7 @@ impl<C: Coherence> Rig<C> {
             self.design.unmapped(&mut batch.batch, &space.coherent, address, stale_writes);
             self.sim.flush_sent();
             match self.design.policy().reclaim_flush {
-                ReclaimFlush::Batched => batch.taken.push((record, frame)),
+                ReclaimFlush::Batched => batch.reclaimed.push((record, frame)),
                 ReclaimFlush::PerPage => {
                     self.sim.flush_ended(record);
                     self.sim.release(frame);
@@ -46,9 +46,9 @@ impl<C: Coherence> Rig<C> {
         }
     }
 
-    pub(crate) fn flush_batch(&self, Batch { batch, taken }: Batch<C>) {
+    pub(crate) fn flush_batch(&self, Batch { batch, reclaimed }: Batch<C>) {
         let began_at = self.sim.now();
-        let (records, frames): (Vec<_>, Vec<_>) = taken.into_iter().unzip();
+        let (records, frames): (Vec<_>, Vec<_>) = reclaimed.into_iter().unzip();
         self.sim.batch_began(&records);
         self.design.flush_batch(batch);
         self.sim.flush_sent();
@@ -60,13 +60,13 @@ impl<C: Coherence> Rig<C> {
         self.design.is_batched(&self.spaces[space as usize].coherent)
     }
 
-    /// Which of these pages of the loaded space are not there.
+    /// Those of the given pages of the loaded space that fault.
     pub(crate) fn faults(&self, pages: Range<u64>) -> Vec<u64> {
-        let is_gone = |page: &u64| self.sim.touch(page << 12, Touch::Read).is_err();
-        pages.filter(is_gone).collect()
+        let faults = |page: &u64| self.sim.touch(page << 12, Touch::Read).is_err();
+        pages.filter(faults).collect()
     }
 
-    /// Puts a page where there is none.
+    /// Maps a page if none is mapped.
     pub(crate) fn fault_in(&self, space: u64, page: u64) {
         let frame = self.sim.allocate(Purpose::Page).unwrap();
         let table = self.spaces[space as usize].tables[3];
@@ -76,8 +76,8 @@ impl<C: Coherence> Rig<C> {
         }
     }
 
-    /// `munmap` of a page, by the only thread that does so in its space: it flushes if it has found
-    /// the page, or if somebody may have just taken it.
+    /// Unmaps a page as `munmap`. Only one thread calls it for a space. It flushes if the page was
+    /// mapped, or if reclaim may have just unmapped it.
     pub(crate) fn unmap(&self, number: u64, page: u64) {
         let space = &self.spaces[number as usize];
         let (address, entry) =

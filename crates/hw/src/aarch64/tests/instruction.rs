@@ -1,11 +1,11 @@
-//! What stands in for the instructions in tests: it writes down which were run, in order.
+//! A stand-in for the instructions in tests. It records them in order instead of executing them.
 
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
 use crate::aarch64::operation::{Domain, Operation};
 
-/// What was run.
+/// An instruction that would have been executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Tlbi(Operation, Domain),
@@ -23,10 +23,10 @@ pub(crate) enum Step {
 std::thread_local! {
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
     static TTBR0: Cell<u64> = const { Cell::new(0) };
-    static TURNS: Cell<u64> = const { Cell::new(0) };
+    static TICKS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What `f` runs.
+/// The instructions that `f` executes, in order.
 pub(crate) fn steps_of(f: impl FnOnce()) -> Vec<Step> {
     STEPS.take();
     f();
@@ -75,8 +75,8 @@ pub(crate) fn interrupts_masked() -> bool {
     true
 }
 
-/// A millisecond has passed since it was read last, at the speed of the features that tests have.
+/// The counter. Between two reads, a millisecond passes at the frequency of the tests' features.
 pub(crate) fn counter() -> u64 {
     synchronize();
-    TURNS.replace(TURNS.get() + 62_500)
+    TICKS.replace(TICKS.get() + 62_500)
 }

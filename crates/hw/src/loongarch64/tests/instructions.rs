@@ -1,4 +1,4 @@
-//! Stands in for the instructions in tests: records them, in order, instead of executing them.
+//! A stand-in for the instructions in tests. It records them in order instead of executing them.
 
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
@@ -16,7 +16,7 @@ pub(crate) enum Step {
 
 std::thread_local! {
     static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
-    /// CSR.ASID, of which ASIDs have 10 bits.
+    /// CSR.ASID, with 10 bits for ASIDs.
     static ASID: Cell<u64> = const { Cell::new(10 << 16) };
 }
 
@@ -31,7 +31,7 @@ fn record(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.push(step));
 }
 
-/// CSR.CRMD with interrupts masked.
+/// CSR.CRMD, with interrupts masked.
 pub(crate) fn read_mode() -> u64 {
     0
 }

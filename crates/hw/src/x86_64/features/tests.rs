@@ -1,17 +1,17 @@
-//! Processors as they describe themselves, and what is made of it.
+//! Decoding of the CPUID results of known processors.
 
 use super::*;
 use std::collections::BTreeMap;
 
 #[derive(Clone)]
-struct Described {
+struct FakeCpuid {
     leaves: BTreeMap<u32, Registers>,
-    /// `None` where nobody may ask.
+    /// The revision; `None` if reading it is an error.
     microcode: Option<u32>,
 }
 
-impl Source for Described {
-    /// As Intel's do: above the highest basic leaf, the highest.
+impl Source for FakeCpuid {
+    /// Returns the highest basic leaf for leaves above the highest, as Intel's processors do.
     fn cpuid(&self, leaf: u32) -> Registers {
         let highest = |base| self.leaves[&base].eax;
         let leaf = if leaf <= highest(leaf & 0x8000_0000) { leaf } else { highest(0) };
@@ -19,22 +19,22 @@ impl Source for Described {
     }
 
     fn microcode(&self) -> u32 {
-        self.microcode.expect("it is not asked for")
+        self.microcode.expect("the microcode is not read")
     }
 }
 
-fn described(vendor: &[u8; 12], eax: u32, ecx: u32) -> Described {
-    let word = |at: usize| u32::from_le_bytes(vendor[at..at + 4].try_into().expect("four"));
+fn fake(vendor: &[u8; 12], eax: u32, ecx: u32) -> FakeCpuid {
+    let word = |at: usize| u32::from_le_bytes(vendor[at..at + 4].try_into().expect("four bytes"));
     let first = Registers { eax: 7, ebx: word(0), edx: word(4), ecx: word(8) };
     let leaves = [
         (0, first),
         (1, Registers { eax, ecx, ..Registers::default() }),
         (0x8000_0000, Registers { eax: 0x8000_0008, ..Registers::default() }),
     ];
-    Described { leaves: leaves.into(), microcode: None }
+    FakeCpuid { leaves: leaves.into(), microcode: None }
 }
 
-impl Described {
+impl FakeCpuid {
     fn with(mut self, leaf: u32, ebx: u32, edx: u32) -> Self {
         let registers = self.leaves.entry(leaf).or_default();
         (registers.ebx, registers.edx) = (ebx, edx);
@@ -44,79 +44,80 @@ impl Described {
 
 /// SDM 2A, CPUID: leaf 1, ECX bit 17 PCID; leaf 7, EBX bit 10 INVPCID.
 #[test]
-fn intel_says_what_it_has_in_leaves_1_and_7() {
-    // Haswell has both, Sandy Bridge one.
-    let haswell = described(b"GenuineIntel", 0x0003_06c3, 1 << 17).with(7, 1 << 10, 0);
+fn intel_features_come_from_leaves_1_and_7() {
+    // Haswell has both features, Sandy Bridge one.
+    let haswell = fake(b"GenuineIntel", 0x0003_06c3, 1 << 17).with(7, 1 << 10, 0);
     let features = Features::of(&haswell);
     assert_eq!(
-        (features.has_pcid(), features.has_invpcid(), features.invlpgb_pages()),
+        (features.has_pcid, features.has_invpcid, features.invlpgb_pages),
         (true, true, None),
     );
-    let sandy_bridge = Features::of(&described(b"GenuineIntel", 0x0002_06a7, 1 << 17));
-    assert_eq!((sandy_bridge.has_pcid(), sandy_bridge.has_invpcid()), (true, false));
-    assert_eq!(Features::of(&described(b"GenuineIntel", 0x6f6, !(1 << 17))), Features::NONE);
-    assert_eq!(Features::of(&haswell.with(7, !(1 << 10), 0)), features.without_invpcid());
+    let sandy_bridge = Features::of(&fake(b"GenuineIntel", 0x0002_06a7, 1 << 17));
+    assert_eq!((sandy_bridge.has_pcid, sandy_bridge.has_invpcid), (true, false));
+    assert_eq!(Features::of(&fake(b"GenuineIntel", 0x6f6, !(1 << 17))), Features::NONE);
+    assert!(!Features::of(&haswell.with(7, !(1 << 10), 0)).has_invpcid);
 }
 
-/// APM 3, appendix E: CPUID 8000_0008, EBX bit 3 INVLPGB, EDX bits 15:0 its largest count.
+/// APM 3, appendix E: CPUID 8000_0008, EBX bit 3 INVLPGB, EDX bits 15:0 the largest count.
 #[test]
-fn amd_says_in_leaf_8000_0008_how_many_pages_are_named() {
+fn amd_invlpgb_pages_come_from_leaf_8000_0008() {
     let milan = |edx| {
-        let milan = described(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(7, 1 << 10, 0);
+        let milan = fake(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(7, 1 << 10, 0);
         Features::of(&milan.with(0x8000_0008, 1 << 3, edx))
     };
-    assert_eq!(milan(7).invlpgb_pages(), Some(8));
-    assert_eq!(milan(0).invlpgb_pages(), Some(1));
-    // The upper half is another number (the highest ECX of RDPRU).
-    assert_eq!(milan(0x0001_ffff).invlpgb_pages(), Some(65536));
-    assert!(milan(7).has_pcid() && milan(7).has_invpcid());
-    let without = described(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(0x8000_0008, !(1 << 3), 7);
-    assert_eq!(Features::of(&without).invlpgb_pages(), None);
-    // What is to be named is a tag's.
-    let no_tags = described(b"AuthenticAMD", 0x00a0_0f11, 0).with(0x8000_0008, 1 << 3, 7);
+    assert_eq!(milan(7).invlpgb_pages, Some(8));
+    assert_eq!(milan(0).invlpgb_pages, Some(1));
+    // The upper half of EDX is another number (the highest ECX of RDPRU).
+    assert_eq!(milan(0x0001_ffff).invlpgb_pages, Some(65536));
+    assert!(milan(7).has_pcid && milan(7).has_invpcid);
+    let without = fake(b"AuthenticAMD", 0x00a0_0f11, 1 << 17).with(0x8000_0008, !(1 << 3), 7);
+    assert_eq!(Features::of(&without).invlpgb_pages, None);
+    // The instruction names a tag.
+    let no_tags = fake(b"AuthenticAMD", 0x00a0_0f11, 0).with(0x8000_0008, 1 << 3, 7);
     assert_eq!(Features::of(&no_tags), Features::NONE);
 }
 
 /// SDM 2A, CPUID: "If a value entered for CPUID.EAX is higher than the maximum input value …, then
 /// the data for the highest basic information leaf is returned."
 #[test]
-fn leaves_above_the_highest_say_nothing() {
-    let mut old = described(b"GenuineIntel", 0x0002_06a7, 1 << 17);
-    old.leaves.get_mut(&0).expect("it is there").eax = 5;
+fn leaves_above_the_highest_are_ignored() {
+    let mut old = fake(b"GenuineIntel", 0x0002_06a7, 1 << 17);
+    old.leaves.get_mut(&0).expect("leaf 0 exists").eax = 5;
     old.leaves.insert(5, Registers { ebx: !0, edx: !0, ..Registers::default() });
-    old.leaves.get_mut(&0x8000_0000).expect("it is there").eax = 0x8000_0004;
+    old.leaves.get_mut(&0x8000_0000).expect("the leaf exists").eax = 0x8000_0004;
     let features = Features::of(&old);
-    assert!(features.has_pcid() && !features.has_invpcid());
-    assert_eq!(features.invlpgb_pages(), None);
+    assert!(features.has_pcid && !features.has_invpcid);
+    assert_eq!(features.invlpgb_pages, None);
 }
 
-/// The erratum "INVLPG may not invalidate global entries with PCIDs on", by model and microcode.
+/// The erratum by which `INVLPG` may not drop global entries if PCIDs are enabled, by model and
+/// microcode.
 #[test]
-fn global_pages_that_invlpg_misses_cost_the_tags() {
-    for (model, mended) in [(0x9, 0x34), (0xb, 0x122)] {
+fn invlpg_erratum_disables_tags() {
+    for (model, fixed) in [(0x9, 0x34), (0xb, 0x122)] {
         let at = |microcode, ecx: u32| {
             let eax = model << 16 | 0x0675;
-            let cpu = described(b"GenuineIntel", eax, 1 << 17 | ecx).with(7, 1 << 10, 0);
-            Features::of(&Described { microcode, ..cpu })
+            let cpu = fake(b"GenuineIntel", eax, 1 << 17 | ecx).with(7, 1 << 10, 0);
+            Features::of(&FakeCpuid { microcode, ..cpu })
         };
-        assert!(!at(Some(mended - 1), 0).has_pcid());
-        assert!(at(Some(mended - 1), 0).has_invpcid(), "which serves to drop everything");
-        assert!(at(Some(mended), 0).has_pcid());
-        // In a guest, nobody asks.
-        assert!(at(None, 1 << 31).has_pcid());
+        assert!(!at(Some(fixed - 1), 0).has_pcid);
+        assert!(at(Some(fixed - 1), 0).has_invpcid, "INVPCID can still drop all entries");
+        assert!(at(Some(fixed), 0).has_pcid);
+        // In a guest, the microcode is not read.
+        assert!(at(None, 1 << 31).has_pcid);
     }
-    // Another's model of the same number.
-    assert!(Features::of(&described(b"AuthenticAMD", 0x0009_0675, 1 << 17)).has_pcid());
-    // Another family of Intel's: extended families are added to fifteen only.
-    assert!(Features::of(&described(b"GenuineIntel", 0x0009_0f75, 1 << 17)).has_pcid());
+    // AMD has another model with the same number.
+    assert!(Features::of(&fake(b"AuthenticAMD", 0x0009_0675, 1 << 17)).has_pcid);
+    // Another family of Intel: the extended family is added only to 15.
+    assert!(Features::of(&fake(b"GenuineIntel", 0x0009_0f75, 1 << 17)).has_pcid);
 }
 
-/// Family 17h (0xf + 8), model 47h says what is not so; its neighbours do not.
+/// Family 17h (0xf + 8), model 47h has a wrong CPUID; its neighbours do not.
 #[test]
-fn one_model_has_no_broadcast_whatever_it_says() {
+fn model_47h_has_no_invlpgb() {
     let pages = |vendor, eax| {
-        let cpu = described(vendor, eax, 1 << 17).with(0x8000_0008, 1 << 3, 7);
-        Features::of(&cpu).invlpgb_pages()
+        let cpu = fake(vendor, eax, 1 << 17).with(0x8000_0008, 1 << 3, 7);
+        Features::of(&cpu).invlpgb_pages
     };
     assert_eq!(pages(b"AuthenticAMD", 0x0084_0f70), None);
     assert_eq!(pages(b"AuthenticAMD", 0x0083_0f70), Some(8));
@@ -125,13 +126,11 @@ fn one_model_has_no_broadcast_whatever_it_says() {
 }
 
 #[test]
-fn what_is_taken_away_takes_along_what_needs_it() {
-    let all = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: 8 };
-    assert_eq!(all.without_invlpgb(), Features { invlpgb_pages: 0, ..all });
-    assert_eq!(all.without_pcid(), Features { has_pcid: false, ..all.without_invlpgb() });
-    assert_eq!(all.without_invpcid(), Features { has_invpcid: false, ..all });
-    assert_eq!(all.both(Features { invlpgb_pages: 3, ..all }).invlpgb_pages(), Some(3));
-    assert_eq!(all.without_invlpgb().both(all), all.without_invlpgb());
-    assert_eq!(all.both(Features::NONE), Features::NONE);
-    assert_eq!(all.both(all), all);
+fn common_features_are_those_of_both() {
+    let all = Features { has_pcid: true, has_invpcid: true, invlpgb_pages: Some(8) };
+    let fewer = Features { has_invpcid: false, invlpgb_pages: Some(3), ..all };
+    assert_eq!(all.common(fewer), fewer);
+    assert_eq!(fewer.common(all), fewer);
+    assert_eq!(all.common(Features::NONE), Features::NONE);
+    assert_eq!(all.common(all), all);
 }

@@ -1,6 +1,6 @@
-//! The processor, as the engine is told of it.
+//! The processor's half of the engine's machine.
 
-#![expect(unsafe_code, reason = "fulfils the contract of the processor's half")]
+#![expect(unsafe_code, reason = "implements the processor's half of the engine's contract")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,16 +15,16 @@ use crate::x86_64::features::Features;
 use crate::x86_64::instructions;
 #[cfg(test)]
 use crate::x86_64::recorded as instructions;
-use crate::x86_64::{cr3, invlpgb, invpcid};
+use crate::x86_64::{cr3, invlpgb};
 
 /// How the kernel maps its own pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPages {
-    /// All with bit 8 of their entries set: cached once, under every tag.
+    /// All entries have bit 8 set: a page is cached once, under every tag.
     Global,
-    /// Some without it: cached under each tag anew. `INVLPG` finds them under the loaded tag
-    /// alone, so with tags each flush of the kernel's pages drops everything.
-    ByTag,
+    /// Some entries have bit 8 clear: a page is cached under each tag separately. `INVLPG` drops it
+    /// only under the loaded tag. So with tags, each flush of kernel pages drops all entries.
+    PerTag,
 }
 
 /// An x86-64 processor.
@@ -35,22 +35,22 @@ pub struct X86_64 {
     notify_costs: NotifyCosts,
 }
 
-/// How many PCIDs a CPU gives to spaces where they are its own: as many as Linux uses. The programs
-/// that take turns on a CPU are few, and a switch searches these.
+/// Number of PCIDs for spaces on a CPU if PCIDs are per CPU: six, as in Linux. Few programs take
+/// turns on a CPU, and a switch searches these slots.
 const OWN_TAGS: usize = 6;
-/// For how many spaces a CPU remembers up to which generation its TLB is clean, where all CPUs
-/// share PCIDs, and the PCID names the slot: 2 KiB for each CPU.
+/// Number of slots for the generations of spaces on a CPU if all CPUs share PCIDs. The PCID selects
+/// the slot. They take 2 KiB for each CPU.
 const SLOTS: usize = 64;
-/// A bit for each PCID, and as many for those that are pinned.
+/// A bit for each PCID, and a bit for each PCID that is pinned.
 const TAG_WORDS: usize = cr3::PCID_COUNT / 64 * 2;
 
-/// Linux's, for all processors: at about 100 ns for each `INVLPG`.
+/// Linux's limit for all processors, at about 100 ns for each `INVLPG`.
 const FLUSH_CEILING: usize = 33;
 
-/// What is assumed where the kernel has measured nothing: of an EPYC with `INVLPGB`, which
-/// interrupts in some 2 µs for the first and 500 ns for each one more, and completes a broadcast in
-/// half a microsecond. Nobody has published such a measurement; a kernel that has made one tells it
-/// by [`X86_64::with_notify_costs`].
+/// The assumed costs if the kernel has not measured any: an EPYC with `INVLPGB` interrupts the
+/// first CPU in about 2 µs and each further CPU in 500 ns, and completes a broadcast in about half
+/// a microsecond. No such measurement has been published. A kernel that has measured the costs sets
+/// them by [`X86_64::with_notify_costs`].
 const ASSUMED_COSTS: NotifyCosts = NotifyCosts {
     interrupt_ns: 2000,
     interrupt_each_ns: 500,
@@ -60,49 +60,45 @@ const ASSUMED_COSTS: NotifyCosts = NotifyCosts {
 };
 
 impl X86_64 {
-    /// A processor that can do so much.
+    /// A processor with these features.
     ///
     /// # Safety
     ///
-    /// Every CPU on which it is used has these features, and [`enable`](super::enable) has been
-    /// called there with them, in ring 0. The kernel maps its pages as it says.
+    /// Every CPU that uses the processor must have these features, and must have called
+    /// [`enable`](super::enable) with them, in ring 0. Features with `invlpgb_pages` must have
+    /// tags. The kernel must map its pages as `kernel_pages` declares.
     #[must_use]
     pub const unsafe fn new(features: Features, kernel_pages: KernelPages) -> Self {
         Self { features, kernel_pages, notify_costs: ASSUMED_COSTS }
     }
 
-    /// The same, with what has been measured.
+    /// Sets the measured costs of notification.
     #[must_use]
     pub const fn with_notify_costs(self, notify_costs: NotifyCosts) -> Self {
         Self { notify_costs, ..self }
     }
 
-    /// What it can do.
-    #[must_use]
-    pub const fn features(&self) -> Features {
-        self.features
-    }
-
-    /// Number of pages that one `INVLPGB` names. Ask only a processor that has the instruction.
+    /// Number of pages that one `INVLPGB` names. Call this only if the processor has the
+    /// instruction.
     fn broadcast_pages(&self) -> u32 {
-        self.features.invlpgb_pages().expect("the processor has a broadcaster")
+        self.features.invlpgb_pages.expect("the processor has a broadcaster")
     }
 
-    /// Whether `INVLPG` of one page of the kernel's does not drop all that is asked for.
+    /// Returns `true` if `INVLPG` of the pages of a kernel extent is not enough.
     ///
-    /// With tags, pages that are not global are cached under each, and so are upper levels,
-    /// *whatever* their leaves say: `INVLPG` drops those of the loaded tag. No other instruction
-    /// names one address under all tags, either.
+    /// With tags, pages that are not global are cached under each tag, and so are entries of upper
+    /// levels, *whatever* their leaves are. `INVLPG` drops those of the loaded tag, and no other
+    /// instruction names one address under all tags.
     const fn must_drop_everything(&self, extent: Extent) -> bool {
         extent.is_whole()
-            || self.features.has_pcid()
-                && (extent.frees_tables() || matches!(self.kernel_pages, KernelPages::ByTag))
+            || self.features.has_pcid
+                && (extent.frees_tables() || matches!(self.kernel_pages, KernelPages::PerTag))
     }
 }
 
 // SAFETY: locked operations are full barriers (SDM 3A, "Loads and Stores Are Not Reordered with
-// Locked Instructions"), and so are the three that are built on them. The compiler moves nothing
-// across a read-modify-write that acquires and releases.
+// Locked Instructions"), and so are the three combined operations. The compiler moves no access
+// across a read-modify-write operation that acquires and releases.
 unsafe impl Memory for X86_64 {
     type Word = AtomicU64;
 
@@ -111,7 +107,7 @@ unsafe impl Memory for X86_64 {
         instructions::fence();
     }
 
-    /// Loads overlap by themselves, as far ahead as the CPU looks.
+    /// Loads already overlap, as far ahead as the CPU executes.
     const PREFETCHES: bool = false;
 
     /// One `xchg`.
@@ -134,11 +130,13 @@ unsafe impl Memory for X86_64 {
 }
 
 // SAFETY:
-// - MOV to CR3 and CR4 and INVLPG are serialising; INVPCID has dropped what it is to drop before
-//   what follows is translated; TLBSYNC waits for all CPUs. What each drops is said where it is.
-// - Walkers read page tables as loads do, coherently; and no CPU's stores are seen out of order. So
-//   nothing is needed to publish an entry.
-// - What is answered depends on what never changes.
+// - MOV to CR3 and CR4 and INVLPG are serialising. INVPCID has dropped its entries before later
+//   accesses are translated. TLBSYNC waits for all CPUs. Each function documents the entries that
+//   it drops.
+// - Walkers read page tables coherently, as loads do, and each CPU's stores become visible in
+//   order.
+//   So publishing an entry needs no instruction.
+// - The results of methods depend only on values that never change.
 unsafe impl Processor for X86_64 {
     type TagSlots = [TagSlot; SLOTS];
     type TagWords = [AtomicU64; TAG_WORDS];
@@ -152,16 +150,16 @@ unsafe impl Processor for X86_64 {
         instructions::interrupts_masked()
     }
 
-    /// Global with `INVLPGB`, which names a tag on all CPUs at once.
+    /// Global with `INVLPGB`, which names one tag on all CPUs.
     #[inline]
     fn tagging(&self) -> Tagging {
-        if self.features.invlpgb_pages().is_some() { Tagging::Global } else { Tagging::PerCpu }
+        if self.features.invlpgb_pages.is_some() { Tagging::Global } else { Tagging::PerCpu }
     }
 
     #[inline]
     fn tag_count(&self) -> usize {
         match self.tagging() {
-            _ if !self.features.has_pcid() => 0,
+            _ if !self.features.has_pcid => 0,
             Tagging::Global => cr3::PCID_COUNT - 1,
             _ => OWN_TAGS,
         }
@@ -174,25 +172,25 @@ unsafe impl Processor for X86_64 {
 
     #[inline]
     unsafe fn load(&self, root: Root, tag: Tag, entries: Entries) {
-        let value = if self.features.has_pcid() {
+        let value = if self.features.has_pcid {
             cr3::with_pcid(root, tag, entries)
         } else {
             cr3::without_pcid(root)
         };
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { instructions::write_cr3(value) }
     }
 
-    /// With tags, what the kernel has cached under its own stays; without, nothing does.
+    /// With tags, entries under the kernel's tag stay cached. Without tags, no entry does.
     #[inline]
     unsafe fn load_kernel(&self, root: Root) {
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe { self.load(root, Tag::KERNEL, Entries::Keep) }
     }
 
     #[inline]
     fn invalidate(&self, _: Tag, extent: Extent) {
-        debug_assert!(!extent.is_whole(), "it names no pages");
+        debug_assert!(!extent.is_whole(), "a whole extent names no pages");
         extent.addresses().for_each(instructions::invlpg);
     }
 
@@ -212,38 +210,38 @@ unsafe impl Processor for X86_64 {
 
     #[inline]
     fn invalidate_all(&self) {
-        if self.features.has_invpcid() {
-            instructions::invpcid(invpcid::Scope::Everything);
+        if self.features.has_invpcid {
+            instructions::invpcid_all();
         } else {
             instructions::toggle_global_pages();
         }
     }
 
-    /// Before it first writes through an entry that it has cached as not yet written, the processor
-    /// walks again and sets bit 6, in one locked operation; where the entry is not present by then,
-    /// it faults (SDM 3A, section 4.8).
+    /// Before the first write by an entry that is cached as not written, the processor walks again
+    /// and sets bit 6 in one locked operation. If the entry is not present by then, the write
+    /// faults (SDM 3A, section 4.8).
     #[inline]
     fn traps_stale_writes(&self) -> bool {
         true
     }
 
-    /// The processor may cache both, and use either (SDM 3A, section 4.10.2.3): what is used after
-    /// the flush is the new one, for the flush drops what is cached of any size. A lazy CPU, which
-    /// uses neither, is not interrupted by Linux either when a large page is split.
+    /// The processor may cache both sizes and use either (SDM 3A, section 4.10.2.3). The flush
+    /// drops the entries of any size, so the new page is used after it. Linux does not interrupt a
+    /// lazy CPU either, which uses neither size, when a large page is split.
     #[inline]
     fn tolerates_mixed_sizes(&self) -> bool {
         true
     }
 
-    /// Only with `INVLPGB`.
+    /// Returns a broadcaster only with `INVLPGB`.
     #[inline]
     fn broadcaster(&self) -> Option<&Self> {
-        self.features.invlpgb_pages().map(|_| self)
+        self.features.invlpgb_pages.map(|_| self)
     }
 }
 
-// SAFETY: `INVLPGB` drops on all CPUs what it names, and `TLBSYNC` waits until they have done so
-// (AMD's manual, volume 3).
+// SAFETY: `INVLPGB` drops the named entries on all CPUs, and `TLBSYNC` waits until they have done
+// so (AMD's manual, volume 3).
 unsafe impl Broadcaster for X86_64 {
     #[inline]
     fn capabilities(&self) -> Broadcast {
@@ -259,25 +257,17 @@ unsafe impl Broadcaster for X86_64 {
 
     fn broadcast<B: CpuBits>(&self, _: &CpuSet<B>, tag: Tag, extent: Extent) {
         let pages = self.broadcast_pages();
-        // `INVLPGB` is weakly ordered: it must not overtake the stores to the page tables that it
-        // is for, else another CPU drops an entry, and walks to the old one.
+        // `INVLPGB` is weakly ordered. Without the fence, it could overtake earlier stores to page
+        // tables: another CPU would drop an entry, and then walk to the old one.
         self.fence();
-        if extent.is_whole() {
-            instructions::invlpgb(invlpgb::tag(tag));
-        } else {
-            invlpgb::pages(tag, extent, pages).for_each(instructions::invlpgb);
-        }
+        invlpgb::in_space(tag, extent, pages).for_each(instructions::invlpgb);
     }
 
     fn broadcast_kernel(&self, extent: Extent) {
         let pages = self.broadcast_pages();
-        // As above.
+        // See `broadcast`.
         self.fence();
-        if extent.is_whole() {
-            instructions::invlpgb(invlpgb::everything());
-        } else {
-            invlpgb::kernel_pages(extent, pages).for_each(instructions::invlpgb);
-        }
+        invlpgb::everywhere(extent, pages).for_each(instructions::invlpgb);
     }
 
     fn complete(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! What is told of a processor, and what a process may execute.
+//! Tests of the processor with recorded instructions, and of its barriers on two threads.
 
 use super::*;
 use crate::x86_64::features::{Registers, Source};
@@ -12,12 +12,12 @@ use std::vec::Vec;
 /// `INVLPGB` reaches every CPU, whatever the set.
 const NO_CPUS: CpuSet<[u64; 1]> = CpuSet::new();
 
-struct With {
+struct FakeCpu {
     pcid: u32,
     invlpgb: u32,
 }
 
-impl Source for With {
+impl Source for FakeCpu {
     fn cpuid(&self, leaf: u32) -> Registers {
         let none = Registers::default();
         match leaf {
@@ -35,12 +35,12 @@ impl Source for With {
 }
 
 fn processor(pcid: u32, invlpgb: u32, kernel_pages: KernelPages) -> X86_64 {
-    // SAFETY: nothing privileged is asked of it here.
-    unsafe { X86_64::new(Features::of(&With { pcid, invlpgb }), kernel_pages) }
+    // SAFETY: privileged instructions are only recorded.
+    unsafe { X86_64::new(Features::of(&FakeCpu { pcid, invlpgb }), kernel_pages) }
 }
 
 #[test]
-fn tags_are_as_the_table_says() {
+fn tags_match_the_modules_table() {
     let tags = |pcid, invlpgb| {
         let processor = processor(pcid, invlpgb, KernelPages::Global);
         let broadcast = processor.broadcaster().map(Broadcaster::capabilities);
@@ -55,17 +55,17 @@ fn tags_are_as_the_table_says() {
 }
 
 #[test]
-fn there_is_room_for_every_tag_and_its_pin() {
+fn tag_words_hold_tags_and_pins() {
     use shootdown::TagWords;
     let words = <X86_64 as Processor>::TagWords::zero();
-    // The engine takes half of them for tags.
+    // The engine uses half of the words for tags.
     assert_eq!(words.words().len() / 2 * 64, cr3::PCID_COUNT);
 }
 
 /// SDM 3A, section 4.10.4.1: INVLPG drops global pages, others under the current PCID, and
 /// paging-structure caches of the current PCID.
 #[test]
-fn what_is_cached_under_other_tags_takes_everything_along() {
+fn kernel_entries_under_other_tags_drop_everything() {
     let page = Extent::page(0xffff_8000_0000_0000);
     let drops_everything =
         |pcid, pages, extent| processor(pcid, 0, pages).must_drop_everything(extent);
@@ -73,8 +73,8 @@ fn what_is_cached_under_other_tags_takes_everything_along() {
     for (pages, extent, expected) in [
         (KernelPages::Global, page, [false, false]),
         (KernelPages::Global, tables, [false, true]),
-        (KernelPages::ByTag, page, [false, true]),
-        (KernelPages::ByTag, tables, [false, true]),
+        (KernelPages::PerTag, page, [false, true]),
+        (KernelPages::PerTag, tables, [false, true]),
         (KernelPages::Global, Extent::whole(), [true, true]),
     ] {
         let found = [0, 1].map(|pcid| drops_everything(pcid, pages, extent));
@@ -83,7 +83,7 @@ fn what_is_cached_under_other_tags_takes_everything_along() {
 }
 
 #[test]
-fn combined_operations_do_what_their_parts_do() {
+fn combined_operations_match_their_parts() {
     let (processor, word) = (processor(0, 0, KernelPages::Global), AtomicU64::new(1));
     assert_eq!(processor.fetch_add_then_fence(&word, 3, Ordering::Relaxed), 1);
     assert_eq!(processor.fetch_or_then_fence(&word, 3, Ordering::Relaxed), 4);
@@ -99,24 +99,26 @@ fn combined_operations_do_what_their_parts_do() {
 fn broadcast_follows_fence() {
     let processor = processor(1, 1, KernelPages::Global);
     let (tag, ten) = (Tag(7), Extent::pages(0x1000, 10, PageSize::SIZE_4K));
-    // Eight pages an instruction, as CPUID says here.
-    let pages: Vec<_> = invlpgb::pages(tag, ten, 8).map(Invlpgb).collect();
+    // One instruction names eight pages, as `FakeCpu` reports.
+    let pages: Vec<_> = invlpgb::in_space(tag, ten, 8).map(Invlpgb).collect();
     assert_eq!(pages.len(), 2);
     let issued = steps_of(|| processor.broadcast(&NO_CPUS, tag, ten));
     assert_eq!(issued, [&[Fence], &pages[..]].concat());
     let issued = steps_of(|| processor.broadcast(&NO_CPUS, tag, Extent::whole()));
-    assert_eq!(issued, [Fence, Invlpgb(invlpgb::tag(tag))]);
+    let whole = invlpgb::in_space(tag, Extent::whole(), 8).map(Invlpgb);
+    assert!(issued.into_iter().eq([Fence].into_iter().chain(whole)));
 }
 
 #[test]
 fn kernel_broadcast_follows_fence() {
     let processor = processor(1, 1, KernelPages::Global);
     let ten = Extent::pages(0xffff_8000_0000_0000, 10, PageSize::SIZE_4K);
-    let pages: Vec<_> = invlpgb::kernel_pages(ten, 8).map(Invlpgb).collect();
+    let pages: Vec<_> = invlpgb::everywhere(ten, 8).map(Invlpgb).collect();
     let issued = steps_of(|| processor.broadcast_kernel(ten));
     assert_eq!(issued, [&[Fence], &pages[..]].concat());
     let issued = steps_of(|| processor.broadcast_kernel(Extent::whole()));
-    assert_eq!(issued, [Fence, Invlpgb(invlpgb::everything())]);
+    let whole = invlpgb::everywhere(Extent::whole(), 8).map(Invlpgb);
+    assert!(issued.into_iter().eq([Fence].into_iter().chain(whole)));
 }
 
 #[test]
@@ -127,7 +129,7 @@ fn completing_broadcasts_executes_tlbsync() {
         processor.broadcast(&NO_CPUS, Tag(1), page);
         processor.complete();
     });
-    let issued = invlpgb::pages(Tag(1), page, 8).map(Invlpgb);
+    let issued = invlpgb::in_space(Tag(1), page, 8).map(Invlpgb);
     let expected: Vec<_> = [Fence].into_iter().chain(issued).chain([Tlbsync]).collect();
     assert_eq!(steps, expected);
 }
@@ -147,20 +149,21 @@ fn local_invalidation_executes_its_instruction() {
 }
 
 #[test]
-fn measured_costs_replace_what_is_assumed() {
+fn measured_costs_replace_assumed_costs() {
     let measured = NotifyCosts { interrupt_ns: 1, ..NotifyCosts::default() };
     let processor = processor(1, 1, KernelPages::Global).with_notify_costs(measured);
     assert_eq!(processor.costs(), measured);
 }
 
-/// On x86-64 a store may be passed by a later load, and nothing else happens out of order. Each of
-/// two CPUs stores, then loads what the other stores. Without a full barrier between, there is a
-/// round among some thousands in which both loads find that nothing has been stored.
+/// On x86-64, a later load may pass a store, and nothing else happens out of order. Each of two
+/// CPUs stores to its own word, then loads the other's. Without a full barrier in between, both
+/// loads return 0 in some of many thousand rounds.
 ///
-/// How many there are, and whether any, is the host's mood. So each round with a barrier follows
-/// one without, until enough of these have been passed.
+/// The number of such rounds depends on the host, and may be 0. So rounds with and without a
+/// barrier alternate until enough rounds without a barrier were observed in which both loads return
+/// 0.
 #[test]
-fn a_load_does_not_pass_a_store_and_a_fence() {
+fn load_does_not_pass_store_and_fence() {
     let with_barriers: [Store; 4] = [
         |processor, word| {
             word.store(1, Ordering::Relaxed);
@@ -177,19 +180,19 @@ fn a_load_does_not_pass_a_store_and_a_fence() {
 
 type Store = fn(&X86_64, &AtomicU64);
 
-/// At most so many; on a host with one CPU, nothing is ever seen.
+/// The largest number of rounds. On a host with one CPU, no load ever passes a store.
 const ROUNDS: u64 = 60_000;
-/// So many without a barrier.
+/// Number of rounds without a barrier in which both loads must pass.
 const ENOUGH: usize = 20;
 
-/// On a line of its own: else what one writes is on its way to the other before it is asked for.
+/// A word on a cache line of its own. Otherwise, a store would bring the other CPU's word along.
 #[derive(Default)]
 #[repr(align(64))]
-struct Alone(AtomicU64);
+struct PaddedWord(AtomicU64);
 
-impl Alone {
+impl PaddedWord {
     fn wait_for(&self, value: u64) {
-        // The other may have to wait for this CPU, on a host that has few or is busy.
+        // On a busy host, the other thread may need this CPU to make progress.
         for turn in 0.. {
             if self.0.load(Ordering::Acquire) >= value {
                 return;
@@ -199,18 +202,18 @@ impl Alone {
     }
 }
 
-/// What one of two threads stores to in a round, and what it has loaded then.
+/// The word of one of two threads, and the value that the thread has loaded in a round.
 #[derive(Default)]
-struct Side {
-    stored: Alone,
-    loaded: Alone,
+struct ThreadWords {
+    stored: PaddedWord,
+    loaded: PaddedWord,
 }
 
 fn rounds_in_which_both_loads_pass(with_barrier: Store) -> usize {
     let processor = processor(0, 0, KernelPages::Global);
-    let (first, second) = (Side::default(), Side::default());
-    let (begun, finished) = (Alone::default(), Alone::default());
-    let take_part = |round: u64, mine: &Side, other: &Side| {
+    let (first, second) = (ThreadWords::default(), ThreadWords::default());
+    let (begun, finished) = (PaddedWord::default(), PaddedWord::default());
+    let take_part = |round: u64, mine: &ThreadWords, other: &ThreadWords| {
         if round.is_multiple_of(2) {
             with_barrier(&processor, &mine.stored.0);
         } else {
@@ -230,7 +233,7 @@ fn rounds_in_which_both_loads_pass(with_barrier: Store) -> usize {
         for round in 1..=ROUNDS {
             first.stored.0.store(0, Ordering::Relaxed);
             second.stored.0.store(0, Ordering::Relaxed);
-            // When enough has been seen, the other runs through the rounds that are left.
+            // Once enough was observed, the other thread runs through the rounds that are left.
             let is_last = without >= ENOUGH;
             begun.0.store(if is_last { ROUNDS } else { round }, Ordering::Release);
             if is_last {
@@ -238,7 +241,7 @@ fn rounds_in_which_both_loads_pass(with_barrier: Store) -> usize {
             }
             take_part(round, &first, &second);
             finished.wait_for(round);
-            let loaded = [&first, &second].map(|side| side.loaded.0.load(Ordering::Relaxed));
+            let loaded = [&first, &second].map(|words| words.loaded.0.load(Ordering::Relaxed));
             let passed = if round.is_multiple_of(2) { &mut with } else { &mut without };
             *passed += usize::from(loaded == [0, 0]);
         }

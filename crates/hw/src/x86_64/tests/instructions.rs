@@ -1,12 +1,12 @@
-//! Stands in for the instructions in tests: records those that are privileged, in order, instead of
-//! executing them. The others are executed on an x86-64 host, and the fence is recorded as well.
+//! A stand-in for the instructions in tests. It records privileged instructions in order instead of
+//! executing them. The others are executed on an x86-64 host, and the fence is also recorded.
 
 use std::cell::{Cell, RefCell};
 use std::vec::Vec;
 
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::instructions;
-use crate::x86_64::{invlpgb, invpcid};
+use crate::x86_64::invlpgb;
 
 /// An instruction that was executed, or would have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub(crate) enum Step {
     Fence,
     /// `mov cr3`.
     WriteCr3(u64),
-    /// Both halves of loading the current root again.
+    /// Both instructions that load the current root again.
     ReloadCr3,
     /// Both writes of `CR4.PGE`.
     ToggleGlobalPages,
     Invlpg(u64),
-    Invpcid(invpcid::Scope),
+    InvpcidAll,
     Invlpgb(invlpgb::Operands),
     Tlbsync,
 }
@@ -46,7 +46,7 @@ fn record(step: Step) {
     }
 }
 
-/// Records the fence and executes it: another test observes its effect on two threads.
+/// Records the fence and executes it, because another test observes its effect on two threads.
 #[inline]
 pub(crate) fn fence() {
     record(Step::Fence);
@@ -80,8 +80,8 @@ pub(crate) fn invlpg(address: u64) {
     record(Step::Invlpg(address));
 }
 
-pub(crate) fn invpcid(scope: invpcid::Scope) {
-    record(Step::Invpcid(scope));
+pub(crate) fn invpcid_all() {
+    record(Step::InvpcidAll);
 }
 
 pub(crate) fn invlpgb(operands: invlpgb::Operands) {

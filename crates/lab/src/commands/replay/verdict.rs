@@ -172,7 +172,7 @@ impl DesignRow {
         let mean = |sum: u64| (sum + runs / 2) / runs;
         let count =
             |of: fn(&Counts) -> u64| mean(outcomes.iter().map(|outcome| of(&outcome.counts)).sum());
-        let mut waits = FlushWaits::new();
+        let mut waits = FlushWaits::default();
         for outcome in outcomes {
             waits.add(&outcome.waits);
         }

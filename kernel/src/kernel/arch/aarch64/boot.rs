@@ -1,4 +1,4 @@
-//! From `boot.s` to the kernel's own beginning.
+//! From `boot.s` to the kernel's entry points.
 
 use core::arch::global_asm;
 use core::ops::Range;
@@ -12,62 +12,62 @@ use crate::kernel::arch::{payload, upcalls};
 
 global_asm!(include_str!("boot.s"));
 
-/// Where memory begins.
+/// Physical address at which memory begins.
 const MEMORY: u64 = 0x4000_0000;
-/// What there is if nobody says how much.
+/// Size of memory if there is no device tree.
 const MEMORY_BYTES: u64 = 512 << 20;
-/// More would need more tables than there is room for before [`LOAD`].
+/// Largest size of memory. The tables for more would not fit below [`LOAD`].
 const MEMORY_BYTES_MAX: u64 = 16 << 30;
-/// Where `shootdown boot` puts what to do.
+/// Physical address at which `shootdown boot` puts the load.
 const LOAD: u64 = 0x4400_0000;
 const PAGE_BYTES: u64 = 4096;
 
-/// The first CPU comes here from `boot.s`, on its own stack.
+/// Entry of the first CPU, which comes from `boot.s` on its own stack.
 #[unsafe(no_mangle)]
 extern "C" fn begin_on_first_cpu(came_at_el2: u64) -> ! {
-    // SAFETY: it is what `Aarch64::cpu` reads.
+    // SAFETY: `Aarch64::cpu` reads the CPU's number there.
     unsafe { write!("tpidr_el1", 0) };
     console::set_up();
     firmware::set_conduit(if came_at_el2 == 0 { Conduit::Hvc } else { Conduit::Smc });
     let marks_entries = read!("id_aa64mmfr1_el1") & 0xf;
     assert!(marks_entries >= 2, "page tables are in a format for FEAT_HAFDBS");
     let memory_end = memory_end();
-    let tables_end = tables::set_up(MEMORY..memory_end);
-    assert!(tables_end <= LOAD, "the kernel and its tables end at {tables_end:#x}");
+    tables::set_up(MEMORY..memory_end, LOAD);
     gic::set_up();
-    // SAFETY: it is memory that nobody else is given.
+    // SAFETY: the memory is mapped, and is not part of `Boot::memory`.
     let load = unsafe { payload::at(phys_to_virt(LOAD)) };
     let memory = free_memory(load.len() as u64, memory_end);
     upcalls::main_on_first_cpu(&Boot { memory, load })
 }
 
-/// Every other CPU comes here from `boot.s`, on the stack that [`start_cpu`] was given.
+/// Entry of every other CPU, which comes from `boot.s` on the stack that [`start_cpu`] was given.
 #[unsafe(no_mangle)]
 extern "C" fn begin_on_other_cpu() -> ! {
     let affinity = read!("mpidr_el1") & 0xffff;
     let cpu = (0..gic::CPUS_MAX).find(|cpu| gic::affinity(*cpu) == affinity).unwrap_or(u32::MAX);
-    // SAFETY: as above.
+    // SAFETY: `Aarch64::cpu` reads the CPU's number there.
     unsafe { write!("tpidr_el1", cpu.into()) };
     tables::leave_boot_tables();
     upcalls::main_on_other_cpu(cpu)
 }
 
-/// A CPU knows its number; it must be the one that it is started as.
+/// Sets up this CPU. A CPU has computed its number before; it must be the number it was started
+/// with.
 pub(super) fn set_up_cpu(cpu: u32) {
     assert_eq!(read!("tpidr_el1"), u64::from(cpu), "this is another CPU");
     gic::set_up_cpu(cpu);
 }
 
-/// The other CPU's caches are off until its MMU is on. What it needs before, it has in registers,
-/// or in the kernel's image.
+/// Starts a CPU. Its caches are off until its MMU is on, so until then it uses only registers and
+/// the kernel's image.
 pub(super) fn start_cpu(cpu: u32, stack_end: usize) {
     unsafe extern "C" {
         fn start_other();
     }
     let start = tables::virt_to_phys(start_other as *const ());
-    // What it finds, with its MMU on, is what was written before.
+    // Make earlier stores visible to the CPU once its MMU is on.
     run!("dsb ish");
-    // `boot.s` has it come to `begin_on_other_cpu`.
+    // `boot.s` branches to `begin_on_other_cpu`.
     firmware::start_cpu(gic::affinity(cpu), start, stack_end as u64);
 }
 
@@ -77,8 +77,8 @@ fn memory_end() -> u64 {
     MEMORY + bytes.unwrap_or(MEMORY_BYTES).min(MEMORY_BYTES_MAX)
 }
 
-/// What is above what was loaded. (Below it are the kernel, its tables, and what is too little to
-/// be worth a second range.)
+/// The memory above the load. The memory below holds the kernel and its tables; the rest of it is
+/// too small to be worth a second range.
 fn free_memory(load_bytes: u64, end: u64) -> Range<u64> {
     let start = (LOAD + load_bytes).next_multiple_of(PAGE_BYTES);
     assert!(start < end, "too little memory: it ends at {end:#x}");

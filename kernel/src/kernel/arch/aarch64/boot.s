@@ -1,31 +1,31 @@
-// From the machine's reset, or from PSCI, to Rust.
+// From reset, or from PSCI, to Rust.
 //
-// A CPU comes here at its physical address, with its MMU and its data cache off, at EL1, or at EL2
-// if the machine has been told to have one (`-M virt,virtualization=on`). It goes on at EL1, with
-// the MMU on: by tables that map the first two GiB twice, where they are (TTBR0) and where the
-// kernel runs (TTBR1), so that the instruction after the one that switches it on is there.
+// A CPU enters at its physical address with its MMU and data cache off, at EL1, or at EL2 if the
+// machine has it (`-M virt,virtualization=on`). It continues at EL1 with the MMU on. The boot
+// tables map the first two GiB twice: at their physical addresses (TTBR0) and where the kernel runs
+// (TTBR1). So the instruction after the one that turns the MMU on is mapped.
 //
-// Nothing is written with the MMU off: such a store goes past the caches, and who reads the word
-// later may find an old line of it there. (The first CPU's tables are part of the image.)
+// Nothing is stored while the MMU is off: such a store bypasses the caches, and a later load of the
+// word could hit an old cache line. (The first CPU's tables are part of the image.)
 
 .set PHYSICAL_MEMORY, 0xffff000000000000
 
 // TCR_EL1. T0SZ and T1SZ are 16: 48 bits. Walks are cached, write-back, and inner shareable.
 .set TCR, (16 << 0) | (1 << 8) | (1 << 10) | (3 << 12) | (16 << 16) | (1 << 24) | (1 << 26) | (3 << 28)
-// TG0 is 0, and TG1 is 2: both are 4 KiB.
+// TG0 is 0 and TG1 is 2: both granules are 4 KiB.
 .set TCR_GRANULES, 2 << 30
 .set TCR_IPS_SHIFT, 32
 .set TCR_AS, 1 << 36
 .set TCR_HA, 1 << 39
 .set TCR_HD, 1 << 40
 
-// SCTLR_EL1: what is RES1 where there are no extensions (bits 29, 28, 23, 22, 20, 11; 23 is SPAN: an
-// exception does not set PAN); WFI and WFE do not trap (18, 16); stacks are aligned (4, 3).
+// SCTLR_EL1: the bits that are RES1 without extensions (29, 28, 23, 22, 20, 11; 23 is SPAN: an
+// exception does not set PAN); WFI and WFE do not trap (18, 16); stacks must be aligned (4, 3).
 .set SCTLR, 0x30d00800 | (1 << 18) | (1 << 16) | (1 << 4) | (1 << 3)
-// The instruction cache, the data cache, and the MMU.
+// Turns on the instruction cache, the data cache, and the MMU.
 .set SCTLR_ON, (1 << 12) | (1 << 2) | (1 << 0)
 
-// A valid block, accessed, of the attribute in MAIR_EL1; inner shareable; not for user mode.
+// A valid, accessed block with an attribute of MAIR_EL1; inner shareable; not for user mode.
 .set NORMAL_BLOCK, 0x1 | (1 << 10) | (3 << 8) | (0 << 2) | (1 << 54)
 .set DEVICE_BLOCK, 0x1 | (1 << 10) | (1 << 2) | (1 << 54) | (1 << 53)
 .set TABLE, 0x3
@@ -34,10 +34,10 @@
 
 .global start
 start:
-    mov     x20, #0                     // no stack from whoever starts the first CPU
+    mov     x20, #0                     // the first CPU has no stack yet
     b       begin
 
-// Other CPUs: x0 is where their stack ends.
+// Other CPUs: x0 is the end of the stack.
 .global start_other
 start_other:
     mov     x20, x0
@@ -45,9 +45,9 @@ start_other:
 begin:
     mrs     x0, currentel
     cmp     x0, #(3 << 2)
-    b.eq    end_early                   // nobody here is firmware
+    b.eq    end_early                   // EL3: there is no firmware here
     cmp     x0, #(2 << 2)
-    cset    x21, eq                     // whether we came at EL2
+    cset    x21, eq                     // 1 if the CPU came at EL2
     b.ne    1f
     bl      leave_el2
 1:
@@ -59,20 +59,21 @@ begin:
     ldr     x22, =SCTLR
     msr     sctlr_el1, x22
     isb
-    // Attribute 0 is normal memory, write-back; 1 is a device, in order and without early answers.
+    // Attribute 0 is normal memory, write-back. Attribute 1 is a device, in order, without early
+    // acknowledgement of writes.
     mov     x0, #0x00ff
     msr     mair_el1, x0
     bl      set_tcr
-    // Neither floating point nor vectors: no code here has any, and who has them nevertheless is
-    // told (EC 0x07) rather than to find another thread's.
+    // Trap floating-point and vector instructions: no code here has any. If some has, the exception
+    // (EC 0x07) reports it; otherwise it would use another thread's registers.
     msr     cpacr_el1, xzr
     adrp    x0, boot_tables
     msr     ttbr0_el1, x0
     cbz     x20, 2f
-    adrp    x0, kernel_tables           // the first CPU has filled them
+    adrp    x0, kernel_tables           // the first CPU has filled these tables
 2:
     msr     ttbr1_el1, x0
-    // What caches hold of before is unknown.
+    // Caches and TLB have unknown contents.
     tlbi    vmalle1
     ic      iallu
     dsb     nsh
@@ -88,7 +89,7 @@ running_high:
     add     x0, x0, :lo12:vectors
     msr     vbar_el1, x0
     isb
-    msr     daifclr, #4                 // SErrors are told: what a device does not take may be one
+    msr     daifclr, #4                 // unmask SErrors: a device may report an error by one
     cbnz    x20, 3f
 
     adrp    x0, bss_start
@@ -108,11 +109,11 @@ running_high:
     mov     x30, xzr
     b       begin_on_other_cpu
 
-// From EL2 to EL1, where x30 points.
+// Returns from EL2 to EL1 at the address in x30.
 leave_el2:
     mov     x0, #(1 << 31)              // HCR_EL2.RW: EL1 is AArch64; nothing traps
     msr     hcr_el2, x0
-    mov     x0, #3                      // CNTHCTL_EL2: nor do the counter and the timer
+    mov     x0, #3                      // CNTHCTL_EL2: the counter and the timer do not trap
     msr     cnthctl_el2, x0
     msr     cntvoff_el2, xzr
     mrs     x0, mpidr_el1
@@ -123,22 +124,22 @@ leave_el2:
     msr     cptr_el2, x0
     msr     hstr_el2, xzr
     msr     mdcr_el2, xzr
-    mov     x0, #0xf                    // ICC_SRE_EL2: interrupts by system registers, at EL1, too
+    mov     x0, #0xf                    // ICC_SRE_EL2: interrupts by system registers, also at EL1
     msr     s3_4_c12_c9_5, x0
     isb
-    msr     s3_4_c12_c11_0, xzr         // ICH_HCR_EL2: none of them are virtual
-    mov     x0, #0x3c5                  // EL1 with its own stack, all masked
+    msr     s3_4_c12_c11_0, xzr         // ICH_HCR_EL2: no virtual interrupts
+    mov     x0, #0x3c5                  // EL1 with its own stack, everything masked
     msr     spsr_el2, x0
     msr     elr_el2, x30
     eret
 
-// TCR_EL1, as far as the processor has it: 16 bits of ASID, entries that the MMU marks, and all of
-// its physical addresses.
+// Sets TCR_EL1 as far as the processor supports it: 16 bits of ASID, hardware management of the
+// access flag and of the dirty state, and the full physical address size.
 set_tcr:
     ldr     x0, =TCR | TCR_GRANULES
     mrs     x1, id_aa64mmfr0_el1
     and     x2, x1, #0xf                // PARange
-    mov     x3, #5                      // more than 48 bits would take other tables
+    mov     x3, #5                      // more than 48 bits would need other tables
     cmp     x2, x3
     csel    x2, x2, x3, lo
     orr     x0, x0, x2, lsl #TCR_IPS_SHIFT
@@ -156,16 +157,16 @@ set_tcr:
 6:  msr     tcr_el1, x0
     ret
 
-// Has TTBR1 be x0. Between tables that map the same addresses by blocks and by pages there must be a
-// moment without either (break before make), so this runs where TTBR0 has it. (Linux:
-// `idmap_cpu_replace_ttbr1`.)
+// Sets TTBR1 to x0. One set of tables maps by blocks and the other by pages, so there must be a
+// moment without either (break before make). Therefore this code runs at its address in TTBR0.
+// (Linux: `idmap_cpu_replace_ttbr1`.)
 .global replace_kernel_tables
 replace_kernel_tables:
     adr     x1, 7f
     ldr     x2, =PHYSICAL_MEMORY
     sub     x1, x1, x2
     br      x1
-7:  adrp    x3, empty_table             // a physical address, as we run at one
+7:  adrp    x3, empty_table             // a physical address, because the code runs at one
     msr     ttbr1_el1, x3
     isb
     tlbi    vmalle1
@@ -175,7 +176,7 @@ replace_kernel_tables:
     isb
     ret
 
-// An exception before there is anything to tell it by: fails, by semihosting (see end.rs).
+// An exception before Rust can report it ends the run with a failure, by semihosting (see end.rs).
 .balign 0x800
 early_vectors:
 .rept 16
@@ -193,8 +194,8 @@ end_early:
 
 .section .data.tables, "aw"
 .balign 4096
-// Of the first CPU, and of every other until it has its MMU on. The first GiB has the devices, the
-// second the kernel.
+// Tables of the first CPU, and of every other CPU until its MMU is on. The first GiB has the
+// devices, the second the kernel.
 .global boot_tables
 boot_tables:
     .quad   boot_middle - PHYSICAL_MEMORY + TABLE
@@ -203,11 +204,11 @@ boot_middle:
     .quad   0x00000000 + DEVICE_BLOCK
     .quad   0x40000000 + NORMAL_BLOCK
     .fill   510, 8, 0
-// The kernel's root for TTBR0, and for the moment between two of TTBR1.
+// The kernel's root for TTBR0, and the root of TTBR1 during its replacement.
 .global empty_table
 empty_table:
     .fill   512, 8, 0
-// The kernel's own, once they are filled.
+// The kernel's own root, once `tables` has filled it.
 .global kernel_tables
 kernel_tables:
     .fill   512, 8, 0

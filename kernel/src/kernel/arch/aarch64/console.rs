@@ -4,9 +4,9 @@ use super::register::Device;
 
 const UART: Device = Device(0x0900_0000);
 
-/// UARTDR: what is to be sent.
+/// UARTDR: the byte to send.
 const DATA: usize = 0x00;
-/// UARTFR.
+/// UARTFR: flags.
 const FLAGS: usize = 0x18;
 const IS_BUSY: u32 = 1 << 3;
 const IS_FULL: u32 = 1 << 5;
@@ -17,7 +17,7 @@ const EIGHT_BITS_BY_FIFO: u32 = 3 << 5 | 1 << 4;
 const CONTROL: usize = 0x30;
 const ENABLED_TO_SEND: u32 = 1 << 8 | 1 << 0;
 
-/// To be called before anything is written.
+/// Enables the UART. Call this before the first write.
 pub(super) fn set_up() {
     UART.write(CONTROL, 0);
     UART.write(LINE, EIGHT_BITS_BY_FIFO);
@@ -31,7 +31,7 @@ pub(super) fn write(byte: u8) {
     UART.write(DATA, byte.into());
 }
 
-/// Waits until all has been sent. Who ends the run before may lose the last line.
+/// Waits until everything has been sent. If the run ended before, the last line could be lost.
 pub(super) fn drain() {
     while UART.read(FLAGS) & IS_BUSY != 0 {
         core::hint::spin_loop();

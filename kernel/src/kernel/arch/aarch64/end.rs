@@ -1,4 +1,4 @@
-//! The end of a run: by semihosting, which gives the emulator's exit a status.
+//! Ends a run by semihosting, which passes a status to the emulator.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::kernel::arch::contract::Status;
 
 /// `SYS_EXIT_EXTENDED`.
 const EXIT: u64 = 0x20;
-/// `ADP_Stopped_ApplicationExit`: it has a status.
+/// `ADP_Stopped_ApplicationExit`: the exit has a status.
 const APPLICATION_EXIT: u64 = 0x2_0026;
 
 const STATUS_PASSED: u64 = 42;
@@ -18,20 +18,18 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn exit(status: Status) -> ! {
     console::drain();
-    let code = match status {
-        Status::Passed => STATUS_PASSED,
-        Status::Failed => STATUS_FAILED,
-    };
+    let code = if status == Status::Passed { STATUS_PASSED } else { STATUS_FAILED };
     IS_ENDING.store(true, Ordering::Relaxed);
     let block = [APPLICATION_EXIT, code];
-    // SAFETY: it ends the run, or is an exception, by which we come to `if_begun`.
+    // SAFETY: the instruction ends the run, or raises an exception, which leads to `if_begun`.
     unsafe {
         asm!("hlt #0xf000", in("x0") EXIT, in("x1") block.as_ptr(), options(nostack));
     }
     firmware::power_off()
 }
 
-/// Ends the run if its end has begun: nobody listened to that instruction.
+/// Switches the machine off if [`exit`] has been called. The exception handlers call this, because
+/// the semihosting instruction raises an exception where semihosting is disabled.
 pub(super) fn if_begun() {
     if IS_ENDING.load(Ordering::Relaxed) {
         firmware::power_off();

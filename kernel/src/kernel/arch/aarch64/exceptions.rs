@@ -1,4 +1,4 @@
-//! Exceptions that nobody expects: what they were, and the end.
+//! Unexpected exceptions, which end the run.
 
 use core::arch::global_asm;
 
@@ -8,13 +8,13 @@ use crate::kernel::arch::contract::Status;
 
 global_asm!(include_str!("vectors.s"));
 
-/// In the order of the vectors, from each of four places.
+/// Kinds of exceptions and places where they are taken from, in the order of the vectors.
 const KINDS: [&str; 4] = ["exception", "interrupt", "FIQ", "SError"];
 const PLACES: [&str; 4] = ["kernel on SP_EL0", "kernel", "user", "user in AArch32"];
 
-/// From `vectors.s`, on a stack that is good, once.
+/// Reports an unexpected exception. `vectors.s` calls this once, on a stack that is valid.
 #[unsafe(no_mangle)]
-extern "C" fn tell_unexpected(vector: usize, stack: usize) -> ! {
+extern "C" fn report_unexpected(vector: usize, stack: usize) -> ! {
     end::if_begun();
     let (kind, place) = (KINDS[vector % 4], PLACES[vector / 4 % 4]);
     let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
@@ -25,15 +25,15 @@ extern "C" fn tell_unexpected(vector: usize, stack: usize) -> ! {
     )
 }
 
-/// From `vectors.s`, when that has gone wrong, too.
+/// Ends the run. `vectors.s` calls this if an exception is taken while another is reported.
 #[unsafe(no_mangle)]
-extern "C" fn end_at_once() -> ! {
+extern "C" fn end_immediately() -> ! {
     end::if_begun();
-    b"\nend failed, while that was said\n".iter().copied().for_each(console::write);
+    b"\nend failed during a report\n".iter().copied().for_each(console::write);
     end::exit(Status::Failed)
 }
 
-/// The classes that a kernel's errors have.
+/// The name of the exception class, for classes that errors of a kernel cause.
 fn cause(syndrome: u64) -> &'static str {
     match syndrome >> 26 & 0x3f {
         0x00 => "an unknown instruction",

@@ -1,4 +1,4 @@
-//! Calls of firmware, by PSCI: to start CPUs, and to stop the machine.
+//! Firmware calls (PSCI): start and stop CPUs, and switch the machine off.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,20 +11,20 @@ use super::register::run;
 /// The instruction that calls firmware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conduit {
-    /// It is at EL2: where there is no EL2 for us, QEMU plays it.
+    /// To EL2. Where the kernel does not own EL2, QEMU plays the firmware there.
     Hvc,
-    /// It is at EL3: we have come from EL2 ourselves, and nobody is there any more.
+    /// To EL3. The kernel came from EL2 itself, and left no code there.
     Smc,
 }
 
-/// The first CPU came at EL2.
+/// `true` if the first CPU entered at EL2.
 static CAME_AT_EL2: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn set_conduit(conduit: Conduit) {
     CAME_AT_EL2.store(conduit == Conduit::Smc, Ordering::Relaxed);
 }
 
-/// Calls a function by the conduit.
+/// Calls a firmware function by the conduit.
 macro_rules! call {
     ($function:ident($($argument:expr),*)) => {
         if CAME_AT_EL2.load(Ordering::Relaxed) {
@@ -35,8 +35,8 @@ macro_rules! call {
     };
 }
 
-/// Makes a CPU, by its affinity, begin at a physical address, with `context` in x0. Waits for one
-/// that is about to be off.
+/// Starts the CPU of this affinity at a physical address, with `context` in x0. Waits for a CPU
+/// that is about to switch itself off.
 pub(super) fn start_cpu(affinity: u64, address: u64, context: u64) {
     const TURNS_MAX: u32 = 1_000_000;
     for _ in 0..TURNS_MAX {
@@ -49,12 +49,12 @@ pub(super) fn start_cpu(affinity: u64, address: u64, context: u64) {
     panic!("CPU {affinity:#x} stays on");
 }
 
-/// Switches the calling CPU off.
+/// Switches off the calling CPU.
 pub(super) fn switch_off() -> ! {
     panic!("PSCI does not switch this CPU off: {:?}", call!(cpu_off()));
 }
 
-/// Stops the machine; the emulator's status is 0.
+/// Switches off the machine. The emulator's status is then 0.
 pub(super) fn power_off() -> ! {
     let _ = call!(system_off());
     loop {

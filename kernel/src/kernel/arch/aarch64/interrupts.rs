@@ -1,4 +1,4 @@
-//! Interrupts: masked and not, sent and taken.
+//! Masks, sends, waits for and handles interrupts.
 
 use super::register::{read, run};
 use super::{gic, timer};
@@ -27,16 +27,16 @@ pub(super) fn unmask_interrupts() {
     run!("msr daifclr, #2");
 }
 
-/// `wfi` ends for an interrupt that is masked, too, and may end for none: whether one is pending is
-/// what `ISR_EL1` says.
+/// `wfi` also returns for a masked interrupt, and may return without any. `ISR_EL1` has the pending
+/// interrupts.
 pub(super) fn wait_for_interrupt() {
-    // Stores are visible before the CPU may stop for long.
+    // Make stores visible before the CPU may stop for long.
     run!("dsb sy");
     while read!("isr_el1") == 0 {
         run!("wfi");
     }
     unmask_interrupts();
-    // It is taken here, and no later.
+    // Take the interrupt here, not later.
     run!("isb");
     mask_interrupts();
 }
@@ -45,15 +45,15 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
     let number = match interrupt {
         Interrupt::Flush => FLUSH,
         Interrupt::Wake => WAKE,
-        Interrupt::Timer => unreachable!("a CPU's timer is its own"),
+        Interrupt::Timer => unreachable!("a timer interrupts only its own CPU"),
     };
     gic::send(cpus, number);
 }
 
-/// An interrupt has come while the kernel ran (from `vectors.s`), or a user thread.
+/// Handles an interrupt of the kernel (called from `vectors.s`) or of a user thread.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn take_interrupt() {
-    // It may have gone again, as a timer's does that was set anew.
+    // The interrupt may be gone: for example, the timer's if the timer was set again.
     let Some(number) = gic::acknowledge() else { return };
     let interrupt = match number {
         FLUSH => Interrupt::Flush,
@@ -62,7 +62,7 @@ pub(super) extern "C" fn take_interrupt() {
             timer::stop();
             Interrupt::Timer
         }
-        other => panic!("interrupt {other} is nobody's"),
+        other => panic!("unexpected interrupt {other}"),
     };
     gic::finish(number);
     upcalls::interrupt(interrupt);

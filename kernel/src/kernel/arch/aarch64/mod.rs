@@ -1,9 +1,9 @@
 //! `AArch64`, on QEMU's `virt` machine.
 //!
-//! In the order of things: [`boot`] and `boot.s`, from reset to Rust; [`tables`], how the kernel is
-//! mapped; [`device_tree`], how much memory there is; [`firmware`], which starts other CPUs;
-//! [`gic`] and [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`], `user.s` and
-//! `switch.s`; [`console`]; [`end`].
+//! In reading order: [`boot`] and `boot.s`, from reset to Rust; [`tables`], the kernel's page
+//! tables; [`device_tree`], the size of memory; [`firmware`], which starts other CPUs; [`gic`] and
+//! [`interrupts`]; [`timer`]; [`exceptions`] and `vectors.s`; [`user`], `user.s` and `switch.s`;
+//! [`console`]; [`end`].
 //!
 //! # Starting it
 //!
@@ -14,40 +14,43 @@
 //!     -display none -monitor none -serial stdio
 //! ```
 //!
-//! for a kernel that was built by `cargo build -p shootdown-kernel --target
-//! aarch64-unknown-none-softfloat`, with `-icount shift=0,sleep=off` instead of `-accel` for a run
-//! that is the same each time. The status is 42 if it passed, 43 if it failed, and 0 only if there
-//! was no semihosting to say either by: then, the last line of the console does.
+//! The kernel is built by `cargo build -p shootdown-kernel --target
+//! aarch64-unknown-none-softfloat`. For a run that is the same each time, use `-icount
+//! shift=0,sleep=off` instead of `-accel`. The emulator's status is 42 if the run passed and 43 if
+//! it failed. It is 0 only without semihosting; then the last line of the console has the result.
 //!
-//! `LOAD` is what to do, up to 128 MiB of it, from 64 MiB above where memory begins. It may be left
-//! out; the kernel then takes it that there is one CPU. How much memory there is, up to 16 GiB, it
-//! finds in the device tree, which is where memory begins. With `virtualization=on` it comes in at
-//! EL2, and goes down to EL1; at EL3 (`secure=on`) it fails at once, as on processors without
-//! `FEAT_HAFDBS`. (QEMU: `cortex-a76` and later ones have it.)
+//! `LOAD` is the load, of up to 128 MiB, at 64 MiB above the beginning of memory. Without it, the
+//! kernel runs on one CPU. The kernel reads the size of memory, up to 16 GiB, from the device tree,
+//! which is at the beginning of memory. With `virtualization=on`, the kernel enters at EL2 and goes
+//! down to EL1. At EL3 (`secure=on`) it fails immediately, as on processors without `FEAT_HAFDBS`.
+//! (In QEMU, `cortex-a76` and later processors have it.)
 //!
 //! # Why no floating point
 //!
-//! The target is the one without (`-softfloat`): vectors save x0 to x30, and a thread is 12 words
-//! on its stack. With the other, the compiler copies and clears memory by vector registers, all 32
-//! of which, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1` has them trap.
+//! The target has no floating point (`-softfloat`): vectors save x0 to x30, and a thread has 12
+//! words on its stack. With floating point, the compiler copies and clears memory by vector
+//! registers. All 32 of these, 512 bytes, would have to be saved at each interrupt. `CPACR_EL1`
+//! makes them trap.
 //!
-//! # What the emulator does not show
+//! # Limits of the emulator
 //!
-//! - It empties all of a CPU's TLB when the ASID in TTBR0 changes, and for each `TLBI` of an ASID,
-//!   whichever it names. So what is stale after a switch there and back is never seen, nor an
-//!   invalidation of the wrong ASID. It empties it, too, for a range of more pages than it likes,
-//!   wherever that is. And it knows nothing of levels: it finds what a wrong hint would lose, and
-//!   what a last-level operation leaves of upper levels it never had.
-//! - It keeps instruction caches coherent. Where `CTR_EL0` has DIC or IDC 0, who copies code to a
-//!   page must clean and invalidate it before it is run (`dc cvau`, `ic ivau`): nobody here does.
-//! - Its memory is ordered as the host's is. On x86-64, a `dsb` or `dmb` that is missing is missed
-//!   only where a load passes a store.
-//! - It does not mind a stack that is not aligned (`SCTLR_EL1.SA`), nor remember, as a processor
-//!   may, that an access was refused.
-//! - A `TLBI` that is broadcast has taken effect on all CPUs soon after it was issued, and before
-//!   the `dsb`: what a missing one does is not seen.
+//! - It empties a CPU's whole TLB when the ASID in TTBR0 changes, and for each `TLBI` of an ASID,
+//!   whichever ASID that names. So it detects neither a stale entry after a switch to another space
+//!   and back, nor an invalidation of the wrong ASID.
+//! - It also empties the TLB for a range of more pages than a limit, wherever the range is.
+//! - It does not model levels: a wrong level hint loses nothing, and it caches no upper levels that
+//!   a last-level operation could leave behind.
+//! - It keeps instruction caches coherent. Where `CTR_EL0` has DIC or IDC 0, a kernel that copies
+//!   code to a page must clean and invalidate the page before the code is run (`dc cvau`, `ic
+//!   ivau`). This kernel does not.
+//! - Its memory is ordered as the host's. On x86-64, the absence of a `dsb` or `dmb` is detected
+//!   only if a load passes a store.
+//! - It does not check the alignment of stacks (`SCTLR_EL1.SA`). It does not remember that an
+//!   access was refused, as a processor may.
+//! - A broadcast `TLBI` takes effect on all CPUs soon after it was issued, and before the `dsb`:
+//!   the absence of a `dsb` is not detected.
 
-#![expect(unsafe_code, reason = "the machine is underneath")]
+#![expect(unsafe_code, reason = "executes privileged instructions and accesses devices")]
 
 mod boot;
 mod console;
@@ -68,10 +71,10 @@ use shootdown_hw::aarch64::Features;
 use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
 use register::{read, run};
 
-/// `AArch64`, as [`Architecture`] has it.
+/// The `AArch64` architecture.
 pub(crate) enum Aarch64 {}
 
-// SAFETY: each method does what it says, by the module that it is from.
+// SAFETY: the module of each method implements the contract.
 unsafe impl Architecture for Aarch64 {
     type Processor = shootdown_hw::aarch64::Aarch64;
     type Format = shootdown_vm::Aarch64;
@@ -79,7 +82,7 @@ unsafe impl Architecture for Aarch64 {
     type Saved = [usize; 12];
 
     const NAME: &'static str = "aarch64";
-    const STARTS_AGAIN: bool = true;
+    const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
         tables {
@@ -122,7 +125,7 @@ unsafe impl Architecture for Aarch64 {
         shootdown_hw::aarch64::Aarch64::new(Features::detect())
     }
 
-    /// The kernel is in TTBR1, whatever is in TTBR0.
+    /// Does nothing: TTBR1 maps the kernel, whatever TTBR0 maps.
     fn prepare_root(_: Root) {}
 
     #[inline]
@@ -130,13 +133,13 @@ unsafe impl Architecture for Aarch64 {
         read!("tpidr_el1") as u32
     }
 
-    /// What `core::hint::spin_loop` is, an `isb`, tells QEMU nothing.
+    /// Executes `yield`. `core::hint::spin_loop` is an `isb`, which is no hint for QEMU.
     #[inline]
     fn spin_hint() {
         run!("yield");
     }
 
-    /// The processor `max` has a counter that ticks once in a nanosecond.
+    /// The counter of the processor `max` ticks once in a nanosecond.
     #[inline]
     fn instructions() -> u64 {
         timer::now_ns()
@@ -146,14 +149,14 @@ unsafe impl Architecture for Aarch64 {
         [entry, argument, 0, 0, 0, 0, 0, 0, 0, 0, 0, start]
     }
 
-    /// A permission that was found missing may be remembered: the TLB has the entry. So it is
-    /// dropped, here alone, as [`shootdown_vm::Aarch64`] asks for. It is dropped under every ASID,
-    /// so that it need not be known which is loaded.
-    fn forget_refused(address: u64) {
-        /// The address's bits 55 to 12.
+    /// Drops the entry of the page on this CPU, as [`shootdown_vm::Aarch64`] requires: the TLB may
+    /// have kept the entry whose permission was missing. Drops it under every ASID, so that the
+    /// loaded ASID does not matter.
+    fn fix_spurious_fault(address: u64) {
+        /// Bits 55 to 12 of the address.
         const PAGE: u64 = (1 << 44) - 1;
         let page = address >> 12 & PAGE;
-        // SAFETY: what is dropped is walked again.
+        // SAFETY: a dropped entry is walked again.
         unsafe {
             core::arch::asm!("tlbi vaae1, {}", "dsb nsh", "isb", in(reg) page, options(nostack));
         }

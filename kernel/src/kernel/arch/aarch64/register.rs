@@ -1,12 +1,12 @@
-//! System registers by their names, and devices' by their addresses.
+//! Access to system registers by name, and to registers of devices by address.
 
 use super::tables::phys_to_virt;
 
-/// Reads a system register, not before what is above it in the program.
+/// Reads a system register. The read is not moved before earlier accesses by the compiler.
 macro_rules! read {
     ($register:literal) => {{
         let value: u64;
-        // SAFETY: to read the registers that are read here changes nothing, or what is meant to.
+        // SAFETY: reading the registers that are read here has no unwanted effect.
         unsafe {
             core::arch::asm!(
                 concat!("mrs {}, ", $register), out(reg) value, options(nostack, preserves_flags)
@@ -17,7 +17,7 @@ macro_rules! read {
 }
 pub(super) use read;
 
-/// Writes a system register. To be used in a block that says why that is safe.
+/// Writes a system register. Use it in an `unsafe` block that explains why the write is safe.
 macro_rules! write {
     ($register:literal, $value:expr) => {{
         let value: u64 = $value;
@@ -28,30 +28,29 @@ macro_rules! write {
 }
 pub(super) use write;
 
-/// Runs an instruction that has no operands: a barrier, or a hint.
+/// Executes an instruction without operands: a barrier or a hint.
 macro_rules! run {
     ($instruction:literal) => {
-        // SAFETY: a barrier or a hint changes nothing that the program computes with.
+        // SAFETY: a barrier or a hint changes no registers and no memory.
         unsafe { core::arch::asm!($instruction, options(nostack, preserves_flags)) }
     };
 }
 pub(super) use run;
 
-/// The registers of a device, from a physical address on.
+/// The registers of a device, at a physical address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Device(pub(super) usize);
 
 impl Device {
-    /// Reads 32 bits.
+    /// Reads a register of 32 bits.
     pub(super) fn read(self, offset: usize) -> u32 {
-        // SAFETY: all addresses that are given here are those of devices, which are mapped; and
-        // what they do when they are read is what is wanted.
+        // SAFETY: the addresses of all devices are mapped, and the effects of reading are wanted.
         unsafe { self.at(offset).read_volatile() }
     }
 
-    /// Writes 32 bits.
+    /// Writes a register of 32 bits.
     pub(super) fn write(self, offset: usize, value: u32) {
-        // SAFETY: as above.
+        // SAFETY: the addresses of all devices are mapped, and the effects of writing are wanted.
         unsafe { self.at(offset).write_volatile(value) };
     }
 

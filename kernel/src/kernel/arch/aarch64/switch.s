@@ -1,9 +1,9 @@
-// From one thread's stack to another's.
+// Switches from one thread's stack to another's.
 
 .section .text.switch, "ax"
 
-// switch_stack(from: x0, to: x1). What a call may change, the caller has saved; what is left of a
-// thread is on its stack, and `from` says where.
+// switch_stack(from: x0, to: x1). The caller has saved the registers that a call may change. The
+// others are saved on the stack, and the stack pointer in `from`.
 .global switch_stack
 switch_stack:
     sub     sp, sp, #96
@@ -25,7 +25,7 @@ switch_stack:
     add     sp, sp, #96
     ret
 
-// Where a new thread comes to: x19 is its entry, x20 its argument.
+// The first code of a new thread: x19 is its entry, x20 its argument.
 .global thread_start
 thread_start:
     mov     x0, x20

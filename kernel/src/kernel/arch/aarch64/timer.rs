@@ -1,38 +1,36 @@
-//! The time, and the timer: the generic timer's virtual one, by which hypervisors let guests live.
+//! The clock and the timer: the virtual timer of the generic timer, which guests of hypervisors can
+//! also use.
 
 use super::register::{read, run, write};
+use crate::kernel::arch::ticks::{NS_PER_S, scale};
 
-const NS_PER_S: u64 = 1_000_000_000;
 /// `CNTV_CTL_EL0`.
 const ENABLED: u64 = 1 << 0;
 
 pub(super) fn now_ns() -> u64 {
-    let (turns, hz) = (counter(), frequency_hz());
-    // In two steps: the product of all would not fit after some seconds.
-    turns / hz * NS_PER_S + turns % hz * NS_PER_S / hz
+    scale(counter(), frequency_hz(), NS_PER_S)
 }
 
-/// Once, so long from now.
+/// Requests one interrupt after `delay_ns`.
 pub(super) fn set_timer_ns(delay_ns: u64) {
-    let hz = frequency_hz();
-    // Not too early, so rounded up.
-    let turns = delay_ns / NS_PER_S * hz + (delay_ns % NS_PER_S * hz).div_ceil(NS_PER_S);
-    // SAFETY: its interrupt is expected.
+    // One tick more, so that the interrupt does not come too early.
+    let ticks = scale(delay_ns, NS_PER_S, frequency_hz()) + 1;
+    // SAFETY: the kernel handles the interrupt.
     unsafe {
-        write!("cntv_cval_el0", counter().saturating_add(turns));
+        write!("cntv_cval_el0", counter().saturating_add(ticks));
         write!("cntv_ctl_el0", ENABLED);
     }
     run!("isb");
 }
 
-/// It interrupts no more: until it is stopped or set anew, it does so for ever.
+/// Stops the timer. Until it is stopped or set again, it keeps interrupting.
 pub(super) fn stop() {
-    // SAFETY: nobody waits for it.
+    // SAFETY: no thread waits for its interrupt.
     unsafe { write!("cntv_ctl_el0", 0) };
     run!("isb");
 }
 
-/// The same on all CPUs. `isb`: it may be read before what is above it in the program.
+/// The counter, which is the same on all CPUs. The `isb` keeps the read after earlier instructions.
 fn counter() -> u64 {
     run!("isb");
     read!("cntvct_el0")

@@ -1,7 +1,6 @@
-//! User mode: into it, and back for a system call, a fault, or an interrupt.
+//! User mode: entry, and return for a system call, a fault or an interrupt.
 
 use core::arch::global_asm;
-use core::mem::offset_of;
 
 use shootdown_vm::Access;
 
@@ -12,27 +11,15 @@ use crate::kernel::arch::contract::{User, UserExit};
 global_asm!(include_str!("user.s"));
 global_asm!(include_str!("switch.s"));
 
-// What `user.s` knows of `User`. The state of the processor (`SPSR_EL1`) and x5 are the machine's;
-// at the beginning 0, which is EL0 with interrupts let in.
-const _: () = assert!(
-    offset_of!(User, task) == 0
-        && offset_of!(User, address) == 8
-        && offset_of!(User, count) == 16
-        && offset_of!(User, stride) == 24
-        && offset_of!(User, value) == 32
-        && offset_of!(User, pc) == 40
-        && offset_of!(User, machine) == 48
-);
-
 unsafe extern "C" {
     fn enter_user(user: *mut User) -> u64;
 }
 
-/// What `vectors.s` says that has happened.
+/// The kind of return that stands for a synchronous exception, as in `vectors.s`.
 const EXCEPTION: u64 = 0;
 
 pub(super) fn run_user(user: &mut User) -> UserExit {
-    // SAFETY: user code changes its registers, and what is mapped for it.
+    // SAFETY: user code changes only its registers and the memory that is mapped for it.
     let kind = unsafe { enter_user(user) };
     if kind == EXCEPTION {
         exit_by_exception()
@@ -47,7 +34,7 @@ const SYSTEM_CALL: u64 = 0x15;
 const INSTRUCTION_ABORT: u64 = 0x20;
 const DATA_ABORT: u64 = 0x24;
 
-/// What `ESR_EL1` says of the exception that was just taken; no other has been since.
+/// The event that `ESR_EL1` describes. Call this before another exception can be taken.
 fn exit_by_exception() -> UserExit {
     let (syndrome, address) = (read!("esr_el1"), read!("far_el1"));
     let access = match syndrome >> 26 & 0x3f {
@@ -65,8 +52,8 @@ fn exit_by_exception() -> UserExit {
     UserExit::Fault { address, access }
 }
 
-/// Whether the fault's status is one of page tables: a translation, access flag or permission
-/// fault, at any level.
+/// Returns `true` if the fault status is that of page tables: a translation, access flag or
+/// permission fault at any level.
 fn is_refusal(syndrome: u64) -> bool {
     matches!(syndrome >> 2 & 0xf, 1..=3)
 }

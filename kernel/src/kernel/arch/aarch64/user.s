@@ -1,15 +1,15 @@
-// Into user mode and back, and the code that runs there.
+// Entry to and return from user mode, and the code that runs there.
 
 .section .text.user, "ax"
 
-// The frame of a thread in user mode: x19 to x30, and where its `User` is.
+// The stack frame of a thread in user mode: x19 to x30, and the address of its `User`.
 .set FRAME, 112
 .set FRAME_USER, 96
-// In `User`.
+// Offsets in `User`.
 .set PC, 40
 .set MACHINE, 48
 
-// enter_user(user: x0) -> why it came back: x0
+// enter_user(user: x0) -> the kind of return: x0
 .global enter_user
 enter_user:
     sub     sp, sp, #FRAME
@@ -30,7 +30,7 @@ enter_user:
     ldr     x4, [x7, #32]
     eret
 
-// From the vectors, with the reason in x6.
+// The vectors come here, with the kind of return in x6.
 .global leave_user
 leave_user:
     ldr     x7, [sp, #FRAME_USER]
@@ -41,7 +41,7 @@ leave_user:
     mrs     x9, spsr_el1
     stp     x8, x9, [x7, #PC]
     str     x5, [x7, #MACHINE + 8]
-    msr     daifclr, #4                 // but for SErrors, what an exception masks stays masked
+    msr     daifclr, #4                 // unmask SErrors; the other exceptions stay masked
     mov     x0, x6
     ldp     x19, x20, [sp]
     ldp     x21, x22, [sp, #16]
@@ -52,8 +52,8 @@ leave_user:
     add     sp, sp, #FRAME
     ret
 
-// What user threads run, wherever it is mapped: x0 is the task, x1 the address, x2 the count, x3 the
-// stride, x4 the value. x5 is free, and kept, too.
+// The position-independent code of user threads: x0 is the task, x1 the address, x2 the count, x3
+// the stride, x4 the value. x5 is a scratch register, which is also saved.
 .balign 16
 .global user_code_start
 user_code_start:
@@ -62,7 +62,6 @@ user_code_start:
     b.eq    write
     cmp     x0, #3
     b.lo    read_while
-    b.eq    write_often
 
 spin:
     cbz     x2, done
@@ -83,7 +82,7 @@ write:
     sub     x2, x2, #1
     b       write
 
-// Waits for another CPU: an emulator may give it the turn.
+// This loop waits for another CPU. The hint lets an emulator run that CPU.
 read_while:
     cbz     x2, done
     ldr     x5, [x1]
@@ -93,12 +92,6 @@ read_while:
     b.eq    read_while
     mov     x4, x5
     b       done
-
-write_often:
-    cbz     x2, done
-    str     x4, [x1]
-    sub     x2, x2, #1
-    b       write_often
 
 done:
     svc     #0

@@ -1,6 +1,6 @@
-// Exceptions, from the kernel and from user mode.
+// Exception vectors for the kernel and for user mode.
 //
-// The kernel runs on SP_EL1, whether that is a thread's stack or a CPU's first; SP_EL0 is unused.
+// The kernel runs on SP_EL1, both on a thread's stack and on a CPU's first. SP_EL0 is unused.
 
 .section .text.vectors, "ax"
 
@@ -12,7 +12,7 @@
 
 .macro vector_from_user kind
 .balign 0x80
-    // User code has x0 to x5 alone.
+    // User code uses only x0 to x5.
     mov     x6, #\kind
     b       leave_user
 .endm
@@ -42,7 +42,7 @@ vectors:
     vector_to_unexpected 14
     vector_to_unexpected 15
 
-// Calls Rust, on the stack of whoever was interrupted; saves what a call may change.
+// Calls Rust on the interrupted stack, and saves the registers that a call may change.
 interrupt_in_kernel:
     sub     sp, sp, #192
     stp     x0, x1, [sp]
@@ -75,34 +75,34 @@ interrupt_in_kernel:
     add     sp, sp, #192
     eret
 
-// What nobody expects ends the run. The stack may be what is wrong, so it is told on another: of the
-// first CPU that comes here. A second waits for the end; and the first, if it comes again while it
-// tells, says no more.
+// An unexpected exception ends the run. The stack may be the cause, so the first CPU that comes
+// here reports the exception on another stack. Other CPUs wait for the end. If the first CPU comes
+// here again during its report, it ends the run without another report.
 unexpected:
     mov     x1, sp
     mrs     x2, tpidr_el1
     add     x2, x2, #1
-    adrp    x3, who_ends
-    add     x3, x3, :lo12:who_ends
+    adrp    x3, ending_cpu
+    add     x3, x3, :lo12:ending_cpu
 1:  ldaxr   x4, [x3]
     cbnz    x4, 2f
     stxr    w5, x2, [x3]
     cbnz    w5, 1b
     adrp    x4, last_stack_end
     add     sp, x4, :lo12:last_stack_end
-    b       tell_unexpected
+    b       report_unexpected
 2:  clrex
     cmp     x4, x2
     b.ne    3f
     adrp    x4, last_stack_end
     add     sp, x4, :lo12:last_stack_end
-    b       end_at_once
+    b       end_immediately
 3:  wfe
     b       3b
 
 .section .bss.last, "aw", %nobits
 .balign 16
-who_ends:
+ending_cpu:
     .skip   16
     .skip   16384
 last_stack_end:

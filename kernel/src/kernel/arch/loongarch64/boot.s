@@ -1,4 +1,4 @@
-# Where CPUs come from the machine to Rust, in direct address mode: what they see is physical.
+# From reset to Rust. CPUs start in direct address mode, in which addresses are physical.
 
     .equ CPUID, 0x20
     .equ CRMD, 0x0
@@ -8,9 +8,9 @@
     .equ DMW3, 0x183
     .equ MAILBOX1, 0x1028
 
-# Goes on in the cached window. The jump comes before the windows are switched on: in direct address
-# mode the upper bits of an address are ignored, so it leads to the same place, and afterwards there
-# is no other place to be.
+# Continues in the cached window. The jump comes before the windows are enabled: direct address mode
+# ignores the upper bits of an address, so the jump leads to the same instruction, and once the
+# windows are enabled, only addresses in windows are valid.
 .macro enter_windows
     li.d    $t0, 0x9000000000000011     # PLV0, coherent cached
     csrwr   $t0, DMW0
@@ -22,18 +22,18 @@
     lu52i.d $t0, $t0, -0x700            # bits 63 to 52: 0x900
     jr      $t0
 1:
-    # PG; cached where DA comes back, which is in the refill handler (DATF, DATM). Neither DA nor
-    # IE.
+    # PG. Accesses are cached where DA comes back, which is in the refill handler (DATF, DATM). DA
+    # and IE are 0.
     li.w    $t0, 0xb0
     csrwr   $t0, CRMD
 .endm
 
     .section .text.boot, "ax"
 
-# The first CPU: to first_cpu(), which does not return.
+# The first CPU calls first_cpu(), which does not return.
     .globl _start
 _start:
-    # QEMU has but one CPU come here from 9.0 on. Others must not do as the first one does.
+    # From QEMU 9.0 on, only one CPU comes here. In older versions, the others are parked.
     csrrd   $t0, CPUID
     andi    $t0, $t0, 0x1ff
     bnez    $t0, park
@@ -45,7 +45,7 @@ park:
     idle    0
     b       park
 
-# The others, as the mailbox told them to: to other_cpu(number), on the stack that mailbox 1 has.
+# Other CPUs come here by their mailbox, and call other_cpu(number) on the stack in mailbox 1.
     .globl other_start
 other_start:
     enter_windows

@@ -1,4 +1,4 @@
-//! Control and status registers, and those of the chip that a core reaches by `IOCSR`.
+//! Control and status registers, and registers of the chip, which a core accesses by `IOCSR`.
 
 #![expect(unsafe_code, reason = "privileged registers")]
 
@@ -6,22 +6,22 @@ use core::arch::asm;
 
 /// Current mode: privilege, interrupts, translation.
 pub(super) const CRMD: u32 = 0x0;
-/// Which units are on that user code may have.
+/// The extension units that are enabled.
 pub(super) const EUEN: u32 = 0x2;
-/// Which interrupts are let in, one by one.
+/// The interrupts that are enabled.
 pub(super) const ECFG: u32 = 0x4;
-/// What an exception is, and which interrupts are pending.
+/// The cause of an exception, and the pending interrupts.
 pub(super) const ESTAT: u32 = 0x5;
 /// The address that could not be translated.
 pub(super) const BADV: u32 = 0x7;
 /// The instruction that raised an exception.
 pub(super) const BADI: u32 = 0x8;
-/// Where exceptions are entered.
+/// Address of the exception handler.
 pub(super) const EENTRY: u32 = 0xc;
-/// Index and page size of TLB instructions.
+/// Index and page size for TLB instructions.
 pub(super) const TLBIDX: u32 = 0x10;
 pub(super) const ASID: u32 = 0x18;
-/// Roots of the lower and the upper half.
+/// Roots of the lower and of the upper half.
 pub(super) const PGDL: u32 = 0x19;
 pub(super) const PGDH: u32 = 0x1a;
 pub(super) const PWCL: u32 = 0x1c;
@@ -31,7 +31,7 @@ pub(super) const STLBPS: u32 = 0x1e;
 pub(super) const CPUID: u32 = 0x20;
 pub(super) const TCFG: u32 = 0x41;
 pub(super) const TICLR: u32 = 0x44;
-/// Where TLB refills are entered, and the page size of what they fill in.
+/// Address of the TLB refill handler, and the page size for refills.
 pub(super) const TLBRENTRY: u32 = 0x88;
 pub(super) const TLBREHI: u32 = 0x8e;
 
@@ -39,7 +39,7 @@ pub(super) const TLBREHI: u32 = 0x8e;
 #[inline]
 pub(super) fn read<const CSR: u32>() -> u64 {
     let value;
-    // SAFETY: reading has no effect on any register that is read here.
+    // SAFETY: reading the registers that are read here has no side effect.
     unsafe { asm!("csrrd {}, {}", out(reg) value, const CSR, options(nostack, preserves_flags)) };
     value
 }
@@ -48,25 +48,25 @@ pub(super) fn read<const CSR: u32>() -> u64 {
 ///
 /// # Safety
 ///
-/// It is the caller's to know what follows.
+/// The caller must ensure that the effect of the new value is safe.
 #[inline]
 pub(super) unsafe fn write<const CSR: u32>(value: u64) {
-    // SAFETY: our caller's promise. The old value is given back, and not wanted.
+    // SAFETY: the caller's promise. The instruction also returns the old value, which is not used.
     unsafe {
         asm!("csrwr {}, {}", inout(reg) value => _, const CSR, options(nostack, preserves_flags));
     }
 }
 
-/// Writes the bits of `mask`.
+/// Writes the bits of a register that are set in `mask`.
 ///
 /// # Safety
 ///
-/// As [`write`].
+/// The caller must ensure that the effect of the new value is safe.
 #[inline]
 pub(super) unsafe fn write_bits<const CSR: u32>(mask: u64, value: u64) {
-    // SAFETY: our caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
-        // The mask in this register, for with $r0 or $r1 it would be another instruction.
+        // The mask is in this register because with $r0 or $r1 it would be another instruction.
         asm!(
             "csrxchg {}, $r12, {}", inout(reg) value => _, const CSR, in("$r12") mask,
             options(nostack, preserves_flags),
@@ -74,11 +74,11 @@ pub(super) unsafe fn write_bits<const CSR: u32>(mask: u64, value: u64) {
     }
 }
 
-/// Reads 32 bits of the chip's.
+/// Reads 32 bits of a register of the chip.
 #[inline]
 pub(super) fn read_chip(address: u64) -> u32 {
     let value: u64;
-    // SAFETY: those that are read here have no effect.
+    // SAFETY: reading the registers that are read here has no side effect.
     unsafe {
         asm!("iocsrrd.w {}, {}", out(reg) value, in(reg) address,
             options(nostack, preserves_flags));
@@ -86,28 +86,28 @@ pub(super) fn read_chip(address: u64) -> u32 {
     value as u32
 }
 
-/// Writes 32 bits of the chip's.
+/// Writes 32 bits of a register of the chip.
 ///
 /// # Safety
 ///
-/// It is the caller's to know what follows.
+/// The caller must ensure that the effect of the new value is safe.
 #[inline]
 pub(super) unsafe fn write_chip(address: u64, value: u32) {
-    // SAFETY: our caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!("iocsrwr.w {}, {}", in(reg) value, in(reg) address,
             options(nostack, preserves_flags));
     }
 }
 
-/// Writes 64 bits of the chip's.
+/// Writes 64 bits of a register of the chip.
 ///
 /// # Safety
 ///
-/// It is the caller's to know what follows.
+/// The caller must ensure that the effect of the new value is safe.
 #[inline]
 pub(super) unsafe fn write_chip_double(address: u64, value: u64) {
-    // SAFETY: our caller's promise.
+    // SAFETY: the caller's promise.
     unsafe {
         asm!("iocsrwr.d {}, {}", in(reg) value, in(reg) address,
             options(nostack, preserves_flags));

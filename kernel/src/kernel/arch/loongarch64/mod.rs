@@ -1,9 +1,10 @@
 //! `LoongArch64`, on QEMU's machine `virt`.
 //!
-//! In the order of things: [`boot`] and `boot.s`, from reset to Rust; [`windows`], how the kernel
-//! sees memory; [`firmware`], how much there is; [`trap`] and `trap.s`, exceptions and TLB refills;
-//! [`interrupts`], with the start of other CPUs; [`timer`]; [`user`], and [`walk`], which is as
-//! much of an MMU as the hardware leaves to software; [`devices`], the console and the end.
+//! In reading order: [`boot`] and `boot.s`, from reset to Rust; [`windows`], the addresses of
+//! physical memory; [`firmware`], the size of memory; [`trap`] and `trap.s`, exceptions and TLB
+//! refills; [`interrupts`], which also starts other CPUs; [`timer`]; [`user`], and [`walk`], the
+//! part of an MMU that this hardware leaves to software; [`devices`], the console and the power
+//! switch.
 //!
 //! # Starting it
 //!
@@ -15,44 +16,45 @@
 //!     -display none -monitor none -serial stdio
 //! ```
 //!
-//! The target's `core` is built from source, which any stable compiler does that has the component
-//! `rust-src` and is told so by `RUSTC_BOOTSTRAP`. Where the target itself can be had (`rustup
-//! target add`), neither is needed. It is the one without floating point, so that an exception
-//! saves 18 registers and not 32 more of vectors.
+//! The target's `core` is built from source. Any stable compiler can do this with the component
+//! `rust-src` and `RUSTC_BOOTSTRAP`. If the target can be installed (`rustup target add`), neither
+//! is needed. The target has no floating point, so an exception saves 18 registers instead of 18
+//! and 32 vector registers.
 //!
-//! For a run that is the same each time, `-icount shift=0,sleep=off -seed 1` instead of `-accel`:
-//! the seed, for which place in the TLB a refill takes is random.
+//! For a run that is the same each time, use `-icount shift=0,sleep=off -seed 1` instead of
+//! `-accel`. The seed selects the random ways of the TLB that refills use.
 //!
-//! **The status is always 0**, for the machine can only be switched off: the last line of the
-//! console says whether it passed. A run without such a line has crashed.
+//! **The status is always 0**, because the machine can only be switched off. The last line of the
+//! console has the result. A run without that line has crashed.
 //!
-//! `LOAD` is what to do, and may be left out; it has up to 128 MiB, from 128 MiB on. With the
-//! kernel, which is loaded at 2 MiB, it has the lower 256 MiB of memory. All else is for
-//! [`Boot::memory`](super::Boot::memory), from 2 GiB on; so `-m` must say more than 256 MiB.
+//! `LOAD` is the load, of up to 128 MiB, at 128 MiB; it may be left out. The lower 256 MiB of
+//! memory hold the load and the kernel, which is loaded at 2 MiB. The rest of memory is
+//! [`Boot::memory`](super::Boot::memory), from 2 GiB on, so `-m` must be more than 256 MiB.
 //!
-//! QEMU 10.0 is tried. Before 9.0, all CPUs come to the kernel's entry instead of waiting in
-//! firmware: all but the first are parked, and the run fails in the end for they do not come. In
-//! 7.2, memory goes on elsewhere, and the kernel fails as soon as it uses some; and if it is told
-//! where, user mode fails at its first instruction, for 7.2 has pages of 16 KiB inside, and
-//! translates entries of 4 KiB wrongly.
+//! The kernel is tested with QEMU 10.0. Before 9.0, all CPUs enter the kernel instead of waiting in
+//! firmware. All but the first are parked, and the run fails because they do not start. QEMU 7.2
+//! also has memory at another address, so the kernel fails at its first access. Even with that
+//! address, user mode fails at its first instruction, because 7.2 has pages of 16 KiB internally
+//! and translates entries of 4 KiB wrongly.
 //!
-//! # What the emulator does not show
+//! # Limits of the emulator
 //!
-//! The TLB that the kernel fills is kept exactly: 2048 pairs in 8 ways and 64 more of other sizes,
-//! each with its ASID, dropped by `INVTLB` alone, as it says. But:
+//! It models the TLB that the kernel fills exactly: 2048 pairs in 8 ways and 64 pairs of other
+//! sizes, each with its ASID. Only `INVTLB` drops them, and only those that it names. But:
 //!
-//! - **NX is not enforced.** `LDPTE` loses it. Where the TLB is filled by other instructions, and
-//!   so has it, QEMU 10.0 hangs when it is to refuse a fetch: it reads the instruction, for BADI,
-//!   is refused itself, and begins anew (nor does SIGTERM end it then). So whether a thread may
-//!   execute its page is looked up before it enters user mode ([`user`]); what it jumps to is not
-//!   refused.
-//! - Fills take a random way: something that is stale may be gone one time out of eight.
-//! - Nothing is walked but on a refill, one CPU at a time: there is no speculation, and no HPTW.
-//! - Its memory is ordered as the host's is. On x86-64, a `DBAR` that is missing is missed only
-//!   where a load passes a store.
-//! - There is no hint for loops that wait. With `-icount`, a CPU that spins keeps the others from
-//!   running for up to 0.1 s of its time, unless it sends an interrupt.
-//! - Addresses in a window have no guard pages: a kernel stack that overflows writes on.
+//! - **NX is not enforced.** `LDPTE` loses it. If other instructions fill the TLB and keep NX, QEMU
+//!   10.0 hangs when it should refuse a fetch: it reads the instruction for BADI, that read is
+//!   refused, and it starts again (SIGTERM does not end it then). Therefore [`user`] looks up
+//!   whether a thread may execute its page before the thread enters user mode. A jump to another
+//!   page is not refused.
+//! - Fills take a random way, so a stale entry is gone in one of eight cases.
+//! - Tables are walked only for a refill, on one CPU at a time: there is no speculation and no
+//!   HPTW.
+//! - Its memory is ordered as the host's. On x86-64, the absence of a `DBAR` is detected only if a
+//!   load passes a store.
+//! - It has no hint for loops that wait. With `-icount`, a CPU that spins stops the others for up
+//!   to 0.1 s of its time, unless it sends an interrupt.
+//! - Windows have no guard pages: a kernel stack that overflows overwrites other memory.
 
 mod boot;
 mod csr;
@@ -70,21 +72,21 @@ use shootdown_hw::loongarch64::LoongArch64 as Processor;
 
 use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
 
-/// The architecture that the kernel is built for.
+/// The `LoongArch64` architecture.
 #[derive(Debug)]
 pub(crate) enum LoongArch64 {}
 
-// SAFETY: each method is what its module says.
-#[expect(unsafe_code, reason = "the promises are the modules'")]
+// SAFETY: the module of each method implements the contract.
+#[expect(unsafe_code, reason = "the modules implement the contract")]
 unsafe impl Architecture for LoongArch64 {
     type Processor = Processor;
     type Format = shootdown_vm::LoongArch64;
-    /// As `trap.s` has them: $ra, $fp, $s0 to $s8, and a word that aligns the stack.
+    /// As `trap.s` pops them: $ra, $fp, $s0 to $s8, and a word that aligns the stack.
     type Saved = [usize; 12];
 
     const NAME: &'static str = "loongarch64";
-    /// There is firmware for that on machines, and none on QEMU's.
-    const STARTS_AGAIN: bool = false;
+    /// Real machines have firmware that restarts CPUs; QEMU's machine does not.
+    const CAN_RESTART_CPUS: bool = false;
 
     implement_by! {
         boot {
@@ -122,7 +124,7 @@ unsafe impl Architecture for LoongArch64 {
         boot::EMPTY_ROOT
     }
 
-    /// The kernel is in no table.
+    /// Does nothing: no table maps the kernel.
     fn prepare_root(_: Root) {}
 
     fn switch_off() -> ! {
@@ -146,12 +148,13 @@ unsafe impl Architecture for LoongArch64 {
         [start, 0, entry, argument, 0, 0, 0, 0, 0, 0, 0, 0]
     }
 
-    /// Refills load what is there, valid or not, and it stays.
-    fn forget_refused(address: u64) {
-        Self::processor().forget(address);
+    /// Drops the pair of the page: refills load entries that are not valid, and they stay cached.
+    fn fix_spurious_fault(address: u64) {
+        Self::processor().drop_pair(address);
     }
 
-    /// Both ends look alike from outside: the last line is what tells them apart.
+    /// Switches the machine off. The emulator's status does not depend on the result; the last line
+    /// of the console has it.
     fn exit(_: Status) -> ! {
         devices::power_off()
     }

@@ -1,32 +1,33 @@
-//! Time: the stable counter, which all CPUs have in common, and each CPU's constant timer, which
-//! counts down at the same rate.
+//! Time: the stable counter, which all CPUs share, and the constant timer of each CPU, which counts
+//! down at the same frequency.
 
 #![expect(unsafe_code, reason = "reads counters and sets timers")]
 
 use core::arch::asm;
 
 use super::csr;
+use crate::kernel::arch::ticks::{NS_PER_S, scale};
 
-/// TCFG: on, and not periodic; the initial value is what is above its lowest two bits.
+/// TCFG: enabled, not periodic. The initial value has its lowest two bits clear.
 const ENABLED: u64 = 1;
 const TICKS: u64 = 0xffff_ffff_fffc;
-const NS_PER_S: u64 = 1_000_000_000;
 
 /// Nanoseconds since the machine was started.
 pub(super) fn now_ns() -> u64 {
     let ticks: u64;
-    // SAFETY: reads a counter.
+    // SAFETY: reading a counter has no side effect.
     unsafe {
         asm!("rdtime.d {}, $zero", out(reg) ticks, options(nostack, preserves_flags));
     }
     scale(ticks, frequency_hz(), NS_PER_S)
 }
 
-/// One interrupt, no earlier than so much later. One that is pending is taken back.
+/// Requests one interrupt after at least `delay_ns`. Cancels a pending one.
 pub(super) fn set_timer_ns(delay_ns: u64) {
-    // One for the part of a tick that has passed, and up to four for the bits that there are not.
+    // One tick for the part of a tick that has passed, and up to four for the two bits that are
+    // clear.
     let ticks = (scale(delay_ns, NS_PER_S, frequency_hz()) + 5).min(TICKS) & TICKS;
-    // SAFETY: the timer is this CPU's.
+    // SAFETY: the kernel handles the timer's interrupt.
     unsafe {
         csr::write::<{ csr::TCFG }>(0);
         csr::write::<{ csr::TICLR }>(1);
@@ -34,19 +35,13 @@ pub(super) fn set_timer_ns(delay_ns: u64) {
     }
 }
 
-/// The interrupt has come, and does not come again.
+/// Clears the timer's interrupt.
 pub(super) fn stop() {
-    // SAFETY: as above.
+    // SAFETY: the interrupt is being handled.
     unsafe { csr::write::<{ csr::TICLR }>(1) };
 }
 
-/// `count` of what there are `from` of in a second, as what there are `to` of.
-const fn scale(count: u64, from: u64, to: u64) -> u64 {
-    // The product of a rest and a rate has no more than 64 bits up to 18 GHz.
-    (count / from) * to + (count % from) * to / from
-}
-
-/// A crystal's frequency, times a fraction (manual, "CPUCFG", words 4 and 5).
+/// The frequency of a crystal times a fraction (manual, "CPUCFG", words 4 and 5).
 fn frequency_hz() -> u64 {
     let (crystal_hz, fraction) = (configuration(4), configuration(5));
     crystal_hz * (fraction & 0xffff) / (fraction >> 16).max(1)

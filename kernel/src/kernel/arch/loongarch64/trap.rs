@@ -1,4 +1,4 @@
-//! Exceptions, and what is made of those that the kernel raises itself.
+//! Exceptions, and unexpected exceptions of the kernel.
 
 #![expect(unsafe_code, reason = "exception vectors")]
 
@@ -13,10 +13,10 @@ unsafe extern "C" {
     fn refill_entry();
 }
 
-/// Why there is an exception: ESTAT.Ecode.
+/// Causes of exceptions: ESTAT.Ecode.
 pub(super) mod cause {
     pub(crate) const INTERRUPT: u64 = 0x0;
-    /// The TLB's page is not valid.
+    /// The page is not valid in the TLB.
     pub(crate) const INVALID_LOAD: u64 = 0x1;
     pub(crate) const INVALID_STORE: u64 = 0x2;
     pub(crate) const INVALID_FETCH: u64 = 0x3;
@@ -25,45 +25,46 @@ pub(super) mod cause {
     pub(crate) const NOT_READABLE: u64 = 0x5;
     pub(crate) const NOT_EXECUTABLE: u64 = 0x6;
     pub(crate) const PRIVILEGE: u64 = 0x7;
-    /// The address is none, or in no window of this privilege. Of a fetch, if the subcode is 0.
+    /// The address is not canonical, or in no window of this privilege. The access was a fetch if
+    /// the subcode is 0.
     pub(crate) const ADDRESS: u64 = 0x8;
     pub(crate) const SYSTEM_CALL: u64 = 0xb;
 }
 
-/// Has exceptions of this CPU come to `trap.s`.
+/// Sets the addresses of the exception handlers on this CPU.
 pub(super) fn set_up() {
-    // SAFETY: both are what the registers are for, and aligned to 4096. Refills come in direct
-    // address mode.
+    // SAFETY: the handlers follow the registers' contracts and are aligned to 4096 bytes. Refills
+    // are handled in direct address mode, so that address is physical.
     unsafe {
         csr::write::<{ csr::EENTRY }>(trap_entry as *const () as u64);
         csr::write::<{ csr::TLBRENTRY }>(windows::physical(refill_entry as *const ()));
     }
 }
 
-/// Why this CPU is here, and the subcode.
-pub(super) fn why() -> (u64, u64) {
+/// The cause of the current exception, and its subcode.
+pub(super) fn cause_and_subcode() -> (u64, u64) {
     let status = csr::read::<{ csr::ESTAT }>();
     ((status >> 16) & 0x3f, (status >> 22) & 0x1ff)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn trap_in_kernel(place: u64) {
-    let (cause, subcode) = why();
+    let (cause, subcode) = cause_and_subcode();
     if cause == cause::INTERRUPT {
         return interrupts::handle();
     }
     unexpected("in the kernel", cause, subcode, place)
 }
 
-/// The stack pointer was lost before.
+/// Reports an exception in the kernel whose stack pointer was invalid.
 #[unsafe(no_mangle)]
 extern "C" fn trap_without_stack(place: u64) -> ! {
-    let (cause, subcode) = why();
+    let (cause, subcode) = cause_and_subcode();
     unexpected("without a stack", cause, subcode, place)
 }
 
-/// Ends the run.
-pub(super) fn unexpected(whose: &str, cause: u64, subcode: u64, place: u64) -> ! {
+/// Reports an unexpected exception, and ends the run.
+pub(super) fn unexpected(origin: &str, cause: u64, subcode: u64, place: u64) -> ! {
     let address = csr::read::<{ csr::BADV }>();
-    panic!("exception {cause:#x}.{subcode} {whose} at {place:#x}, address {address:#x}")
+    panic!("exception {cause:#x}.{subcode} {origin} at {place:#x}, address {address:#x}")
 }

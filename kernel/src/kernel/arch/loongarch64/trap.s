@@ -1,19 +1,19 @@
-# Exceptions: what the CPU enters, and what leads to user mode and back.
+# Exception entries, and the way to user mode and back.
 
     .equ PRMD, 0x1
     .equ ERA, 0x6
     .equ PGD, 0x1b
     .equ TLBRSAVE, 0x8b
-    # Each CPU has its own. In SAVE0 what is in a register's way; of who is in user mode, in SAVE1
-    # its User, and in SAVE2 the kernel's stack.
+    # Registers of each CPU. SAVE0 is scratch. While a thread is in user mode, SAVE1 holds the
+    # address of its User, and SAVE2 the kernel's stack pointer.
     .equ SAVE0, 0x30
     .equ SAVE1, 0x31
     .equ SAVE2, 0x32
 
     .section .text.trap, "ax"
 
-# TLB refills come here, in direct address mode: by the address that TLBRENTRY has, which is
-# physical. What is missing everywhere is a page that is not valid, too: see the page-table format.
+# TLB refills come here in direct address mode, at the physical address in TLBRENTRY. If a table is
+# missing, an invalid page is filled in: see the page-table format.
     .balign 4096
     .globl refill_entry
 refill_entry:
@@ -28,7 +28,7 @@ refill_entry:
     csrrd   $t0, TLBRSAVE
     ertn
 
-# All other exceptions, and interrupts, which are masked from here on.
+# All other exceptions and interrupts come here. Interrupts are masked from here on.
     .balign 4096
     .globl trap_entry
 trap_entry:
@@ -37,9 +37,9 @@ trap_entry:
     andi    $t0, $t0, 3
     bnez    $t0, from_user
 
-# From the kernel: what a call of Rust may change is kept on the stack, and what says where to go on.
+# From the kernel: saves on the stack the registers that a call of Rust may change, ERA and PRMD.
     .equ FRAME, 160
-    # A stack that is nowhere would have us come here for ever.
+    # If the stack pointer is invalid, a store to the stack would raise exceptions for ever.
     srli.d  $t0, $sp, 60
     addi.d  $t0, $t0, -9
     bnez    $t0, lost_stack
@@ -63,7 +63,7 @@ trap_entry:
     st.d    $t6, $sp, 120
     st.d    $t7, $sp, 128
     st.d    $t8, $sp, 136
-    # Who was about to sleep goes on behind that: the interrupt that it waits for is this one.
+    # A CPU that was about to sleep continues after `idle`: this is the interrupt that it waits for.
     csrrd   $a0, ERA
     la.pcrel $t0, sleep_begin
     la.pcrel $t1, sleep_end
@@ -75,7 +75,7 @@ trap_entry:
     csrrd   $t0, PRMD
     st.d    $a0, $sp, 144
     st.d    $t0, $sp, 152
-    bl      trap_in_kernel              # (where)
+    bl      trap_in_kernel              # (address of the interrupted instruction)
     ld.d    $t0, $sp, 144
     csrwr   $t0, ERA
     ld.d    $t0, $sp, 152
@@ -104,7 +104,7 @@ trap_entry:
 lost_stack:
     la.pcrel $sp, last_stack_end
     csrrd   $a0, ERA
-    bl      trap_without_stack          # (where)
+    bl      trap_without_stack          # (address of the interrupted instruction)
 
     .section .bss
     .balign 16
@@ -112,8 +112,9 @@ lost_stack:
 last_stack_end:
     .section .text.trap
 
-# sleep(): lets interrupts in and waits for one; returns with them masked. An interrupt between the
-# two would leave IDLE to wait for the next: the handler skips it (above).
+# sleep(): enables interrupts and waits for one; returns with interrupts masked. An interrupt
+# between the two instructions would leave IDLE waiting for another one, so the handler skips IDLE
+# (above).
     .globl sleep
 sleep:
     li.w    $t0, 4                      # CRMD.IE
@@ -125,7 +126,7 @@ sleep_end:
     csrxchg $zero, $t0, 0
     ret
 
-# What is kept across a call.
+# The registers that a call preserves.
     .equ KEPT, 96
 .macro push_kept
     addi.d  $sp, $sp, -KEPT
@@ -156,7 +157,8 @@ sleep_end:
     addi.d  $sp, $sp, KEPT
 .endm
 
-# enter_user(user): to user mode with the registers of a User; returns when it comes back.
+# enter_user(user): enters user mode with the registers of a User. Returns when the thread comes
+# back.
     .globl enter_user
 enter_user:
     push_kept
@@ -166,7 +168,7 @@ enter_user:
     csrwr   $t0, SAVE1
     ld.d    $t0, $a0, 40                # User::pc
     csrwr   $t0, ERA
-    li.w    $t0, 7                      # PLV3, and IE
+    li.w    $t0, 7                      # PLV3 and IE
     csrwr   $t0, PRMD
     ld.d    $t0, $a0, 48                # User::machine
     ld.d    $a1, $a0, 8
@@ -191,7 +193,7 @@ from_user:
     pop_kept
     ret
 
-# switch_stack(from, to): puts off the one thread and goes on with the other.
+# switch_stack(from, to): saves the calling thread and resumes another.
     .globl switch_stack
 switch_stack:
     push_kept
@@ -200,15 +202,15 @@ switch_stack:
     pop_kept
     ret
 
-# Where a thread begins that has not run: its entry is in s0, what that is given in s1.
+# The first code of a new thread: its entry is in s0, the argument in s1.
     .globl thread_start
 thread_start:
     move    $a0, $s1
     jirl    $ra, $s0, 0
     break   0
 
-# The code of user threads, which may lie anywhere: Task in a0, address, count, stride and value in
-# a1 to a4. t0 is all that it changes besides.
+# The position-independent code of user threads: the Task is in a0; address, count, stride and value
+# are in a1 to a4. t0 is a scratch register.
     .globl user_code_start
 user_code_start:
     li.w    $t0, 1
@@ -217,8 +219,6 @@ user_code_start:
     beq     $a0, $t0, 12f
     li.w    $t0, 3
     beq     $a0, $t0, 13f
-    li.w    $t0, 4
-    beq     $a0, $t0, 14f
     # Read.
 10: beqz    $a2, 9f
     ld.d    $t0, $a1, 0
@@ -239,15 +239,10 @@ user_code_start:
     beq     $t0, $a4, 12b
     move    $a4, $t0
     b       9f
-    # WriteOften.
+    # Spin.
 13: beqz    $a2, 9f
-    st.d    $a4, $a1, 0
     addi.d  $a2, $a2, -1
     b       13b
-    # Spin.
-14: beqz    $a2, 9f
-    addi.d  $a2, $a2, -1
-    b       14b
 9:  syscall 0
     b       user_code_start
     .globl user_code_end

@@ -1,4 +1,4 @@
-//! User threads: their stays in user mode.
+//! User mode: entry, return, and page faults.
 
 #![expect(unsafe_code, reason = "user mode")]
 
@@ -14,19 +14,19 @@ unsafe extern "C" {
 
 const INSTRUCTION_BYTES: usize = 4;
 
-/// Runs in user mode until the kernel has something to do. What an MMU in hardware would do by
-/// itself, it is not told of.
+/// Runs in user mode until an event. Page faults that a hardware MMU would resolve by itself are
+/// resolved here.
 pub(super) fn run_user(user: &mut User) -> UserExit {
-    // QEMU refuses no fetch by NX (see `mod.rs`). User code stays on its page: what is found here
-    // is what its fetches would find, as long as nobody takes that permission away meanwhile.
+    // QEMU refuses no fetch (see `mod.rs`, NX). User code stays on its page, so this check has the
+    // result of its fetches, unless another CPU removes the permission in the meantime.
     let pc = user.pc as u64;
     if !walk::allows(pc, Access::Execute) {
         return UserExit::Fault { address: pc, access: Access::Execute };
     }
     loop {
-        // SAFETY: its registers are those of user mode, which reaches nothing of the kernel's.
+        // SAFETY: user mode has only its own registers, and cannot access the kernel's memory.
         unsafe { enter_user(user) };
-        let (cause, subcode) = trap::why();
+        let (cause, subcode) = trap::cause_and_subcode();
         let access = match cause {
             trap::cause::INTERRUPT => {
                 interrupts::handle();
@@ -47,16 +47,16 @@ pub(super) fn run_user(user: &mut User) -> UserExit {
         if !walk::allows(address, access) {
             return UserExit::Fault { address, access };
         }
-        // The TLB still has the page as it was refused. (Linux rewrites the pair there, which
-        // saves the refill.)
-        Processor::detect().forget(address);
+        // The TLB still holds the pair as it was when the access was refused. (Linux rewrites the
+        // pair in the TLB, which saves the refill.)
+        Processor::detect().drop_pair(address);
     }
 }
 
-/// What the instruction does that was refused, where the exception does not say: `user_code` has
-/// but `LD.D` and `ST.D`.
+/// The kind of access of the refused instruction, for exceptions that do not report it. `user_code`
+/// has only `LD.D` and `ST.D`.
 fn access_of_instruction() -> Access {
-    /// `ST.B`, `ST.H`, `ST.W` and `ST.D`, by bits 31 to 22.
+    /// `ST.B`, `ST.H`, `ST.W` and `ST.D` in bits 31 to 22.
     const STORES: core::ops::RangeInclusive<u64> = 0xa4..=0xa7;
     let operation = (csr::read::<{ csr::BADI }>() >> 22) & 0x3ff;
     if STORES.contains(&operation) { Access::Write } else { Access::Read }

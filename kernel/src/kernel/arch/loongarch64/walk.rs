@@ -1,5 +1,5 @@
-//! What an MMU that marks pages would do, where this one only refuses them: see the page-table
-//! format, "Accessed and dirty pages".
+//! Marks pages as accessed and dirty. An MMU with hardware marking would do this; this one only
+//! refuses the access. See the page-table format, "Accessed and dirty pages".
 
 #![expect(unsafe_code, reason = "walks page tables")]
 
@@ -10,14 +10,14 @@ use shootdown_vm::{Access, Format, Frame, Leaf, LoongArch64 as Tables, Marks, Pr
 
 use super::{csr, windows};
 
-/// User addresses are below.
+/// The end of user addresses.
 const USER_END: u64 = 1 << 47;
 
-/// Whether the page tables that are loaded allow an access, as they are now. Marks the page if so:
-/// the access is then to be tried again.
+/// Returns `true` if the loaded page tables now allow an access. In that case, marks the page, and
+/// the access can be tried again.
 ///
-/// Interrupts have been masked since the access was refused. Who frees tables waits for this CPU's
-/// answer, so those that are found stay.
+/// Call this with interrupts masked since the access was refused: a CPU that frees tables waits for
+/// this CPU's answer, so the tables that the walk finds stay allocated.
 pub(super) fn allows(address: u64, access: Access) -> bool {
     if address >= USER_END {
         return false;
@@ -31,30 +31,31 @@ pub(super) fn allows(address: u64, access: Access) -> bool {
     let mut level = Tables::LEVELS - 1;
     loop {
         let entry = entry(table, Tables::index(address, level));
-        let held = entry.load(Acquire);
+        let current = entry.load(Acquire);
         if level > 0
-            && let Some(next) = Tables::as_table(held)
+            && let Some(next) = Tables::as_table(current)
         {
             (table, level) = (next, level - 1);
             continue;
         }
-        let Some(leaf) = Tables::as_leaf_at(held, level) else {
+        let Some(leaf) = Tables::as_leaf_at(current, level) else {
             return false;
         };
         if !leaf.protection.contains(needed) {
             return false;
         }
         let marked = Tables::leaf_at(Leaf { marks: leaf.marks | marks, ..leaf }, level);
-        // Else somebody has changed it: what there is now may allow less. No mark may come to an
-        // entry that was taken away, for who took it has looked for marks.
-        if marked == held || entry.compare_exchange(held, marked, AcqRel, Acquire).is_ok() {
+        // If another CPU has changed the entry, the loop looks again, because the new entry may
+        // allow less. A removed entry must not be marked: the CPU that removed it has already read
+        // its marks.
+        if marked == current || entry.compare_exchange(current, marked, AcqRel, Acquire).is_ok() {
             return true;
         }
     }
 }
 
 fn entry(table: Frame, index: usize) -> &'static AtomicU64 {
-    // SAFETY: tables have 512 entries, all of which everyone accesses atomically, and stay for as
-    // long as we look.
+    // SAFETY: tables have 512 entries, which all CPUs access atomically, and stay allocated for the
+    // duration of the walk: see `allows`.
     unsafe { &*windows::memory::<AtomicU64>(table.address()).add(index) }
 }

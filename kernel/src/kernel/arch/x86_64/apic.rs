@@ -1,12 +1,12 @@
-//! The local APIC: interrupts between CPUs, and a timer for each.
+//! The local APIC: interrupts between CPUs, and a timer for each CPU.
 //!
-//! Its registers are written as memory (xAPIC) or, where CPUID says so, as model-specific registers
-//! (x2APIC). SDM 3A, chapter 11.
+//! The kernel writes its registers as memory (xAPIC) or, where CPUID has the feature, as
+//! model-specific registers (x2APIC). See SDM 3A, chapter 11.
 //!
-//! QEMU's interpreter (TCG, 10.0) has both, but when it counts instructions (`-icount`), it ends at
-//! once where a timer is set by `wrmsr` ("Bad icount read"): it has not foreseen that this
-//! instruction looks at the clock. So there it is memory. To have it use x2APIC all the same,
-//! without `-icount`, keep it from saying what it is: `-cpu max,-hypervisor`.
+//! QEMU's interpreter (TCG, 10.0) has both modes. But when it counts instructions (`-icount`), it
+//! exits as soon as a timer is set by `wrmsr` ("Bad icount read"), because that instruction is not
+//! expected to read the clock. Therefore the kernel uses xAPIC there. To use x2APIC nevertheless,
+//! without `-icount`, hide the interpreter: `-cpu max,-hypervisor`.
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
@@ -19,7 +19,7 @@ use x86::registers::model_specific::Msr;
 use super::{cpu, paging, vectors};
 use crate::kernel::arch::contract::Interrupt;
 
-/// Where xAPIC registers are, unless somebody has moved them.
+/// Physical address of the xAPIC registers, unless firmware has moved them.
 pub(super) const REGISTERS: u64 = 0xfee0_0000;
 
 /// Offsets of registers.
@@ -34,17 +34,17 @@ const TIMER_INITIAL: u32 = 0x380;
 const TIMER_CURRENT: u32 = 0x390;
 const TIMER_DIVIDER: u32 = 0x3e0;
 
-/// In `COMMAND`.
+/// Bits of `COMMAND`.
 const ASSERT: u32 = 1 << 14;
 const INIT: u32 = 5 << 8;
 const START_UP: u32 = 6 << 8;
-/// There, of an xAPIC: the last one is not yet sent.
+/// Bit of `COMMAND` in an xAPIC: the last interrupt has not been sent yet.
 const IS_PENDING: u32 = 1 << 12;
-/// In `TIMER` and `LINE_0`.
+/// Bit of `TIMER` and `LINE_0`.
 const MASKED: u32 = 1 << 16;
-/// In `SPURIOUS`.
+/// Bit of `SPURIOUS`.
 const ENABLED: u32 = 1 << 8;
-/// In `TIMER_DIVIDER`: by 1.
+/// Value of `TIMER_DIVIDER`: divide by 1.
 const UNDIVIDED: u32 = 0b1011;
 
 const BASE: u32 = 0x1b;
@@ -54,22 +54,22 @@ const X2APIC_REGISTERS: u32 = 0x800;
 
 static IS_X2APIC: AtomicBool = AtomicBool::new(false);
 
-/// Masks the interrupt controllers that came before this one: their vectors would be taken for
-/// exceptions. Once.
+/// Masks the legacy interrupt controllers, whose vectors would be mistaken for exceptions. Call
+/// this once.
 pub(super) fn mask_legacy() {
     const DATA_PORTS: [u16; 2] = [0x21, 0xa1];
     for port in DATA_PORTS {
-        // SAFETY: where they are; elsewhere, nothing.
+        // SAFETY: these are the ports of the controllers. Without controllers, nothing happens.
         unsafe { Port::new(port).write(0xff_u8) };
     }
 }
 
-/// Sets up this CPU's.
+/// Sets up the APIC of this CPU.
 pub(super) fn set_up() {
     let is_x2apic = use_x2apic();
     IS_X2APIC.store(is_x2apic, Ordering::Relaxed);
     let mode = if is_x2apic { BASE_ENABLED | BASE_X2APIC } else { BASE_ENABLED };
-    // SAFETY: it can do what it says, and there is no way back that we would go.
+    // SAFETY: the APIC has this mode, and the kernel never leaves it.
     unsafe { Msr::new(BASE).write(Msr::new(BASE).read() | mode) };
     write(TASK_PRIORITY, 0);
     write(LINE_0, MASKED);
@@ -78,7 +78,7 @@ pub(super) fn set_up() {
     write(SPURIOUS, ENABLED | u32::from(vectors::SPURIOUS));
 }
 
-/// By CPUID: and not where that, of QEMU's interpreter, has a timer set.
+/// Returns `true` if CPUID has x2APIC, except in QEMU's interpreter, where setting its timer fails.
 fn use_x2apic() -> bool {
     const X2APIC: u32 = 1 << 21;
     const HYPERVISOR: u32 = 1 << 31;
@@ -91,7 +91,7 @@ fn use_x2apic() -> bool {
     features & X2APIC != 0 && !is_interpreted
 }
 
-/// Interrupts CPUs. What was stored before is seen there.
+/// Interrupts other CPUs. Their handlers observe all earlier stores of this CPU.
 pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
     let vector = match interrupt {
         Interrupt::Flush => vectors::FLUSH,
@@ -101,12 +101,12 @@ pub(super) fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt) {
     cpus.for_each(|cpu| command(cpu, ASSERT | u32::from(vector)));
 }
 
-/// Has a CPU wait for [`start_up`].
+/// Resets a CPU, which then waits for [`start_up`].
 pub(super) fn reset(target: u32) {
     command(target, ASSERT | INIT);
 }
 
-/// Has a CPU that waits begin at a page below 1 MiB.
+/// Starts a CPU that was reset, at a page below 1 MiB.
 pub(super) fn start_up(target: u32, address: u64) {
     command(target, ASSERT | START_UP | (address >> 12) as u32);
 }
@@ -115,11 +115,11 @@ fn command(target: u32, command: u32) {
     if IS_X2APIC.load(Ordering::Relaxed) {
         shootdown_hw::x86_64::order_before_x2apic_write();
         let register = X2APIC_REGISTERS + (COMMAND >> 4);
-        // SAFETY: interrupts go to our vectors.
+        // SAFETY: the kernel handles the vectors of all interrupts that it sends.
         unsafe { Msr::new(register).write(u64::from(target) << 32 | u64::from(command)) };
     } else {
-        // Two registers, between which no handler may come that sends, too. Memory that is not
-        // cached is written after all that was stored before.
+        // The command has two registers, and a handler that also sends must not run between the two
+        // writes. Uncached memory is written after all earlier stores.
         without_interrupts(|| {
             while read(COMMAND) & IS_PENDING != 0 {
                 core::hint::spin_loop();
@@ -130,30 +130,30 @@ fn command(target: u32, command: u32) {
     }
 }
 
-/// The interrupt has been taken note of.
+/// Ends the interrupt that is being handled.
 pub(super) fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
 }
 
-/// Has the timer interrupt once, after so many ticks; instead of what it was to do before.
+/// Sets the timer to interrupt once after `ticks`. Replaces an earlier request.
 pub(super) fn set_timer(ticks: u32) {
     write(TIMER, u32::from(vectors::TIMER));
     write(TIMER_INITIAL, ticks);
 }
 
-/// Has the timer count down from the most that it can, and interrupt nobody.
+/// Makes the timer count down from its maximum without an interrupt.
 pub(super) fn count_silently() {
     write(TIMER, MASKED | u32::from(vectors::TIMER));
     write(TIMER_INITIAL, u32::MAX);
 }
 
-/// How many ticks are left.
+/// The timer's current count.
 pub(super) fn ticks_left() -> u32 {
     read(TIMER_CURRENT)
 }
 
 fn write(register: u32, value: u32) {
-    // SAFETY: these are registers of the APIC, and it does what it is told.
+    // SAFETY: these are registers of the APIC, and all writes to them are intended.
     unsafe {
         if IS_X2APIC.load(Ordering::Relaxed) {
             Msr::new(X2APIC_REGISTERS + (register >> 4)).write(value.into());
@@ -164,7 +164,7 @@ fn write(register: u32, value: u32) {
 }
 
 fn read(register: u32) -> u32 {
-    // SAFETY: as above.
+    // SAFETY: these are registers of the APIC, and reading them has no side effect.
     unsafe {
         if IS_X2APIC.load(Ordering::Relaxed) {
             Msr::new(X2APIC_REGISTERS + (register >> 4)).read() as u32

@@ -1,22 +1,23 @@
-# From the boot loader to Rust, for the first CPU; and from start-up interrupts, for the others.
+# The first CPU comes here from the boot loader, and the other CPUs by start-up interrupts.
 #
-# Both ways end in 64-bit mode, in the upper half, under page tables that map the first 4 GiB thrice:
-# where they are (for the instructions between paging and the jump), where the kernel sees physical
-# memory, and the first of them where the kernel runs. They are of 2 MiB pages, and are left at once.
+# Both continue in 64-bit mode in the upper half, on page tables that map the first 4 GiB at three
+# places: at their physical addresses (for the instructions between enabling paging and the jump),
+# where the kernel maps physical memory, and where the kernel runs (the first GiB). These tables
+# have pages of 2 MiB, and the kernel replaces them immediately.
 
-# How QEMU starts an ELF file by itself: the note "XEN_ELFNOTE_PHYS32_ENTRY", 18.
+# The note by which QEMU starts an ELF file (PVH): "XEN_ELFNOTE_PHYS32_ENTRY", 18.
 .section .note.pvh, "a", @note
   .balign 4
   .long 4, 4, 18
   .asciz "Xen"
   .long start
 
-# How GRUB starts one: multiboot2, section 3.1.
+# The header by which GRUB starts an ELF file: multiboot2, section 3.1.
 .section .boot.header, "a"
   .balign 8
 header:
   .long 0xe85250d6, 0, header_end - header, -(0xe85250d6 + (header_end - header))
-  # The entry's physical address (section 3.1.7), for ELF has a virtual one.
+  # The physical address of the entry (section 3.1.7), because the ELF file has a virtual one.
   .balign 8
   .short 3, 0
   .long 12, start
@@ -32,8 +33,8 @@ boot_pdpt: .skip 4096
 boot_pdpt_upper: .skip 4096
 boot_pd: .skip 4 * 4096
 
-# EFER: NXE, LME. CR4: PAE. CR0: PG, WP, NE, MP, PE. Kept: nothing of CR0, for caches are off in it
-# after an INIT (bits 30 and 29).
+# Sets EFER: NXE, LME; CR4: PAE; CR0: PG, WP, NE, MP, PE. No bit of CR0 is kept, because after an
+# INIT it disables the caches (bits 30 and 29).
 .macro ENTER_LONG_MODE
   movl $0x20, %eax
   movl %eax, %cr4
@@ -49,8 +50,8 @@ boot_pd: .skip 4 * 4096
 
 .section .boot.text, "ax"
 .code32
-# 32-bit protected mode without paging (the PVH boot ABI, and multiboot2, section 3.3). EBX is where
-# what is told is.
+# The CPU is in 32-bit protected mode without paging (PVH boot ABI; multiboot2, section 3.3). EBX
+# has the address of the boot loader's tables.
 .global start
 start:
   cli
@@ -93,7 +94,7 @@ start:
   movl %eax, %ss
   movl %eax, %fs
   movl %eax, %gs
-  # As arguments, without what 32-bit mode leaves undefined above.
+  # Clears the upper halves of the arguments, which are undefined after 32-bit mode.
   movl %edi, %edi
   movl %esi, %esi
   movabsq $first_cpu_upper, %rax
@@ -118,8 +119,9 @@ first_cpu_upper:
   .skip 128 * 1024
 first_stack_end:
 
-# What a start-up interrupt executes, where `smp` copies it to: in 16-bit real mode, with CS such
-# that its first byte is at 0. It is linked elsewhere, so addresses are told apart by hand.
+# A start-up interrupt executes this code in 16-bit real mode at the address to which `smp` copies
+# it, with CS such that the first byte is at 0. The code is linked at another address, so its
+# addresses are computed by hand.
 .section .rodata, "a"
 .global trampoline
 .global trampoline_end
@@ -163,7 +165,7 @@ trampoline_end:
 
 .section .text, "ax"
 other_cpu_upper:
-  # A mailbox is a root, the end of a stack, and a number.
+  # A mailbox holds a root, the end of a stack, and a number.
   movq {mailbox}(%rip), %rax
   movq %rax, %cr3
   movq {mailbox} + 8(%rip), %rsp

@@ -1,34 +1,35 @@
-//! What the boot loader reports: memory, and what it has loaded. QEMU starts the kernel by Xen's
-//! protocol for PVH (`hvm_start_info`); GRUB, and so Bochs, by multiboot2 (section 3.6).
+//! The boot loader's tables: memory, and the module that it has loaded. QEMU starts the kernel by
+//! Xen's PVH protocol (`hvm_start_info`). GRUB, which Bochs needs, starts it by multiboot2 (section
+//! 3.6).
 
-#![expect(unsafe_code, reason = "reads what a boot loader has put into memory")]
+#![expect(unsafe_code, reason = "reads the boot loader's tables")]
 
 use core::ops::Range;
 
 use super::paging::{self, phys_to_virt};
 
-/// What a boot loader reports.
+/// The information of the boot loader that the kernel uses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BootInfo {
-    /// The memory in which the kernel is, in one piece.
+    /// The range of memory that holds the kernel.
     pub(super) memory: Range<u64>,
-    /// The first module (PVH), also called initial RAM disk; empty if there is none.
+    /// The first module (in PVH, the initial RAM disk); empty if there is none.
     pub(super) load: Range<u64>,
 }
 
-/// The type of memory that can be used, in both protocols.
+/// The type of usable memory, in both protocols.
 const USABLE: u32 = 1;
 
 impl BootInfo {
-    /// Reads the tables at `info`, where `magic` names the protocol.
+    /// Reads the tables at `info`. `magic` identifies the protocol.
     ///
     /// # Safety
     ///
-    /// `magic` and `info` must be what the boot loader has left in EAX and EBX, and its tables
-    /// unchanged.
+    /// `magic` and `info` must be the values that the boot loader left in EAX and EBX, and its
+    /// tables must be unchanged.
     pub(super) unsafe fn read(magic: u32, info: u64) -> Self {
         let mut found = Self::default();
-        // SAFETY: as our caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             if magic == multiboot2::MAGIC {
                 multiboot2::read(info, &mut found);
@@ -39,7 +40,7 @@ impl BootInfo {
         found
     }
 
-    /// Adds an entry of a memory map. Only the piece in which the kernel lies is used.
+    /// Records an entry of a memory map if it holds the kernel. Other memory is not used.
     fn add_memory(&mut self, kind: u32, start: u64, bytes: u64) {
         let memory = start..start.saturating_add(bytes);
         if kind == USABLE && memory.contains(&paging::image().start) {
@@ -52,29 +53,31 @@ impl BootInfo {
 ///
 /// # Safety
 ///
-/// There must be such a value, in memory that `boot.s` has mapped. It need not be aligned.
+/// There must be a value of type `T` at `address + offset`, in memory that `boot.s` has mapped. The
+/// address may be unaligned.
 unsafe fn field<T: Copy>(address: u64, offset: u64) -> T {
-    // SAFETY: as our caller promises.
+    // SAFETY: the caller's promise.
     unsafe { phys_to_virt::<T>(address + offset).read_unaligned() }
 }
 
 mod multiboot2 {
     use super::{BootInfo, field};
 
-    /// In EAX.
+    /// The value of EAX.
     pub(super) const MAGIC: u32 = 0x36d7_6289;
 
-    /// A tag begins with its type and size; the next one is at a multiple of 8.
+    /// A tag begins with its type and its size. The next tag begins at a multiple of 8.
     const TAG_SIZE: u64 = 4;
     const FIRST_TAG: u64 = 8;
     const TAG_ALIGNMENT: u64 = 8;
 
     const END: u32 = 0;
-    /// Its addresses, from and up to, follow.
+    /// A module. Its start and end addresses follow.
     const MODULE: u32 = 3;
     const MODULE_START: u64 = 8;
     const MODULE_END: u64 = 12;
-    /// The size of an entry, a version, and entries of an address, a size and a type.
+    /// A memory map. The size of an entry, a version, and entries of an address, a size and a type
+    /// follow.
     const MEMORY_MAP: u32 = 6;
     const ENTRY_BYTES: u64 = 8;
     const FIRST_ENTRY: u64 = 16;
@@ -83,10 +86,10 @@ mod multiboot2 {
 
     /// # Safety
     ///
-    /// As [`BootInfo::read`].
+    /// The contract of [`BootInfo::read`].
     pub(super) unsafe fn read(info: u64, found: &mut BootInfo) {
         let mut tag = info + FIRST_TAG;
-        // SAFETY: as our caller promises; tags are read up to the last.
+        // SAFETY: the caller's promise. Tags are read up to the last.
         unsafe {
             loop {
                 let size = u64::from(field::<u32>(tag, TAG_SIZE));
@@ -114,7 +117,7 @@ mod multiboot2 {
 mod pvh {
     use super::{BootInfo, field};
 
-    /// The first word; its letters are "xEn3", the first with its highest bit set.
+    /// The first word: the letters "xEn3", the first with its highest bit set.
     const MAGIC: u32 = 0x336e_c578;
     /// The first version with a memory map.
     const VERSION_WITH_MEMORY: u32 = 1;
@@ -126,19 +129,19 @@ mod pvh {
     const MEMORY_MAP: u64 = 40;
     const MEMORY_COUNT: u64 = 48;
 
-    /// Of an entry of the memory map: an address, a size, a type.
+    /// An entry of the memory map has an address, a size and a type.
     const ENTRY_BYTES: u64 = 24;
     const ENTRY_SIZE: u64 = 8;
     const ENTRY_TYPE: u64 = 16;
 
-    /// Of a module: an address, a size.
+    /// A module has an address and a size.
     const MODULE_SIZE: u64 = 8;
 
     /// # Safety
     ///
-    /// As [`BootInfo::read`].
+    /// The contract of [`BootInfo::read`].
     pub(super) unsafe fn read(info: u64, found: &mut BootInfo) {
-        // SAFETY: as our caller promises; what is not there by its version is not read.
+        // SAFETY: the caller's promise. Fields that the table's version lacks are not read.
         unsafe {
             assert!(field::<u32>(info, 0) == MAGIC, "started by neither PVH nor multiboot2");
             assert!(field::<u32>(info, VERSION) >= VERSION_WITH_MEMORY, "PVH without a memory map");

@@ -1,10 +1,9 @@
-//! What each CPU has of its own, and how it finds it: by the base of GS, which `swapgs` exchanges
-//! with user mode's.
+//! Data of each CPU, at the base of GS. `swapgs` exchanges that base with user mode's.
 
 #![expect(unsafe_code, reason = "tables that the CPU reads")]
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::arch::x86_64::__cpuid_count;
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::AtomicU64;
@@ -21,61 +20,62 @@ use x86::structures::tss::TaskStateSegment;
 
 use super::vectors;
 
-/// How many there can be. CPU *n* is the one with APIC id *n*.
+/// Maximum number of CPUs. CPU *n* has APIC id *n*.
 pub(super) const CPUS_MAX: usize = 64;
 
-/// Selectors, in the order in which [`install`] appends their segments.
+/// Selectors of the segments, in the order in which [`install`] appends the segments.
 pub(super) const KERNEL_CODE: SegmentSelector = SegmentSelector::new(1, PrivilegeLevel::Ring0);
 const KERNEL_DATA: SegmentSelector = SegmentSelector::new(2, PrivilegeLevel::Ring0);
 pub(super) const USER_CODE: SegmentSelector = SegmentSelector::new(3, PrivilegeLevel::Ring3);
 pub(super) const USER_DATA: SegmentSelector = SegmentSelector::new(4, PrivilegeLevel::Ring3);
 
-/// For what must not happen, and may have been caused by the stack that was used.
+/// The stack for exceptions that must not happen and that a bad stack may have caused.
 const EMERGENCY_STACK_BYTES: usize = 16 << 10;
 
 const GS_BASE: u32 = 0xc000_0101;
 const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// What a CPU has of its own.
+/// Data of a CPU.
 #[repr(C, align(4096))]
 pub(super) struct PerCpu {
     number: u32,
-    /// When its timer is due: see `time`.
+    /// Time at which the CPU's timer is due: see `time`.
     pub(super) deadline_ns: AtomicU64,
     segments: GlobalDescriptorTable,
     task_state: TaskStateSegment,
     emergency_stack: [u8; EMERGENCY_STACK_BYTES],
 }
 
-/// One for each CPU, which alone uses it, once it is [installed](install). All zeros before: so it
-/// takes no room in the file.
-struct All([UnsafeCell<MaybeUninit<PerCpu>>; CPUS_MAX]);
+/// The data of all CPUs. Each CPU uses only its own element, once it is [installed](install). Until
+/// then it is zero, so the image does not contain it.
+struct PerCpuArray([UnsafeCell<MaybeUninit<PerCpu>>; CPUS_MAX]);
 
-// SAFETY: see above; what others may look at is atomic.
-unsafe impl Sync for All {}
+// SAFETY: each CPU uses only its own element.
+unsafe impl Sync for PerCpuArray {}
 
-static ALL: All = All([const { UnsafeCell::new(MaybeUninit::zeroed()) }; CPUS_MAX]);
+static PER_CPU: PerCpuArray =
+    PerCpuArray([const { UnsafeCell::new(MaybeUninit::zeroed()) }; CPUS_MAX]);
 
-/// What a CPU has of its own.
-fn of(cpu: u32) -> *mut PerCpu {
-    ALL.0[cpu as usize].get().cast()
+fn per_cpu(cpu: u32) -> *mut PerCpu {
+    PER_CPU.0[cpu as usize].get().cast()
 }
 
-/// What all CPUs can do: they are taken to be alike.
+/// The features of this CPU. All CPUs are assumed to be alike.
 pub(super) fn features() -> Features {
     shootdown_hw::x86_64::detect()
 }
 
-/// Gives the calling CPU its number, its tables, and the rules by which it runs.
+/// Sets up the calling CPU: its number, its tables, and its features.
 ///
 /// # Safety
 ///
-/// Once on each CPU since its reset, with a number below [`CPUS_MAX`] that no other has, with
-/// interrupts masked, in the upper half. The first has written the vectors.
+/// Call this once on each CPU after its reset, with interrupts masked, in the upper half. `number`
+/// must be below [`CPUS_MAX`] and unique. The first CPU must have written the vectors.
 pub(super) unsafe fn install(number: u32) {
-    let this = of(number);
-    // SAFETY: it is this CPU's own, and nobody looks at it yet. The descriptor is of a task state
-    // that stays. What is loaded after the table is within it, and means what it meant.
+    let this = per_cpu(number);
+    // SAFETY: only this CPU uses the element. The task state that the descriptor describes stays
+    // allocated. The selectors that are loaded are in the new table, with the same meaning as
+    // before.
     unsafe {
         (*this).number = number;
         let stack_end = &raw const (*this).emergency_stack as u64 + EMERGENCY_STACK_BYTES as u64;
@@ -106,36 +106,31 @@ pub(super) unsafe fn install(number: u32) {
     }
 }
 
-/// Has the kernel fault where it executes (SMEP) or uses (SMAP) what is user mode's, if the CPU
-/// can: it sees memory by addresses of its own.
+/// Makes the kernel fault if it executes (SMEP) or accesses (SMAP) user memory, where the CPU has
+/// these features. The kernel uses other addresses for that memory.
 fn keep_out_of_user_memory() {
     const SMEP: (u32, Cr4Flags) = (1 << 7, Cr4Flags::SUPERVISOR_MODE_EXECUTION_PROTECTION);
     const SMAP: (u32, Cr4Flags) = (1 << 20, Cr4Flags::SUPERVISOR_MODE_ACCESS_PREVENTION);
-    let structured = if cpuid(0).eax >= 7 { cpuid_leaf_7().ebx } else { 0 };
+    let structured = if cpuid(0).eax >= 7 { cpuid(7).ebx } else { 0 };
     for (feature, flag) in [SMEP, SMAP] {
         if structured & feature != 0 {
-            // SAFETY: it has it, and nothing of ours is user mode's.
+            // SAFETY: the CPU has the feature, and the kernel's pages are not user pages.
             unsafe { Cr4::update(|flags| flags.insert(flag)) };
         }
     }
 }
 
+/// Executes CPUID, with 0 in ECX.
 #[allow(unused_unsafe, reason = "it is safe since Rust 1.94")]
 pub(super) fn cpuid(leaf: u32) -> core::arch::x86_64::CpuidResult {
-    // SAFETY: every CPU of this architecture has it.
-    unsafe { __cpuid(leaf) }
-}
-
-#[allow(unused_unsafe, reason = "it is safe since Rust 1.94")]
-fn cpuid_leaf_7() -> core::arch::x86_64::CpuidResult {
-    // SAFETY: as above.
-    unsafe { __cpuid_count(7, 0) }
+    // SAFETY: all x86-64 processors have CPUID.
+    unsafe { __cpuid_count(leaf, 0) }
 }
 
 /// The number of the CPU that runs this.
 pub(super) fn cpu() -> u32 {
     let number;
-    // SAFETY: the base of GS is its own.
+    // SAFETY: the base of GS is the address of this CPU's data.
     unsafe {
         asm!(
             "mov {:e}, gs:[{}]",
@@ -147,22 +142,22 @@ pub(super) fn cpu() -> u32 {
     number
 }
 
-/// When this CPU's timer is due.
+/// Time at which this CPU's timer is due.
 pub(super) fn deadline_ns() -> &'static AtomicU64 {
-    // SAFETY: it is initialised, and atomic.
-    unsafe { &(*of(cpu())).deadline_ns }
+    // SAFETY: the data is initialised, and the field is atomic.
+    unsafe { &(*per_cpu(cpu())).deadline_ns }
 }
 
-/// Where this CPU reads which stack interrupts from user mode are to use.
+/// Address of the word from which this CPU loads the stack pointer for interrupts of user mode.
 pub(super) fn interrupt_stack() -> *mut u64 {
-    // SAFETY: within what is this CPU's own.
-    unsafe { (&raw mut (*of(cpu())).task_state.privilege_stack_table).cast() }
+    // SAFETY: the word is in this CPU's data.
+    unsafe { (&raw mut (*per_cpu(cpu())).task_state.privilege_stack_table).cast() }
 }
 
-/// Finds the base of GS again in a handler of what must not happen, which may have come between a
-/// `swapgs` and its `iretq`.
-pub(super) fn recover() {
-    // SAFETY: the registers exist, and the base is one or the other.
+/// Restores the base of GS. A handler of an exception that must not happen calls this, because the
+/// exception may have come between `swapgs` and `iretq`.
+pub(super) fn restore_gs_base() {
+    // SAFETY: the registers exist, and one of the two holds the kernel's base.
     unsafe {
         if Msr::new(GS_BASE).read().cast_signed() >= 0 {
             Msr::new(GS_BASE).write(Msr::new(KERNEL_GS_BASE).read());

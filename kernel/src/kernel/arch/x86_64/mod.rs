@@ -1,5 +1,5 @@
-//! x86-64: QEMU's `pc` and `q35`, or whatever else has a local APIC, an 8254 and a serial port
-//! where PCs have had them.
+//! x86-64: QEMU's `pc` and `q35`, and other machines with a local APIC, an 8254 and a serial port
+//! at their usual addresses.
 //!
 //! # Starting it
 //!
@@ -9,46 +9,45 @@
 //!     -kernel shootdown-kernel -initrd LOAD
 //! ```
 //!
-//! `-M pc` does as well, and `-accel tcg -icount shift=0,sleep=off`: two such runs write the same
-//! bytes. The kernel is one ELF file of 64 bits, which QEMU starts by its PVH note. It also has a
-//! multiboot2 header, for GRUB (`multiboot2 KERNEL` and `module2 LOAD`), and so for Bochs: there,
-//! `shootdown boot --emulator bochs` makes the disc that it takes.
+//! `-M pc` also works, and so does `-accel tcg -icount shift=0,sleep=off`, with which two runs
+//! write the same bytes. The kernel is one 64-bit ELF file. QEMU starts it by its PVH note. It also
+//! has a multiboot2 header for GRUB (`multiboot2 KERNEL` and `module2 LOAD`). `shootdown boot
+//! --emulator bochs` makes a disc with GRUB for Bochs.
 //!
-//! What to do is the first module: with `-kernel`, the initial RAM disk. How much memory there is,
-//! the boot loader tells; of that, the piece is used in which the kernel lies, from 2 MiB on. CPU
-//! *n* is the one with APIC id *n*, as QEMU counts them.
+//! `LOAD` is the first module; with `-kernel`, that is the initial RAM disk. The boot loader
+//! reports the memory. The kernel uses only the piece in which it is loaded, from 2 MiB on. CPU *n*
+//! has APIC id *n*, as QEMU numbers them.
 //!
 //! # Ending it
 //!
 //! | status | meaning |
 //! |---|---|
 //! | 33 | `end passed`: 0x10 was written to `isa-debug-exit` |
-//! | 35 | `end failed`: 0x11; a line that begins with `fatal` says why |
-//! | 0 | neither: a triple fault (with `-no-reboot`), or there is no `isa-debug-exit` |
+//! | 35 | `end failed`: 0x11 was written; a line that begins with `fatal` has the reason |
+//! | 0 | a triple fault (with `-no-reboot`), or there is no `isa-debug-exit` |
 //!
-//! Without that device, Bochs' port is tried (status 1, in any case), ACPI's power-off, and at last
-//! a triple fault.
+//! Without that device, the kernel tries Bochs' port (status 1 in all cases), ACPI's power-off, and
+//! finally a triple fault.
 //!
-//! # What QEMU does not show
+//! # Limits of the emulators
 //!
-//! - It has no PCIDs, no `INVPCID` and no `INVLPGB`: each load of a root empties the TLB. A missing
-//!   flush of a space that is loaded again is not seen here (but on `LoongArch64`). Bochs has the
-//!   first two, and drops all but global pages whenever a root is loaded.
-//! - Loading a root drops global pages, too (but on Bochs), and nothing caches upper levels: so
-//!   flushes of the kernel's pages, and those before page tables are freed, are not shown to be
-//!   needed.
-//! - Its stores and loads are the host's, and `wrmsr` is a call to it: that the write of an x2APIC
-//!   register may overtake a store is not seen.
-//! - Large pages make it flush too much: see `paging`.
+//! - QEMU has no PCIDs, no `INVPCID` and no `INVLPGB`, and each load of a root empties the TLB. So
+//!   it does not detect a missing flush of a space that is loaded again (but `LoongArch64` does).
+//!   Bochs has the first two, and drops all but global pages whenever a root is loaded.
+//! - In QEMU, loading a root also drops global pages. Neither emulator caches upper levels. So they
+//!   do not detect a missing flush before page tables are freed, and QEMU does not detect a missing
+//!   flush of kernel pages.
+//! - QEMU's loads and stores are ordered as the host's, and `wrmsr` is a call into QEMU. So it does
+//!   not detect a write of an x2APIC register that overtakes a store.
+//! - Large pages make QEMU flush too much: see `paging`.
 
-#![expect(unsafe_code, reason = "promises what each part does")]
+#![expect(unsafe_code, reason = "implements the contract of `Architecture`")]
 
 mod apic;
 mod boot;
 mod boot_info;
 mod cpu;
 mod end;
-mod interrupts;
 mod paging;
 mod smp;
 mod time;
@@ -57,24 +56,26 @@ mod uart;
 mod user;
 mod vectors;
 
-use shootdown::Root;
-use shootdown_hw::x86_64::KernelPages;
+use core::arch::asm;
 
 use super::contract::{Architecture, Interrupt, Status, User, UserExit, implement_by};
+use shootdown::Root;
+use shootdown_hw::x86_64::KernelPages;
+use x86::instructions::interrupts;
 
-/// A PC.
+/// The x86-64 architecture.
 pub(crate) enum X86_64 {}
 
-// SAFETY: each method does what it says, by what is said where it is done.
+// SAFETY: the module of each method implements the contract.
 unsafe impl Architecture for X86_64 {
     type Processor = shootdown_hw::x86_64::X86_64;
     type Format = shootdown_vm::X86_64;
-    /// R15, R14, R13, R12, RBX, RBP; where to return to; and two words, so that the stack is then
-    /// at a multiple of 16, as before any call.
+    /// R15, R14, R13, R12, RBX, RBP, the return address, and two words that align the stack to 16
+    /// bytes, as before any call.
     type Saved = [usize; 9];
 
     const NAME: &'static str = "x86_64";
-    const STARTS_AGAIN: bool = true;
+    const CAN_RESTART_CPUS: bool = true;
 
     implement_by! {
         smp {
@@ -83,12 +84,6 @@ unsafe impl Architecture for X86_64 {
         }
         cpu {
             fn cpu() -> u32;
-        }
-        interrupts {
-            fn interrupts_masked() -> bool;
-            fn mask_interrupts();
-            fn unmask_interrupts();
-            fn wait_for_interrupt();
         }
         apic {
             fn send(cpus: &mut dyn Iterator<Item = u32>, interrupt: Interrupt);
@@ -108,12 +103,35 @@ unsafe impl Architecture for X86_64 {
         }
     }
 
+    fn interrupts_masked() -> bool {
+        !interrupts::are_enabled()
+    }
+
+    fn mask_interrupts() {
+        interrupts::disable();
+    }
+
+    fn unmask_interrupts() {
+        // The library's function has a `nop` after this instruction, which each critical section
+        // would execute.
+        // SAFETY: the interrupts have handlers. The compiler moves no memory access across.
+        unsafe { asm!("sti", options(nostack, preserves_flags)) };
+    }
+
+    /// Interrupts are enabled only after the instruction that follows `sti`. So none is taken
+    /// before `hlt`, which would then wait for another.
+    fn wait_for_interrupt() {
+        interrupts::enable_and_hlt();
+        interrupts::disable();
+    }
+
     fn phys_to_virt<T>(address: u64) -> *mut T {
         paging::phys_to_virt(address)
     }
 
     fn processor() -> Self::Processor {
-        // SAFETY: `cpu::install` has enabled them, on every CPU; `paging` maps only global pages.
+        // SAFETY: `cpu::install` has enabled the features on every CPU, and `paging` maps the
+        // kernel by global pages only.
         unsafe { shootdown_hw::x86_64::X86_64::new(cpu::features(), KernelPages::Global) }
     }
 
@@ -132,7 +150,7 @@ unsafe impl Architecture for X86_64 {
         }
     }
 
-    /// The time-stamp counter ticks once in a nanosecond then.
+    /// With `-icount shift=0`, the time-stamp counter ticks once in a nanosecond.
     #[inline]
     fn instructions() -> u64 {
         time::time_stamp()

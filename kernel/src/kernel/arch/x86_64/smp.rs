@@ -1,22 +1,23 @@
-//! The other CPUs.
+//! Start of the other CPUs.
 
-#![expect(unsafe_code, reason = "writes the code that they begin with")]
+#![expect(unsafe_code, reason = "writes the code with which they begin")]
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{apic, cpu, paging, time};
+use super::{X86_64, apic, cpu, paging};
+use crate::kernel::arch::contract::Architecture as _;
 use crate::kernel::arch::upcalls;
 
-/// Where the trampoline goes: below 1 MiB, at a page, and not the BIOS's.
+/// Physical address of the trampoline: a page below 1 MiB that the BIOS does not use.
 pub(super) const TRAMPOLINE: u64 = 0x8000;
 
-/// What a CPU that starts is to know; `boot.s` reads it. One starts at a time.
+/// Data for a CPU that starts. `boot.s` reads it. CPUs are started one by one.
 #[repr(C)]
 pub(super) struct Mailbox {
     root: AtomicU64,
     stack_end: AtomicU64,
     cpu: AtomicU64,
-    /// Whether it has been read.
+    /// 1 if the CPU has read the mailbox.
     is_taken: AtomicU64,
 }
 
@@ -32,9 +33,10 @@ unsafe extern "C" {
     static trampoline_end: u8;
 }
 
-/// Between the two interrupts. Processors since 2008 need no pause; older ones are given 10 ms.
+/// Time between the two interrupts. Processors since 2008 need no pause. Linux gives older
+/// processors 10 ms.
 const AFTER_RESET_NS: u64 = 200_000;
-/// After this, it is asked once more.
+/// Time after which the start-up interrupt is sent again.
 const AGAIN_AFTER_NS: u64 = 100_000_000;
 const GIVEN_UP_AFTER_NS: u64 = 2_000_000_000;
 
@@ -43,7 +45,7 @@ pub(super) fn start_cpu(number: u32, stack_end: usize) {
     assert!((number as usize) < cpu::CPUS_MAX, "no room for CPU {number}");
     let (start, end) = (&raw const trampoline, &raw const trampoline_end);
     let target = paging::phys_to_virt::<u8>(TRAMPOLINE);
-    // SAFETY: the page is memory, and nobody else's.
+    // SAFETY: the page is memory that nothing else uses.
     unsafe { target.copy_from_nonoverlapping(start, end as usize - start as usize) };
     MAILBOX.root.store(paging::root().0, Ordering::Relaxed);
     MAILBOX.stack_end.store(stack_end as u64, Ordering::Relaxed);
@@ -51,38 +53,27 @@ pub(super) fn start_cpu(number: u32, stack_end: usize) {
     MAILBOX.is_taken.store(0, Ordering::Release);
 
     apic::reset(number);
-    wait_until(AFTER_RESET_NS, || false);
+    X86_64::wait_until(AFTER_RESET_NS, || false);
     apic::start_up(number, TRAMPOLINE);
     let is_taken = || MAILBOX.is_taken.load(Ordering::Acquire) != 0;
-    if !wait_until(AGAIN_AFTER_NS, is_taken) {
+    if !X86_64::wait_until(AGAIN_AFTER_NS, is_taken) {
         apic::start_up(number, TRAMPOLINE);
-        assert!(wait_until(GIVEN_UP_AFTER_NS, is_taken), "CPU {number} does not start");
+        let is_started = X86_64::wait_until(GIVEN_UP_AFTER_NS, is_taken);
+        assert!(is_started, "CPU {number} does not start");
     }
 }
 
-/// See [`Architecture::switch_off`](super::Architecture::switch_off): until the `INIT` of
-/// [`start_cpu`], which a CPU takes wherever it is, and which empties its TLB.
+/// See [`Architecture::switch_off`](super::Architecture::switch_off). The CPU halts until the
+/// `INIT` of [`start_cpu`], which it accepts in any state and which empties its TLB.
 pub(super) fn switch_off() -> ! {
     loop {
         x86::instructions::hlt();
     }
 }
 
-/// Waits for that long at most. Returns whether it is so.
-fn wait_until(delay_ns: u64, is_so: impl Fn() -> bool) -> bool {
-    let start_ns = time::now_ns();
-    while !is_so() {
-        if time::now_ns() - start_ns >= delay_ns {
-            return false;
-        }
-        core::hint::spin_loop();
-    }
-    true
-}
-
-/// Where the others come from `boot.s`, on their own stacks, under the kernel's tables.
+/// Entry of the other CPUs from `boot.s`, on their own stacks and on the kernel's page tables.
 pub(super) extern "C" fn other_cpu(number: u64) -> ! {
-    // SAFETY: once since it was reset; the first has written the vectors before it started us.
+    // SAFETY: this is the first call since the CPU's reset. The first CPU has written the vectors.
     unsafe { cpu::install(number as u32) };
     MAILBOX.is_taken.store(1, Ordering::Release);
     upcalls::main_on_other_cpu(number as u32)

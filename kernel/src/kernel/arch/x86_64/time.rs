@@ -1,8 +1,9 @@
-//! What time it is, by the time-stamp counter, and when to be told, by the APIC's timer.
+//! The clock, by the time-stamp counter, and the timer, by the APIC.
 //!
-//! How fast the two count is found out at the start, by the one clock whose speed is known: the
-//! timer of the first PCs (8254), which QEMU's `pc` and `q35` have, and Bochs. Errors of the one
-//! and the other differ, so the timer may come before its time; it is then set again.
+//! The frequencies of both are measured at boot with the one clock whose frequency is known, the
+//! 8254 timer of PCs. QEMU's `pc` and `q35` have it, and so has Bochs. The two measurements have
+//! different errors, so the timer's interrupt may come before its time; the timer is then set
+//! again.
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
@@ -13,24 +14,25 @@ use x86::instructions::port::Port;
 
 use super::{apic, cpu};
 
-/// What is multiplied with is that many times as large.
+/// Fixed-point factors are scaled by 2 to this power.
 const SCALE_SHIFT: u32 = 32;
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Nanoseconds are counted from here.
+/// The time-stamp counter at time 0.
 static START: AtomicU64 = AtomicU64::new(0);
 /// Nanoseconds per tick of the time-stamp counter, scaled.
 static NS_PER_TICK: AtomicU64 = AtomicU64::new(0);
 /// Ticks of the APIC's timer per nanosecond, scaled.
 static TIMER_TICKS_PER_NS: AtomicU64 = AtomicU64::new(0);
 
-/// No interrupt is awaited.
+/// The deadline of a timer that is not set.
 const NEVER: u64 = 0;
 
-/// Finds out how fast the counters are. Once, on the first CPU, when its APIC is set up.
+/// Measures the frequencies of the counters. Call this once, on the first CPU, when its APIC is set
+/// up.
 ///
-/// Two measurements must agree: an emulator may be kept from running for so long that the 8254
-/// comes round unseen.
+/// Two measurements must agree, because an emulator may be stopped for longer than a period of the
+/// 8254.
 pub(super) fn calibrate() {
     const ATTEMPTS: usize = 20;
     start_pit();
@@ -49,7 +51,7 @@ pub(super) fn calibrate() {
     panic!("no two measurements of the time-stamp counter agree: the last is {last:?}");
 }
 
-/// How fast the counters are, scaled.
+/// Frequencies of the counters, as scaled factors.
 #[derive(Clone, Copy, Debug)]
 struct Speeds {
     ns_per_tick: u64,
@@ -58,16 +60,16 @@ struct Speeds {
 
 impl Speeds {
     fn measure() -> Self {
-        /// From 0.8 to 20 ms, at 5 GHz to 200 MHz: the 8254 comes round after 55 ms.
+        /// A time from 0.8 to 20 ms at 5 GHz to 200 MHz. The period of the 8254 is 55 ms.
         const TICKS: u64 = 4_000_000;
         let first = Sample::take();
         while time_stamp() - first.time_stamp < TICKS {
             core::hint::spin_loop();
         }
         let last = Sample::take();
-        // Both count down; the 8254 from 65536, and again.
+        // The 8254 and the timer count down. The 8254 starts again from 65536.
         let pit_ticks = u64::from(first.pit.wrapping_sub(last.pit));
-        assert!(pit_ticks > 100, "there is no 8254 to tell the time by");
+        assert!(pit_ticks > 100, "there is no 8254 to measure time by");
         let ticks = last.time_stamp - first.time_stamp;
         let timer_ticks = u64::from(first.timer.wrapping_sub(last.timer));
         let ns = pit_ticks * NS_PER_S / PIT_HZ;
@@ -77,7 +79,7 @@ impl Speeds {
         }
     }
 
-    /// Within a hundredth.
+    /// Returns `true` if the two measurements differ by less than a hundredth.
     fn agree_with(self, other: Self) -> bool {
         let agree = |one: u64, other: u64| one.abs_diff(other) < other / 100;
         agree(self.ns_per_tick, other.ns_per_tick)
@@ -85,7 +87,7 @@ impl Speeds {
     }
 }
 
-/// What the three counters say at about the same time.
+/// Values of the three counters at about the same time.
 #[derive(Clone, Copy)]
 struct Sample {
     time_stamp: u64,
@@ -94,38 +96,33 @@ struct Sample {
 }
 
 impl Sample {
-    /// The one that was taken fastest of some, for the emulator may be interrupted meanwhile.
+    /// Takes several samples and returns the one that took the shortest time, because the emulator
+    /// may be interrupted during a sample.
     fn take() -> Self {
-        let take = || {
+        let take = |_| {
             let time_stamp = time_stamp();
             let sample = Self { time_stamp, pit: read_pit(), timer: apic::ticks_left() };
             (self::time_stamp() - time_stamp, sample)
         };
-        let mut best = take();
-        for _ in 0..7 {
-            let next = take();
-            if next.0 < best.0 {
-                best = next;
-            }
-        }
-        best.1
+        let fastest = (0..8).map(take).min_by_key(|(ticks, _)| *ticks);
+        fastest.expect("eight samples were taken").1
     }
 }
 
-/// Ticks since some moment, the same on all CPUs of the machines that are meant. Not before
-/// anything that is earlier in the program has been done.
+/// The time-stamp counter, which is the same on all CPUs of the supported machines. It is read
+/// after all earlier instructions.
 pub(super) fn time_stamp() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: a barrier, and reads.
+    // SAFETY: a barrier, and a read of a counter.
     unsafe {
         asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags));
     }
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// Since [`calibrate`].
+/// The time since [`calibrate`].
 pub(super) fn now_ns() -> u64 {
-    // A CPU whose counter is a little behind the first one's is not before the start.
+    // The counter of another CPU may be slightly behind the first CPU's.
     let ticks = time_stamp().saturating_sub(START.load(Ordering::Relaxed));
     scale(ticks, NS_PER_TICK.load(Ordering::Relaxed))
 }
@@ -137,7 +134,8 @@ pub(super) fn set_timer_ns(delay_ns: u64) {
     arm(delay_ns);
 }
 
-/// The timer's interrupt has come: whether it is the one that was asked for, and due.
+/// Returns `true` if the timer was set and is due. Call this when its interrupt comes; if it comes
+/// early, this sets the timer again.
 pub(super) fn is_due() -> bool {
     let deadline = cpu::deadline_ns();
     let (due, now) = (deadline.load(Ordering::Relaxed), now_ns());
@@ -154,7 +152,7 @@ pub(super) fn is_due() -> bool {
 
 fn arm(delay_ns: u64) {
     let ticks = scale(delay_ns, TIMER_TICKS_PER_NS.load(Ordering::Relaxed));
-    // 0 would stop it; and for what is later than it can count, it is set again.
+    // A count of 0 would stop the timer. If the delay is too long for it, `is_due` sets it again.
     apic::set_timer(u32::try_from(ticks).unwrap_or(u32::MAX).max(1));
 }
 
@@ -166,10 +164,10 @@ const PIT_HZ: u64 = 1_193_182;
 const PIT_COMMAND: u16 = 0x43;
 const PIT_COUNTER_0: u16 = 0x40;
 
-/// Has its first counter count down from 65536, over and over. Its interrupt is masked.
+/// Makes counter 0 count down from 65536 repeatedly. Its interrupt is masked.
 fn start_pit() {
     const COUNTER_0_RATE: u8 = 0x34;
-    // SAFETY: the ports are the 8254's.
+    // SAFETY: these are the ports of the 8254.
     unsafe {
         Port::new(PIT_COMMAND).write(COUNTER_0_RATE);
         Port::new(PIT_COUNTER_0).write(0_u8);
@@ -179,7 +177,7 @@ fn start_pit() {
 
 fn read_pit() -> u16 {
     const LATCH_COUNTER_0: u8 = 0;
-    // SAFETY: as above.
+    // SAFETY: these are the ports of the 8254.
     unsafe {
         Port::new(PIT_COMMAND).write(LATCH_COUNTER_0);
         let mut counter = Port::new(PIT_COUNTER_0);

@@ -1,4 +1,4 @@
-//! What interrupts and exceptions do.
+//! Handlers of interrupts and exceptions.
 
 use x86::registers::control::Cr2;
 use x86::structures::idt::ExceptionVector;
@@ -7,7 +7,7 @@ use super::{apic, cpu, time, vectors};
 use crate::kernel::arch::contract::{Interrupt, User};
 use crate::kernel::arch::upcalls;
 
-/// What the stubs of `vectors.s` push, from the last to the first.
+/// The words that the stubs of `vectors.s` and the CPU push, in ascending order of addresses.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Frame {
@@ -35,75 +35,71 @@ pub(super) struct Frame {
     ss: u64,
 }
 
-/// Why user mode was left.
+/// The event for which user mode was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(super) enum Left {
+pub(super) enum Event {
     /// A system call.
     Call,
-    /// An interrupt, of which the kernel has been told.
+    /// An interrupt, which the kernel's handler has handled.
     Interrupt,
-    /// A page fault: the address and the error code are in [`User::machine`].
+    /// A page fault. Its address and error code are in [`User::machine`].
     Fault,
-    /// An interrupt, of which there is nothing to tell.
-    Nothing,
+    /// An interrupt that the kernel ignores.
+    Ignored,
 }
 
-/// What [`User::machine`] holds.
+/// Indices of [`User::machine`].
 pub(super) const FLAGS: usize = 0;
 pub(super) const SCRATCH: usize = 1;
 pub(super) const FAULT_ADDRESS: usize = 2;
 pub(super) const FAULT_ERROR: usize = 3;
 
-/// In the kernel, only interrupts may come.
+/// Handles an interrupt of the kernel. An exception there is unexpected.
 pub(super) extern "C" fn trap_in_kernel(frame: &Frame) {
     if interrupt(frame.vector as u8).is_none() {
         unexpected(frame);
     }
 }
 
-pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Left {
+pub(super) extern "C" fn trap_from_user(frame: &Frame, user: &mut User) -> Event {
     (user.task, user.address, user.count) =
         (frame.rdi as usize, frame.rsi as usize, frame.rdx as usize);
     (user.stride, user.value, user.pc) =
         (frame.rcx as usize, frame.r8 as usize, frame.rip as usize);
     (user.machine[FLAGS], user.machine[SCRATCH]) = (frame.flags as usize, frame.r9 as usize);
     match frame.vector as u8 {
-        vectors::CALL => Left::Call,
+        vectors::CALL => Event::Call,
         vectors::PAGE_FAULT => {
             user.machine[FAULT_ADDRESS] = Cr2::read_raw() as usize;
             user.machine[FAULT_ERROR] = frame.error as usize;
-            Left::Fault
+            Event::Fault
         }
         vector => interrupt(vector).unwrap_or_else(|| unexpected(frame)),
     }
 }
 
-/// Handles an interrupt; `None` if it is no interrupt of ours.
-fn interrupt(vector: u8) -> Option<Left> {
+/// Handles an interrupt. Returns `None` if the vector is not that of an interrupt.
+fn interrupt(vector: u8) -> Option<Event> {
     let interrupt = match vector {
         vectors::FLUSH => Interrupt::Flush,
         vectors::WAKE => Interrupt::Wake,
-        vectors::TIMER => {
-            apic::end_of_interrupt();
-            if !time::is_due() {
-                return Some(Left::Nothing);
-            }
-            upcalls::interrupt(Interrupt::Timer);
-            return Some(Left::Interrupt);
-        }
-        // It is not to be acknowledged.
-        vectors::SPURIOUS => return Some(Left::Nothing),
+        vectors::TIMER => Interrupt::Timer,
+        // A spurious interrupt must not be ended.
+        vectors::SPURIOUS => return Some(Event::Ignored),
         _ => return None,
     };
     apic::end_of_interrupt();
+    if interrupt == Interrupt::Timer && !time::is_due() {
+        return Some(Event::Ignored);
+    }
     upcalls::interrupt(interrupt);
-    Some(Left::Interrupt)
+    Some(Event::Interrupt)
 }
 
-/// Says what has happened, and ends the run.
+/// Reports an unexpected exception, and ends the run.
 pub(super) extern "C" fn unexpected(frame: &Frame) -> ! {
-    cpu::recover();
+    cpu::restore_gs_base();
     let Frame { vector, error, rip, cs, flags, rsp, .. } = frame;
     let (exception, cr2) = (ExceptionVector::try_from(*vector as u8), Cr2::read_raw());
     let mode = if *cs == u64::from(cpu::KERNEL_CODE.0) { "kernel" } else { "user" };

@@ -1,4 +1,4 @@
-//! The console: the first serial port, an 8250 or one of those that came after it.
+//! The console: the first serial port, a UART compatible with the 8250.
 
 #![expect(unsafe_code, reason = "writes to the device")]
 
@@ -13,13 +13,13 @@ const FIFO_CONTROL: u16 = BASE + 2;
 const LINE_CONTROL: u16 = BASE + 3;
 const LINE_STATUS: u16 = BASE + 5;
 
-/// In `LINE_STATUS`: there is room for a byte.
+/// Bit of `LINE_STATUS`: there is room for a byte.
 const HAS_ROOM: u8 = 1 << 5;
-/// There: and the last bit has left.
+/// Bit of `LINE_STATUS`: all bits have been sent.
 const IS_DRAINED: u8 = 1 << 6;
 
-/// 115200 bits a second, 8 data bits, no parity, one stop bit. QEMU does not care; Bochs begins
-/// with 5 data bits.
+/// Sets 115200 bits a second, 8 data bits, no parity and one stop bit. QEMU ignores the settings;
+/// Bochs starts with 5 data bits.
 pub(super) fn set_up() {
     const DIVISOR_ACCESS: u8 = 0x80;
     const EIGHT_BITS: u8 = 0x03;
@@ -32,25 +32,26 @@ pub(super) fn set_up() {
         (LINE_CONTROL, EIGHT_BITS),
         (FIFO_CONTROL, ON_AND_EMPTY),
     ] {
-        // SAFETY: the port of no other device; if it has none, nothing happens.
+        // SAFETY: no other device has these ports. Without a UART, nothing happens.
         unsafe { Port::<u8>::new(port).write(value) };
     }
 }
 
 pub(super) fn write(byte: u8) {
     wait_for(HAS_ROOM);
-    // SAFETY: as above.
+    // SAFETY: no other device has this port.
     unsafe { Port::new(DATA).write(byte) };
 }
 
-/// Waits until all has been sent: who ends the emulator before loses the last line.
+/// Waits until everything has been sent. If the emulator exited before, the last line would be
+/// lost.
 pub(super) fn drain() {
     wait_for(IS_DRAINED);
 }
 
-/// Where there is no such device, all bits are set.
+/// Waits for a bit of the status. Without a UART, all bits read as set.
 fn wait_for(status: u8) {
-    // SAFETY: reading the status changes nothing that we look at.
+    // SAFETY: reading the status has no side effect that matters here.
     while unsafe { Port::<u8>::new(LINE_STATUS).read() } & status == 0 {
         core::hint::spin_loop();
     }

@@ -1,13 +1,13 @@
-//! Into user mode, and back.
+//! User mode: entry and return.
 
-#![expect(unsafe_code, reason = "gives the CPU to other code")]
+#![expect(unsafe_code, reason = "enters user mode")]
 
 use core::arch::global_asm;
 use core::mem::offset_of;
 
 use shootdown_vm::Access;
 
-use super::traps::{FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, Left, SCRATCH};
+use super::traps::{Event, FAULT_ADDRESS, FAULT_ERROR, FLAGS, Frame, SCRATCH};
 use super::traps::{trap_from_user, trap_in_kernel, unexpected};
 use super::{cpu, vectors};
 use crate::kernel::arch::contract::{Task, User, UserExit};
@@ -41,21 +41,20 @@ global_asm!(
     include_str!("user.s"),
     write = const Task::Write as usize,
     read_while = const Task::ReadWhile as usize,
-    write_often = const Task::WriteOften as usize,
     spin = const Task::Spin as usize,
     options(att_syntax),
 );
 
 unsafe extern "C" {
-    fn enter_user(user: *mut User, interrupt_stack: *mut u64) -> Left;
+    fn enter_user(user: *mut User, interrupt_stack: *mut u64) -> Event;
 }
 
-/// RFLAGS that a thread keeps: what its last instruction has found out.
+/// Bits of RFLAGS that a thread keeps: the arithmetic flags.
 const KEPT: usize = 0x8d5;
-/// Interrupts, and a bit that is always set.
+/// Bits of RFLAGS that are always set: the interrupt flag, and a reserved bit.
 const ALWAYS: usize = 0x202;
 
-/// In a page fault's error code (SDM 3A, section 4.7).
+/// Bits of a page fault's error code (SDM 3A, section 4.7).
 const BY_WRITE: usize = 1 << 1;
 const BY_FETCH: usize = 1 << 4;
 
@@ -63,13 +62,13 @@ const BY_FETCH: usize = 1 << 4;
 pub(super) fn run_user(user: &mut User) -> UserExit {
     loop {
         user.machine[FLAGS] = user.machine[FLAGS] & KEPT | ALWAYS;
-        // SAFETY: interrupts are masked; the stack that they will use is this one, and the CPU
-        // this one, until it returns.
+        // SAFETY: interrupts are masked. Until the call returns, interrupts use this stack, and the
+        // thread stays on this CPU.
         match unsafe { enter_user(user, cpu::interrupt_stack()) } {
-            Left::Call => return UserExit::Done,
-            Left::Interrupt => return UserExit::Interrupt,
-            Left::Fault => return fault(user),
-            Left::Nothing => {}
+            Event::Call => return UserExit::Done,
+            Event::Interrupt => return UserExit::Interrupt,
+            Event::Fault => return fault(user),
+            Event::Ignored => {}
         }
     }
 }

@@ -1,6 +1,6 @@
-# What user threads run; it may lie anywhere. RDI is the task, RSI the next address, RDX how often it
-# is still to be done, RCX from one address to the next, R8 the value; R9 what has just been read.
-# A fault leaves all of them as they were, so that what faulted can be gone on with.
+# The position-independent code of user threads. RDI is the task, RSI the next address, RDX the
+# number of repetitions, RCX the distance between addresses, R8 the value; R9 is the word that was
+# just read. A fault leaves all of these registers unchanged, so that the access can be repeated.
 
 .section .rodata, "a"
 .global user_code_start
@@ -12,8 +12,6 @@ user_code_start:
   je write
   cmpq ${read_while}, %rdi
   je read_while
-  cmpq ${write_often}, %rdi
-  je write_often
   cmpq ${spin}, %rdi
   je spin
 
@@ -32,7 +30,7 @@ write:
   jmp done
 
 read_while:
-  # It waits for another CPU, which an emulator may run on the same thread.
+  # This loop waits for another CPU, which an emulator may run on the same host thread.
   pause
   movq (%rsi), %r9
   decq %rdx
@@ -42,12 +40,6 @@ read_while:
   jnz read_while
 1:
   movq %r9, %r8
-  jmp done
-
-write_often:
-  movq %r8, (%rsi)
-  decq %rdx
-  jnz write_often
   jmp done
 
 spin:

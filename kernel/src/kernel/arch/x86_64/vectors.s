@@ -1,9 +1,9 @@
-# Where interrupts and exceptions come in, and how a thread goes out to user mode.
+# Entries of interrupts and exceptions, and the way to user mode and back.
 
 .section .text, "ax"
 
-# One stub for each vector, 16 bytes apart. Those for which the CPU pushes no error code push 0, so
-# that all frames are alike: see `Frame`.
+# One stub for each vector, 16 bytes apart. A stub pushes 0 if the CPU pushes no error code, so that
+# all frames have one layout: see `Frame`.
 .global vectors
   .balign 16
 vectors:
@@ -43,8 +43,8 @@ vectors:
   cld
 .endm
 
-# What may come anywhere, on a stack of its own: even between a `swapgs` and its `iretq`, so it cannot
-# be told whose GS it is.
+# Exceptions that may come at any instruction, even between a `swapgs` and its `iretq`, so the base
+# of GS is unknown. They have a stack of their own.
 emergency:
   PUSH_REGISTERS
   movq %rsp, %rdi
@@ -52,12 +52,12 @@ emergency:
   ud2
 
 trap:
-  # From user mode, by the lower bits of CS?
+  # The lower bits of CS are 0 in the kernel.
   testb $3, 24(%rsp)
   jnz trap_from_user
   PUSH_REGISTERS
   movq %rsp, %rdi
-  # Frames are of 22 words, from an address that the CPU has rounded down to 16.
+  # A frame has 22 words, and the CPU has aligned the stack to 16 bytes.
   call {trap_in_kernel}
   popq %r15
   popq %r14
@@ -77,7 +77,7 @@ trap:
   addq $16, %rsp
   iretq
 
-# The frame begins where `enter_user` has left the stack: what that has saved is above it.
+# The frame begins where `enter_user` has left the stack, below the registers that it has saved.
 trap_from_user:
   swapgs
   PUSH_REGISTERS
@@ -94,7 +94,7 @@ trap_from_user:
   ret
 
 # extern "C" fn enter_user(user: *mut User, interrupt_stack: *mut u64), with interrupts masked.
-# Returns after `trap_from_user`.
+# Returns from `trap_from_user`.
 .global enter_user
 enter_user:
   pushq %rbp
@@ -104,7 +104,7 @@ enter_user:
   pushq %r14
   pushq %r15
   pushq %rdi
-  # Seven words and a return address: a multiple of 16, so the CPU does not round it down.
+  # Seven words and a return address are a multiple of 16, so the CPU does not align the stack.
   movq %rsp, (%rsi)
   pushq ${user_data}
   pushq $0
@@ -118,7 +118,7 @@ enter_user:
   movq {user_stride}(%rax), %rcx
   movq {user_value}(%rax), %r8
   movq {user_scratch}(%rax), %r9
-  # Nothing of the kernel's is user mode's to read.
+  # Clear the other registers: user mode must not read the kernel's values.
   xorl %eax, %eax
   xorl %ebx, %ebx
   xorl %ebp, %ebp
@@ -150,7 +150,7 @@ switch_stack:
   popq %rbp
   ret
 
-# Where a new thread's stack returns to: R12 is its entry, R13 its argument.
+# The first code of a new thread: R12 is its entry, R13 its argument.
 .global thread_start
 thread_start:
   movq %r13, %rdi

@@ -1,7 +1,7 @@
-//! Three and four CPUs, each with a part.
+//! A flush on CPU 0 against actions of two or three other CPUs.
 //!
-//! CPU 0 always flushes page 0 and gives it away as soon as it may. The others do what they do in
-//! [`programs`](crate::programs), in every combination.
+//! CPU 0 flushes page 0, and frees it as soon as the flush is done. The other CPUs do the actions
+//! of [`programs`](crate::programs), in every combination.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use shootdown::soft::{Config, Touch};
 
 use crate::system::{Cpu, System, finish, switch};
 
-/// What a CPU does while CPU 0 flushes.
+/// An action of a CPU while CPU 0 flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Action {
     /// Switches in for the first time.
     FirstSwitch,
-    /// Switches in again, with a tag that still holds the page.
+    /// Switches in again, with a tag under which the page is still cached.
     Switch,
     /// Comes back from lazy.
     Resume,
@@ -23,34 +23,34 @@ pub(crate) enum Part {
     EnterLazy,
     /// Switches to another space.
     SwitchAway,
-    /// Goes on using it, and takes the interrupt.
-    Answer,
-    /// Goes on using it with interrupts masked, and polls its bell.
+    /// Continues to use the space, and takes the interrupt.
+    TakeInterrupt,
+    /// Continues to use the space with interrupts masked, and polls its bell.
     Poll,
     /// Flushes another page.
     Flush,
-    /// Moves the roster.
-    MoveRoster,
+    /// Trims the space's CPU mask.
+    Trim,
     /// Goes offline.
     GoOffline,
 }
 
-impl Part {
+impl Action {
     pub(crate) const ALL: [Self; 10] = [
         Self::FirstSwitch,
         Self::Switch,
         Self::Resume,
         Self::EnterLazy,
         Self::SwitchAway,
-        Self::Answer,
+        Self::TakeInterrupt,
         Self::Poll,
         Self::Flush,
-        Self::MoveRoster,
+        Self::Trim,
         Self::GoOffline,
     ];
 
     fn prepare(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
-        if matches!(self, Self::FirstSwitch | Self::Flush | Self::MoveRoster) {
+        if matches!(self, Self::FirstSwitch | Self::Flush | Self::Trim) {
             return;
         }
         switch(cpu, &system.a);
@@ -62,23 +62,23 @@ impl Part {
         }
     }
 
-    fn play(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
-        let uses_it = [Self::EnterLazy, Self::SwitchAway, Self::Answer, Self::GoOffline];
-        if uses_it.contains(&self) {
+    fn run(self, system: &System<1>, cpu: &Cpu<'_, 1>) {
+        let uses_page = [Self::EnterLazy, Self::SwitchAway, Self::TakeInterrupt, Self::GoOffline];
+        if uses_page.contains(&self) {
             assert_ne!(cpu.touch(0), Touch::Stale);
         }
         match self {
             Self::FirstSwitch | Self::Switch | Self::Resume => switch(cpu, &system.a),
             Self::EnterLazy => cpu.pin().enter_lazy(),
             Self::SwitchAway => switch(cpu, &system.b),
-            Self::Answer => {
+            Self::TakeInterrupt => {
                 cpu.interrupt_point();
                 assert_ne!(cpu.touch(0), Touch::Stale);
             }
             Self::Poll => cpu.pin().handle_flush_ipi(),
-            // Who is rung answers in the end.
+            // The CPUs that were rung answer by the end of `run`.
             Self::Flush => std::mem::forget(system.unmap(cpu, 1)),
-            Self::MoveRoster => {
+            Self::Trim => {
                 cpu.pin().trim_cpumask(&system.a);
             }
             Self::GoOffline => cpu.pin().offline(),
@@ -86,18 +86,18 @@ impl Part {
     }
 }
 
-/// CPU 1 plays the first part, CPU 2 the second, and so on.
-pub(crate) fn play(parts: &[Part], config: Config) {
-    let cpus = 1 + parts.len() as u32;
+/// Flushes on CPU 0, while CPU 1 does the first action, CPU 2 the second, and so on.
+pub(crate) fn run(actions: &[Action], config: Config) {
+    let cpus = 1 + actions.len() as u32;
     let system = System::<1>::new(Config { cpus, ..config });
-    for (cpu, part) in (1..).zip(parts) {
-        part.prepare(&system, &system.cpu(cpu));
+    for (cpu, action) in (1..).zip(actions) {
+        action.prepare(&system, &system.cpu(cpu));
     }
     let threads: Vec<_> = (1..)
-        .zip(parts)
-        .map(|(cpu, &part)| {
+        .zip(actions)
+        .map(|(cpu, &action)| {
             let system = Arc::clone(&system);
-            thread::spawn(move || part.play(&system, &system.cpu(cpu)))
+            thread::spawn(move || action.run(&system, &system.cpu(cpu)))
         })
         .collect();
     let mut pending = system.unmap(&system.cpu(0), 0);
@@ -108,20 +108,20 @@ pub(crate) fn play(parts: &[Part], config: Config) {
     for thread in threads {
         thread.join().unwrap();
     }
-    for (cpu, &part) in (1..).zip(parts) {
-        if part != Part::GoOffline {
+    for (cpu, &action) in (1..).zip(actions) {
+        if action != Action::GoOffline {
             system.cpu(cpu).interrupt_point();
         }
     }
-    // Where it was sent: a broadcast is completed there.
+    // The wait is on CPU 0, which must complete its broadcast.
     let _ = system.cpu(0).pin();
     finish(pending);
     if !done {
         system.machine().free(&system.a, 0);
     }
-    for (cpu, &part) in (1..).zip(parts) {
+    for (cpu, &action) in (1..).zip(actions) {
         let cpu = system.cpu(cpu);
-        if part == Part::GoOffline {
+        if action == Action::GoOffline {
             cpu.pin().online();
         }
         switch(&cpu, &system.a);

@@ -1,15 +1,15 @@
-//! What the engine does and leaves alone, one CPU at a time; and random programs against a
-//! reference.
+//! The engine's interrupts, flushes and statistics, on one thread; and random programs.
 
 #![expect(unsafe_code, reason = "switching is unsafe")]
 
+mod random;
+
 use std::ptr::NonNull;
 
-use proptest::prelude::*;
 use shootdown::soft::{Config, Host, OnCpu, Soft, Touch};
 use shootdown::{
     Batch, CpuId, CpuStats, Extent, Gather, Horizon, NotifyCosts, PageSize, Presence, Quarantine,
-    Reach, Root, Shootdown, Space, StaleWrites, Tagging,
+    Root, Shootdown, Space, StaleWrites,
 };
 
 type Machine<const WORDS: usize = 1> = Soft<Host, WORDS>;
@@ -45,13 +45,13 @@ impl<const WORDS: usize> System<WORDS> {
         unsafe { self.cpu(cpu).pin().switch(&self.spaces[space]) };
     }
 
-    /// Has `cpu` flush, lets everybody who is interrupted answer, and waits.
+    /// Flushes on `cpu`, handles the interrupts on all CPUs that are interrupted, and waits.
     fn flush(&self, cpu: u32, space: usize, extent: Extent) {
         let mut pending = self.cpu(cpu).pin().flush(&self.spaces[space], extent);
         for rung in pending.waiting().iter() {
             self.cpu(rung.0).interrupt_point();
         }
-        // Where it was sent: a broadcast is completed there.
+        // The wait is on `cpu`, which must complete its broadcast.
         let _ = self.cpu(cpu).pin();
         pending.wait();
     }
@@ -69,7 +69,7 @@ fn page_at(page: u64) -> Extent {
     Extent::page(page << 12)
 }
 
-/// Invariant 4.
+/// Invariant 4: only CPUs that use the space are interrupted for a flush of pages.
 #[test]
 fn only_active_cpus_are_interrupted() {
     let system: System = System::new(CONFIG);
@@ -94,7 +94,7 @@ fn only_active_cpus_are_interrupted() {
 }
 
 #[test]
-fn those_who_are_present_are_told_in_the_cheaper_way() {
+fn present_cpus_are_notified_in_the_cheaper_way() {
     for (interrupt_ns, broadcast_ns) in [(9, 100), (100, 9)] {
         let costs = NotifyCosts { interrupt_ns, broadcast_ns, ..CONFIG.costs };
         let system: System = System::new(Config { costs, ..CONFIG.with_broadcasts(15) });
@@ -106,9 +106,9 @@ fn those_who_are_present_are_told_in_the_cheaper_way() {
     }
 }
 
-/// Neither is interrupted, nor has it anything to make up for when it has been idle.
+/// A broadcast interrupts no CPU, and a CPU that comes back from idle does not catch up with it.
 #[test]
-fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
+fn broadcast_leaves_nothing_to_catch_up() {
     let system: System = System::new(CONFIG.with_broadcasts(15));
     system.switch(1, 0);
     let before = system.stats(1);
@@ -123,7 +123,7 @@ fn who_was_told_by_hardware_has_nothing_to_make_up_for() {
 }
 
 #[test]
-fn rings_before_an_answer_share_its_interrupt() {
+fn two_rings_share_one_interrupt() {
     let system: System = System::new(CONFIG);
     system.switch(2, 0);
     let mut first = system.cpu(0).pin().flush(&system.spaces[0], page_at(0));
@@ -136,7 +136,7 @@ fn rings_before_an_answer_share_its_interrupt() {
 }
 
 #[test]
-fn several_missed_flushes_are_made_up_for_range_by_range() {
+fn cpu_catches_up_range_by_range() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     for _ in 0..2 {
@@ -154,13 +154,13 @@ fn several_missed_flushes_are_made_up_for_range_by_range() {
 }
 
 #[test]
-fn what_was_flushed_over_and_over_is_made_up_for_once() {
+fn repeated_flushes_of_a_page_invalidate_once() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     system.cpu(1).pin().enter_lazy();
     let before = system.stats(1);
     let pages = |count| Extent::pages(0x1000, count, PageSize::SIZE_4K);
-    // The last one is not within what came before it.
+    // No earlier extent contains the last one.
     for extent in [pages(2), pages(2), page_at(2), pages(1), pages(3)] {
         system.flush(0, 0, extent);
     }
@@ -171,9 +171,10 @@ fn what_was_flushed_over_and_over_is_made_up_for_once() {
     assert_eq!(after.pages_invalidated - before.pages_invalidated, 2 + 3);
 }
 
-/// Invariant 5: the log's end, the ceiling, and a whole flush among the missed ones.
+/// Invariant 5: a CPU catches up range by range only if it knows all ranges. The cases are more
+/// flushes than log entries, more pages than the ceiling, and a whole flush among the missed ones.
 #[test]
-fn what_is_not_known_range_by_range_is_flushed_whole() {
+fn incomplete_or_large_log_flushes_whole_tag() {
     let missed: [&[Extent]; 3] = [
         &[page_at(1); 17],
         &[Extent::pages(0, 17, PageSize::SIZE_4K), Extent::pages(0x11000, 17, PageSize::SIZE_4K)],
@@ -198,7 +199,7 @@ fn what_is_not_known_range_by_range_is_flushed_whole() {
 }
 
 #[test]
-fn tags_keep_what_others_would_drop() {
+fn tags_keep_translations_across_switches() {
     let system: System = System::new(CONFIG);
     for space in 0..6 {
         system.switch(1, space);
@@ -219,7 +220,7 @@ fn tags_keep_what_others_would_drop() {
 }
 
 #[test]
-fn lazy_cpus_leave_a_space_whose_tables_are_freed_and_are_left_alone_from_then_on() {
+fn lazy_cpu_leaves_space_with_freed_tables() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     system.cpu(1).pin().enter_lazy();
@@ -231,7 +232,7 @@ fn lazy_cpus_leave_a_space_whose_tables_are_freed_and_are_left_alone_from_then_o
     assert_eq!(system.stats(1).answers, 1);
 }
 
-/// It could walk to an entry of the new size while it has the old one cached.
+/// A lazy CPU could walk to an entry of the new size while it has the old one cached.
 #[test]
 fn lazy_cpu_leaves_for_resize_unless_tolerated() {
     for tolerates_mixed_sizes in [false, true] {
@@ -246,9 +247,9 @@ fn lazy_cpu_leaves_for_resize_unless_tolerated() {
     }
 }
 
-/// A late answer to a flush from before the CPU became lazy is no reason to leave.
+/// The CPU was rung before it went lazy, and handles the interrupt while it is lazy.
 #[test]
-fn lazy_cpus_stay_when_pages_are_flushed() {
+fn lazy_cpu_stays_on_flush_of_pages() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     let mut pending = system.cpu(0).pin().flush(&system.spaces[0], page_at(0));
@@ -258,9 +259,9 @@ fn lazy_cpus_stay_when_pages_are_flushed() {
     assert!(matches!(system.presence(1), Presence::Lazy(_)));
 }
 
-/// Invariant 8.
+/// Invariant 8: an offline CPU misses no flush, and no CPU waits for it.
 #[test]
-fn offline_cpus_are_not_waited_for_and_miss_nothing() {
+fn offline_cpu_is_not_waited_for() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     assert_eq!(system.cpu(1).touch(0), Touch::Ok);
@@ -291,11 +292,11 @@ impl System {
     }
 }
 
-/// At 4096 CPUs, only those who have been there are looked at, and those who have long been
-/// elsewhere no more.
+/// On a machine of 4096 CPUs, a flush probes only CPUs that have run the space; and a CPU that has
+/// long been elsewhere is trimmed from the mask.
 #[test]
 #[cfg_attr(miri, ignore = "4096 CPUs are too many for miri")]
-fn a_flush_looks_at_nobody_who_was_never_there() {
+fn flush_probes_only_cpus_in_the_mask() {
     const WORDS: usize = 64;
     let system: System<WORDS> = System::new(Config { cpus: 4096, tables: 2, pages: 1, ..CONFIG });
     let stats = || system.spaces[0].stats(system.engine.machine());
@@ -311,7 +312,8 @@ fn a_flush_looks_at_nobody_who_was_never_there() {
     for _ in 0..40 {
         system.flush(0, 0, page_at(0));
     }
-    // Three other CPUs, eight looks in vain at each, three a flush: the roster moves after eight.
+    // Each flush wastes three probes, and eight wasted probes of each of the three CPUs are
+    // allowed. So the CPU mask is trimmed after eight flushes.
     assert_eq!((stats().cpumask_trims, stats().skipped_elsewhere), (1, 24));
     assert_eq!(system.stats(0).interrupts_sent, 3);
 
@@ -320,9 +322,9 @@ fn a_flush_looks_at_nobody_who_was_never_there() {
     assert_eq!(system.stats(0).interrupts_sent, 4);
 }
 
-/// Sizes are part of what an embedder pays; see the documentation of the types.
+/// The documentation of the types states their sizes, which an embedder pays for.
 #[test]
-fn sizes_and_places_are_as_documented() {
+fn sizes_are_as_documented() {
     use shootdown::CpuState;
     use std::mem::{align_of, size_of};
     assert_eq!(size_of::<CpuState<Machine>>(), 640);
@@ -331,14 +333,14 @@ fn sizes_and_places_are_as_documented() {
     assert_eq!(size_of::<Space<Machine>>(), 448);
     assert_eq!(size_of::<Space<Machine<3>>>(), 448);
     assert_eq!(size_of::<Space<Machine<64>>>(), 1408);
-    // Some compilers lay them out in a word less.
+    // Some compilers lay these types out in one word less.
     assert!(size_of::<shootdown::Pending<'_, Machine<64>>>() <= 576);
     assert!(size_of::<shootdown::Pending<'_, Machine>>() <= 80);
 }
 
-/// For people who look at a stuck kernel.
+/// The debug output is for people who examine a stuck kernel.
 #[test]
-fn everything_shows_what_it_is() {
+fn debug_output_shows_the_state() {
     let system: System = System::new(CONFIG);
     system.switch(1, 0);
     let pin = system.cpu(0);
@@ -363,13 +365,13 @@ fn everything_shows_what_it_is() {
     assert_eq!(flushed, "Flushed { horizon: Horizon { space: 1, flush: 1, cleared: 1 }, .. }");
 
     let mut quarantine: Quarantine<Vec<u64>> = Quarantine::new(9);
-    quarantine.hold(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
+    quarantine.defer(Horizon::UNKNOWN, 3, vec![1, 2, 3]).unwrap();
     assert_eq!(format!("{quarantine:?}"), "{0: 3}");
 
     let mut batch: Batch<_, Vec<u64>> = Batch::new();
-    let in_batch = batch.space(system.engine.machine(), &space).unwrap();
-    assert_eq!(format!("{in_batch:?}"), "BatchEntry([])");
-    in_batch.unmapped(&pin, page_at(4), StaleWrites::Impossible).wait();
+    let entry = batch.space(system.engine.machine(), &space).unwrap();
+    assert_eq!(format!("{entry:?}"), "BatchEntry([])");
+    entry.unmapped(&pin, page_at(4), StaleWrites::Impossible).wait();
     assert_eq!(format!("{batch:?}"), "[[0x4000+1x4K]]");
     let sent = batch.send(&pin);
     assert_eq!(format!("{sent:?}"), "SentBatch(Pending({1}))");
@@ -377,7 +379,7 @@ fn everything_shows_what_it_is() {
     sent.wait();
 
     system.cpu(1).pin().enter_lazy();
-    // SAFETY: nobody uses the space any more, and it stays.
+    // SAFETY: no CPU uses the space any more, and it stays in place.
     let retiring = unsafe { pin.retire(NonNull::from(space)) };
     assert_eq!(format!("{retiring:?}"), "Retiring({})");
     retiring.wait();
@@ -385,153 +387,4 @@ fn everything_shows_what_it_is() {
     assert_eq!(format!("{reaping:?}"), "Reaping({1})");
     system.cpu(1).interrupt_point();
     reaping.wait();
-}
-
-/// A machine with so many tags of any kind, and, with global ones, broadcasts of any reach; where
-/// these and interrupts cost what has the engine choose either, or now the one and now the other.
-fn tags() -> impl Strategy<Value = Config> {
-    let reach = prop_oneof![Just(None), Just(Some(Reach::Everyone)), Just(Some(Reach::Targets))];
-    let costs_turn_after = prop_oneof![Just(0), Just(3), Just(8)];
-    let interrupt_ns = prop_oneof![Just(0), Just(1)];
-    let global =
-        (prop::sample::select(vec![0, 3, 4, 6, 15, 60]), reach, costs_turn_after, interrupt_ns)
-            .prop_map(|(tags, broadcast, costs_turn_after, interrupt_ns)| {
-                let mut costs = CONFIG.costs;
-                (costs.interrupt_ns, costs.broadcast_ns) = (interrupt_ns, 1 - interrupt_ns);
-                Config {
-                    tags,
-                    tagging: Tagging::Global,
-                    broadcast,
-                    costs,
-                    costs_turn_after,
-                    ..CONFIG
-                }
-            });
-    let renamed = prop::sample::select(vec![0, 1, 2, 6, 15]).prop_map(|tags| Config {
-        tags,
-        tagging: Tagging::Renamed,
-        ..CONFIG
-    });
-    prop_oneof![
-        2 => (0usize..4).prop_map(|tags| Config { tags, ..CONFIG }),
-        4 => global,
-        2 => renamed,
-    ]
-}
-
-/// One step of a random program.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Switch(u32, usize),
-    Lazy(u32),
-    Leave(u32),
-    Touch(u32, usize),
-    Replace(u32, usize, usize, usize),
-    FreeTables(u32, usize),
-    ReplaceKernel(u32, usize),
-    TouchKernel(u32, usize),
-    Trim(u32, usize),
-    Cycle(u32),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    // Three are used most; the others have tags run out.
-    let (cpu, page) = (0u32..3, 0usize..6);
-    let space = prop_oneof![3 => 0usize..3, 1 => 3usize..8];
-    prop_oneof![
-        4 => (cpu.clone(), space.clone()).prop_map(|(cpu, space)| Step::Switch(cpu, space)),
-        3 => cpu.clone().prop_map(Step::Lazy),
-        1 => cpu.clone().prop_map(Step::Leave),
-        8 => (cpu.clone(), page.clone()).prop_map(|(cpu, page)| Step::Touch(cpu, page)),
-        6 => (cpu.clone(), space.clone(), page.clone(), 1usize..40)
-            .prop_map(|(cpu, space, page, count)| Step::Replace(cpu, space, page, count)),
-        1 => (cpu.clone(), space.clone()).prop_map(|(cpu, space)| Step::FreeTables(cpu, space)),
-        1 => (cpu.clone(), page.clone()).prop_map(|(cpu, page)| Step::ReplaceKernel(cpu, page)),
-        2 => (cpu.clone(), page).prop_map(|(cpu, page)| Step::TouchKernel(cpu, page)),
-        1 => (cpu.clone(), space).prop_map(|(cpu, space)| Step::Trim(cpu, space)),
-        1 => cpu.prop_map(Step::Cycle),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 2 } else { 512 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
-
-    /// Whatever CPUs do, in whatever order, none uses what was given away, and none is interrupted
-    /// that was neither active nor, where tables were freed, lazy.
-    #[test]
-    fn random_programs_are_right(
-        config in tags(), steps in prop::collection::vec(step(), 1..150)
-    ) {
-        let system: System = System::new(Config { tables: 8, pages: 6, ..config });
-        let machine = system.engine.machine();
-        let mut used = [None; 3];
-        for step in steps {
-            match step {
-                Step::Switch(cpu, space) => {
-                    system.switch(cpu, space);
-                    used[cpu as usize] = Some(space);
-                }
-                Step::Lazy(cpu) => {
-                    system.cpu(cpu).pin().enter_lazy();
-                    used[cpu as usize] = None;
-                }
-                Step::Leave(cpu) => {
-                    system.cpu(cpu).pin().leave_space();
-                    used[cpu as usize] = None;
-                }
-                Step::Touch(cpu, page) => {
-                    if used[cpu as usize].is_some() {
-                        prop_assert_eq!(system.cpu(cpu).touch(page), Touch::Ok);
-                    }
-                }
-                Step::Replace(cpu, space, page, count) => {
-                    machine.unmap(&system.spaces[space], page);
-                    let address = (page as u64) << 12;
-                    let extent = Extent::pages(address, count, PageSize::SIZE_4K);
-                    let interrupts = system.stats(cpu).interrupts_sent;
-                    let broadcasts = system.stats(cpu).broadcasts_sent;
-                    system.flush(cpu, space, extent);
-                    let others = (0..3).filter(|&other| other != cpu);
-                    let active = others.filter(|&other| used[other as usize] == Some(space));
-                    let sent = system.stats(cpu).interrupts_sent - interrupts;
-                    let was_broadcast = system.stats(cpu).broadcasts_sent != broadcasts;
-                    prop_assert_eq!(sent, if was_broadcast { 0 } else { active.count() as u64 });
-                    machine.free(&system.spaces[space], page);
-                    machine.map(&system.spaces[space], page);
-                }
-                Step::FreeTables(cpu, space) => {
-                    machine.unhook_tables(&system.spaces[space]);
-                    system.flush(cpu, space, page_at(0).freeing_tables());
-                    machine.free_tables(&system.spaces[space]);
-                }
-                Step::ReplaceKernel(cpu, page) => {
-                    machine.unmap_kernel(page);
-                    let mut pending = system.cpu(cpu).pin().flush_kernel(page_at(page as u64));
-                    (0..3).for_each(|other| system.cpu(other).interrupt_point());
-                    // Where it was sent, to have a broadcast completed.
-                    let _ = system.cpu(cpu).pin();
-                    pending.wait();
-                    machine.free_kernel(page);
-                    machine.map_kernel(page);
-                }
-                Step::TouchKernel(cpu, page) => {
-                    prop_assert_eq!(system.cpu(cpu).touch_kernel(page), Touch::Ok);
-                }
-                Step::Trim(cpu, space) => {
-                    system.cpu(cpu).pin().trim_cpumask(&system.spaces[space]);
-                }
-                Step::Cycle(cpu) => {
-                    system.cpu(cpu).pin().offline();
-                    system.cpu(cpu).pin().online();
-                    used[cpu as usize] = None;
-                }
-            }
-            (0..3).for_each(|cpu| system.cpu(cpu).speculate());
-            prop_assert_eq!(machine.freed_table_walks(), 0);
-        }
-    }
 }

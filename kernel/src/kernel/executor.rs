@@ -1,5 +1,5 @@
-//! The kernel as a host of workloads: the state of a run, and the parts of operations that differ
-//! from machine to machine.
+//! The executor of a workload: the state of a run, and the parts of operations that depend on the
+//! machine.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -17,57 +17,59 @@ use shootdown_vm::{AddressSpace, Backing, File, PAGE_BYTES, Place, Protection, S
 use crate::kernel::arch::{Arch, Architecture, Status};
 use crate::kernel::coherence::Engine;
 use crate::kernel::console::println;
-use crate::kernel::contents::{Holds, Known};
+use crate::kernel::contents::{Allowed, KnownContents};
 use crate::kernel::counts;
 use crate::kernel::end::end;
-use crate::kernel::platform::{ThisMachine, USER_CODE};
+use crate::kernel::load::Settings;
+use crate::kernel::platform::{KernelPlatform, USER_CODE};
 use crate::kernel::process::{NamedArea, Process, ProcessData, System, Vm};
 use crate::kernel::report::{self, Reading};
-use crate::kernel::scheduler::{self, Affinity, Next, Settings, ThreadId, Waits};
+use crate::kernel::scheduler::{self, Affinity, Next, ThreadId, WaitReason};
 use crate::kernel::sync::{Mutex, Once};
 use crate::kernel::totals::Totals;
 use crate::kernel::user;
 
-static WORLD: Once<World> = Once::new();
+static EXECUTOR: Once<Executor> = Once::new();
 
-/// The one world there is.
-pub(crate) fn world() -> &'static World {
-    WORLD.get()
+/// The executor of this run.
+pub(crate) fn executor() -> &'static Executor {
+    EXECUTOR.get()
 }
 
-/// Frees page tables whose space is dead, if the CPU has nothing better to do, or there are many.
+/// Frees the page tables of dead spaces if this CPU has nothing else to run, or if many wait to be
+/// freed.
 pub(crate) fn after_switch(next: Next) {
-    let vm = &world().vm;
+    let vm = &executor().vm;
     if next == Next::NoSpace || vm.holds_many() {
         vm.free_dead_tables();
     }
 }
 
-/// A run of a workload.
-pub(crate) struct World {
+/// The executor: the state of a workload's run.
+pub(crate) struct Executor {
     pub(crate) vm: Vm,
     pub(crate) settings: Settings,
     on_fault: OnFault,
     pub(crate) stream: Stream<'static>,
-    /// The code of user threads.
-    code: Arc<File<ThisMachine>>,
-    files: Mutex<BTreeMap<FileId, Arc<File<ThisMachine>>>>,
+    /// The file with the code of user threads.
+    code: Arc<File<KernelPlatform>>,
+    files: Mutex<BTreeMap<FileId, Arc<File<KernelPlatform>>>>,
     next_process: AtomicU32,
     state: Mutex<State<&'static Self>>,
-    /// Statistics of the memory of processes that have ended.
+    /// Sum of the memory statistics of processes that have ended.
     ended: Mutex<Stats>,
 }
 
-impl World {
-    /// Creates the world. Call this once, on the first CPU.
+impl Executor {
+    /// Creates the executor. Call this once, on the first CPU.
     pub(crate) fn set_up(settings: Settings, on_fault: OnFault, stream: Stream<'static>) {
-        let vm = Vm::new(ThisMachine, Engine).unwrap_or_else(|error| fail(None, error.into()));
-        WORLD.set(Self {
+        let vm = Vm::new(KernelPlatform, Engine).unwrap_or_else(|error| fail(None, error.into()));
+        EXECUTOR.set(Self {
             vm,
             settings,
             on_fault,
             stream,
-            code: Arc::new(File::stored(ThisMachine, USER_CODE)),
+            code: Arc::new(File::stored(KernelPlatform, USER_CODE)),
             files: Mutex::new(BTreeMap::new()),
             next_process: AtomicU32::new(0),
             state: Mutex::new(State::default()),
@@ -75,7 +77,7 @@ impl World {
         });
     }
 
-    /// Creates the processes that start with the workload. Ends the run if there are none.
+    /// Creates the processes with which the workload starts. Ends the run if there are none.
     pub(crate) fn start(&'static self) {
         self.calibrate().unwrap_or_else(|error| fail(None, error));
         interpreter::start(&self, self.stream.processes())
@@ -94,7 +96,7 @@ impl World {
         Ok(())
     }
 
-    /// A process that maps the code of user threads.
+    /// Creates a process that maps the code of user threads.
     fn user_process(&self) -> Result<Process, StepError> {
         let space = AddressSpace::new(&self.vm)?;
         let place = Place::Fixed(user::CODE..user::CODE + PAGE_BYTES);
@@ -112,7 +114,7 @@ impl World {
         number.ok_or(StepError::NoCpu(cpu))
     }
 
-    /// Statistics of the memory of all processes that have ended.
+    /// Sum of the memory statistics of all processes that have ended.
     pub(crate) fn ended(&self) -> Stats {
         *self.ended.lock()
     }
@@ -123,7 +125,7 @@ impl World {
     }
 }
 
-impl MemoryHost for World {
+impl MemoryHost for Executor {
     type System = System;
     type ProcessData = ProcessData;
     type UnderWay = ();
@@ -136,22 +138,22 @@ impl MemoryHost for World {
         self.on_fault
     }
 
-    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<ThisMachine>>) {
-        let new = || Arc::new(File::new(ThisMachine));
+    fn file(&self, file: Option<FileId>) -> (FileKey, Arc<File<KernelPlatform>>) {
+        let new = || Arc::new(File::new(KernelPlatform));
         let file =
             file.map_or_else(new, |id| Arc::clone(self.files.lock().entry(id).or_insert_with(new)));
-        // The contents of files are not checked: no key is needed.
+        // The key would only serve to check the contents of files, which the kernel does not do.
         (0, file)
     }
 
     fn name_area(&self, process: &Process, area: AreaId, start: u64, shown: Shown) {
-        let (holds, known) = match shown {
-            Shown::Anonymous => (Holds::OwnWords, Known::default()),
+        let (allowed, known) = match shown {
+            Shown::Anonymous => (Allowed::OwnWords, KnownContents::default()),
             Shown::Nothing | Shown::Private { .. } | Shown::Shared { .. } => {
-                (Holds::AnyWords, Known::nothing())
+                (Allowed::AnyWords, KnownContents::unknown())
             }
         };
-        process.data.name(area, NamedArea { start, holds, known });
+        process.data.name(area, NamedArea { start, allowed, known });
     }
 
     fn area_start(&self, process: &Process, area: AreaId) -> Option<u64> {
@@ -168,20 +170,20 @@ impl MemoryHost for World {
         let ProcessData { words, .. } = &process.data;
         let Some(area) = area else {
             let word = user::touch(process, address, access.into())?;
-            words.check(address, Holds::AnyWords, None, word);
+            words.check(address, Allowed::AnyWords, None, word);
             return Ok(());
         };
         let with_area = |f| process.data.with_area(area, f);
-        let expected = |area: &mut NamedArea| (area.holds, area.known.expected(address));
-        // Before other threads can change it.
-        let (holds, before) = with_area(expected)?;
+        let expected = |area: &mut NamedArea| (area.allowed, area.known.expected(address));
+        // Load the expected word before another thread can change it.
+        let (allowed, before) = with_area(expected)?;
         let word = user::touch(process, address, access.into())?;
         if access == Access::Write {
-            return process.data.with_area(area, |area| area.known.wrote(address, word));
+            return process.data.with_area(area, |area| area.known.record_write(address, word));
         }
-        // Unless another thread has used the area since.
+        // Compare only if no other thread has used the area in the meantime.
         let (_, after) = with_area(expected)?;
-        words.check(address, holds, before.filter(|_| after.is_some()), word);
+        words.check(address, allowed, before.filter(|_| after.is_some()), word);
         Ok(())
     }
 
@@ -196,15 +198,15 @@ impl MemoryHost for World {
             (Some(area), Change::Unmap(pages) | Change::Discard(pages)) => {
                 let Range { start, end } = pages;
                 let range = start * PAGE_BYTES..end * PAGE_BYTES;
-                // The area exists: its addresses were looked up.
-                let _ = data.with_area(area, |area| area.known.discards(&range));
+                // The area exists, because its addresses were looked up.
+                let _ = data.with_area(area, |area| area.known.record_discard(&range));
             }
             (_, Change::MapAnywhere { .. } | Change::Fork) => {}
             (_, Change::Move { .. }) => {
-                data.words.move_some();
+                data.words.record_move();
                 data.forget_contents();
             }
-            // The memory may be of an area that has a number.
+            // The memory may belong to an area that has a number.
             (
                 _,
                 Change::Map { .. }
@@ -227,12 +229,12 @@ impl MemoryHost for World {
     }
 }
 
-impl Host for &'static World {
-    type Memory = World;
+impl Host for &'static Executor {
+    type Memory = Executor;
     type Thread = ThreadId;
     type Reading = Reading;
 
-    fn memory(&self) -> &World {
+    fn memory(&self) -> &Executor {
         self
     }
 
@@ -267,8 +269,8 @@ impl Host for &'static World {
             Some(cpu) => Affinity::Cpu(self.cpu(cpu)?),
             None => Affinity::Any,
         };
-        let (world, space) = (*self, process.space().coherent().clone());
-        let body = move || run_thread(&world, process, program);
+        let (executor, space) = (*self, process.space().coherent().clone());
+        let body = move || run_thread(&executor, process, program);
         Ok(scheduler::create(Some(space), affinity, program.0, body))
     }
 
@@ -290,8 +292,8 @@ impl Host for &'static World {
 
     fn block(&self, until: Until) {
         scheduler::block(match until {
-            Until::Woken => Waits::Wake,
-            Until::Ended(program) => Waits::Join(program.0),
+            Until::Woken => WaitReason::Wake,
+            Until::Ended(program) => WaitReason::Join(program.0),
         });
     }
 
@@ -313,7 +315,7 @@ impl Host for &'static World {
     }
 
     fn end_step(&self) {
-        counts::pin().steps.add(1);
+        counts::this_cpu().steps.add(1);
         scheduler::preemption_point();
     }
 
@@ -326,11 +328,11 @@ impl Host for &'static World {
     }
 
     fn finish(&self, _: ProgramId) {
-        World::report(self)
+        Executor::report(self)
     }
 }
 
-/// Reports the error of a thread, and ends the run.
+/// Prints the error of a thread, and ends the run.
 fn fail(program: Option<ProgramId>, error: StepError) -> ! {
     match program {
         Some(ProgramId(program)) => println!("error program {program}: {error}"),

@@ -1,0 +1,146 @@
+#![cfg(test)]
+
+use super::*;
+use crate::soft::{Config, Host, Soft};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use std::format;
+use std::vec::Vec;
+
+/// Numbers of words. With `MANY`, several words share a bit of the top word.
+const FEW: usize = 2;
+const MANY: usize = 66;
+
+/// CPUs below `64 * WORDS`. Words that share a bit of the top word are more likely.
+fn cpu<const WORDS: usize>() -> impl Strategy<Value = CpuId> {
+    let word = prop_oneof![0..WORDS, Just(0), Just(WORDS - 1), Just(WORDS / 64)];
+    (word, 0..4usize).prop_map(|(word, bit)| cpu_at(word, bit))
+}
+
+/// Four CPUs of each word.
+fn cpu_at(word: usize, bit: usize) -> CpuId {
+    CpuId((word * 64 + bit * 21) as u32)
+}
+
+fn assert_same<const WORDS: usize>(set: &CpuSet<[u64; WORDS]>, expected: &BTreeSet<CpuId>) {
+    assert_eq!(CpuSet::<[u64; WORDS]>::capacity(), 64 * WORDS);
+    let mut members: Vec<_> = set.iter().collect();
+    if WORDS <= 64 {
+        assert!(members.is_sorted());
+    }
+    assert_eq!(set.first(), members.first().copied());
+    members.sort();
+    assert!(members.iter().eq(expected), "{members:?} {expected:?}");
+    assert_eq!(set.len(), expected.len());
+    assert_eq!(set.is_empty(), expected.is_empty());
+    for word in [0, 1, 2, WORDS - 1].into_iter().filter(|&word| word < WORDS) {
+        for cpu in (0..4).map(|bit| cpu_at(word, bit)) {
+            assert_eq!(set.contains(cpu), expected.contains(&cpu));
+        }
+    }
+    assert!(set.clone().iter().eq(set.iter()));
+    let numbers: Vec<_> = set.iter().map(|cpu| cpu.0).collect();
+    assert_eq!(format!("{set:?}"), format!("{numbers:?}").replace('[', "{").replace(']', "}"));
+}
+
+/// Inserts or removes the CPU of each step, and compares both kinds of set with a `BTreeSet`.
+fn compare_with_model<const WORDS: usize>(steps: &[(CpuId, bool)], others: &[CpuId]) {
+    let engine = Soft::<Host>::engine(Config::default());
+    let machine = engine.machine();
+    let mut set = CpuSet::<[u64; WORDS]>::new();
+    let shared = SharedCpuSet::<Soft<Host>, [u64; WORDS]>::new();
+    let mut expected = BTreeSet::new();
+    for (number, &(cpu, is_insertion)) in steps.iter().enumerate() {
+        if is_insertion {
+            set.insert(cpu);
+            if number % 2 == 0 {
+                shared.insert(cpu);
+            } else {
+                shared.insert_then_fence(machine, cpu, Rule::RegisterFence);
+            }
+            expected.insert(cpu);
+        } else {
+            set.remove(cpu);
+            // Relaxed: there is one thread.
+            shared.remove(cpu, Relaxed);
+            expected.remove(&cpu);
+        }
+        assert_same(&set, &expected);
+        let mut read = CpuSet::new();
+        shared.read_into(machine, &mut read);
+        assert_same(&read, &expected);
+        assert!(expected.contains(&cpu) == shared.contains(cpu));
+    }
+    let mut other = CpuSet::new();
+    for &cpu in others {
+        other.insert(cpu);
+    }
+    shared.read_into(machine, &mut other);
+    set.insert_all(&other);
+    expected.extend(others);
+    assert_same(&set, &expected);
+    assert_same(&other, &expected);
+    shared.clear(machine);
+    let mut read = CpuSet::new();
+    shared.read_into(machine, &mut read);
+    assert!(read.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 1 } else { 32 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn sets_of_one_word_match_model(
+        steps in prop::collection::vec((cpu::<1>(), any::<bool>()), 1..20),
+        others in prop::collection::vec(cpu::<1>(), 0..4)
+    ) {
+        compare_with_model::<1>(&steps, &others);
+    }
+
+    #[test]
+    fn sets_of_several_words_match_model(
+        steps in prop::collection::vec((cpu::<FEW>(), any::<bool>()), 1..20),
+        others in prop::collection::vec(cpu::<FEW>(), 0..4)
+    ) {
+        compare_with_model::<FEW>(&steps, &others);
+    }
+
+    #[test]
+    fn sets_with_shared_top_bits_match_model(
+        steps in prop::collection::vec((cpu::<MANY>(), any::<bool>()), 1..20),
+        others in prop::collection::vec(cpu::<MANY>(), 0..4)
+    ) {
+        compare_with_model::<MANY>(&steps, &others);
+    }
+}
+
+/// Words 2 and 66 share a bit of the top word, and words 0 and 64 share another one.
+#[test]
+fn top_bit_is_cleared_with_its_last_word() {
+    let mut set = CpuSet::<[u64; 67]>::new();
+    let [zero, two, last] = [0, 2, 66].map(|word| CpuId(word * 64));
+    for cpu in [zero, two, last] {
+        set.insert(cpu);
+    }
+    set.remove(two);
+    assert_eq!(set.iter().collect::<Vec<_>>(), [zero, last]);
+    set.remove(last);
+    assert_eq!(set.top, 1);
+    set.remove(zero);
+    assert!(set.is_empty());
+}
+
+#[test]
+fn cpu_without_top_bit_is_not_a_member() {
+    let shared = SharedCpuSet::<Soft<Host>, [u64; FEW]>::new();
+    // Relaxed: there is one thread.
+    shared.words()[1].store(1, Relaxed);
+    assert!(!shared.contains(CpuId(64)));
+    shared.insert(CpuId(65));
+    assert!(shared.contains(CpuId(64)));
+    assert_eq!(format!("{shared:?}"), "[0, 3]");
+}

@@ -1,0 +1,88 @@
+//! Broadcasts of the software machine. Each is delivered only when its issuer completes it, which
+//! is as late as hardware may do it.
+//!
+//! The completion also waits for an access that a CPU is just doing with a translation that the
+//! broadcast invalidates: for broadcasts, each use of the TLB is one step.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use super::tlb::Tlb;
+use super::{Platform, guard};
+use crate::extent::Extent;
+use crate::ids::{CpuId, Tag};
+use crate::memory::Word;
+
+/// The translations that a broadcast invalidates.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Invalidation {
+    /// Translations of user pages under a tag.
+    Tag(Tag, Extent),
+    /// Translations of the kernel's pages.
+    Kernel(Extent),
+}
+
+/// The broadcasts that one CPU has issued, and those that have reached it.
+pub(super) struct Broadcasts<P: Platform> {
+    /// The broadcasts that this CPU has issued and not completed, with their targets.
+    issued: Mutex<Vec<(Vec<CpuId>, Invalidation)>>,
+    /// The invalidations that have reached this CPU. They are applied before the next use of the
+    /// TLB.
+    arrived: Mutex<Vec<Invalidation>>,
+    /// The TLB is in use.
+    busy: AtomicBool,
+    /// Orders uses of the TLB with completions, as hardware does, for model checkers.
+    order: P::Word,
+}
+
+impl<P: Platform> Broadcasts<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            issued: Mutex::default(),
+            arrived: Mutex::default(),
+            busy: AtomicBool::new(false),
+            order: P::Word::new(0),
+        }
+    }
+
+    pub(super) fn issue(&self, targets: Vec<CpuId>, invalidation: Invalidation) {
+        guard(&self.issued).push((targets, invalidation));
+    }
+
+    /// Removes and returns the broadcasts that this CPU has issued and not completed.
+    pub(super) fn take_issued(&self) -> Vec<(Vec<CpuId>, Invalidation)> {
+        core::mem::take(&mut guard(&self.issued))
+    }
+
+    /// Delivers an invalidation to this CPU, and waits until the CPU uses none of the translations.
+    pub(super) fn deliver(&self, invalidation: Invalidation) {
+        // A CPU that applies the invalidation then walks page tables at least as new as it.
+        self.order.fetch_add(1, AcqRel);
+        guard(&self.arrived).push(invalidation);
+        while self.busy.load(Acquire) {
+            P::spin_hint();
+        }
+        self.order.fetch_add(1, AcqRel);
+    }
+
+    /// Uses the TLB of this CPU: applies the invalidations that have arrived, then calls `f`.
+    pub(super) fn using<R>(&self, tlb: &mut Tlb, f: impl FnOnce(&mut Tlb) -> R) -> R {
+        // Set before the arrived invalidations are read: a later delivery finds this CPU busy.
+        self.busy.store(true, SeqCst);
+        let arrived = core::mem::take(&mut *guard(&self.arrived));
+        self.order.fetch_add(1, AcqRel);
+        for invalidation in arrived {
+            match invalidation {
+                Invalidation::Tag(tag, extent) => tlb.invalidate_under(tag, extent),
+                Invalidation::Kernel(extent) if extent.is_whole() => tlb.invalidate_all(),
+                Invalidation::Kernel(extent) => tlb.invalidate_kernel(extent),
+            }
+        }
+        let result = f(tlb);
+        self.order.fetch_add(1, AcqRel);
+        self.busy.store(false, Release);
+        result
+    }
+}

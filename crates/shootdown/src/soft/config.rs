@@ -1,0 +1,91 @@
+//! Size and properties of a software machine.
+
+use core::panic::Location;
+
+use crate::broadcaster::Reach;
+use crate::costs::NotifyCosts;
+use crate::machine::Tagging;
+use crate::rules::Rule;
+
+/// Size and properties of a [`Soft`](super::Soft) machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// Number of page tables, each for one space at a time.
+    pub tables: usize,
+    /// Number of pages of 4 KiB that each table maps, from address 0 on.
+    pub pages: usize,
+    /// Number of tags: at most 6 if they are per CPU, and below 64 if they are global or renamed.
+    pub tags: usize,
+    /// The way in which spaces get tags.
+    pub tagging: Tagging,
+    /// The CPUs that a broadcast reaches; `None` if the machine cannot broadcast.
+    pub broadcast: Option<Reach>,
+    /// The costs of notifying other CPUs, from which the engine chooses how to do it.
+    pub costs: NotifyCosts,
+    /// Number of reads of [`costs`](Self::costs) after which the costs of interrupts and broadcasts
+    /// are swapped, again and again; 0 for never.
+    pub costs_swap_after: u64,
+    /// See [`Machine::traps_stale_writes`](crate::Machine::traps_stale_writes).
+    pub traps_stale_writes: bool,
+    /// See [`Machine::tolerates_mixed_sizes`](crate::Machine::tolerates_mixed_sizes).
+    pub tolerates_mixed_sizes: bool,
+    /// See [`Machine::catch_up_ceiling`](crate::Machine::catch_up_ceiling). The default is 33, not
+    /// 8, because a CPU that drops a whole tag hides a mistake in catching up.
+    pub catch_up_ceiling: usize,
+    /// A rule that the engine breaks on this machine; `None` for none.
+    pub broken: Option<Rule>,
+    /// A rule that the engine breaks at one place of its source only; `None` for none.
+    pub broken_site: Option<Site>,
+    /// A function that is called at each place that follows a rule, for tests that list these
+    /// places.
+    pub note_site: Option<fn(Site)>,
+}
+
+/// A place in the engine's source that follows a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site {
+    /// The rule.
+    pub rule: Rule,
+    /// The place that names the rule.
+    pub location: &'static Location<'static>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Config {
+    /// Two CPUs, two page tables of four pages, six tags for each CPU, nothing broken.
+    pub const DEFAULT: Self = Self {
+        cpus: 2,
+        tables: 2,
+        pages: 4,
+        tags: 6,
+        tagging: Tagging::PerCpu,
+        broadcast: None,
+        costs: NotifyCosts {
+            interrupt_ns: 1,
+            interrupt_each_ns: 0,
+            broadcast_ns: 0,
+            broadcast_each_ns: 0,
+            operation_ns: 0,
+        },
+        costs_swap_after: 0,
+        traps_stale_writes: true,
+        tolerates_mixed_sizes: false,
+        catch_up_ceiling: 33,
+        broken: None,
+        broken_site: None,
+        note_site: None,
+    };
+
+    /// This machine, with `tags` global tags, and broadcasts that reach every CPU at no cost.
+    #[must_use]
+    pub const fn with_broadcasts(self, tags: usize) -> Self {
+        Self { tags, tagging: Tagging::Global, broadcast: Some(Reach::Everyone), ..self }
+    }
+}

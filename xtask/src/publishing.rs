@@ -1,0 +1,101 @@
+//! What must hold before a crate is published: licences and sources of dependencies, and packages
+//! that build by themselves.
+
+use std::fs;
+
+use serde_json::Value;
+use spdx::{Expression, Licensee, ParseMode};
+
+use crate::command::{Command, Failure, cargo};
+
+/// The crates that are published.
+const PUBLISHED: &[&str] = &["shootdown", "shootdown-hw"];
+
+/// Checks the dependencies against `deny.toml`, and that the published crates can be packaged.
+pub(crate) fn check() -> Result<(), Failure> {
+    let metadata = cargo("metadata --format-version 1 --locked").output()?;
+    let policy = fs::read_to_string(crate::root().join("deny.toml"))
+        .map_err(|error| Failure::new(format!("deny.toml: {error}"), "git checkout deny.toml"))?;
+    let policy: toml::Table = policy.parse().map_err(|error| {
+        Failure::new(format!("deny.toml: {error}"), "correct it; cargo-deny documents the format")
+    })?;
+    let findings = denied(&metadata, &policy)?;
+    if !findings.is_empty() {
+        findings.iter().for_each(|finding| println!("{finding}"));
+        return Err(Failure::new(
+            format!("{} dependencies are denied", findings.len()),
+            "take another crate, or change deny.toml and say why there",
+        ));
+    }
+    println!("licences and sources of all dependencies are allowed");
+    package()
+}
+
+/// A line for each package that `deny.toml` does not allow.
+fn denied(metadata: &str, policy: &toml::Table) -> Result<Vec<String>, Failure> {
+    let broken = |what: &str| Failure::new(format!("{what} cannot be read"), "update xtask");
+    let metadata: Value =
+        serde_json::from_str(metadata).map_err(|_| broken("the output of cargo metadata"))?;
+    let list = |section: &str, key: &str| -> Vec<String> {
+        let values = policy.get(section).and_then(|table| table.get(key)?.as_array());
+        values.into_iter().flatten().filter_map(|value| Some(value.as_str()?.to_owned())).collect()
+    };
+    let licences: Vec<Licensee> = list("licenses", "allow")
+        .iter()
+        .map(|name| Licensee::parse(name).map_err(|_| broken(&format!("the licence {name}"))))
+        .collect::<Result<_, _>>()?;
+    let registries = list("sources", "allow-registry");
+    let packages = metadata["packages"].as_array().ok_or_else(|| broken("cargo metadata"))?;
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = format!("{} {}", package["name"], package["version"]).replace('"', "");
+        let licence = package["license"].as_str().unwrap_or_default();
+        let is_allowed = Expression::parse_mode(licence, ParseMode::LAX).is_ok_and(|licence| {
+            licence.evaluate(|needed| licences.iter().any(|allowed| allowed.satisfies(needed)))
+        });
+        if !is_allowed {
+            findings.push(format!("{name}: licence `{licence}`"));
+        }
+        // Crates of the workspace have no source.
+        if let Some(source) = package["source"].as_str()
+            && !registries.iter().any(|registry| source == format!("registry+{registry}"))
+        {
+            findings.push(format!("{name}: source {source}"));
+        }
+    }
+    Ok(findings)
+}
+
+/// Packages the published crates, and builds each package as its users will.
+fn package() -> Result<(), Failure> {
+    // What is not committed yet is packaged as well.
+    let mut command: Command = cargo("publish --quiet --dry-run --allow-dirty");
+    for name in PUBLISHED {
+        command = command.args("--package").arg(name);
+    }
+    command.run()?;
+    println!("can be published: {}", PUBLISHED.join(", "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn licences_and_sources_are_checked() {
+        let policy = "[licenses]\nallow = [\"MIT\"]\n[sources]\nallow-registry = [\"https://r\"]\n";
+        let policy: toml::Table = policy.parse().expect("it is TOML");
+        let metadata = serde_json::json!({"packages": [
+            {"name": "good", "version": "1.0.0", "license": "GPL-2.0/MIT", "source": "registry+https://r"},
+            {"name": "ours", "version": "1.0.0", "license": "MIT", "source": null},
+            {"name": "copyleft", "version": "1.0.0", "license": "GPL-2.0", "source": "registry+https://r"},
+            {"name": "elsewhere", "version": "2.0.0", "license": "MIT", "source": "git+https://g"},
+        ]});
+        let findings = denied(&metadata.to_string(), &policy).expect("it is read");
+        assert_eq!(
+            findings,
+            ["copyleft 1.0.0: licence `GPL-2.0`", "elsewhere 2.0.0: source git+https://g"]
+        );
+    }
+}
