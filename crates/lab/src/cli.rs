@@ -8,37 +8,46 @@ use crate::output::print;
 
 /// The output of `shootdown` without a command.
 const WELCOME: &str = "\
-shootdown compares ways to keep TLBs coherent: on what real programs do, and against published
-results, on described machines.
+shootdown compares designs of TLB coherence on simulated machines: their interrupts and times, for
+recordings of real programs and for published measurements.
 
-  shootdown record -- sort --parallel=2 words.txt        what a program does on this Linux, as root
-  shootdown import trace.txt --pid 7 -o sort.shootdown   the same from what trace-cmd or perf says
-  shootdown replay sort.shootdown                        what it costs by Linux, and by this engine
-  shootdown report sort.shootdown                        the same as a page with plots
+  shootdown record -- sort --parallel=2 words.txt        record a program on this Linux (as root)
+  shootdown import trace.txt --pid 7 -o sort.shootdown   convert the output of trace-cmd or perf
+  shootdown replay sort.shootdown                        replay a recording under several designs
+  shootdown report sort.shootdown                        write the same as a page with plots
 
-  shootdown check                                        the engine on a hostile machine, for 30 s
-  shootdown check --design zoo                           bugs that other kernels had, and found here
-  shootdown boot                                         the engine in a kernel, under QEMU
+  shootdown check                                        search the engine for bugs, for 30 s
+  shootdown check --design zoo                           find the known bugs of other kernels
+  shootdown boot                                         boot a kernel with the engine under QEMU
 
-  shootdown machines                                     the machines that it knows
-  shootdown machines my-server.toml                      every number of one, such as your own
-  shootdown reproduce                                    published results, predicted, and ours
-  shootdown reproduce --quick                            the same in seconds, less exactly
+  shootdown machines                                     list the machine models
+  shootdown machines my-server.toml                      show every number of a machine file
+  shootdown reproduce                                    reproduce the published measurements
+  shootdown reproduce --quick                            the same in seconds, with larger errors
 
-`shootdown help COMMAND` explains a command's options.
+`shootdown help COMMAND` explains the options of a command.
 ";
 
-const EXAMPLES: &str = "\
+const AFTER_HELP: &str = "\
 Examples:
   shootdown record -- sort --parallel=2 words.txt
   shootdown replay sort.shootdown
   shootdown report sort.shootdown
   shootdown machines xeon-2s
-  shootdown reproduce --only 000 --report report.html";
+  shootdown reproduce --only x86-lazy-tlb --report report.html
 
-/// Compares ways to keep TLBs coherent: on what real programs do, and against published results
+Exit status:
+  0    nothing was found
+  1    something was found: a violation, a bug, or a kernel that failed
+  2    bad usage or bad input: an option, a name, or a file that cannot be used
+  3    the command could not run or finish: a missing tool, a full disk, a budget that is too short
+  130  Ctrl-C ended the command
+  `shootdown record` exits with the status of the recorded program (128 + N if signal N killed it),
+  or with 125 if record itself fails, 126 if the program cannot be run, 127 if it is not found.";
+
+/// Compares designs of TLB coherence, for recordings of real programs and published measurements
 #[derive(Debug, Parser)]
-#[command(name = "shootdown", version, after_help = EXAMPLES)]
+#[command(name = "shootdown", version, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -46,51 +55,50 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the machines, or show every number of one with its source
+    /// List the machine models, or show every number of one with its source
     #[command(after_help = machines::EXAMPLES)]
     Machines(machines::Machines),
-    /// Record a real program that runs under this Linux
+    /// Record a program that runs under this Linux
     #[command(after_help = record::EXAMPLES)]
     Record(record::Record),
     #[command(name = record::Helper::COMMAND, subcommand, hide = true)]
     RecordHelper(record::Helper),
-    /// Make a recording of the text of trace-cmd, perf or the kernel
+    /// Make a recording from the text output of trace-cmd, perf or the kernel
     #[command(after_help = import::EXAMPLES)]
     Import(import::Import),
-    /// Replay a recording of a real program under several designs
+    /// Replay a recording under several designs
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::Replay),
-    /// Write a page with plots: recordings under several designs, published results, found bugs
+    /// Write a page with plots of recordings, published measurements and known bugs
     #[command(after_help = report::EXAMPLES)]
     Report(report::Report),
-    /// Look for what is wrong with the engine, or with a bug of other kernels
+    /// Search the engine for bugs, or find a known bug of another kernel
     #[command(after_help = check::EXAMPLES)]
     Check(check::Check),
-    /// Boot a kernel with the engine in it on an emulated machine
+    /// Boot a kernel that contains the engine on an emulated machine
     #[command(after_help = boot::EXAMPLES)]
     Boot(boot::Boot),
-    /// Compare published results with what the simulator predicts, and with this engine
+    /// Compare published measurements with the simulator's predictions and with shootdown
     #[command(after_help = reproduce::EXAMPLES)]
     Reproduce(reproduce::Reproduce),
 }
 
 impl Cli {
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    /// Runs the command and returns the exit status.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
         match &self.command {
-            None => Ok(print(WELCOME)?),
-            Some(Command::Machines(machines)) => machines.run(),
-            Some(Command::Record(record)) => record.run(),
-            Some(Command::RecordHelper(helper)) => {
-                helper.run();
-                Ok(())
-            }
-            Some(Command::Import(import)) => import.run(),
-            Some(Command::Replay(replay)) => replay.run(),
-            Some(Command::Report(report)) => report.run(),
-            Some(Command::Check(check)) => check.run(),
-            Some(Command::Boot(boot)) => boot.run(),
-            Some(Command::Reproduce(reproduce)) => reproduce.run(),
+            None => print(WELCOME)?,
+            Some(Command::Machines(machines)) => machines.run()?,
+            Some(Command::Record(record)) => return record.run(),
+            Some(Command::RecordHelper(helper)) => helper.run(),
+            Some(Command::Import(import)) => import.run()?,
+            Some(Command::Replay(replay)) => replay.run()?,
+            Some(Command::Report(report)) => report.run()?,
+            Some(Command::Check(check)) => check.run()?,
+            Some(Command::Boot(boot)) => boot.run()?,
+            Some(Command::Reproduce(reproduce)) => reproduce.run()?,
         }
+        Ok(0)
     }
 }
 
@@ -100,15 +108,15 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_example_is_a_command_that_parses() {
+    fn every_example_in_help_parses() {
         let examples = [
             WELCOME,
-            EXAMPLES,
+            AFTER_HELP,
             check::EXAMPLES,
             boot::EXAMPLES,
             machines::EXAMPLES,
@@ -119,10 +127,11 @@ mod tests {
             reproduce::EXAMPLES,
         ];
         let lines = examples.iter().flat_map(|text| text.lines());
-        let commands = lines.filter_map(|line| line.strip_prefix("  shootdown "));
+        let commands = lines.clone().filter_map(|line| line.strip_prefix("  shootdown "));
+        assert!(lines.clone().all(|line| line.chars().count() <= 100), "clap would wrap it");
         let mut count = 0;
         for command in commands {
-            // What follows two spaces explains, and what follows a pipe is another command.
+            // An explanation follows two spaces, and another command follows a pipe.
             let command = command.split("  ").next().unwrap_or_default();
             let command = command.split(" | ").next().unwrap_or_default();
             let words = std::iter::once("shootdown").chain(command.split_whitespace());

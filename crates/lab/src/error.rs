@@ -4,35 +4,30 @@ use std::error::Error;
 use std::ffi::OsStr;
 use std::fmt;
 
+/// The exit status if the command found a violation, a bug or a failed kernel.
+pub(crate) const FOUND: u8 = 1;
+/// The exit status if an option, a name or an input file cannot be used.
+pub(crate) const BAD_INPUT: u8 = 2;
+/// The exit status if the command could not run, or could not finish what it was asked for.
+pub(crate) const CANNOT_RUN: u8 = 3;
+/// The exit status that shells report for a command that Ctrl-C ended.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// An error with a remedy. Its [`Display`](fmt::Display) is the cause, in one line.
 pub(crate) trait UserError: Error + Send + Sync {
-    /// A command or an instruction, in one line.
+    /// Returns a command or an imperative, in one line.
     fn remedy(&self) -> String;
 
-    /// The status that the process exits with.
+    /// Returns the exit status of the process, or 0 if the error is not reported. Most errors are
+    /// errors of the input.
     fn exit_status(&self) -> u8 {
-        1
-    }
-
-    /// Whether the reader of the output has closed it, as `| head` does, which is no failure.
-    fn is_broken_pipe(&self) -> bool {
-        false
+        BAD_INPUT
     }
 }
 
 /// The error of any command.
 #[derive(Debug)]
-pub(crate) struct Failure(Box<dyn UserError>);
-
-impl Failure {
-    pub(crate) fn exit_status(&self) -> u8 {
-        self.0.exit_status()
-    }
-
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.0.is_broken_pipe()
-    }
-}
+pub(crate) struct Failure(pub(crate) Box<dyn UserError>);
 
 impl<E: UserError + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
@@ -63,14 +58,20 @@ impl SimulationError {
 }
 
 impl UserError for SimulationError {
+    fn exit_status(&self) -> u8 {
+        CANNOT_RUN
+    }
+
     fn remedy(&self) -> String {
-        "shootdown machines, which needs no simulation".to_owned()
+        "use another machine, or report this with the whole command".to_owned()
     }
 }
 
-/// The engine let dead translations be used.
+/// Simulated CPUs used translations after the engine had reported their flushes as complete.
+///
+/// The field is the number of these uses.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the engine let {0} dead translations be used")]
+#[error("under shootdown, {0} translations were used after their flush was complete")]
 pub(crate) struct Violations(u64);
 
 impl Violations {
@@ -84,13 +85,17 @@ impl Violations {
 }
 
 impl UserError for Violations {
+    fn exit_status(&self) -> u8 {
+        FOUND
+    }
+
     fn remedy(&self) -> String {
-        "report this, with the command and the seed".to_owned()
+        "report this bug, with the command and the seed".to_owned()
     }
 }
 
-/// Text from outside of the program, with its control characters escaped: a terminal would obey
-/// them.
+/// Returns text from outside the program with its control characters escaped, because a terminal
+/// would interpret them.
 pub(crate) fn shown(text: impl AsRef<OsStr>) -> String {
     let mut shown = String::new();
     for character in text.as_ref().to_string_lossy().chars() {
@@ -107,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_text_does_not_act_on_a_terminal() {
+    fn shown_text_has_no_control_characters() {
         let text = "it's \"\\\" é \x1b[2J\x07\n\r\x7f\u{9b}\u{202e}";
         let expected = "it's \"\\\" é \\u{1b}[2J\\u{7}\\n\\r\\u{7f}\\u{9b}\\u{202e}";
         assert_eq!(shown(text), expected);

@@ -1,14 +1,15 @@
-//! The machine files that come with the command, and those of the user.
+//! Machine files: those that are compiled into the command, and those of the user.
 
-use std::fs;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use shootdown_sim::machine::{Machine, MachineError, Number};
 
 use crate::error::{UserError, shown};
 
-/// A machine whose file comes with the command.
+/// A machine whose file is compiled into the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Embedded {
     pub(crate) name: &'static str,
@@ -53,16 +54,22 @@ impl Embedded {
     }
 }
 
-/// There is no such machine, or its file cannot be used.
+/// The largest machine file that is read, in bytes. The files in `machines/` have at most 20 KiB.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// A machine is unknown, or its file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MachineFileError {
-    /// No machine file of that name came with the command.
     #[error("there is no machine `{}`", shown(.name))]
-    Unknown { name: String },
+    Unknown { name: OsString },
     #[error("{}: {error}", shown(.path))]
     Unreadable { path: PathBuf, error: io::Error },
     #[error("{}: {}", shown(.path), shown(one_line(&.error.to_string())))]
     Refused { path: PathBuf, error: MachineError },
+    #[error("{} has more than {} KiB", shown(.path), BYTES_MAX >> 10)]
+    TooLong { path: PathBuf },
+    #[error("{}: the name of the machine is empty", shown(.path))]
+    NoName { path: PathBuf },
 }
 
 impl MachineFileError {
@@ -76,17 +83,19 @@ impl UserError for MachineFileError {
         match self {
             Self::Unknown { .. } => {
                 let known: Vec<_> = Embedded::ALL.iter().map(|machine| machine.name).collect();
-                format!("{}, or a path that ends in .toml", known.join(", "))
+                format!("use {}, or the path of a .toml file", known.join(", "))
             }
-            Self::Unreadable { .. } => "shootdown machines, for those that need no file".to_owned(),
-            Self::Refused { .. } => {
-                "mend it; machines/*.toml in the repository are examples".to_owned()
+            Self::Unreadable { .. } => {
+                "use a machine that needs no file; `shootdown machines` lists them".to_owned()
+            }
+            Self::Refused { .. } | Self::TooLong { .. } | Self::NoName { .. } => {
+                "correct the file; machines/*.toml in the repository are examples".to_owned()
             }
         }
     }
 }
 
-/// The TOML parser's message, which has several lines, with a picture: the position and the cause.
+/// Returns the position and the cause from the TOML parser's message, which has several lines.
 fn one_line(error: &str) -> String {
     match error.split_once('\n') {
         Some((position, rest)) => {
@@ -96,13 +105,11 @@ fn one_line(error: &str) -> String {
     }
 }
 
-/// Finds a machine by its name, or reads the file of a path, which ends in `.toml`.
-pub(crate) fn find(wanted: &str) -> Result<Machine, MachineFileError> {
+/// Finds a machine by its name, or reads the file at a path that ends in `.toml`.
+pub(crate) fn find(wanted: &OsStr) -> Result<Machine, MachineFileError> {
     let path = Path::new(wanted);
     if path.extension().is_some_and(|extension| extension == "toml") {
-        let text = fs::read_to_string(path)
-            .map_err(|error| MachineFileError::Unreadable { path: path.to_owned(), error })?;
-        return Machine::from_toml(&text).map_err(|error| MachineFileError::refused(path, error));
+        return read(path);
     }
     match Embedded::ALL.iter().find(|machine| machine.name == wanted) {
         Some(machine) => machine.machine(),
@@ -110,14 +117,30 @@ pub(crate) fn find(wanted: &str) -> Result<Machine, MachineFileError> {
     }
 }
 
-/// The names of the machines that have at least that many CPUs.
+fn read(path: &Path) -> Result<Machine, MachineFileError> {
+    let mut text = String::new();
+    let file = File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    file.map_err(|error| MachineFileError::Unreadable { path: path.to_owned(), error })?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(MachineFileError::TooLong { path: path.to_owned() });
+    }
+    let machine =
+        Machine::from_toml(&text).map_err(|error| MachineFileError::refused(path, error))?;
+    if machine.name.trim().is_empty() {
+        return Err(MachineFileError::NoName { path: path.to_owned() });
+    }
+    Ok(machine)
+}
+
+/// Returns the names of the embedded machines that have at least `cpus` CPUs.
 pub(crate) fn with_cpus(cpus: usize) -> Vec<&'static str> {
     let has_cpus =
         |machine: &&Embedded| machine.machine().is_ok_and(|machine| machine.cpu_count() >= cpus);
     Embedded::ALL.iter().filter(has_cpus).map(|machine| machine.name).collect()
 }
 
-/// The numbers of a machine that were fitted to a published measurement.
+/// Returns the numbers of a machine that were fitted to a published measurement, each with that
+/// measurement.
 pub(crate) fn calibrated(machine: &Machine) -> impl Iterator<Item = (&Number, &str)> {
     machine.numbers().iter().filter_map(|number| Some((number, number.calibrated_on.as_deref()?)))
 }
@@ -128,7 +151,7 @@ mod tests {
     use crate::error::Failure;
 
     #[test]
-    fn embedded_file_has_the_machine_of_its_name() {
+    fn embedded_file_describes_machine_of_its_name() {
         for embedded in Embedded::ALL {
             let machine = embedded.machine();
             let machine = machine.unwrap_or_else(|error| panic!("{}: {error}", embedded.name));
@@ -137,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_name_is_answered_with_the_known_ones() {
-        let text = Failure::from(find("pdp-11").unwrap_err()).to_string();
+    fn unknown_name_is_refused_with_known_names() {
+        let text = Failure::from(find("pdp-11".as_ref()).unwrap_err()).to_string();
         assert!(text.contains("pdp-11") && text.contains("xeon-2s"), "{text}");
     }
 
     #[test]
-    fn bad_file_is_reported_with_its_position_in_one_line() {
+    fn error_in_file_has_position_and_one_line() {
         let error = Machine::from_toml("name = \"x\"\nabout = 3\n").unwrap_err();
         let error = MachineFileError::refused(Path::new("my.toml"), error);
         let text = Failure::from(error).to_string();

@@ -1,5 +1,5 @@
-//! The `shootdown` command: what published changes to TLB shootdowns did, what the simulator says
-//! that they do, what this engine would do on the same machine, and whether it is right.
+//! The `shootdown` command: records programs, replays them under several designs of TLB coherence,
+//! reproduces published measurements in the simulator, and checks the engine.
 
 mod cli;
 mod commands;
@@ -17,14 +17,33 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use cli::Cli;
+use error::{BAD_INPUT, CANNOT_RUN, Failure};
 
 fn main() -> ExitCode {
-    match Cli::parse().run() {
-        Err(failure) if !failure.is_broken_pipe() => {
-            // Without standard error, the exit status still reports the failure.
-            let _ = writeln!(io::stderr(), "{failure}");
-            ExitCode::from(failure.exit_status())
-        }
-        _ => ExitCode::SUCCESS,
+    let status = match Cli::try_parse() {
+        Ok(cli) => cli.run().unwrap_or_else(|failure| report(&failure)),
+        // Help and the version are requested output. Any other result is a usage error.
+        Err(error) => match (error.print(), error.use_stderr()) {
+            (_, true) if is_record() => commands::record::FAILED,
+            (_, true) => BAD_INPUT,
+            (Err(error), false) if error.kind() != io::ErrorKind::BrokenPipe => CANNOT_RUN,
+            _ => 0,
+        },
+    };
+    ExitCode::from(status)
+}
+
+/// Prints an error and returns its exit status.
+fn report(failure: &Failure) -> u8 {
+    let status = failure.0.exit_status();
+    if status != 0 {
+        // If standard error is closed, the exit status still reports the failure.
+        let _ = writeln!(io::stderr(), "{failure}");
     }
+    status
+}
+
+/// Returns `true` if the command line begins with `shootdown record`.
+fn is_record() -> bool {
+    std::env::args_os().nth(1).is_some_and(|command| command == "record")
 }

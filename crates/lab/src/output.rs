@@ -1,4 +1,4 @@
-//! Standard output, and files that never have their name while they are incomplete.
+//! Standard output, and output files that get their name only when they are complete.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use crate::error::{UserError, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, UserError, shown};
 
-/// Writes to standard output; a reader that closes it does not cause a panic.
+/// Writes to standard output. If the reader has closed it, the result is an error, not a panic.
 pub(crate) fn print(text: &str) -> Result<(), StdoutError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(StdoutError)
@@ -21,16 +21,17 @@ pub(crate) fn print(text: &str) -> Result<(), StdoutError> {
 pub(crate) struct StdoutError(io::Error);
 
 impl UserError for StdoutError {
-    fn remedy(&self) -> String {
-        "another place for the output".to_owned()
+    /// A reader that closed standard output, as `| head` does, is not an error.
+    fn exit_status(&self) -> u8 {
+        if self.0.kind() == io::ErrorKind::BrokenPipe { 0 } else { CANNOT_RUN }
     }
 
-    fn is_broken_pipe(&self) -> bool {
-        self.0.kind() == io::ErrorKind::BrokenPipe
+    fn remedy(&self) -> String {
+        "redirect the output to a file on a disk with free space".to_owned()
     }
 }
 
-/// What to do about a file of that name.
+/// The treatment of an existing file of the output's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
     Keep,
@@ -40,13 +41,16 @@ pub(crate) enum Existing {
 /// A file that will be written.
 #[derive(Debug)]
 pub(crate) struct Output {
+    /// The path that the user gave.
     path: PathBuf,
+    /// The path of the file: `path`, or the file that `path` is a symbolic link to.
+    target: PathBuf,
     existing: Existing,
-    /// The option that asks for it.
+    /// The option that gave the path.
     option: &'static str,
 }
 
-/// The file was not written.
+/// An output file was not written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{reason}", shown(.path))]
 pub(crate) struct OutputError {
@@ -55,39 +59,47 @@ pub(crate) struct OutputError {
     pub(crate) reason: Reason,
 }
 
-/// Why a file was not written.
+/// The reason why a file was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Reason {
-    /// It would replace a file.
+    /// A file of that name exists, and the user did not allow its replacement.
     #[error(" exists")]
     Exists,
-    /// It would replace a file that it is made of.
-    #[error(" is the input as well")]
+    /// The output would replace the file that it is made of.
+    #[error(" is also the input")]
     IsInput,
-    /// It would replace something else than a file, such as a device.
-    #[error(" exists, and is no file")]
-    NoFile,
+    /// The path exists and is not a regular file, for example a device or a dangling link.
+    #[error(" exists, and is not a regular file")]
+    NotAFile,
+    /// No file can be created in the directory of the output.
+    #[error(": the directory {} cannot be written to: {}", shown(.directory), .kind)]
+    Directory { directory: PathBuf, kind: io::ErrorKind },
     #[error(": {0}")]
     Unwritable(io::Error),
 }
 
 impl Output {
-    /// An output at `path`, which the option `--output` gives.
+    /// Returns an output at `path`, which the option `--output` gave.
+    ///
+    /// If `path` is a symbolic link to a file, the output is that file.
     ///
     /// # Errors
     ///
-    /// If there is a file of that name that is to be kept, or no file, or no directory for it.
+    /// If `existing` is [`Existing::Keep`] and the path exists; if the path exists and is not a
+    /// regular file; or if its directory does not exist.
     pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self, OutputError> {
         Self::of_option(path, existing, "--output")
     }
 
-    /// A page or a drawing at `path`, which `option` gives, and which replaces an older one.
+    /// Returns an output for a page or a drawing at `path`, which `option` gave. The output
+    /// replaces an existing file.
     ///
-    /// It can be written: that is known before time is spent on its contents.
+    /// The call also checks that a file can be created, so that this error is reported before the
+    /// contents are computed.
     ///
     /// # Errors
     ///
-    /// As [`Output::new`], and if it would replace one of `inputs`.
+    /// Those of [`Output::new`], or if the output would replace one of `inputs`.
     pub(crate) fn page(
         path: &Path,
         option: &'static str,
@@ -96,7 +108,7 @@ impl Output {
         let output = Self::of_option(path, Existing::Replace, option)?;
         // An input that cannot be read is reported when it is read.
         for input in inputs.iter().filter_map(|input| fs::metadata(input).ok()) {
-            output.spare(&input)?;
+            output.refuse_input(&input)?;
         }
         output.create()?;
         Ok(output)
@@ -107,44 +119,50 @@ impl Output {
         existing: Existing,
         option: &'static str,
     ) -> Result<Self, OutputError> {
-        let output = Self { path: path.to_owned(), existing, option };
+        let (target, path) = (path.to_owned(), path.to_owned());
+        let mut output = Self { path, target, existing, option };
         let unwritable = |error| output.unwritable(error);
         if !fs::metadata(output.directory()).map_err(unwritable)?.is_dir() {
             return Err(unwritable(io::ErrorKind::NotADirectory.into()));
         }
-        match fs::symlink_metadata(path) {
+        match fs::symlink_metadata(&output.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(output),
             Err(error) => Err(unwritable(error)),
             Ok(metadata) if metadata.is_dir() => {
                 Err(unwritable(io::ErrorKind::IsADirectory.into()))
             }
             Ok(_) if existing == Existing::Keep => Err(output.error(Reason::Exists)),
-            // Root could replace /dev/null, or a link to a device. The target of any other link
-            // stays.
-            Ok(_) if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) => {
-                Err(output.error(Reason::NoFile))
+            // Root could replace /dev/null, or a link to a device.
+            Ok(_) if !fs::metadata(&output.path).is_ok_and(|target| target.is_file()) => {
+                Err(output.error(Reason::NotAFile))
             }
-            Ok(_) => Ok(output),
+            Ok(_) => {
+                output.target = fs::canonicalize(&output.path).map_err(unwritable)?;
+                Ok(output)
+            }
         }
     }
 
-    /// Refuses to replace the file that `input` is.
+    /// Refuses to replace the file that `input` describes.
     ///
     /// # Errors
     ///
-    /// If it is that file, by this name or another.
-    pub(crate) fn spare(&self, input: &fs::Metadata) -> Result<(), OutputError> {
-        let is_input = fs::metadata(&self.path)
+    /// If the output is that file, under this name or another.
+    pub(crate) fn refuse_input(&self, input: &fs::Metadata) -> Result<(), OutputError> {
+        let is_input = fs::metadata(&self.target)
             .is_ok_and(|output| (output.dev(), output.ino()) == (input.dev(), input.ino()));
         if is_input { Err(self.error(Reason::IsInput)) } else { Ok(()) }
     }
 
+    /// Returns the path that the user gave.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// Returns the directory of the file. Temporary files must be in it, because a file cannot be
+    /// renamed to another file system.
     pub(crate) fn directory(&self) -> &Path {
-        match self.path.parent() {
+        match self.target.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         }
@@ -158,48 +176,54 @@ impl Output {
         self.error(Reason::Unwritable(error))
     }
 
-    /// Creates a file beside it, for its owner alone, which is removed unless it is
-    /// [`kept`](Output::keep).
-    ///
-    /// # Errors
-    ///
-    /// If no file can be created there.
-    pub(crate) fn create(&self) -> Result<NamedTempFile, OutputError> {
-        NamedTempFile::new_in(self.directory()).map_err(|error| self.unwritable(error))
+    /// Returns the error of a temporary file that could not be created. The text of `error` would
+    /// name the temporary file, so only its kind is used.
+    pub(crate) fn not_created(&self, error: io::Error) -> OutputError {
+        self.error(Reason::Directory { directory: self.directory().to_owned(), kind: error.kind() })
     }
 
-    /// Writes the whole file, which others may read.
+    /// Creates a temporary file in the output's directory, with permissions for its owner only. It
+    /// is removed when it is dropped, unless it is [`kept`](Output::keep).
     ///
     /// # Errors
     ///
-    /// If that fails, and then there is no such file.
+    /// If no file can be created in the directory.
+    pub(crate) fn create(&self) -> Result<NamedTempFile, OutputError> {
+        NamedTempFile::new_in(self.directory()).map_err(|error| self.not_created(error))
+    }
+
+    /// Writes the whole file, readable by other users as the umask allows.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written. An existing file is then unchanged.
     pub(crate) fn write(&self, text: &str) -> Result<(), OutputError> {
         let mut file = tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(self.directory())
-            .map_err(|error| self.unwritable(error))?;
+            .map_err(|error| self.not_created(error))?;
         file.write_all(text.as_bytes()).map_err(|error| self.unwritable(error))?;
         self.keep(file).map(drop)
     }
 
-    /// Gives `file` its name, and, under `sudo`, to the user who asked for it; and says how many
-    /// bytes it has. A link of that name is replaced, not followed.
+    /// Renames `file` to the output's path and returns its size in bytes. Under `sudo`, the file
+    /// then belongs to the user that called `sudo`.
     ///
     /// # Errors
     ///
-    /// If it can't be done, and then there is no such file.
+    /// If the file cannot be written or renamed. An existing file is then unchanged.
     pub(crate) fn keep(&self, file: NamedTempFile) -> Result<u64, OutputError> {
         if let Some((user, group)) = invoker() {
-            // A recording that is root's is better than none.
+            // A recording that belongs to root is better than none.
             let _ = fchown(file.as_file(), Some(user), Some(group));
         }
         let unwritable = |error| self.unwritable(error);
-        // What was written may meet its error only here.
+        // The kernel may report an error of an earlier write only here.
         file.as_file().sync_data().map_err(unwritable)?;
         let bytes = file.as_file().metadata().map_err(unwritable)?.len();
         let kept = match self.existing {
-            Existing::Keep => file.persist_noclobber(&self.path),
-            Existing::Replace => file.persist(&self.path),
+            Existing::Keep => file.persist_noclobber(&self.target),
+            Existing::Replace => file.persist(&self.target),
         };
         match kept {
             Ok(_) => Ok(bytes),
@@ -211,28 +235,40 @@ impl Output {
     }
 }
 
-/// Whom `sudo` serves.
+/// Returns the user and the group that called `sudo`, or `None` without `sudo`.
 fn invoker() -> Option<(u32, u32)> {
     let number = |name| std::env::var(name).ok()?.parse().ok();
     Some((number("SUDO_UID")?, number("SUDO_GID")?))
 }
 
 impl UserError for OutputError {
-    fn remedy(&self) -> String {
-        if self.option != "--output" {
-            return format!("another path for {}", self.option);
-        }
-        let remedy = match &self.reason {
-            Reason::Exists => "--output ANOTHER-FILE, or --force to replace it",
-            Reason::IsInput | Reason::NoFile => "--output ANOTHER-FILE",
+    fn exit_status(&self) -> u8 {
+        match &self.reason {
+            Reason::Exists | Reason::IsInput | Reason::NotAFile => BAD_INPUT,
+            Reason::Directory { .. } => CANNOT_RUN,
             Reason::Unwritable(error) => match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    "--output FILE in a place with more room"
-                }
-                _ => "another place, with --output FILE",
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::IsADirectory => BAD_INPUT,
+                _ => CANNOT_RUN,
             },
-        };
-        remedy.to_owned()
+        }
+    }
+
+    fn remedy(&self) -> String {
+        let option = self.option;
+        match &self.reason {
+            Reason::Exists => format!("choose another file with {option}, or add --force"),
+            Reason::Unwritable(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                format!("choose a file on a disk with more free space, with {option}")
+            }
+            _ => format!("choose another file with {option}"),
+        }
     }
 }
 
@@ -242,66 +278,86 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_reader_that_left_is_no_failure() {
-        assert!(StdoutError(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
-        assert!(!StdoutError(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+    fn closed_pipe_is_not_failure() {
+        assert_eq!(StdoutError(io::ErrorKind::BrokenPipe.into()).exit_status(), 0);
+        assert_eq!(StdoutError(io::ErrorKind::StorageFull.into()).exit_status(), CANNOT_RUN);
     }
 
     #[test]
-    fn a_page_does_not_replace_its_input_by_any_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (input, link) = (folder.path().join("a.shootdown"), folder.path().join("link"));
+    fn page_does_not_replace_input() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (input, link) = (directory.path().join("a.shootdown"), directory.path().join("link"));
         fs::write(&input, "a recording").expect("a file");
         fs::hard_link(&input, &link).expect("a link");
         for path in [&input, &link] {
             let error = Output::page(path, "--output", std::slice::from_ref(&input)).unwrap_err();
-            assert!(error.to_string().ends_with("is the input as well"), "{error}");
+            assert!(error.to_string().ends_with("is also the input"), "{error}");
         }
-        assert!(Output::page(&folder.path().join("b.html"), "--output", &[input]).is_ok());
+        assert!(Output::page(&directory.path().join("b.html"), "--output", &[input]).is_ok());
     }
 
     #[test]
-    fn a_page_is_whole_or_not_there() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("report.html");
-        let page = Output::page(&path, "--output", &[]).expect("a folder that can be written to");
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 0);
+    fn page_replaces_older_page_completely() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("report.html");
+        let page =
+            Output::page(&path, "--output", &[]).expect("a directory that can be written to");
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 0);
         fs::write(&path, "an older page").expect("a file");
         page.write("a page").expect("a page in place of the older");
         assert_eq!(fs::read_to_string(&path).expect("the page"), "a page");
-        assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 1);
-        for bad in [&folder.path().join("no").join("report.html"), folder.path()] {
+        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 1);
+        for bad in [&directory.path().join("no").join("report.html"), directory.path()] {
             assert!(Output::page(bad, "--output", &[]).is_err());
         }
     }
 
     #[test]
-    fn a_link_is_replaced_and_what_it_points_at_stays() {
+    fn symbolic_link_stays_and_its_target_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (target, link) = (directory.path().join("target"), directory.path().join("link"));
-        fs::write(&target, "precious").expect("a file");
+        let elsewhere = tempfile::tempdir().expect("a directory");
+        let (target, link) = (elsewhere.path().join("target"), directory.path().join("link"));
+        fs::write(&target, "old").expect("a file");
         symlink(&target, &link).expect("a link");
         let kept = Output::new(&link, Existing::Keep);
         assert!(matches!(kept, Err(OutputError { reason: Reason::Exists, .. })));
-        let output = Output::new(&link, Existing::Replace).expect("an output");
-        output.keep(output.create().expect("a file")).expect("kept");
-        assert!(!fs::symlink_metadata(&link).expect("a file").is_symlink());
-        assert_eq!(fs::read_to_string(&target).expect("text"), "precious");
+        let page = Output::page(&link, "--output", &[]).expect("an output");
+        assert_eq!(page.path(), link);
+        page.write("new").expect("a page");
+        assert!(fs::symlink_metadata(&link).expect("a file").is_symlink());
+        assert_eq!(fs::read_to_string(&target).expect("text"), "new");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("files").count(), 1);
     }
 
     #[test]
-    fn what_is_no_file_is_not_replaced_by_force_either() {
+    fn directory_that_is_not_writable_is_named() {
         let directory = tempfile::tempdir().expect("a directory");
-        let link = directory.path().join("link");
-        symlink("/dev/null", &link).expect("a link");
-        for path in [Path::new("/dev/null"), &link] {
+        let output = Output::new(&directory.path().join("x"), Existing::Replace);
+        let error = output.expect("an output").not_created(io::ErrorKind::PermissionDenied.into());
+        let expected = format!(
+            "{0}/x: the directory {0} cannot be written to: permission denied",
+            directory.path().display()
+        );
+        assert_eq!((error.to_string(), error.exit_status()), (expected, CANNOT_RUN));
+    }
+
+    #[test]
+    fn device_or_dangling_link_is_not_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name);
+        symlink("/dev/null", at("device")).expect("a link");
+        symlink(at("missing"), at("dangling")).expect("a link");
+        for path in [Path::new("/dev/null"), &at("device"), &at("dangling")] {
             let output = Output::new(path, Existing::Replace);
-            assert!(matches!(output, Err(OutputError { reason: Reason::NoFile, .. })), "{path:?}");
+            assert!(
+                matches!(output, Err(OutputError { reason: Reason::NotAFile, .. })),
+                "{path:?}"
+            );
         }
     }
 
     #[test]
-    fn a_file_that_came_meanwhile_stays_and_nothing_else_does() {
+    fn file_that_appears_before_keep_is_not_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("x.shootdown");
         let output = Output::new(&path, Existing::Keep).expect("an output");
@@ -313,21 +369,22 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_known_by_whichever_name() {
+    fn input_is_recognised_under_any_name() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = |name: &str| directory.path().join(name);
         fs::write(at("input"), "precious").expect("a file");
         symlink(at("input"), at("link")).expect("a link");
         fs::write(at("other"), "").expect("a file");
         let input = fs::metadata(at("input")).expect("a file");
-        let spare =
-            |name| Output::new(&at(name), Existing::Replace).expect("an output").spare(&input);
+        let refuse = |name| {
+            Output::new(&at(name), Existing::Replace).expect("an output").refuse_input(&input)
+        };
         for name in ["input", "./input", "link"] {
             assert!(
-                matches!(spare(name), Err(OutputError { reason: Reason::IsInput, .. })),
+                matches!(refuse(name), Err(OutputError { reason: Reason::IsInput, .. })),
                 "{name}"
             );
         }
-        assert!(spare("other").is_ok() && spare("new").is_ok());
+        assert!(refuse("other").is_ok() && refuse("new").is_ok());
     }
 }

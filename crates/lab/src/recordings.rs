@@ -1,4 +1,4 @@
-//! Recordings, as files.
+//! Recordings as files.
 
 use std::fs::File;
 use std::io;
@@ -8,11 +8,12 @@ use shootdown_recording::{ReadError, Reader};
 
 use crate::error::{UserError, shown};
 
-/// A recording could not be used.
+/// A recording could not be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordingError {
     #[error("{}: {error}", shown(.path))]
     Unopened { path: PathBuf, error: io::Error },
+    /// The contents are not a valid recording.
     #[error("{}: {error}", shown(.path))]
     Refused { path: PathBuf, error: ReadError },
 }
@@ -20,20 +21,22 @@ pub(crate) enum RecordingError {
 impl UserError for RecordingError {
     fn remedy(&self) -> String {
         match self {
-            Self::Unopened { .. } => "shootdown record -- COMMAND makes one".to_owned(),
+            Self::Unopened { .. } => {
+                "make a recording with `shootdown record -- COMMAND`".to_owned()
+            }
             Self::Refused { error, .. } => error.remedy().to_owned(),
         }
     }
 }
 
-/// Opens a recording.
+/// Opens a recording and reads its header.
 pub(crate) fn open(path: &Path) -> Result<Reader<'static>, RecordingError> {
     let file = File::open(path)
         .map_err(|error| RecordingError::Unopened { path: path.to_owned(), error })?;
     Reader::open(file).map_err(|error| refused(path, error))
 }
 
-/// The error of a recording whose contents could not be read.
+/// Returns the error of a recording whose contents could not be read.
 pub(crate) fn refused(path: &Path, error: ReadError) -> RecordingError {
     RecordingError::Refused { path: path.to_owned(), error }
 }

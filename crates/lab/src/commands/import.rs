@@ -1,4 +1,4 @@
-//! `shootdown import`: a recording from the text of other tools.
+//! `shootdown import`: makes a recording from the text output of other tools.
 
 use std::fmt;
 use std::fs::File;
@@ -13,7 +13,7 @@ use shootdown_recording::import::{ImportError, Imported, Options, Program};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::error::{Failure, UserError, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, Failure, INTERRUPTED, UserError, shown};
 use crate::output::{Existing, Output, OutputError, print};
 use crate::progress;
 
@@ -22,23 +22,24 @@ Examples:
   shootdown import trace.txt --command sort --output sort.shootdown
   shootdown import perf.txt --source perf --pid 4711 --output node.shootdown
 
-For where `shootdown record` cannot run. To be traced, on all CPUs and with the clock `mono`:
+Use this where `shootdown record` cannot run. Trace these events on all CPUs with the clock `mono`:
 sched_switch, sched_waking, sched_process_exec, sched_process_exit, task_newtask, tlb_flush,
 page_fault_user, page_fault_kernel, csd_queue_cpu, ipi_send_cpu, ipi_send_cpumask, and sys_enter_*
-and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. What is missing is not replayed.";
+and sys_exit_* of mmap, munmap, mprotect, madvise, mremap, brk. Missing events are not replayed.";
 
 /// The options of `shootdown import`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Import {
-    /// The text: of `trace-cmd report`, of the kernel's `trace` file, or of `perf script --ns`
+    /// The output of `trace-cmd report` or `perf script --ns`, or a copy of the kernel's `trace`
+    /// file
     #[arg(value_name = "INPUT")]
     input: PathBuf,
-    /// Which tool wrote it
+    /// The tool that wrote INPUT
     #[arg(long, value_enum, default_value_t = Tool::Auto)]
     source: Tool,
     #[command(flatten)]
-    program: Which,
-    /// Where to write the recording
+    program: ProgramArg,
+    /// The file of the recording
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
     /// Replace FILE if it exists
@@ -46,29 +47,29 @@ pub(crate) struct Import {
     force: bool,
 }
 
-/// Which program of those that a text is about.
+/// The program that is imported, of all programs in the text.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-struct Which {
-    /// Import the process of this number, with all that it makes
+struct ProgramArg {
+    /// Import the process with this number, with its threads and descendants
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Import the first process of this name, with all that it makes
+    /// Import the first process with this name, with its threads and descendants
     #[arg(long, value_name = "NAME")]
     command: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tool {
-    /// Whichever wrote the first event
+    /// The tool that wrote the first event, recognised by its format
     Auto,
-    /// `trace-cmd report`, or the kernel
+    /// `trace-cmd report`, or the kernel's `trace` file
     TraceCmd,
     /// `perf script`
     Perf,
 }
 
-/// A recording that was made of a text.
+/// A recording that was made from a text.
 #[derive(Clone, Debug)]
 struct Kept {
     imported: Imported,
@@ -77,7 +78,7 @@ struct Kept {
     bytes: u64,
 }
 
-/// There is no recording, or not a whole one.
+/// There is no recording, or an incomplete one.
 #[derive(Debug, thiserror::Error)]
 enum ImportFailure {
     /// The text could not be opened.
@@ -89,10 +90,10 @@ enum ImportFailure {
     /// The recording could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// The kernel does not deliver signals to us.
+    /// The handlers of signals could not be installed.
     #[error("signals: {0}")]
     Signals(io::Error),
-    /// The user asked us to stop.
+    /// The user stopped the import.
     #[error("interrupted, and nothing was imported")]
     Interrupted,
     /// The recording was kept, but the text lacks events.
@@ -101,36 +102,38 @@ enum ImportFailure {
 }
 
 impl UserError for ImportFailure {
-    /// The status that a shell has for a command that Ctrl-C ended.
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Interrupted => 130,
-            _ => 1,
+            Self::NoInput { .. } | Self::Refused { .. } | Self::Incomplete(_) => BAD_INPUT,
+            Self::Output(error) => error.exit_status(),
+            Self::Signals(_) => CANNOT_RUN,
+            Self::Interrupted => INTERRUPTED,
         }
     }
 
     fn remedy(&self) -> String {
         match self {
             Self::NoInput { .. } => {
-                "the file of `trace-cmd report > FILE` or `perf script --ns > FILE`".to_owned()
+                "make the text with `trace-cmd report > FILE` or `perf script --ns > FILE`"
+                    .to_owned()
             }
             Self::Refused { error, .. } => error.remedy().to_owned(),
             Self::Output(error) => error.remedy(),
-            Self::Signals(_) => "again, with fewer programs running".to_owned(),
-            Self::Interrupted => "the same again".to_owned(),
+            Self::Signals(_) => "stop other programs, and run the command again".to_owned(),
+            Self::Interrupted => "run the command again".to_owned(),
             Self::Incomplete(_) => {
-                "trace again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
+                "record again with larger buffers: trace-cmd record -b 65536, perf record -m 16M"
                     .to_owned()
             }
         }
     }
 }
 
-/// Makes a recording of a text. Ctrl-C, or a request to end, ends that, and leaves nothing.
+/// Makes a recording from a text. SIGINT, SIGTERM and SIGHUP stop the import and leave no file.
 ///
 /// # Errors
 ///
-/// Each of [`ImportFailure`]. There is no recording then, but after [`ImportFailure::Incomplete`].
+/// Any [`ImportFailure`]. A recording exists only after [`ImportFailure::Incomplete`].
 fn import(options: &Import) -> Result<Kept, ImportFailure> {
     let Import { input, output, .. } = options;
     let existing = if options.force { Existing::Replace } else { Existing::Keep };
@@ -138,18 +141,18 @@ fn import(options: &Import) -> Result<Kept, ImportFailure> {
     let no_input = |error| ImportFailure::NoInput { path: input.clone(), error };
     let text = File::open(input).map_err(no_input)?;
     let metadata = text.metadata().map_err(no_input)?;
-    output.spare(&metadata)?;
+    output.refuse_input(&metadata)?;
     let stop = Stop::listen()?;
     let template = "importing: {bytes} of {total_bytes}, {elapsed}";
     let progress = progress::bar(Some(metadata.len()), template);
     let text = Stoppable { text: progress.wrap_read(text), stop: &stop };
     let imported = shootdown_recording::import::import(
         BufReader::new(text),
-        &options.what(),
+        &options.options(),
         output.create()?,
     );
     progress.finish_and_clear();
-    if stop.is_wished() {
+    if stop.is_requested() {
         return Err(ImportFailure::Interrupted);
     }
     let (imported, file) = imported.map_err(|error| match error {
@@ -170,7 +173,7 @@ impl Import {
         Ok(print(&import(self)?.to_string())?)
     }
 
-    fn what(&self) -> Options {
+    fn options(&self) -> Options {
         let source = match self.source {
             Tool::Auto => None,
             Tool::TraceCmd => Some(shootdown_recording::Source::TraceCmd),
@@ -184,13 +187,13 @@ impl Import {
     }
 }
 
-/// Whether someone wants no recording any more.
+/// The request of the user to stop.
 #[derive(Debug)]
 struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// From now on, signals are heard, and end nothing by themselves: what is half written must be
-    /// removed.
+    /// From this call on, signals only set the request, so that the process can remove an
+    /// incomplete recording before it ends.
     fn listen() -> Result<Self, ImportFailure> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -199,12 +202,12 @@ impl Stop {
         Ok(Self(stop))
     }
 
-    fn is_wished(&self) -> bool {
+    fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A text that cannot be read any more when someone wants that.
+/// A text that cannot be read any more after a request to stop.
 #[derive(Debug)]
 struct Stoppable<'a, T> {
     text: T,
@@ -213,8 +216,8 @@ struct Stoppable<'a, T> {
 
 impl<T: Read> Read for Stoppable<'_, T> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.stop.is_wished() {
-            // Not of the kind `Interrupted`, which is tried again.
+        if self.stop.is_requested() {
+            // Readers would retry after an error of the kind `Interrupted`.
             return Err(io::Error::other("interrupted"));
         }
         self.text.read(buffer)
@@ -228,7 +231,7 @@ impl<T: Seek> Seek for Stoppable<'_, T> {
 }
 
 impl Kept {
-    /// What the text lacks.
+    /// Returns the error text of an incomplete recording.
     fn loss(&self) -> String {
         let events = match self.imported.lost {
             0 => "events".to_owned(),
@@ -279,7 +282,7 @@ mod tests {
         Line::try_parse_from(words).map(|line| line.import)
     }
 
-    /// Imports `text` as `x.shootdown` in a directory of its own.
+    /// Imports `text` into `x.shootdown` in `directory`.
     fn import_in(
         directory: &Path,
         text: &str,
@@ -298,19 +301,19 @@ mod tests {
     }
 
     #[test]
-    fn a_text_becomes_a_recording_that_can_be_read() {
+    fn imported_recording_is_readable() {
         let directory = tempfile::tempdir().expect("a directory");
         let (output, result) = import_in(directory.path(), TEXT, &["--command", "mapper"]);
-        let said = result.expect("a recording").to_string();
-        assert!(said.starts_with("imported 287 events (0 of unknown kinds) of "), "{said}");
-        assert!(said.contains(", process 19820 on 2 CPUs in 0.0 s: "), "{said}");
+        let summary = result.expect("a recording").to_string();
+        assert!(summary.starts_with("imported 287 events (0 of unknown kinds) of "), "{summary}");
+        assert!(summary.contains(", process 19820 on 2 CPUs in 0.0 s: "), "{summary}");
         let reader = Reader::open(File::open(output).expect("a file")).expect("a header");
         assert!(reader.count() > 200);
         assert_eq!(files(directory.path()), 2);
     }
 
     #[test]
-    fn a_file_is_replaced_only_if_that_is_wished() {
+    fn existing_file_is_replaced_only_with_force() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("x.shootdown"), "precious").expect("a file");
         let (output, result) = import_in(directory.path(), TEXT, &["--pid", "19820"]);
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_leaves_nothing_and_is_told_in_a_line() {
+    fn refused_text_leaves_no_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let (output, result) = import_in(directory.path(), "\x1b[2J\n", &["--pid", "1"]);
         let failure = result.expect_err("no event");
@@ -335,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_lacks_events_is_imported_and_told_of() {
+    fn incomplete_text_is_imported_with_error() {
         let directory = tempfile::tempdir().expect("a directory");
         for (lost, cause) in [("LOST 7", "7 events were lost: "), ("LOST", "events were lost: ")] {
             let text = format!("{TEXT}CPU:1 [{lost} EVENTS]\n");
@@ -348,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_program_to_import() {
+    fn exactly_one_program_is_required() {
         let words = |words: &[&str]| parse(&words.iter().map(OsStr::new).collect::<Vec<_>>());
         assert!(words(&["t", "-o", "x", "--pid", "1"]).is_ok());
         assert!(words(&["t", "-o", "x"]).is_err());
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_or_written_is_told_with_its_path() {
+    fn unopened_or_unwritten_path_is_named() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         let import = |input: &Path, output: &Path| {
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_not_replaced_by_what_is_made_of_it() {
+    fn output_does_not_replace_input() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("t");
         fs::write(&path, TEXT).expect("a text");

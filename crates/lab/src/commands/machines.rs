@@ -1,5 +1,6 @@
-//! `shootdown machines`: the machines, or every number of one of them.
+//! `shootdown machines`: the list of machine models, or every number of one model.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use clap::Args;
@@ -18,8 +19,8 @@ Examples:
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Machines {
-    /// A machine's name, or a file that ends in .toml
-    machine: Option<String>,
+    /// The name of a machine, or a file that ends in .toml
+    machine: Option<OsString>,
 }
 
 impl Machines {
@@ -32,17 +33,17 @@ impl Machines {
     }
 }
 
-/// The machines, one per line.
+/// Returns a table with one machine per line.
 fn list() -> String {
     let mut table = Table::default().left(["machine"]).right(["CPUs"]).left(["about"]);
-    // A test parses each of them.
+    // A test checks that every embedded file is valid.
     for machine in Embedded::ALL.iter().filter_map(|embedded| embedded.machine().ok()) {
         table.row([machine.name.clone(), machine.cpu_count().to_string(), machine.about]);
     }
     format!("{table}\n`shootdown machines NAME` shows every number and its source.\n")
 }
 
-/// Every number of a machine.
+/// Returns every number of a machine with its unit and its source.
 fn details(machine: &Machine) -> String {
     let mut text = format!(
         "{}: {}\n{} CPUs; idle: {}; {}\n\n",
@@ -85,7 +86,7 @@ fn idle(idle: &Idle) -> String {
     }
 }
 
-/// The kinds of its TLBs and of their maintenance.
+/// Returns a description of the machine's TLB tags, refills and remote invalidation.
 fn translation(machine: &Machine) -> String {
     let tags = match machine.tagging {
         Tagging::PerCpu => "tags per CPU",
@@ -96,22 +97,22 @@ fn translation(machine: &Machine) -> String {
         Refill::Hardware => "",
         Refill::Software => ", refilled by software",
     };
-    let tells = match (&machine.broadcast, &machine.remote_fence) {
-        (Some(_), _) => ", hardware broadcasts",
-        (None, Some(_)) => ", firmware fences others",
+    let remote = match (&machine.broadcast, &machine.remote_fence) {
+        (Some(_), _) => ", hardware broadcasts invalidations",
+        (None, Some(_)) => ", firmware invalidates other CPUs",
         (None, None) => "",
     };
     let writes = match machine.stale_writes {
         StaleWrites::Trapped => "",
-        StaleWrites::Unnoticed => ", writes through stale entries unnoticed",
+        StaleWrites::Unnoticed => ", stale entries permit writes",
     };
-    format!("{tags}{refill}{tells}{writes}")
+    format!("{tags}{refill}{remote}{writes}")
 }
 
-/// Splits a key into its quantity and its unit, with which its name ends.
+/// Splits a key into the name of the quantity and the unit that the key ends with.
 fn split_unit(key: &str) -> (&str, &str) {
     match key.rsplit_once('_') {
-        Some((what, unit @ ("ns" | "us"))) => (what, unit),
+        Some((quantity, unit @ ("ns" | "us"))) => (quantity, unit),
         _ => (key, ""),
     }
 }
@@ -121,10 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_machine_is_listed_and_has_details() {
+    fn every_embedded_machine_is_listed_with_details() {
         assert_eq!(list().lines().count(), Embedded::ALL.len() + 4);
         for embedded in Embedded::ALL {
-            assert!(!details(&find(embedded.name).expect("an embedded machine")).is_empty());
+            assert!(
+                !details(&find(embedded.name.as_ref()).expect("an embedded machine")).is_empty()
+            );
         }
     }
 }

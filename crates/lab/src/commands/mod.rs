@@ -1,4 +1,4 @@
-//! The commands, each with its options, its errors and what it prints.
+//! The commands, each with its options, its errors and its output.
 
 pub(crate) mod boot;
 pub(crate) mod check;

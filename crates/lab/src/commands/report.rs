@@ -1,5 +1,6 @@
-//! `shootdown report`: recordings, published results and found bugs on one page.
+//! `shootdown report`: recordings, published measurements and known bugs on one page.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,38 +22,40 @@ Examples:
   shootdown report mine.shootdown --output mine.html --machine xeon-2s --quick
   shootdown report
 
-The page needs nothing else, neither files nor network. Without a recording, it has the published
-results, and the bugs of other kernels that the checker finds.";
+The page is one file and needs no network. Without a recording, it contains the published
+measurements, and the bugs of other kernels that the checker finds.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Report {
-    /// Recordings to replay, as `shootdown record` or `shootdown import` writes them
-    #[arg(value_name = "TRACE")]
-    traces: Vec<PathBuf>,
-    /// Where to write the page
+    /// The recordings to replay, which `shootdown record` or `shootdown import` wrote
+    #[arg(value_name = "RECORDING")]
+    recordings: Vec<PathBuf>,
+    /// The file of the page
     #[arg(long, value_name = "FILE.html", default_value = "report.html")]
     output: PathBuf,
-    /// The machine to replay recordings on: a name, or a file that ends in .toml
-    #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name, requires = "traces")]
-    machine: String,
-    /// Where the simulator's random numbers start
+    /// The machine of the replays: a name, or a file that ends in .toml
+    #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name,
+          requires = "recordings")]
+    machine: OsString,
+    /// The seed of the simulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulate less of the published results: seconds instead of minutes, and less exact
+    /// Simulate less of the published measurements, in seconds instead of minutes, with larger
+    /// errors
     #[arg(long)]
     quick: bool,
 }
 
-/// The time to look for each bug of the zoo, of which most take milliseconds.
+/// The time limit of the search for each known bug. Most searches take milliseconds.
 const ZOO_TIME: Duration = Duration::from_secs(60);
 
 impl Report {
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let page = Output::page(&self.output, "--output", &self.traces)?;
+        let page = Output::page(&self.output, "--output", &self.recordings)?;
         let machine = machines::find(&self.machine)?;
-        // Recordings first: they may be refused, and take seconds.
-        let of = |trace: &PathBuf| Comparison::of(trace, &machine, self.seed);
-        let replayed: Vec<_> = self.traces.iter().map(of).collect::<Result<_, _>>()?;
+        // The recordings come first, because they may be refused and take only seconds.
+        let of = |recording: &PathBuf| Comparison::of(recording, &machine, self.seed);
+        let replayed: Vec<_> = self.recordings.iter().map(of).collect::<Result<_, _>>()?;
         let scale = if self.quick { Scale::Quick } else { Scale::Full };
         let request = Request { seed: self.seed, scale, only: None, machine: None };
         let mut results = request.results()?;
@@ -70,7 +73,7 @@ impl Report {
             let verdicts = replayed.iter().flat_map(Comparison::verdicts);
             print(&format!("{}\n", replay::text::overview(verdicts)))?;
         }
-        let found = zoo.iter().filter(|row| row.is_right()).count();
+        let found = zoo.iter().filter(|row| row.is_as_expected()).count();
         print(&format!(
             "{}\nbugs of other kernels found by the checker: {found} of {}\n\nreport: {}\n",
             reproduce::text::summary(&results.rows),
@@ -83,26 +86,28 @@ impl Report {
 }
 
 const WORDS_OF_REPLAYS: &str = "\
-<dt>spared<dd>CPUs that were told without an interrupt of their own, by one that was on its way \
-already.\n\
-<dt>interrupted<dd>What all CPUs together spent in flush interrupts.\n\
-<dt>at a switch<dd>Flushes by a CPU that comes back to an address space and catches up with \
-what it missed. They interrupt nobody.\n\
-<dt>TLB refills<dd>Walks of the page table for a translation that was not in the TLB.\n\
-<dt>wait for a flush<dd>From its beginning until all who had to know did: half of all flushes \
-took no longer than p50, 99 of 100 no longer than p99.\n\
-<dt>recorded schedule<dd>Every step on its recorded CPU and in its recorded order, so that \
-linux-7.0 can be held against what the recorded kernel really did.\n\
-<dt>simulated schedule<dd>The simulated machine decides which thread runs when, and where.\n";
+<dt>coalesced<dd>Flush requests to a CPU that needed no interrupt of their own, because an earlier \
+interrupt was already on its way to that CPU.\n\
+<dt>time in interrupts<dd>Time that all CPUs together spent in flush interrupts.\n\
+<dt>flushes at a switch<dd>Flushes by a CPU that switches to an address space and catches up with \
+the flushes that it missed. They interrupt no CPU.\n\
+<dt>TLB refills<dd>Page-table walks for translations that were not in the TLB.\n\
+<dt>wait for a flush<dd>Time from the start of a flush until every CPU that had to flush has done \
+so. Half of all flushes took no longer than p50, and 99 of 100 no longer than p99.\n\
+<dt>recorded schedule<dd>Every step runs on its recorded CPU and in its recorded order, so that \
+the counts of linux-7.0 can be compared with those of the recorded kernel.\n\
+<dt>simulated schedule<dd>The simulated machine decides when and on which CPU each thread runs.\n";
 
 const NOT_MODELLED: &str = "\
-<h2>What a replay leaves out</h2>\n<ul>\n\
-<li>Of a program’s accesses, only those that faulted were recorded. What it loses when its TLB \
-is emptied is therefore too low, and full flushes look cheaper than they are.\n\
-<li>Of a page fault, only the beginning was recorded: the rest counts as computing, and again \
-as the simulated kernel’s work. Times are therefore too long, for all designs alike: hold them \
-against each other, not against the recorded time.\n\
-<li>Computing takes as long as it took where it was recorded, whatever the machine.\n\
-<li>Interrupts that came from outside of the program, for reclaim or write-back, are counted \
-but not replayed.\n\
+<h2 id=\"limits\">The limits of a replay</h2>\n<ul>\n\
+<li>Of the memory accesses of a program, the recording contains only those that faulted. The \
+replay therefore loses fewer translations when a TLB is flushed, and full flushes look cheaper \
+than they are.\n\
+<li>Of a page fault, only the start was recorded. The rest counts as computation, and again as \
+work of the simulated kernel. Simulated times are therefore too long, under all designs alike. \
+Compare them with each other, not with the recorded time.\n\
+<li>Computation takes as long as it took on the recorded machine, whatever the simulated machine \
+is.\n\
+<li>Interrupts with causes outside the program, for example reclaim or write-back, are counted but \
+not replayed.\n\
 </ul>\n";

@@ -1,4 +1,4 @@
-//! Curves over two logarithmic axes, where growth in proportion is a straight line.
+//! Curves over two logarithmic axes, on which proportional growth is a straight line.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -10,31 +10,31 @@ use super::plot::{Area, DrawError, FONT_SIZE, GAP, INK, Of, Width, drawn, room, 
 pub(crate) struct Curve {
     pub(crate) label: String,
     pub(crate) of: Of,
-    /// From left to right. What is not positive has no place on a logarithmic axis, and is left
-    /// out.
+    /// The points from left to right. Points with a coordinate that is not positive are not drawn,
+    /// because they have no place on a logarithmic axis.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// What the axes say.
+/// The names of the axes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axes<'a> {
-    /// Below the numbers of the horizontal axis.
+    /// The name of the horizontal axis, printed below its numbers.
     pub(crate) across: &'a str,
-    /// Above the vertical axis.
+    /// The name of the vertical axis, printed above it.
     pub(crate) up: &'a str,
 }
 
 const HEIGHT: i32 = 340;
-/// Above the plot, for what the vertical axis says; below it, for the horizontal axis.
+/// Space above the plot for the name of the vertical axis, and below it for the horizontal axis.
 const ABOVE: i32 = 30;
 const BELOW: i32 = 52;
-/// Names of curves that end closer to each other than this would cover each other.
+/// Smallest distance between the names of two curves. Closer names would cover each other.
 const LABEL_HEIGHT: i32 = FONT_SIZE + 2;
-/// Of the band that is growth in proportion: wide enough to be seen behind a curve.
+/// Width of the band of proportional growth, which is visible behind a curve.
 const BAND_WIDTH: u32 = 9;
 
-/// The plot as an SVG element; `name` is for those who do not see it. A grey band
-/// shows what growth in proportion from the first point of the last curve would be.
+/// Returns the plot as an SVG element. Screen readers read `name`. A grey band shows proportional
+/// growth from the first point of the last curve.
 pub(crate) fn curves(name: &str, axes: Axes<'_>, curves: &[Curve]) -> String {
     drawn(name, Width::Full, |svg| {
         let size = (Width::Full.pixels(), HEIGHT.unsigned_abs());
@@ -52,14 +52,14 @@ pub(crate) fn curves(name: &str, axes: Axes<'_>, curves: &[Curve]) -> String {
     })
 }
 
-/// Where values are in the plot.
+/// The mapping of values to pixels.
 #[derive(Debug)]
 struct Plane {
     across: Axis,
     up: Axis,
 }
 
-/// From one value, at one pixel, to another.
+/// An axis from the first value at the first pixel to the last value at the last pixel.
 #[derive(Debug)]
 struct Axis {
     values: (f64, f64),
@@ -74,7 +74,7 @@ impl Axis {
         first + (part * f64::from(last - first)).round() as i32
     }
 
-    /// The values from the first on, each so many times the one before.
+    /// Returns the values from the first on, each `factor` times the one before.
     fn ticks(&self, factor: f64) -> impl Iterator<Item = f64> {
         let (first, last) = self.values;
         core::iter::successors(Some(first), move |value| Some(value * factor))
@@ -88,7 +88,8 @@ fn visible(curve: &Curve) -> impl Iterator<Item = (f64, f64)> + Clone {
 }
 
 impl Plane {
-    /// With room for all curves, up to the next powers of ten; `None` if there is no point.
+    /// Returns axes for all curves, with the next powers of ten as the ends of the vertical axis;
+    /// `None` if there is no point.
     fn around(curves: &[Curve]) -> Option<Self> {
         let points = || curves.iter().flat_map(visible);
         points().next()?;
@@ -159,8 +160,8 @@ impl Plane {
     }
 }
 
-/// The names at the right ends of curves, and how high they are. Curves that end at the same place
-/// share one.
+/// Returns the names at the right ends of the curves, each with its vertical position in pixels.
+/// Curves that end at the same place share a name.
 fn labels(curves: &[Curve], up: &Axis) -> Vec<(i32, String)> {
     let end = |curve| Some((up.at(visible(curve).last()?.1), curve.label.as_str()));
     let mut ends: Vec<_> = curves.iter().rev().filter_map(end).collect();
@@ -169,14 +170,14 @@ fn labels(curves: &[Curve], up: &Axis) -> Vec<(i32, String)> {
     let label = |group: &[(i32, &str)]| match group {
         [(y, name)] => (*y, (*name).to_owned()),
         [(y, name), (_, other)] => (*y, format!("{name}, {other}")),
-        // The later is the more important: of those at the same height, it comes first.
+        // The last curve is the most important one. It is the first of those at the same height.
         [(y, name), others @ ..] => (*y, format!("{name} and {} more", others.len())),
         [] => (0, String::new()),
     };
     ends.chunk_by(share).map(label).collect()
 }
 
-/// Of an axis.
+/// Returns a number as it is printed at an axis.
 fn number(value: f64) -> String {
     if value >= 1.0 { format!("{value:.0}") } else { value.to_string() }
 }
@@ -198,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_factors_are_equal_distances() {
+    fn equal_factors_have_equal_distances() {
         let axis = Axis { values: (1.0, 1000.0), pixels: (0, 300) };
         assert_eq!([1.0, 10.0, 100.0, 1000.0].map(|value| axis.at(value)), [0, 100, 200, 300]);
         assert_eq!(axis.ticks(10.0).collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
     }
 
     #[test]
-    fn curves_that_end_together_share_a_name() {
+    fn curves_with_same_end_share_name() {
         let (low, high) = ([(2.0, 1.0), (4096.0, 1.0)], [(2.0, 1.0), (4096.0, 2000.0)]);
         let all = [curve("counted", &low), curve("a", &high), curve("b", &high), curve("c", &high)];
         let svg = curves("", AXES, &all);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_logarithm_is_left_out() {
+    fn points_without_logarithm_are_not_drawn() {
         let bad = [(0.0, 1.0), (2.0, f64::NAN), (4.0, 0.0), (8.0, f64::INFINITY)];
         let svg = curves("", AXES, &[curve("a", &[]), curve("b", &bad), curve("c", &[(2.0, 3.0)])]);
         assert_eq!(svg.matches("<circle ").count(), 1, "{svg}");

@@ -1,4 +1,4 @@
-//! Tables, numbers, plots and pages: how any result is printed.
+//! Rendering of results: tables, numbers, plots and pages. It does not depend on any experiment.
 
 pub(crate) mod curves;
 pub(crate) mod page;
@@ -10,23 +10,23 @@ use std::fmt::Display;
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 
-/// How to print a result.
+/// The format of printed results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Tables for people
+    /// Tables for reading
     Text,
     /// One object with all rows
     Json,
-    /// One line for each row
+    /// One line per row
     Csv,
 }
 
-/// A result that can be printed in every format; its serialisation is the JSON.
+/// A result that can be printed in every format. Its serialisation is the JSON output.
 pub(crate) trait Printed: Serialize {
-    /// The result for people.
+    /// Returns the result as tables for reading.
     fn text(&self) -> String;
 
-    /// The result with a line for each row.
+    /// Returns the result with one line per row.
     fn csv(&self) -> String;
 
     fn in_format(&self, format: Format) -> String {
@@ -38,10 +38,10 @@ pub(crate) trait Printed: Serialize {
     }
 }
 
-/// The value as an object, with escapes for all characters that would act on a terminal: JSON
-/// demands them for those of ASCII alone.
+/// Returns the value as a JSON object with escapes for all characters that a terminal would
+/// interpret. JSON requires escapes for the ASCII control characters only.
 fn json(value: &(impl Serialize + ?Sized)) -> String {
-    // Structures of numbers and strings always serialise.
+    // The serialisation of structures of numbers and strings cannot fail.
     let json = serde_json::to_string_pretty(value).unwrap_or_default();
     let mut escaped = String::new();
     for character in json.chars() {
@@ -57,7 +57,7 @@ fn json(value: &(impl Serialize + ?Sized)) -> String {
     escaped + "\n"
 }
 
-/// Serialises a value as it is displayed.
+/// Serialises a value with its `Display`.
 pub(crate) fn displayed<S: Serializer>(
     value: &impl Display,
     serializer: S,
@@ -65,7 +65,8 @@ pub(crate) fn displayed<S: Serializer>(
     serializer.collect_str(value)
 }
 
-/// The number with three significant digits, as published figures have.
+/// Returns the number with three significant digits, as published figures have, or `-` if the
+/// number is not finite.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -77,18 +78,18 @@ pub(crate) fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A gain as a factor; `None` if it is 0 or not finite.
+/// Returns a gain as a factor, or `None` if the gain is 0 or not finite.
 pub(crate) fn times(gain: Option<f64>) -> Option<String> {
     let gain = gain.filter(|gain| gain.is_finite() && *gain > 0.0)?;
     Some(format!("×{}", significant(gain)))
 }
 
-/// A unit as it is printed.
+/// Returns a unit as it is printed.
 pub(crate) fn unit(unit: &str) -> &str {
     if unit == "us" { "µs" } else { unit }
 }
 
-/// A duration, in a unit with three digits or fewer before the point.
+/// Returns a duration in a unit with at most three digits before the decimal point.
 pub(crate) fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -99,7 +100,7 @@ pub(crate) fn duration(ns: u64) -> String {
     format!("{} {unit}", significant(value))
 }
 
-/// A count with its thousands separated by narrow no-break spaces.
+/// Returns a count with narrow no-break spaces between thousands.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -117,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_three_significant_digits_whatever_their_size() {
+    fn significant_keeps_three_digits() {
         let written = [0.0, 0.13941, 1.9, 13.4, 99.96, 118.0, 159_620.0].map(significant);
         assert_eq!(written, ["0", "0.139", "1.90", "13.4", "100.0", "118", "159620"]);
         assert_eq!(significant(f64::NAN), "-");
     }
 
     #[test]
-    fn nothing_is_no_times_better_than_something() {
+    fn zero_or_infinite_gain_has_no_factor() {
         assert_eq!(times(Some(118.0)).as_deref(), Some("×118"));
         for gain in [None, Some(0.0), Some(f64::INFINITY), Some(f64::NAN)] {
             assert_eq!(times(gain), None);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_apart() {
+    fn grouped_separates_thousands() {
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(grouped(999), "999");
     }

@@ -1,9 +1,9 @@
-//! Pages: one file each, without scripts, images or references to others.
+//! HTML pages. Each is one file without scripts, images or references to other files.
 
 use super::grouped;
 use crate::error::shown;
 
-/// The page with this title and body, both of them markup.
+/// Returns a page with this title and body, which are both markup.
 pub(crate) fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -13,23 +13,24 @@ pub(crate) fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// A count of events that must not occur, which stands out unless it is 0.
+/// Returns a count of events that must not occur, highlighted unless it is 0.
 pub(crate) fn alarming(count: u64) -> String {
     let text = grouped(count);
     if count > 0 { format!("<b class=\"bad\">{text}</b>") } else { text }
 }
 
-/// The text without markup.
+/// Returns the text with the characters of markup escaped.
 pub(crate) fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;").replace('\'', "&#39;")
 }
 
-/// Text from outside of the program, without markup, and with control characters escaped.
+/// Returns text from outside the program with markup and control characters escaped.
 pub(crate) fn visible(text: &str) -> String {
     escaped(&shown(text))
 }
 
+/// Returns the text with its first letter in upper case.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()
@@ -43,10 +44,15 @@ h2{font-size:1.25rem;margin-top:3rem;padding-top:1rem;border-top:1px solid var(-
 h3{font-size:1.05rem;margin-top:2rem}\
 h1,h2,dd,code,li{overflow-wrap:anywhere}\
 table{border-collapse:collapse;width:100%;margin:1rem 0;font-variant-numeric:tabular-nums}\
-.wide{overflow-x:auto}\
+.wide{overflow-x:auto;background:\
+linear-gradient(to right,Canvas 40%,transparent) left/2.5rem 100% local no-repeat,\
+linear-gradient(to left,Canvas 40%,transparent) right/2.5rem 100% local no-repeat,\
+linear-gradient(to right,var(--line),transparent) left/.8rem 100% scroll no-repeat,\
+linear-gradient(to left,var(--line),transparent) right/.8rem 100% scroll no-repeat}\
 th,td{padding:.3rem .5rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}\
 th{font-weight:600}th:first-child,td:first-child{text-align:left;padding-left:0}\
 td:first-child{max-width:20rem;overflow:hidden;text-overflow:ellipsis}\
+nav ul{columns:2 16rem;padding-left:1.2rem}\
 .groups td,.groups th{border:0;padding-bottom:0}\
 .groups th{text-align:center;padding-left:1.2rem}\
 .groups span{display:block;border-bottom:1px solid var(--line)}\
@@ -59,9 +65,11 @@ dt{font-weight:600}dd{margin:0;max-height:9rem;overflow:auto}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,24rem),1fr));gap:0 2rem}\
 figure{margin:.8rem 0}figcaption{margin-bottom:.3rem}figcaption span{white-space:nowrap}\
 figcaption i{display:inline-block;width:.75em;height:.75em;background:currentColor}\
-svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
+wbr{white-space:normal}svg{display:block;max-width:100%;height:auto}.wide svg{max-width:none}\
 summary{cursor:pointer}code{font-size:.9em}li{margin:.4rem 0}\
-@media(max-width:36rem){table{font-size:.85em}th,td{padding:.25rem .3rem}\
+@media(max-width:36rem){table{font-size:.75em}th,td{padding:.25rem .2rem}\
+th,td:first-child{white-space:normal}.part th{white-space:nowrap}\
+td:first-child{max-width:9rem}\
 .groups th{padding-left:.6rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}}";
 
 #[cfg(test)]
@@ -69,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_is_text_and_what_cannot_be_seen_is_written_out() {
+    fn escaped_text_has_no_markup_or_control_characters() {
         assert_eq!(escaped("<a b='&'>\""), "&lt;a b=&#39;&amp;&#39;&gt;&quot;");
         let hostile = "<script>\u{1b}[2J\n\u{202e}\u{0}\u{85}\u{200b}\\é";
         let shown = "&lt;script&gt;\\u{1b}[2J\\n\\u{202e}\\0\\u{85}\\u{200b}\\é";
@@ -77,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_happened_is_alarming() {
+    fn only_positive_count_is_highlighted() {
         assert_eq!(alarming(0), "0");
         assert_eq!(alarming(2), "<b class=\"bad\">2</b>");
     }

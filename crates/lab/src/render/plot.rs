@@ -1,4 +1,4 @@
-//! Labelled bars, one below the other.
+//! Bar plots: labelled bars, one below the other.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -11,28 +11,29 @@ use super::page::escaped;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) of: Of,
-    /// Where its parts end, in ascending order, each paler than the one before.
+    /// The ends of the parts of the bar, in ascending order. Each part is paler than the one
+    /// before.
     pub(crate) ends: Vec<f64>,
     pub(crate) value: String,
 }
 
-/// Whose bar it is, which decides its colour.
+/// The source of a bar's value, which selects the colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// The real world: published, or recorded.
+    /// A published or recorded value.
     Reality,
-    /// A design that others made, simulated.
+    /// A simulated value of another design.
     Design,
-    /// This engine, simulated.
+    /// A simulated value of shootdown.
     Ours,
 }
 
-/// How wide a plot is.
+/// The width of a plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
-    /// Alone in its line.
+    /// The width of the page.
     Full,
-    /// Beside another.
+    /// Half of the width of the page.
     Half,
 }
 
@@ -57,33 +58,33 @@ impl Width {
 
 const BAR_HEIGHT: i32 = 20;
 const LINE_HEIGHT: i32 = 27;
-/// A little more than the mean, at [`FONT_SIZE`].
+/// Assumed width of a letter at [`FONT_SIZE`], a little more than the mean.
 const LETTER_WIDTH: f64 = 7.3;
 pub(super) const FONT_SIZE: i32 = 17;
-/// As room for short labels, too, so that plots above each other begin at the same place.
+/// Number of letters that labels get at least, so that the bars of neighbouring plots are aligned.
 const LABEL_LETTERS: usize = 15;
-/// Between a bar and what is said of it.
+/// Distance between a bar and its texts.
 pub(super) const GAP: i32 = 8;
-/// Of a bar's first part, its second, and so on.
+/// Opacities of the first, the second and the third part of a bar.
 pub(crate) const OPACITIES: [f64; 3] = [1.0, 0.55, 0.25];
 
-/// Stands for the page's own text colour, so that dark pages have light text.
+/// A placeholder for the text colour of the page, so that dark pages have light text.
 pub(super) const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
-/// The plot as an SVG element; `name` is for those who do not see it.
+/// Returns the plot as an SVG element. Screen readers read `name`.
 pub(crate) fn bars(name: &str, width: Width, bars: &[Bar]) -> String {
     drawn(name, width, |svg| draw(bars, width, svg))
 }
 
-/// What `draw` draws into a string, as a part of a page.
+/// Returns the drawing that `draw` makes as a part of a page.
 pub(super) fn drawn(
     name: &str,
     width: Width,
     draw: impl FnOnce(&mut String) -> Result<(), DrawError>,
 ) -> String {
     let mut svg = String::new();
-    // Drawing into a string does not fail; if it did, the page would say so instead of a plot.
+    // Drawing into a string does not fail. If it did, the page would show the error.
     match draw(&mut svg).map_err(|error| error.to_string()) {
         Ok(()) => for_page(&svg, name, width),
         Err(error) => format!("<p>not drawn: {}</p>\n", escaped(&error)),
@@ -108,7 +109,7 @@ fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), DrawError> {
     for (top, bar) in (0..).step_by(LINE_HEIGHT as usize).zip(bars) {
         let middle = top + LINE_HEIGHT / 2;
         let (above, below) = (middle - BAR_HEIGHT / 2, middle + BAR_HEIGHT / 2);
-        // However short, it is there.
+        // Even a bar of length 0 is drawn one pixel wide.
         let mut left = start + 1;
         area.draw(&Rectangle::new([(start, above), (left, below)], bar.of.colour().filled()))?;
         for (&end, opacity) in bar.ends.iter().zip(OPACITIES) {
@@ -126,13 +127,14 @@ fn draw(bars: &[Bar], width: Width, svg: &mut String) -> Result<(), DrawError> {
     Ok(())
 }
 
-/// How wide the widest of these texts is, or so many letters, with its gap.
+/// Returns the width of the widest of these texts, of at least `least` letters, and of its gaps, in
+/// pixels.
 pub(super) fn room<T: AsRef<str>>(texts: impl Iterator<Item = T>, least: usize) -> i32 {
     let longest = texts.map(|text| text.as_ref().chars().count()).max().unwrap_or(0).max(least);
     (longest as f64 * LETTER_WIDTH) as i32 + 2 * GAP
 }
 
-/// Writes text whose left or right end, or middle, is at a place.
+/// Writes text whose left end, right end or middle is at `at`, as `align` selects.
 pub(super) fn write(
     area: &Area<'_>,
     text: &str,
@@ -146,7 +148,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// No wider than the page, in its colours, and named.
+/// Returns the SVG with a name, the text colour of the page, and at most the width of the page.
 fn for_page(svg: &str, name: &str, width: Width) -> String {
     let size = svg.find("<svg ").and_then(|start| Some((start, svg[start..].find("viewBox")?)));
     let Some((start, length)) = size else { return svg.to_owned() };
@@ -164,7 +166,7 @@ mod tests {
         Bar { label, of: Of::Design, ends: ends.to_vec(), value }
     }
 
-    /// Of the rectangles, without those that mark where bars begin.
+    /// Returns the widths of the rectangles, except for those that mark the start of a bar.
     fn widths(svg: &str) -> Vec<f64> {
         svg.split("<rect ")
             .skip(1)
@@ -175,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_long_as_their_values() {
+    fn bar_lengths_are_proportional_to_values() {
         let widths = widths(&bars("", Width::Full, &[bar(&[21.6]), bar(&[13.4])]));
         assert_eq!(widths.len(), 2);
         assert!((widths[1] / widths[0] - 13.4 / 21.6).abs() < 0.01, "{widths:?}");
     }
 
     #[test]
-    fn parts_begin_where_the_part_before_ends() {
+    fn part_begins_at_end_of_previous_part() {
         let widths = widths(&bars("", Width::Half, &[bar(&[25.0, 100.0]), bar(&[100.0])]));
         assert_eq!(widths.len(), 3);
         assert!((widths[0] + widths[1] - widths[2]).abs() < 1.0, "{widths:?}");
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_what_is_no_number_are_drawn_as_nothing() {
+    fn zero_and_non_finite_values_have_no_bar() {
         for ends in [&[0.0][..], &[0.0, 0.0], &[f64::NAN], &[f64::INFINITY], &[]] {
             let svg = bars("", Width::Half, &[bar(ends)]);
             assert!(widths(&svg).is_empty(), "{ends:?}: {svg}");
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_has_the_page_s_colours_and_a_name() {
+    fn plot_has_name_and_text_colour() {
         let svg = bars("<interrupts>", Width::Half, &[bar(&[1.0])]);
         assert!(svg.contains("currentColor") && !svg.contains(INK_IN_SVG));
         assert!(

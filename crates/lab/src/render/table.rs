@@ -1,4 +1,4 @@
-//! Tables, as text, as CSV and as parts of a page.
+//! Tables, which are printed as text, as CSV or as part of a page.
 
 use std::fmt::{self, Write as _};
 
@@ -14,7 +14,7 @@ pub(crate) struct Table {
 
 #[derive(Clone, Debug)]
 struct Column {
-    /// A name over this and its neighbours, on pages; empty if there is none.
+    /// The heading over this and its neighbouring columns on pages, or an empty string.
     group: String,
     name: String,
     align: Align,
@@ -29,7 +29,7 @@ enum Align {
 #[derive(Clone, Debug)]
 enum Line {
     Row(Vec<Cell>),
-    /// A name over the rows that follow, on pages.
+    /// A heading over the rows that follow, on pages.
     Part(&'static str),
 }
 
@@ -41,21 +41,23 @@ pub(crate) enum Cell {
     Nanoseconds(u64),
     /// A count of events that must not occur.
     Alarm(u64),
-    /// Markup, on pages.
+    /// A text that is highlighted on pages.
+    Bad(String),
+    /// Text, or markup on pages.
     Markup(String),
 }
 
-/// A number of a `T`, and its names.
+/// A number that is read from a `T`, and the names of its column.
 #[derive(Debug)]
 pub(crate) struct Figure<T> {
-    /// Its name as the column of a text, or nothing if texts do not have it.
+    /// The name of the column in text tables, or an empty string if they do not have the column.
     pub(crate) in_text: &'static str,
-    /// The name over its neighbours and it, and its name under that, on pages.
+    /// The heading over the column and its neighbours on pages, and the name of the column there.
     pub(crate) on_page: (&'static str, &'static str),
     pub(crate) cell: fn(&T) -> Cell,
 }
 
-/// A figure, from its parts.
+/// Returns a figure made of its parts.
 pub(crate) const fn figure<T>(
     in_text: &'static str,
     group: &'static str,
@@ -65,7 +67,7 @@ pub(crate) const fn figure<T>(
     Figure { in_text, on_page: (group, name), cell }
 }
 
-/// Where a table is printed.
+/// The medium that a table is printed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
     Text,
@@ -83,7 +85,7 @@ impl Table {
         self.columns("", Align::Right, names)
     }
 
-    /// Adds columns that are aligned to the right, and on pages have a name over them.
+    /// Adds columns that are aligned to the right and share a heading on pages.
     pub(crate) fn group<N: Into<String>>(
         self,
         group: &str,
@@ -115,7 +117,7 @@ impl Table {
         self.lines.push(Line::Row(cells.into_iter().map(Into::into).collect()));
     }
 
-    /// Adds a name over the rows that follow, on pages.
+    /// Adds a heading over the rows that follow, on pages.
     pub(crate) fn part(&mut self, name: &'static str) {
         self.lines.push(Line::Part(name));
     }
@@ -131,14 +133,14 @@ impl Table {
         })
     }
 
-    /// The table for spreadsheets, with a line of names.
+    /// Returns the table as CSV with a line of column names.
     pub(crate) fn csv(&self) -> String {
         let line = |cells: Vec<String>| cells.join(",") + "\n";
         let rows = self.rows().map(|row| line(row.iter().map(Cell::csv).collect()));
         [line(self.names().map(quoted).collect())].into_iter().chain(rows).collect()
     }
 
-    /// The table as a part of a page.
+    /// Returns the table as a part of a page.
     pub(crate) fn html(&self) -> String {
         let mut html = "<div class=\"wide\"><table>\n".to_owned();
         if self.columns.iter().any(|column| !column.group.is_empty()) {
@@ -170,7 +172,7 @@ impl Table {
     }
 }
 
-/// The table as text, with aligned columns, two spaces apart.
+/// Prints the table as text with aligned columns, two spaces apart.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = self.rows().map(|row| row.iter().map(Cell::text).collect());
@@ -203,7 +205,7 @@ impl Cell {
 
     fn text(&self) -> String {
         match self {
-            Self::Text(text) | Self::Markup(text) => text.clone(),
+            Self::Text(text) | Self::Markup(text) | Self::Bad(text) => text.clone(),
             Self::Count(count) | Self::Alarm(count) => grouped(*count),
             Self::Nanoseconds(ns) => duration(*ns),
         }
@@ -213,13 +215,15 @@ impl Cell {
         match self {
             Self::Markup(html) => html.clone(),
             Self::Alarm(count) => alarming(*count),
-            _ => escaped(&self.text()),
+            Self::Bad(text) => format!("<b class=\"bad\">{}</b>", escaped(text)),
+            // On narrow pages, a gain may stand below its value.
+            _ => escaped(&self.text()).replace(" (×", "<wbr> (×"),
         }
     }
 
     fn csv(&self) -> String {
         match self {
-            Self::Text(text) | Self::Markup(text) => quoted(text),
+            Self::Text(text) | Self::Markup(text) | Self::Bad(text) => quoted(text),
             Self::Count(number) | Self::Alarm(number) | Self::Nanoseconds(number) => {
                 number.to_string()
             }
@@ -239,7 +243,7 @@ impl From<&str> for Cell {
     }
 }
 
-/// The field in quotes if it needs them (RFC 4180).
+/// Returns the field, in quotes if RFC 4180 requires them.
 fn quoted(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -253,14 +257,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commas_and_quotes_stay_within_their_field() {
+    fn csv_quotes_commas_and_quotes() {
         let mut table = Table::default().left(["a", "b, c"]);
         table.row([Cell::from("a, \"b\""), Cell::Count(1234)]);
         assert_eq!(table.csv(), "a,\"b, c\"\n\"a, \"\"b\"\"\",1234\n");
     }
 
     #[test]
-    fn parts_span_all_columns() {
+    fn part_heading_spans_all_columns() {
         let mut table = Table::default().left([""]).group("both", ["one", "two"]);
         table.part("values");
         table.row(["name", "1", "2"]);

@@ -1,5 +1,5 @@
-//! arc-asid-range (002): a flush of a range, and none at exit, instead of a new tag: tags per
-//! command, and LMbench.
+//! `arc-asid-range`: flushes of ranges, and no flush at exit, instead of new tags. The experiments
+//! count tags per command and run LMbench.
 
 use std::rc::Rc;
 
@@ -11,8 +11,9 @@ use shootdown_run::programs::{PagesRead, ProcessKind};
 use super::experiment::{Better, Experiment, Measure, Pair, Setup, Study};
 use crate::machines::Embedded;
 
-/// What the kernel and the programs compute in an iteration, in nanoseconds, besides what the model
-/// has. Fitted to the published times before the change; the same under every design.
+/// Times that the kernel and the programs compute in an iteration beyond what the model contains,
+/// in nanoseconds. They were fitted to the published times before the change, and do not depend on
+/// the design.
 mod computed_ns {
     pub(super) const FORK: u64 = 3_872_600;
     pub(super) const EXEC: u64 = 10_742_900;
@@ -21,19 +22,20 @@ mod computed_ns {
     pub(super) const SIGNAL: u64 = 13_642;
 }
 
-/// The time that LMbench subtracts from a protection fault: of a signal that a process sends to
-/// itself, as published before the change.
+/// The time that LMbench subtracts from a protection fault, in microseconds. It is the published
+/// time before the change of a signal that a process sends to itself.
 const SIGNAL_US: f64 = 31.6;
 
-const FASTER_ANYWAY: &str = "In the published runs what flushes nothing got faster, too: a null \
-    call by 7 %, a signal handler by 23 %. So little of the gain need be due to flushes, of \
-    which the model has as few before as after.";
-const MMAP: &str = "All of 16 MiB are unmapped, more than 32 pages: so the space gets a new tag \
-    before and after alike, as Linux has it. In the published runs what flushes nothing got \
-    faster, too: a null call by 7 %, a signal handler by 23 %.";
-const PROTECTION_FAULT: &str = "Nothing is flushed here. LMbench subtracts the time of a signal, \
-    published as 31.6 us before and 24.2 after: with it, the fault took 33.2 and 31.1. It got \
-    worse because what is subtracted got better; the model subtracts the same from all.";
+const FASTER_ANYWAY: &str = "In the published runs, operations without flushes also got faster: a \
+    null call by 7 %, a signal handler by 23 %. The gain may thus have other causes than flushes, \
+    of which the model has as few before the change as after it.";
+const MMAP: &str = "The benchmark unmaps 16 MiB, more than 32 pages, so the address space gets a \
+    new tag before and after the change, as in Linux. In the published runs, operations without \
+    flushes also got faster: a null call by 7 %, a signal handler by 23 %.";
+const PROTECTION_FAULT: &str = "This benchmark flushes nothing. LMbench subtracts the time of a \
+    signal, published as 31.6 us before and 24.2 after; including it, the fault took 33.2 and \
+    31.1. The figure got worse because the subtracted time got better. The model subtracts 31.6 \
+    us from all designs.";
 
 const LS: Experiment = Experiment {
     study: Study::ArcAsidRange,
@@ -45,7 +47,7 @@ const LS: Experiment = Experiment {
     published: Some(Pair { before: 5.0, after: 4.0 }),
     designs: Pair { before: Design::ARC_3_9, after: Design::ARC_RANGED },
     peers: &[],
-    calibrated_on: Some("seed 002 before: 5 or 7 (number of libraries)"),
+    calibrated_on: Some("arc-asid-range before: 5 or 7 (number of libraries)"),
     note: None,
     measure: |on| Ok(ls(on, 1)),
 };
@@ -65,7 +67,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-fork",
         metric: "time of fork and exit",
         published: Some(Pair { before: 4839.0, after: 4725.0 }),
-        calibrated_on: Some("seed 002 before: 4839 us (what is computed)"),
+        calibrated_on: Some("arc-asid-range before: 4839 us (what is computed)"),
         note: Some(FASTER_ANYWAY),
         measure: |on| Ok(process(on, ProcessKind::Fork, computed_ns::FORK)),
         ..LMBENCH
@@ -74,7 +76,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-exec",
         metric: "time of fork, exec and exit",
         published: Some(Pair { before: 13_000.0, after: 13_000.0 }),
-        calibrated_on: Some("seed 002 before: 13 K us (what is computed)"),
+        calibrated_on: Some("arc-asid-range before: 13 K us (what is computed)"),
         measure: |on| Ok(process(on, ProcessKind::Exec, computed_ns::EXEC)),
         ..LMBENCH
     },
@@ -82,7 +84,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-sh",
         metric: "time of a command of a shell",
         published: Some(Pair { before: 34_000.0, after: 33_000.0 }),
-        calibrated_on: Some("seed 002 before: 34 K us (what is computed)"),
+        calibrated_on: Some("arc-asid-range before: 34 K us (what is computed)"),
         note: Some(FASTER_ANYWAY),
         measure: |on| Ok(process(on, ProcessKind::Shell, computed_ns::SHELL)),
         ..LMBENCH
@@ -91,7 +93,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-mmap",
         metric: "time to map, write and unmap",
         published: Some(Pair { before: 3615.0, after: 3193.0 }),
-        calibrated_on: Some("seed 002 before: 3615 us (what is computed)"),
+        calibrated_on: Some("arc-asid-range before: 3615 us (what is computed)"),
         note: Some(MMAP),
         measure: |on| {
             let offset = computed_ns::MMAP as f64 / 1e3;
@@ -103,7 +105,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-protection-fault",
         metric: "time of a protection fault, less that of a signal",
         published: Some(Pair { before: 1.59, after: 6.91 }),
-        calibrated_on: Some("seed 002 before: 1.590 us (what is computed)"),
+        calibrated_on: Some("arc-asid-range before: 1.590 us (what is computed)"),
         note: Some(PROTECTION_FAULT),
         measure: |on| {
             let lat = LatProt { iterations: iterations(on), signal_ns: computed_ns::SIGNAL };
@@ -115,7 +117,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         workload: "lmbench-page-fault",
         metric: "time of a page fault",
         published: Some(Pair { before: 20.1, after: 18.8 }),
-        calibrated_on: Some("seed 002 before: 20.1 us"),
+        calibrated_on: Some("arc-asid-range before: 20.1 us"),
         note: Some(FASTER_ANYWAY),
         measure: |on| {
             let (rounds, seed) = (iterations(on), on.seed);

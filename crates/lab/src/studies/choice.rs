@@ -1,9 +1,9 @@
-//! Interrupt or broadcast: what the engine chooses, held against either way alone, on the machines
-//! that have both.
+//! Interrupt or broadcast: the engine's choice, compared with either method alone, on machines that
+//! have both.
 //!
-//! Nobody has published such figures. The workloads are those of the other comparisons and some in
-//! which the ways differ most: processes that all flush at once, and a thread that flushes beside
-//! others that want to compute.
+//! There are no published figures for this comparison. The workloads are those of the other
+//! comparisons, and workloads in which the methods differ most: many processes that flush at the
+//! same time, and a thread that flushes beside other threads that compute.
 
 use std::rc::Rc;
 
@@ -20,21 +20,21 @@ use crate::error::{Failure, SimulationError};
 use crate::machines::Embedded;
 use crate::render::displayed;
 
-/// All workloads on all machines.
+/// The results of all workloads on all machines.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Choice {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// One workload on one machine.
+/// The results of one workload on one machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Cell {
     pub(crate) machine: &'static str,
     pub(crate) workload: String,
-    /// By how much the choice took longer than the better of the two ways, in percent.
+    /// The additional time of the choice over the better of the two methods, in percent.
     pub(crate) percent_worse: f64,
-    /// The engine with interrupts alone, with broadcasts alone, and choosing; then the designs of
-    /// kernels.
+    /// The engine with interrupts alone, with broadcasts alone, and with the choice; then the
+    /// designs of kernels.
     designs: Vec<Cost>,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct Cost {
     pub(crate) design: Design,
     pub(crate) time_us: f64,
     pub(crate) interrupts_sent: u64,
-    /// Operations, or CPUs that firmware was asked to reach.
+    /// Number of broadcast operations, plus the number of CPUs that firmware was asked to reach.
     pub(crate) broadcasts: u64,
     pub(crate) violations: u64,
 }
 
-/// The machines that have both ways, with the designs of kernels that know of them.
+/// The machines that have both methods, each with the designs of kernels that use them.
 const MACHINES: [(Embedded, &[Design]); 4] = [
     (Embedded::AMPERE_EMAG_32, &[Design::ARM64, Design::ARM64_SKIP]),
     (Embedded::ARM64_2S, &[Design::ARM64, Design::ARM64_SKIP]),
@@ -68,27 +68,27 @@ impl Cell {
         Self { machine, workload, percent_worse, designs }
     }
 
-    /// The engine with interrupts alone, with broadcasts alone, and choosing.
+    /// Returns the engine with interrupts alone, with broadcasts alone, and with the choice.
     pub(crate) fn ours(&self) -> &[Cost] {
         &self.designs[..OURS.len()]
     }
 
-    /// The engine, choosing.
+    /// Returns the engine with the choice.
     pub(crate) fn chosen(&self) -> &Cost {
         &self.designs[OURS.len() - 1]
     }
 
-    /// The designs of kernels.
+    /// Returns the designs of kernels.
     pub(crate) fn peers(&self) -> &[Cost] {
         &self.designs[OURS.len()..]
     }
 
-    /// Whether the choice is too much worse.
+    /// Returns `true` if the choice takes longer than [`Choice::PERCENT_MAX`] allows.
     pub(crate) fn is_bad(&self) -> bool {
         self.percent_worse > Choice::PERCENT_MAX
     }
 
-    /// Dead translations that were used, under any design.
+    /// Returns the number of translations that were used after their flush, under any design.
     pub(crate) fn violations(&self) -> u64 {
         self.designs.iter().map(|cost| cost.violations).sum()
     }
@@ -98,12 +98,12 @@ impl Choice {
     /// The largest acceptable [`Cell::percent_worse`].
     pub(crate) const PERCENT_MAX: f64 = 5.0;
 
-    /// The number of simulations.
+    /// Returns the number of simulations that [`Choice::of`] runs.
     pub(crate) fn runs() -> usize {
         runs().len()
     }
 
-    /// Simulates all; `done` is called after each simulation.
+    /// Simulates all workloads on all machines. Calls `done` after each simulation.
     pub(crate) fn of(seed: u64, scale: Scale, done: impl Fn() + Sync) -> Result<Self, Failure> {
         let simulate = |run: &Run| {
             let cost = run.simulate(seed, scale)?;
@@ -122,7 +122,7 @@ impl Choice {
         Ok(Self { cells: cells.map(cell).collect() })
     }
 
-    /// Dead translations that were used, under this engine.
+    /// Returns the number of translations that were used after their flush, under shootdown.
     pub(crate) fn violations(&self) -> u64 {
         self.cells.iter().flat_map(Cell::ours).map(|cost| cost.violations).sum()
     }
@@ -131,7 +131,7 @@ impl Choice {
 /// One simulation.
 struct Run {
     machine: Embedded,
-    /// The place in [`workloads`].
+    /// The index into [`workloads`].
     index: usize,
     design: Design,
 }
@@ -141,7 +141,8 @@ impl Run {
         (self.machine, self.index) == (other.machine, other.index)
     }
 
-    /// Returns the sum over several seeds: where many threads compete, collisions are chance.
+    /// Returns the sum over several seeds, because collisions between many competing threads are
+    /// random.
     fn simulate(&self, seed: u64, scale: Scale) -> Result<Cost, Failure> {
         let machine = self.machine.machine()?;
         let design = self.design;
@@ -163,7 +164,7 @@ impl Run {
     }
 }
 
-/// The runs of each cell are neighbours, in the order of [`Cell::designs`].
+/// Returns all runs. The runs of one cell are adjacent, in the order of [`Cell::designs`].
 fn runs() -> Vec<Run> {
     let count = workloads(1, Scale::Quick).len();
     let on = |(machine, peers): (Embedded, &'static [Design])| {
@@ -174,7 +175,8 @@ fn runs() -> Vec<Run> {
     MACHINES.into_iter().flat_map(on).collect()
 }
 
-/// Between 2 and 32 threads that flush. The names and their order do not depend on the scale.
+/// Returns workloads with 2 to 32 threads that flush. Their names and their order do not depend on
+/// the scale.
 fn workloads(seed: u64, scale: Scale) -> Vec<Rc<dyn Workload>> {
     let part = if scale == Scale::Quick { 6 } else { 1 };
     let alike = |kind, count, iterations| -> Rc<dyn Workload> {
@@ -215,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_machine_that_has_both_ways_is_simulated() {
+    fn every_machine_with_both_methods_is_simulated() {
         let all = runs();
         for embedded in Embedded::ALL {
             let machine = embedded.machine().expect("an embedded machine");
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn worse_is_worse_than_the_better_way() {
+    fn percent_worse_compares_with_better_method() {
         let cost = |(design, time_us)| Cost {
             design,
             time_us,

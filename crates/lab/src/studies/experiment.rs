@@ -1,7 +1,9 @@
-//! What an experiment consists of: two designs that are compared, on a machine, by a measure.
+//! The definition of an experiment: a workload, a machine, a metric and the compared designs.
 
 use std::rc::Rc;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use shootdown_designs::Design;
 use shootdown_program::Workload;
 use shootdown_run::{Limits, Outcome};
@@ -9,36 +11,41 @@ use shootdown_run::{Limits, Outcome};
 use crate::machines::Embedded;
 
 /// A published change to a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Study {
+    /// Generations instead of interrupts to lazy CPUs (Linux 4.14)
     X86LazyTlb,
+    /// Lazy address spaces without a contended reference count
     PowerpcShootLazies,
+    /// Flushes of ranges instead of new tags
     ArcAsidRange,
+    /// Local invalidation if no other CPU runs the address space
     Arm64SkipBroadcast,
+    /// One interrupt per CPU for a batch of reclaimed pages (Linux 4.3)
     X86BatchedUnmap,
 }
 
 impl Study {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::X86LazyTlb,
-        Self::PowerpcShootLazies,
-        Self::ArcAsidRange,
-        Self::Arm64SkipBroadcast,
-        Self::X86BatchedUnmap,
-    ];
-
-    /// The number of its document.
-    pub(crate) const fn number(self) -> &'static str {
-        ["000", "001", "002", "003", "004"][self as usize]
+    /// Returns the name that users type and read.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::X86LazyTlb => "x86-lazy-tlb",
+            Self::PowerpcShootLazies => "powerpc-shoot-lazies",
+            Self::ArcAsidRange => "arc-asid-range",
+            Self::Arm64SkipBroadcast => "arm64-skip-broadcast",
+            Self::X86BatchedUnmap => "x86-batched-unmap",
+        }
     }
 }
 
 /// A comparison of two designs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Experiment {
     pub(crate) study: Study,
     /// The name of the workload.
     pub(crate) workload: &'static str,
+    #[serde(skip)]
     pub(crate) machine: Embedded,
     /// The quantity that was measured.
     pub(crate) metric: &'static str,
@@ -47,27 +54,31 @@ pub(crate) struct Experiment {
     /// The published figures, if there are any.
     pub(crate) published: Option<Pair<f64>>,
     /// The designs that were compared.
+    #[serde(skip)]
     pub(crate) designs: Pair<Design>,
-    /// Other designs, to set beside them.
+    /// Other designs that are simulated for comparison.
+    #[serde(skip)]
     pub(crate) peers: &'static [Design],
-    /// The published figure that the machine file or the workload was fitted to: the simulation
-    /// does not predict that figure.
+    /// The published figure that the machine file or the workload was fitted to, if any. The
+    /// simulation does not predict that figure.
     pub(crate) calibrated_on: Option<&'static str>,
-    /// What a reader must know of the figures, above all the cause of an error.
+    /// A note on the figures, above all the cause of an error.
     pub(crate) note: Option<&'static str>,
-    /// Returns what is run and read, or one line, without a full stop, that gives the reason why
-    /// the setup is not sufficient.
+    /// Returns the workload and its metric, or the reason why the machine cannot run it: one line
+    /// without a full stop.
+    #[serde(skip)]
     pub(super) measure: fn(&Setup) -> Result<Measure, &'static str>,
 }
 
 impl Experiment {
-    /// All designs to simulate, this engine last.
+    /// Returns all designs to simulate. Shootdown is the last.
     pub(crate) fn all_designs(&self) -> Vec<Design> {
         let Pair { before, after } = self.designs;
         [&[before, after], self.peers, &[Design::SHOOTDOWN]].concat()
     }
 
-    /// How many times better `to` is than `from`. Not finite, if one of them is 0.
+    /// Returns the factor by which `to` is better than `from`. It is not finite if one of them is
+    /// 0.
     pub(crate) fn gain(&self, from: f64, to: f64) -> f64 {
         match self.better {
             Better::Lower => from / to,
@@ -76,8 +87,9 @@ impl Experiment {
     }
 }
 
-/// Which way a metric gets better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The direction in which a metric improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Better {
     Lower,
     Higher,
@@ -92,24 +104,24 @@ impl Better {
     }
 }
 
-/// Something of the design before the change, and of the one after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// A value for the design before the change, and one for the design after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pair<T> {
     pub(crate) before: T,
     pub(crate) after: T,
 }
 
-/// How much is simulated.
+/// The amount of work that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// As much as was measured.
+    /// As much as was published.
     Full,
-    /// Enough to see the sign of a difference.
+    /// Enough to show the sign of a difference.
     Quick,
 }
 
 impl Scale {
-    /// Of how many equal parts of the full work one is run.
+    /// Returns the number of equal parts of the full work, of which one is run.
     pub(super) const fn parts(self, quick: u64) -> u64 {
         match self {
             Self::Full => 1,
@@ -117,13 +129,13 @@ impl Scale {
         }
     }
 
-    /// One of those parts.
+    /// Returns the size of one of these parts.
     pub(super) const fn of(self, full: u64, quick: u64) -> u64 {
         full / self.parts(quick)
     }
 }
 
-/// What a workload is made for.
+/// The conditions that a workload is made for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) cpus: usize,
@@ -132,14 +144,14 @@ pub(super) struct Setup {
     pub(super) seed: u64,
 }
 
-/// What is run, and what is read from the run.
+/// A workload, and the metric that is read from its run.
 pub(super) struct Measure {
     pub(super) workload: Rc<dyn Workload>,
     pub(super) limits: Limits,
     pub(super) read: Box<dyn Fn(&Outcome) -> f64>,
-    /// How many times as much was published as is run.
+    /// The published amount of work, divided by the simulated amount.
     pub(super) scale: f64,
-    /// A part of the figure that the run does not contain.
+    /// A part of the figure that the run does not contain, in the unit of the metric.
     pub(super) offset: f64,
     /// A workload whose figure is subtracted.
     pub(super) subtract: Option<Rc<dyn Workload>>,
@@ -178,7 +190,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gain_is_above_one_in_either_direction() {
+    fn study_has_same_name_everywhere() {
+        for study in Study::value_variants() {
+            let value = study.to_possible_value().expect("a value of the option");
+            assert_eq!(value.get_name(), study.name());
+            let json = serde_json::to_value(study).expect("a value");
+            assert_eq!(json, study.name());
+        }
+    }
+
+    #[test]
+    fn gain_exceeds_one_in_either_direction() {
         let lower = super::super::x86_lazy_tlb::EXPERIMENTS[0];
         assert!((lower.gain(20.0, 10.0) - 2.0).abs() < 1e-12);
         let higher = Experiment { better: Better::Higher, ..lower };

@@ -1,5 +1,7 @@
-//! The studies: published results that are reproduced, and comparisons that nobody has published;
-//! what was measured, where, and under which designs.
+//! The studies: published measurements of kernel changes, and comparisons without published
+//! figures.
+//!
+//! A study consists of experiments. Each has a workload, a machine, a metric and designs.
 
 mod arc_asid_range;
 mod arm64_skip_broadcast;

@@ -1,4 +1,4 @@
-//! powerpc-shoot-lazies (001): lazy address spaces without a contended reference count.
+//! `powerpc-shoot-lazies`: lazy address spaces without a contended reference count.
 
 use shootdown_designs::Design;
 use shootdown_run::programs::{ContextSwitches, ExitStorm};
@@ -6,7 +6,7 @@ use shootdown_run::programs::{ContextSwitches, ExitStorm};
 use super::experiment::{Better, Experiment, Measure, Pair, Scale, Setup, Study};
 use crate::machines::Embedded;
 
-/// The experiment that is also simulated with more and with fewer CPUs.
+/// The context-switch experiment, which is also simulated with more and with fewer CPUs.
 pub(crate) const CONTEXT_SWITCHES: Experiment = Experiment {
     study: Study::PowerpcShootLazies,
     workload: "context-switches",
@@ -17,7 +17,7 @@ pub(crate) const CONTEXT_SWITCHES: Experiment = Experiment {
     published: Some(Pair { before: 1.0, after: 118.0 }),
     designs: Pair { before: Design::LINUX_COUNTED, after: Design::POWERPC_SHOOT },
     peers: &[Design::LINUX_HAZARD, Design::LINUX_4_14, Design::LINUX_7_0],
-    calibrated_on: Some("seed 001 before: about 1 M context switches/s"),
+    calibrated_on: Some("powerpc-shoot-lazies before: about 1 M context switches/s"),
     note: None,
     measure: context_switches,
 };
@@ -38,12 +38,12 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     },
 ];
 
-/// All CPUs in pairs. The rate is constant, so that the run need not be long: the more CPUs, the
-/// fewer rounds.
+/// Simulates a pair of threads on each pair of CPUs. The rate does not depend on the length of the
+/// run, so more CPUs run fewer rounds.
 fn context_switches(on: &Setup) -> Result<Measure, &'static str> {
     let pairs = on.cpus as u32 / 2;
     if pairs == 0 {
-        return Err("it takes a pair of CPUs");
+        return Err("the workload needs at least two CPUs");
     }
     let rounds = (20_000 / u64::from(pairs)).clamp(10, on.scale.of(100, 10));
     let workload = ContextSwitches { cpus: 2 * pairs, rounds, seed: on.seed };
@@ -52,12 +52,12 @@ fn context_switches(on: &Setup) -> Result<Measure, &'static str> {
     }))
 }
 
-/// Processes of four threads.
+/// Simulates the exits of processes with four threads each.
 fn exit_storm(on: &Setup) -> Result<Measure, &'static str> {
     let processes = if on.scale == Scale::Quick { 2 } else { 20 };
     let storm = ExitStorm { cpus: on.cpus as u32, processes, threads: 3, seed: on.seed };
     if storm.groups() == 0 {
-        return Err("it takes four CPUs");
+        return Err("the workload needs at least four CPUs");
     }
     Ok(Measure::new(storm, |outcome| {
         outcome.counts.interrupts_sent as f64 / outcome.iterations as f64
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_that_is_too_small_is_refused() {
+    fn machine_with_one_cpu_is_refused() {
         let one = Setup { cpus: 1, scale: Scale::Full, seed: 1 };
         assert!(context_switches(&one).is_err());
         assert!(exit_storm(&one).is_err());

@@ -1,4 +1,4 @@
-//! The results of the experiments that were asked for.
+//! The results of the requested experiments.
 
 use serde::Serialize;
 use shootdown_designs::Design;
@@ -10,7 +10,7 @@ use super::scaling::Scaling;
 use super::simulate::Measurement;
 use crate::render::displayed;
 
-/// A design, and what was measured under it.
+/// A design and its measurement.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Simulated {
     #[serde(serialize_with = "displayed")]
@@ -19,66 +19,66 @@ pub(crate) struct Simulated {
     pub(crate) measurement: Measurement,
 }
 
-/// An experiment, and its measurements.
+/// An experiment and its measurements.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) experiment: Experiment,
     /// The machine that was simulated.
     pub(crate) machine: String,
-    /// In the order of [`Experiment::all_designs`].
+    /// The measurements in the order of [`Experiment::all_designs`].
     pub(crate) designs: Vec<Simulated>,
 }
 
 impl Row {
-    /// The measurement of the design before the change.
+    /// Returns the measurement of the design before the change.
     pub(crate) fn before(&self) -> &Measurement {
         &self.designs[0].measurement
     }
 
-    /// The measurement of the design after the change.
+    /// Returns the measurement of the design after the change.
     pub(crate) fn after(&self) -> &Measurement {
         &self.designs[1].measurement
     }
 
-    /// The measurement of this engine.
+    /// Returns the measurement of shootdown.
     pub(crate) fn shootdown(&self) -> &Measurement {
         &self.designs[self.designs.len() - 1].measurement
     }
 
-    /// Dead translations that were used, under any design.
+    /// Returns the number of translations that were used after their flush, under any design.
     pub(crate) fn violations(&self) -> u64 {
         self.designs.iter().map(|simulated| simulated.measurement.violations).sum()
     }
 
-    /// How many times better the later design was, as published.
+    /// Returns the published factor by which the design after the change was better.
     pub(crate) fn published_gain(&self) -> Option<f64> {
         let published = self.experiment.published?;
         Some(self.experiment.gain(published.before, published.after))
     }
 
-    /// How many times better the later design is, as predicted.
+    /// Returns the predicted factor by which the design after the change is better.
     pub(crate) fn predicted_gain(&self) -> f64 {
         self.experiment.gain(self.before().value, self.after().value)
     }
 
-    /// How many times better this engine is than the earlier design, as predicted.
+    /// Returns the predicted factor by which shootdown is better than the design before the change.
     pub(crate) fn shootdown_gain(&self) -> f64 {
         self.experiment.gain(self.before().value, self.shootdown().value)
     }
 
-    /// The error of the predicted gain, in percent of the published gain.
+    /// Returns the error of the predicted gain, in percent of the published gain.
     pub(crate) fn gain_error_percent(&self) -> Option<f64> {
         Some(100.0 * (self.predicted_gain() / self.published_gain()? - 1.0))
     }
 }
 
-/// The results of all experiments that were asked for.
+/// The results of all requested experiments.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Results {
     pub(crate) rows: Vec<Row>,
-    /// The result for more and fewer CPUs, if it was asked for.
+    /// The result for more and fewer CPUs, if it was requested.
     pub(crate) scaling: Option<Scaling>,
-    /// The result of the choice between the ways to notify other CPUs, if it was asked for.
+    /// The result for the choice between interrupts and broadcasts, if it was requested.
     pub(crate) choice: Option<Choice>,
     #[serde(skip)]
     pub(crate) seed: u64,
@@ -94,12 +94,12 @@ mod tests {
     use super::super::tests as example;
 
     #[test]
-    fn row_counts_violations_of_all_designs() {
+    fn row_sums_violations_of_all_designs() {
         assert_eq!(example::rows()[2].violations(), 2);
     }
 
     #[test]
-    fn unpublished_row_has_neither_gain_nor_error() {
+    fn unpublished_row_has_no_gain() {
         let storm = &example::rows()[3];
         assert_eq!((storm.published_gain(), storm.gain_error_percent()), (None, None));
     }

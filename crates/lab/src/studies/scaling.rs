@@ -1,4 +1,4 @@
-//! One experiment with more and fewer CPUs: which designs grow with the machine.
+//! One experiment with more and fewer CPUs, which shows the designs that scale with the machine.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -9,13 +9,13 @@ use super::simulate::{Conditions, simulate};
 use crate::error::SimulationError;
 use crate::render::displayed;
 
-/// The rate of an experiment by the number of CPUs, under all designs.
+/// The rate of an experiment for each number of CPUs, under all designs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Scaling {
     pub(crate) workload: &'static str,
     /// The machine that was resized.
     pub(crate) machine: String,
-    /// The number of CPUs before that.
+    /// The number of CPUs of the machine before it was resized.
     #[serde(skip)]
     pub(crate) machine_cpus: usize,
     /// The unit of all rates.
@@ -28,11 +28,12 @@ pub(crate) struct Scaling {
 pub(crate) struct Curve {
     #[serde(serialize_with = "displayed")]
     pub(crate) design: Design,
-    /// By CPUs, the fewest first.
+    /// The rates in ascending order of CPUs.
     pub(crate) points: Vec<Point>,
-    /// The rate per CPU in percent of that with the fewest CPUs, where it is least: 100 is linear.
+    /// The smallest rate per CPU, in percent of the rate per CPU with the fewest CPUs. The value
+    /// 100 means linear scaling.
     pub(crate) linear_percent: f64,
-    /// Dead translations that were used, with any number of CPUs.
+    /// Number of translations that were used after their flush, summed over all numbers of CPUs.
     pub(crate) violations: u64,
 }
 
@@ -43,19 +44,19 @@ pub(crate) struct Point {
     pub(crate) rate: f64,
 }
 
-/// The designs that are compared.
+/// Returns the designs that are compared.
 fn general() -> impl Iterator<Item = Design> {
     designs_for(Purpose::General)
 }
 
 impl Scaling {
-    /// The number of simulations.
+    /// Returns the number of simulations that [`Scaling::of`] runs.
     pub(crate) fn runs(conditions: &Conditions) -> usize {
         sizes(conditions).len() * general().count()
     }
 
-    /// Simulates the experiment on its machine, resized, under all designs; `done` is called after
-    /// each simulation.
+    /// Simulates the experiment under all designs on resized copies of its machine. Calls `done`
+    /// after each simulation.
     pub(crate) fn of(
         experiment: &Experiment,
         conditions: &Conditions,
@@ -71,7 +72,7 @@ impl Scaling {
             done();
             Ok((Point { cpus, rate: measurement.value }, measurement.violations))
         };
-        // The largest first: they take the longest.
+        // The largest sizes run first, because they take the longest.
         let by_size = |&cpus: &usize| general().map(move |design| (cpus, design));
         let runs: Vec<_> = sizes.iter().rev().flat_map(by_size).collect();
         let points: Result<Vec<_>, SimulationError> = runs.par_iter().map(point).collect();
@@ -91,7 +92,7 @@ impl Scaling {
         })
     }
 
-    /// The numbers of CPUs that tables have: the fewest, the machine's own, and the most.
+    /// Returns the numbers of CPUs that tables show: the smallest, the machine's own, the largest.
     pub(crate) fn main_sizes(&self) -> Vec<usize> {
         let points = self.curves.first().map_or(&[][..], |curve| &curve.points);
         let ends = [points.first(), points.last()].into_iter().flatten();
@@ -110,13 +111,13 @@ impl Curve {
         Self { design, points, linear_percent, violations }
     }
 
-    /// The rate with so many CPUs.
+    /// Returns the rate with `cpus` CPUs, or `None` if that size was not simulated.
     pub(crate) fn rate(&self, cpus: usize) -> Option<f64> {
         self.points.iter().find(|point| point.cpus == cpus).map(|point| point.rate)
     }
 }
 
-/// The powers of two, from a pair of CPUs on, and the number of the machine itself.
+/// Returns the simulated numbers of CPUs: powers of two from 2 on, and the machine's own number.
 fn sizes(conditions: &Conditions) -> Vec<usize> {
     let own = conditions.machine.cpu_count();
     let mut sizes: Vec<usize> = match conditions.scale {
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linear_is_as_much_per_cpu_everywhere_as_with_the_fewest() {
+    fn linear_percent_is_smallest_rate_per_cpu() {
         let scaling = example::results().scaling.expect("an example");
         let percent: Vec<_> = scaling.curves.iter().map(|curve| curve.linear_percent).collect();
         assert!(percent[0] < 0.1, "{percent:?}");
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn every_design_has_a_point_for_every_size_in_order() {
+    fn every_design_has_ascending_point_per_size() {
         let machine = CONTEXT_SWITCHES.machine.machine().expect("an embedded machine");
         let machine = machine.with_cpus(8).expect("a machine");
         let conditions =

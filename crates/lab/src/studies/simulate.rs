@@ -13,41 +13,42 @@ use shootdown_sim::machine::Machine;
 use super::experiment::{Experiment, Measure, Scale, Setup};
 use crate::error::SimulationError;
 
-/// What was measured in a simulation.
+/// The measurement of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Measurement {
     /// The metric, in the experiment's unit.
     pub(crate) value: f64,
-    /// Flush interrupts.
+    /// Number of flush interrupts.
     pub(crate) interrupts_sent: u64,
-    /// Of those, to CPUs that were lazy: the space loaded, no user memory touched.
+    /// Number of flush interrupts to lazy CPUs, which had the address space loaded and did not
+    /// access user memory.
     pub(crate) interrupts_to_lazy: u64,
-    /// Flushes of a whole tag or of the whole TLB, on any CPU.
+    /// Number of flushes of a whole tag or of the whole TLB, on any CPU.
     pub(crate) flushes_full: u64,
-    /// Flushes of single pages, on any CPU.
+    /// Number of flushes of single pages, on any CPU.
     pub(crate) flushes_ranged: u64,
-    /// Uses of a translation after the flush that covered it was waited for.
+    /// Number of uses of a translation after the flush that covered it was complete.
     pub(crate) violations: u64,
-    /// Freed page tables that a CPU's speculation could still have walked.
+    /// Number of page tables that were freed while a CPU could still walk them speculatively.
     pub(crate) hazards: u64,
-    /// Flush interrupts to CPUs that did not have the space at all.
-    pub(crate) interrupts_to_absent: u64,
-    /// The largest number of unused page tables that were not freed at any one time, because a CPU
-    /// could still walk them.
-    pub(crate) held_tables_peak: u64,
-    /// How often there were too many of them, so that CPUs were interrupted.
-    pub(crate) held_tables_overflows: u64,
-    /// Operations by which hardware notified all CPUs of a flush.
+    /// Number of flush interrupts to CPUs that did not use the address space.
+    pub(crate) interrupts_to_non_users: u64,
+    /// The largest number of unlinked page tables that waited to be freed at one time, because a
+    /// CPU could still walk them.
+    pub(crate) deferred_tables_peak: u64,
+    /// Number of times that too many page tables waited, so that CPUs were interrupted.
+    pub(crate) deferred_tables_overflows: u64,
+    /// Number of operations with which hardware broadcast an invalidation.
     pub(crate) broadcasts: u64,
-    /// The sum of all CPUs' times of waiting for the completion of broadcasts.
+    /// Time that all CPUs together waited for the completion of broadcasts.
     pub(crate) broadcast_wait_ns: u64,
-    /// Tags that spaces were given.
-    pub(crate) tags_taken: u64,
-    /// How often no tag was left, and all were taken back.
+    /// Number of tags that were allocated to address spaces.
+    pub(crate) tags_allocated: u64,
+    /// Number of times that no tag was left, so that all tags were reclaimed.
     pub(crate) rollovers: u64,
 }
 
-/// What a simulation depends on, apart from the experiment and the design.
+/// The conditions of a simulation besides the experiment and the design.
 #[derive(Clone, Debug)]
 pub(crate) struct Conditions {
     /// The experiment's machine, or the user's.
@@ -58,12 +59,11 @@ pub(crate) struct Conditions {
     pub(crate) runs: Runs,
 }
 
-/// The earlier runs of a seed and a scale, so that a run from which several figures are read runs
-/// once.
+/// A cache of runs with one seed and one scale. Several figures can be read from one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<Mutex<HashMap<RunKey, Outcome>>>);
 
-/// The workload and the part of it, the design, and the machine and its number of CPUs.
+/// The key of a run: the workload and its part, the design, the machine and its number of CPUs.
 type RunKey = ([&'static str; 2], Design, String, usize);
 
 impl Runs {
@@ -76,7 +76,7 @@ impl Runs {
         if let Some(outcome) = locked().get(&key) {
             return Ok(outcome.clone());
         }
-        // Without the lock, so that other threads run others.
+        // The lock is not held during the run, so that other threads can run other workloads.
         let outcome = run()?;
         locked().insert(key, outcome.clone());
         Ok(outcome)
@@ -85,8 +85,8 @@ impl Runs {
 
 /// Simulates an experiment under a design.
 ///
-/// The same arguments give the same measurement, to the bit. If the scale is less than the
-/// published one, the value is scaled up.
+/// The same arguments give the same measurement, to the bit. If less work than published is
+/// simulated, the value is scaled up.
 pub(crate) fn simulate(
     experiment: &Experiment,
     design: Design,
@@ -105,7 +105,7 @@ fn measure(
     let cpus = machine.cpu_count();
     let Measure { workload, limits, read, scale, offset, subtract } =
         (experiment.measure)(&Setup { cpus, scale: *scale, seed: *seed })?;
-    // A thread for each CPU, and those that start them.
+    // One thread for each CPU, in addition to the threads that start them.
     let limits = Limits { threads: limits.threads + cpus, ..limits };
     let run = |workload: Rc<dyn Workload>, part| {
         let key = ([experiment.workload, part], design, machine.name.clone(), cpus);
@@ -128,12 +128,12 @@ fn measure(
         flushes_ranged: counts.flushes_ranged,
         violations: outcome.violations,
         hazards: outcome.hazards,
-        interrupts_to_absent: counts.interrupts_to_absent,
-        held_tables_peak: outcome.held_tables.peak,
-        held_tables_overflows: outcome.held_tables.overflows,
+        interrupts_to_non_users: counts.interrupts_to_absent,
+        deferred_tables_peak: outcome.held_tables.peak,
+        deferred_tables_overflows: outcome.held_tables.overflows,
         broadcasts: counts.broadcasts,
         broadcast_wait_ns: counts.broadcast_wait.ns(),
-        tags_taken: counts.tags_taken,
+        tags_allocated: counts.tags_taken,
         rollovers: counts.rollovers,
     })
 }
@@ -147,7 +147,7 @@ mod tests {
     use crate::machines::Embedded;
     use crate::studies::{Study, experiments};
 
-    /// An experiment under a design, with that many CPUs.
+    /// Measures an experiment under a design on a machine with `cpus` CPUs.
     fn measurement(workload: &str, design: Design, cpus: usize) -> Measurement {
         let is_wanted = |experiment: &&Experiment| experiment.workload == workload;
         let experiment = experiments().find(is_wanted).expect("an experiment");
@@ -159,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn no_design_uses_what_is_dead() {
+    fn general_designs_have_no_violations() {
         for design in designs_for(Purpose::General) {
             for (workload, cpus) in [("context-switches", 16), ("exit-storm", 16)] {
                 let outcome = measurement(workload, design, cpus);
                 assert_eq!(outcome.violations, 0, "{workload} under {design}");
-                // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
+                // The bug of Linux 4.14: lazy CPUs can walk freed page tables.
                 let is_sound = outcome.hazards == 0 || design == Design::LINUX_4_14;
                 assert!(is_sound, "{} hazards in {workload} under {design}", outcome.hazards);
             }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_does_not_grow_with_the_machine_and_all_else_does() {
+    fn reference_count_limits_scaling_of_context_switches() {
         let gain = |design| {
             let [few, many] =
                 [2, 64].map(|cpus| measurement("context-switches", design, cpus).value);
@@ -185,15 +185,15 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_interrupts_nobody_and_what_it_holds_back_is_bounded() {
+    fn exit_sends_no_interrupts_and_defers_tables() {
         let ours = measurement("exit-storm", Design::SHOOTDOWN, 64);
-        assert_eq!((ours.interrupts_sent, ours.held_tables_overflows), (0, 0));
-        assert!(ours.held_tables_peak > 0, "CPUs are lazy on what has exited");
+        assert_eq!((ours.interrupts_sent, ours.deferred_tables_overflows), (0, 0));
+        assert!(ours.deferred_tables_peak > 0, "CPUs are lazy on spaces that have exited");
         assert!(measurement("exit-storm", Design::POWERPC_SHOOT, 64).value > 1.0);
     }
 
     #[test]
-    fn of_two_threads_that_are_never_active_together_nobody_is_told() {
+    fn threads_never_active_together_need_no_broadcasts() {
         for design in [Design::ARM64_SKIP, Design::SHOOTDOWN] {
             let broadcasts = |copies, iterations| {
                 let machine = Embedded::AMPERE_EMAG_32.machine().expect("an embedded machine");
@@ -207,7 +207,7 @@ mod tests {
                 counts.broadcasts
             };
             assert_eq!(broadcasts(1, 500), 0, "{design}");
-            // A thread that has not gone to sleep yet has to be told.
+            // A broadcast is needed if the other thread has not gone to sleep yet.
             assert!(broadcasts(32, 500) < 32, "{design}");
         }
         assert_eq!(measurement("mprotect-threaded", Design::SHOOTDOWN, 32).broadcasts, 0);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_takes_as_many_tags_as_published_and_fewer_here() {
+    fn commands_allocate_published_number_of_tags() {
         for (workload, before) in [("ls-1-library", 5.0), ("ls-3-libraries", 7.0)] {
             let tags = |design| measurement(workload, design, 1).value;
             let (found, after) = (tags(Design::ARC_3_9), tags(Design::ARC_RANGED));
@@ -225,10 +225,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fitted_to_lmbench_fits_and_no_more_than_that_was() {
+    fn figures_fitted_to_lmbench_are_within_one_percent() {
         let is_wanted = |experiment: &&Experiment| experiment.study == Study::ArcAsidRange;
         for experiment in experiments().filter(is_wanted) {
-            let published = experiment.published.expect("all of them are").before;
+            let published = experiment.published.expect("published figures").before;
             let found = measurement(experiment.workload, Design::ARC_3_9, 1).value;
             let error = (found - published).abs() / published;
             assert!(error < 0.01, "{}: {found} for {published}", experiment.workload);

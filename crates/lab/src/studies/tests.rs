@@ -1,4 +1,4 @@
-//! Results with invented measurements, to render.
+//! Results with invented measurements, for tests of the rendering.
 
 use shootdown_designs::Design;
 
@@ -13,7 +13,7 @@ fn measurement(value: f64, interrupts_sent: u64, interrupts_to_lazy: u64) -> Mea
 }
 
 pub(crate) fn rows() -> Vec<Row> {
-    let fitted = Some("seed 000 before: 21.6 us");
+    let fitted = Some("x86-lazy-tlb before: 21.6 us");
     let mut published = experiments();
     let mut next = || Experiment { peers: &[], ..*published.next().expect("an experiment") };
     let (first, second) = (Experiment { calibrated_on: fitted, ..next() }, next());
@@ -38,7 +38,7 @@ pub(crate) fn rows() -> Vec<Row> {
         published: None,
         peers: &[],
         calibrated_on: None,
-        note: Some("nobody <published> it"),
+        note: Some("the figure is not <published>"),
         ..rate
     };
     let row = |experiment: Experiment, measurements: &[Measurement]| {
@@ -56,7 +56,7 @@ pub(crate) fn rows() -> Vec<Row> {
             second,
             &[
                 Measurement { broadcasts: 9, broadcast_wait_ns: 31_500, ..measurement(1.85, 9, 9) },
-                Measurement { tags_taken: 300, rollovers: 1, ..measurement(1.2, 3, 0) },
+                Measurement { tags_allocated: 300, rollovers: 1, ..measurement(1.2, 3, 0) },
                 measurement(1.0, 2, 0),
             ],
         ),
@@ -65,7 +65,7 @@ pub(crate) fn rows() -> Vec<Row> {
             &[
                 measurement(0.98, 0, 0),
                 measurement(101.0, 5, 5),
-                Measurement { interrupts_to_absent: 4, violations: 2, ..measurement(0.5, 8, 1) },
+                Measurement { interrupts_to_non_users: 4, violations: 2, ..measurement(0.5, 8, 1) },
                 measurement(131.4, 0, 0),
             ],
         ),
@@ -73,12 +73,12 @@ pub(crate) fn rows() -> Vec<Row> {
             storm,
             &[
                 Measurement {
-                    held_tables_peak: 1200,
-                    held_tables_overflows: 1,
+                    deferred_tables_peak: 1200,
+                    deferred_tables_overflows: 1,
                     ..measurement(0.0, 0, 0)
                 },
                 measurement(2.97, 297, 297),
-                Measurement { held_tables_peak: 300, ..measurement(0.0, 0, 0) },
+                Measurement { deferred_tables_peak: 300, ..measurement(0.0, 0, 0) },
             ],
         ),
     ]

@@ -1,17 +1,19 @@
-//! x86-batched-unmap (004): many pages are unmapped, then each CPU is interrupted once: readers of
-//! mapped files that memory does not hold.
+//! `x86-batched-unmap`: reclaim unmaps many pages and then interrupts each CPU once. The workload
+//! reads mapped files that are larger than memory.
 //!
-//! # Scaled down
+//! # Scale
 //!
-//! A run has the published number of readers, and memory for [`FRAMES_PER_CPU`] pages each, of
-//! which the larger machine had 350 000; the files are ten times as long as memory, as published.
-//! What is counted happens per page that is read: from the first tenth on, each takes the place of
-//! an older one, and a batch has 32 of them, however many there are. So times are multiplied by how
-//! many more pages were read, and rates are taken as they are.
+//! A run has the published number of readers, and memory for [`FRAMES_PER_CPU`] pages for each of
+//! them. The larger published machine had memory for 350 000 pages each. The files are ten times as
+//! large as memory, as published.
 //!
-//! What does not scale are the pages that are on nobody's list for a moment, or were read ahead and
-//! not used yet. With twice the memory, elapsed times are by 1 to 3 % less, and what batches save
-//! of them is the same within a point.
+//! The counted events happen once per page that is read. After the first tenth of the files, each
+//! page replaces an older one, and a batch has 32 pages, independent of the size of memory. Times
+//! are therefore multiplied by the ratio of the pages read, and rates are not scaled.
+//!
+//! Pages that are on no LRU list for a moment, or that were read ahead and not used yet, do not
+//! scale. With twice the memory, elapsed times are 1 to 3 % shorter, and the share that batches
+//! save is the same within one percentage point.
 
 use shootdown_designs::Design;
 use shootdown_run::programs::MappedReaders;
@@ -22,18 +24,20 @@ use crate::machines::Embedded;
 
 /// Frames of memory for each CPU.
 const FRAMES_PER_CPU: u64 = 512;
-/// The size of all files together, in memories.
+/// The size of all files together, as a multiple of memory.
 const FILES: u64 = 10;
 
-const UNFAIR: &str = "Most of what is gained is fairness: a reader that shares its CPU with a \
-    reclaim thread falls behind while that waits for others, and all wait for it at the end.";
-const SYSTEM: &str = "In the model CPUs idle at the end for as long as is gained, and their work \
-    is the same. The published system time fell by more than the interrupts alone would cost: by \
-    14 us each. Locks that are held or waited for meanwhile may be why; the model has few.";
-const SOCKET_NOTE: &str = "An interrupt costs sender and target 1.4 us here, by the cost of one on \
-    another machine; the published gain is 3.4 us for each that was saved.";
-const SOCKET_INTERRUPTS: &str = "Memory is assumed. A batch has pages of three readers here, and \
-    of one or two in the published run.";
+const UNFAIR: &str = "Most of the gain is fairness: a reader that shares its CPU with a reclaim \
+    thread falls behind while that thread waits for other CPUs, and at the end all wait for the \
+    slowest reader.";
+const SYSTEM: &str = "In the model, CPUs idle at the end for the time that is gained, and their \
+    work stays the same. The published system time fell by 14 us per interrupt, more than an \
+    interrupt costs. Waiting for locks during the interrupts may be the cause; the model has few \
+    locks.";
+const SOCKET_NOTE: &str = "In the model an interrupt costs its sender and its target 1.4 us, as \
+    measured on another machine. The published gain is 3.4 us per saved interrupt.";
+const SOCKET_INTERRUPTS: &str = "The size of memory is assumed. A batch has pages of three readers \
+    in the model, and of one or two in the published run.";
 
 const NODES: Experiment = Experiment {
     study: Study::X86BatchedUnmap,
@@ -45,7 +49,7 @@ const NODES: Experiment = Experiment {
     published: Some(Pair { before: 159.62, after: 120.68 }),
     designs: Pair { before: Design::UNMAP_4_2, after: Design::UNMAP_BATCHED },
     peers: &[Design::LINUX_7_0],
-    calibrated_on: Some("seed 004 before: 159.62 s (what the kernel does for a page)"),
+    calibrated_on: Some("x86-batched-unmap before: 159.62 s (what the kernel does for a page)"),
     note: Some(UNFAIR),
     measure: |on| Ok(FOUR_NODES.measure(on, Figure::Time)),
 };
@@ -54,7 +58,7 @@ const SOCKET: Experiment = Experiment {
     workload: "lru-read-1-socket",
     machine: Embedded::DESKTOP_1S,
     published: Some(Pair { before: 25.33, after: 20.38 }),
-    calibrated_on: Some("seed 004 before: 25.33 s (what the kernel does for a page)"),
+    calibrated_on: Some("x86-batched-unmap before: 25.33 s (what the kernel does for a page)"),
     note: Some(SOCKET_NOTE),
     measure: |on| Ok(ONE_SOCKET.measure(on, Figure::Time)),
     ..NODES
@@ -116,9 +120,9 @@ struct Published {
     compute_ns: u64,
 }
 
-/// Its user time is 581.00 s.
+/// The run on four nodes. Its user time is 581.00 s.
 const FOUR_NODES: Published = Published { memory_gib: 64, nodes: 4, compute_ns: 3463 };
-/// Its user time is 58.09 s; its memory is not published.
+/// The run on one socket. Its user time is 58.09 s. Its memory is assumed, as it is not published.
 const ONE_SOCKET: Published = Published { memory_gib: 8, nodes: 1, compute_ns: 2770 };
 
 /// A figure of a run.

@@ -1,4 +1,4 @@
-//! x86-lazy-tlb (000): generations of flushes instead of interrupts to lazy CPUs.
+//! `x86-lazy-tlb`: lazy CPUs compare flush generations instead of being interrupted.
 
 use shootdown_designs::Design;
 use shootdown_run::programs::{MadviseMigrate, PthreadMmap};
@@ -6,7 +6,7 @@ use shootdown_run::programs::{MadviseMigrate, PthreadMmap};
 use super::experiment::{Better, Experiment, Measure, Pair, Study};
 use crate::machines::Embedded;
 
-/// The part of the work that a quick run does.
+/// A quick run does one part of this many equal parts of the work.
 const QUICK: u64 = 20;
 
 const MIGRATE: Experiment = Experiment {
@@ -19,7 +19,7 @@ const MIGRATE: Experiment = Experiment {
     published: Some(Pair { before: 21.6, after: 13.4 }),
     designs: Pair { before: Design::LINUX_4_12, after: Design::LINUX_4_14 },
     peers: &[Design::NAIVE, Design::LINUX_7_0, Design::SHOOTDOWN_ALONE],
-    calibrated_on: Some("seed 000 before: 21.6 us"),
+    calibrated_on: Some("x86-lazy-tlb before: 21.6 us"),
     note: None,
     measure: |on| {
         let iterations = on.scale.of(4000, QUICK);
@@ -34,7 +34,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
         metric: "time of a run",
         unit: "s",
         published: Some(Pair { before: 1.9, after: 1.1 }),
-        calibrated_on: Some("seed 000 before: 1.9 s (number of mappings)"),
+        calibrated_on: Some("x86-lazy-tlb before: 1.9 s (number of mappings)"),
         measure: |on| {
             let (published, parts) = (PthreadMmap::published(), on.scale.parts(QUICK));
             let rounds = published.rounds / parts;

@@ -1,13 +1,13 @@
-//! `shootdown boot`, with programs that pretend to be the emulators: what is said of each way in
-//! which a run may end. Real boots are a step of `cargo xtask test`.
+//! `shootdown boot` with scripts that imitate the emulators: the output for each end of a run. Real
+//! boots are a step of `cargo xtask test`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use crate::common::{assert_error, command, files, text};
+use crate::common::{BAD_INPUT, CANNOT_RUN, FOUND, assert_error, command, files, text};
 
-/// Boots with an emulator that does this, when it is not asked for its version.
+/// Boots with a script as the emulator. The script runs if the version is not requested.
 fn boot(emulator: &str, arguments: &[&str]) -> Output {
     let version = "echo 'QEMU emulator version 7.2.22 (Debian)'; exit 0";
     let text = format!("[ \"$1\" = --version ] && {{ {version}; }}\n{emulator}");
@@ -15,8 +15,7 @@ fn boot(emulator: &str, arguments: &[&str]) -> Output {
     boot_with(&programs, arguments)
 }
 
-/// Boots on a Bochs that does this, from a disc of that: it holds the names of its files, in order,
-/// and what GRUB is to do.
+/// Boots with the script `bochs` as Bochs, and the script `disc` as the maker of the disc.
 fn boot_on_bochs(disc: &str, bochs: &str, arguments: &[&str]) -> Output {
     let quiet = "[ \"$1\" = --help ] && exit 0";
     let bochs = format!("{quiet}\nexec 4>&1 >&3\n{bochs}");
@@ -25,7 +24,7 @@ fn boot_on_bochs(disc: &str, bochs: &str, arguments: &[&str]) -> Output {
     boot_with(&[("bochs", &bochs), ("grub-mkrescue", &disc)], &arguments)
 }
 
-/// Boots where there are these programs, which are scripts.
+/// Boots with these scripts in PATH, and asserts that no file is left behind.
 fn boot_with(programs: &[(&str, &str)], arguments: &[&str]) -> Output {
     let directory = tempfile::tempdir().expect("a directory");
     let kernel = directory.path().join("kernel.elf");
@@ -47,20 +46,20 @@ fn boot_with(programs: &[(&str, &str)], arguments: &[&str]) -> Output {
         .current_dir(here.path())
         .output();
     for directory in [&here, &temporary] {
-        assert_eq!(files(directory), [""; 0], "nothing is left");
+        assert_eq!(files(directory), [""; 0], "no file is left");
     }
     output.expect("the command runs")
 }
 
-/// A kernel that says this, and ends well.
-fn saying(lines: &[&str]) -> String {
+/// Returns the script of a kernel that prints these lines and passes.
+fn printing(lines: &[&str]) -> String {
     let lines: String = lines.iter().map(|line| format!("echo '{line}'; ")).collect();
     format!("{lines} echo 'end passed'; exit 33")
 }
 
 #[test]
-fn what_faults_come_to_is_a_table() {
-    let trials = saying(&[
+fn trials_are_printed_as_table() {
+    let trials = printing(&[
         "boot x86_64",
         "trial way=reads-all fault=none verdict=fresh right=yes why=",
         "trial way=reads-all fault=keeps-all verdict=stale right=yes why=",
@@ -73,42 +72,42 @@ fn what_faults_come_to_is_a_table() {
     insta::assert_snapshot!(text(&output.stdout));
     let csv = text(&boot(&trials, &["--format", "csv"]).stdout);
     let rows: Vec<_> = csv.lines().collect();
-    assert_eq!(rows[..2], ["arch,way,fault,verdict", "x86_64,reads-all,none,fresh"]);
+    assert_eq!(rows[..2], ["arch,scenario,fault,verdict", "x86_64,reads-all,none,fresh"]);
     assert_eq!(rows.len(), 5);
 }
 
 #[test]
-fn a_workload_is_compared_with_the_simulator() {
+fn workload_is_compared_with_simulator() {
     let report = r#"{"workload":"migrate","ipis_sent":7,"iterations":200,"violations":0}"#;
-    let output = boot(&saying(&[report]), &["--workload", "migrate", "--cpus", "2"]);
-    let said = text(&output.stdout);
+    let output = boot(&printing(&[report]), &["--workload", "migrate", "--cpus", "2"]);
+    let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let row = |name: &str| {
-        let line = said.lines().find(|line| line.starts_with(name));
+        let line = table.lines().find(|line| line.starts_with(name));
         line.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
     assert_eq!(row("iterations").expect("a row"), ["iterations", "200", "200"]);
     assert_eq!(row("interrupts sent").expect("a row")[2], "7");
-    assert_eq!(row("switches"), None, "the kernel does not say: {said}");
-    // Nothing is taken to be right that nobody says.
+    assert_eq!(row("switches"), None, "the kernel did not report switches: {table}");
+    // A run without a report of violations does not pass.
     for report in ["hello", r#"{"workload":"migrate","iterations":200}"#] {
-        let silent = boot(&saying(&[report]), &["--workload", "migrate", "--cpus", "2"]);
-        assert_error(&silent, &["does not say what came of the workload", "--console"]);
+        let silent = boot(&printing(&[report]), &["--workload", "migrate", "--cpus", "2"]);
+        assert_error(&silent, FOUND, &["did not report the counts of the workload", "--console"]);
     }
 }
 
 #[test]
-fn it_is_told_what_to_do() {
-    // The file has no name, and is found all the same.
+fn load_contains_options_and_workload() {
+    // The file has no name, but the emulator can open it.
     let read = "while [ \"$1\" != -initrd ]; do shift; done; cat $2; echo 'end passed'; exit 33";
-    let said = |arguments: &[&str]| {
+    let load = |arguments: &[&str]| {
         let output = boot(read, &[arguments, &["--console"]].concat());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let trials = said(&["--cpus", "3"]);
+    let trials = load(&["--cpus", "3"]);
     assert!(trials.starts_with("shootdown-load "), "{trials}");
     assert!(trials.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{trials}");
-    let workload = said(&["--workload", "migrate", "--cpus", "2"]);
+    let workload = load(&["--workload", "migrate", "--cpus", "2"]);
     assert!(workload.contains("\ncpus=2\nmode=workload\n\n"), "{workload}");
     let flags = |counts: &[&str]| {
         let arguments = [counts, &["--console"]].concat();
@@ -119,77 +118,76 @@ fn it_is_told_what_to_do() {
 }
 
 #[test]
-fn each_bad_end_is_told_from_the_others() {
-    // One that takes its time to end is not taken for one that crashed.
+fn every_failed_run_has_own_error() {
+    // An emulator that ends late has not crashed.
     let slow = boot("echo 'end passed'; exec >&-; sleep 1; exit 33", &[]);
     assert!(slow.status.success(), "{}", text(&slow.stderr));
-    // What acts on terminals is not handed on.
+    // Control characters are escaped.
     let fatal = "echo begun; printf 'fatal cpu=1 \\033[2Jno\\r\\n'; echo 'end failed'; exit 35";
-    assert_error(&boot(fatal, &[]), &["fatal cpu=1 \\u{1b}[2Jno", "--console"]);
+    assert_error(&boot(fatal, &[]), FOUND, &["fatal cpu=1 \\u{1b}[2Jno", "--console"]);
     let silent = boot("echo begun; exec sleep 100", &["--patience", "1"]);
-    assert_error(&silent, &["nothing for 1 s since `begun`", "--patience"]);
-    // As a triple fault ends.
-    assert_error(&boot("echo begun; exit 0", &[]), &["without saying so", "begun", "status: 0"]);
+    assert_error(&silent, FOUND, &["nothing for 1 s after `begun`", "--patience"]);
+    // The end of a triple fault.
+    let fault = boot("echo begun; exit 0", &[]);
+    assert_error(&fault, FOUND, &["ended unexpectedly", "begun", "status: 0"]);
     let unknown = boot("exit 1", &["--workload", "doom"]);
-    assert_error(&unknown, &["no workload `doom`", "migrate, "]);
-    let liar = boot("echo 'end passed'; exit 0", &[]);
-    assert_error(&liar, &["without saying so", "status: 0"]);
+    assert_error(&unknown, BAD_INPUT, &["no workload and no file `doom`", "migrate, "]);
+    let inconsistent = boot("echo 'end passed'; exit 0", &[]);
+    assert_error(&inconsistent, FOUND, &["ended unexpectedly", "status: 0"]);
     let broken = boot("echo 'no such machine' >&2; exit 1", &[]);
-    assert_error(&broken, &["no such machine", "status: 1"]);
+    assert_error(&broken, FOUND, &["no such machine", "status: 1"]);
 }
 
 #[test]
 fn bochs_boots_from_a_disc() {
     let disc = "(find * -type f | sort; cat boot/grub/grub.cfg load) > $2";
-    // The disc has no name, and is found all the same. It ends by what is a panic to it.
+    // The disc has no name, but Bochs can open it. Bochs ends with a panic.
     let read = "for option; do case $option in
                     *path=*) path=${option#*path=}; cat ${path%%,*} ;;
                 esac; done";
-    let said = "read line; echo debugger: $line; echo screen >&4; echo $@; echo 'end passed'";
+    let print = "read line; echo debugger: $line; echo screen >&4; echo $@; echo 'end passed'";
     let output =
-        boot_on_bochs(disc, &format!("{read}\n{said}\nexit 1"), &["--cpus", "3", "--console"]);
+        boot_on_bochs(disc, &format!("{read}\n{print}\nexit 1"), &["--cpus", "3", "--console"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stderr);
-    let lines: Vec<_> = said.lines().collect();
+    let console = text(&output.stderr);
+    let lines: Vec<_> = console.lines().collect();
     assert_eq!(lines[..3], ["boot/grub/grub.cfg", "kernel", "load"]);
     assert_eq!(lines[3..6], ["multiboot2 /kernel", "module2 /load", "boot"]);
-    assert!(lines[6].starts_with("shootdown-load "), "{said}");
-    assert!(said.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{said}");
-    assert!(said.contains("\ndebugger: continue\n"), "{said}");
-    assert!(said.contains("count=3,") && said.contains("panic: action=fatal"), "{said}");
-    assert!(!said.contains("screen"), "{said}");
+    assert!(lines[6].starts_with("shootdown-load "), "{console}");
+    assert!(console.contains("\ncpus=3\nmode=trials\nrounds=40\n"), "{console}");
+    assert!(console.contains("\ndebugger: continue\n"), "{console}");
+    assert!(console.contains("count=3,") && console.contains("panic: action=fatal"), "{console}");
+    assert!(!console.contains("screen"), "{console}");
     assert!(text(&output.stdout).starts_with("x86_64-bochs, 3 CPUs"));
 }
 
 #[test]
-fn each_bad_end_of_bochs_is_told_from_the_others() {
+fn every_failed_run_of_bochs_has_own_error() {
     let disc = "touch $2";
     let panic = "echo begun; printf '====\\n[CPU0 ] triple fault\\n====\\n' >&2; exit 1";
-    assert_error(&boot_on_bochs(disc, panic, &[]), &["without saying so", "[CPU0 ] triple fault"]);
+    let panicked = boot_on_bochs(disc, panic, &[]);
+    assert_error(&panicked, FOUND, &["ended unexpectedly", "[CPU0 ] triple fault"]);
     let fatal = "echo 'fatal cpu=1 no'; echo 'end failed'; exit 1";
-    assert_error(&boot_on_bochs(disc, fatal, &[]), &["fatal cpu=1 no"]);
+    assert_error(&boot_on_bochs(disc, fatal, &[]), FOUND, &["fatal cpu=1 no"]);
     let silent = boot_on_bochs(disc, "echo begun; exec sleep 100", &["--patience", "1"]);
-    assert_error(&silent, &["nothing for 1 s since `begun`"]);
+    assert_error(&silent, FOUND, &["nothing for 1 s after `begun`"]);
     let no_disc = boot_on_bochs("echo 'xorriso not found' >&2; exit 1", "exit 1", &[]);
-    assert_error(&no_disc, &["makes no disc: xorriso not found", "apt-get install"]);
+    assert_error(&no_disc, CANNOT_RUN, &["grub-mkrescue failed: xorriso", "apt-get install"]);
     for option in [["--arch", "aarch64"].as_slice(), &["--counts"], &["--paths"]] {
         let refused = boot_on_bochs(disc, "exit 1", option);
-        assert_error(&refused, &[&format!("{} is not for Bochs", option[0]), "QEMU"]);
+        let words = [&*format!("{} cannot be used with Bochs", option[0]), "QEMU"];
+        assert_error(&refused, BAD_INPUT, &words);
     }
     let none = command().args(["boot", "--emulator", "bochs"]).env("PATH", "/nonexistent").output();
-    assert_error(
-        &none.expect("the command runs"),
-        &["bochs is not installed", "apt-get install bochs bochs-term"],
-    );
+    let words = ["bochs is not installed", "apt-get install bochs bochs-term"];
+    assert_error(&none.expect("the command runs"), CANNOT_RUN, &words);
 }
 
 #[test]
-fn an_emulator_must_be_there_and_new_enough() {
+fn missing_or_old_emulator_is_refused() {
     let old = boot("exit 1", &["--arch", "loongarch64"]);
-    assert_error(&old, &["version 7.2.22", "9 is needed", "bookworm-backports"]);
+    assert_error(&old, CANNOT_RUN, &["version 7.2.22", "9 is needed", "bookworm-backports"]);
     let none = command().arg("boot").env("PATH", "/nonexistent").output();
-    assert_error(
-        &none.expect("the command runs"),
-        &["qemu-system-x86_64 is not installed", "apt-get install qemu-system-x86"],
-    );
+    let words = ["qemu-system-x86_64 is not installed", "apt-get install qemu-system-x86"];
+    assert_error(&none.expect("the command runs"), CANNOT_RUN, &words);
 }

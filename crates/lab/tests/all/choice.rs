@@ -1,5 +1,5 @@
-//! The choice between interrupt and broadcast, on machines that have both, is hardly worse than
-//! the better of the two.
+//! The choice between interrupts and broadcasts is at most 5 % worse than the better of the two, on
+//! machines that have both.
 
 use std::rc::Rc;
 
@@ -12,9 +12,10 @@ use shootdown_sim::{Machine, Time};
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
-/// Two threads that flush; many that do, in few processes and in many; one beside others that want
-/// to compute. Long enough for CPUs to have learnt what there is to learn: where 32 begin at once
-/// with a broadcast, the last of them has waited for 100 µs before it knows better.
+/// Returns workloads: two threads that flush, many threads that flush in few and in many processes,
+/// and one thread that flushes beside threads that compute. The workloads are long enough for the
+/// engine to adapt. If 32 CPUs start with a broadcast at the same time, the last of them waits 100
+/// µs before it changes its choice.
 fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
     let (kind, tasks) = (Kind::Madvise, Tasks::Threads);
     let crowd =
@@ -27,7 +28,8 @@ fn workloads(seed: u64) -> [Rc<dyn Workload>; 4] {
     ]
 }
 
-/// Where many compete, who collides with whom is chance: so each time is the sum over six seeds.
+/// Asserts that the choice is no worse. Each time is a sum over six seeds, because collisions
+/// between many competing threads are random.
 fn choice_is_no_worse(machine: &str) {
     let machine = Machine::from_toml(machine).unwrap();
     let mut chosen = Vec::new();
@@ -49,7 +51,7 @@ fn choice_is_no_worse(machine: &str) {
     }
     println!("{}: {chosen:?}", machine.name);
     assert!(chosen.iter().all(|&(_, worse, _)| worse <= 1.05), "{}: {chosen:?}", machine.name);
-    // Else there would be nothing to choose.
+    // The methods must differ in some workload, otherwise the test shows nothing.
     let matters =
         |&(_, _, [one, other]): &(String, f64, [f64; 2])| (one / other - 1.0).abs() > 0.05;
     assert!(chosen.iter().any(matters), "{}: {chosen:?}", machine.name);

@@ -1,4 +1,4 @@
-//! The designs against each other and against the oracle, on every generator.
+//! The designs, compared with each other and checked by the oracle, on every generator.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcom
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
-/// Every generator, with as many tasks as CPUs and with twice as many.
+/// Returns every generator with as many tasks as CPUs and with twice as many.
 fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
     let pthread_mmap = PthreadMmap {
         threads: 2 * cpus as u32,
@@ -55,12 +55,12 @@ fn workloads(cpus: usize, seed: u64) -> Vec<Rc<dyn Workload>> {
     workloads
 }
 
-/// Those that are of interest, and those that were proposed.
+/// Returns the general designs and the research designs, which must all be sound.
 fn sound() -> impl Iterator<Item = Design> {
     designs_for(Purpose::General).chain(designs_for(Purpose::Research))
 }
 
-/// Interrupts, and time.
+/// The interrupts and the time of a design.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     interrupts: u64,
@@ -74,15 +74,16 @@ impl Cost {
     }
 }
 
-/// The measure of the issue, as far as it is reached: nothing wrong; on each generator, no more
-/// interrupts and no more time than Linux but for what chance does.
+/// Asserts that shootdown has no violation and, on each generator, sends no more interrupts and
+/// takes no more time than Linux, except for random differences.
 ///
-/// A simulation is chaotic where threads compete: who waits for whom, who finds which CPU idle, and
-/// how deep that sleeps, turns on nanoseconds. So each is the sum over several seeds, and a little
-/// is allowed for: one interrupt in a hundred, and two per CPU and seed for the start, when CPUs
-/// have not yet learned to tell that they enter the kernel; 4 % of the time, most of it where no
-/// interrupt is sent at all and both designs do the same work on other CPUs. Over all generators
-/// together there is no allowance: fewer interrupts, and less time in the geometric mean.
+/// A simulation is chaotic where threads compete. The waiting threads, the idle CPU that is found,
+/// and the depth of its sleep depend on nanoseconds. Each result is therefore a sum over several
+/// seeds, with an allowance. It is one interrupt in a hundred, and two per CPU and seed for the
+/// start, when CPUs have not learned yet to announce kernel entries. It is 4 % of the time; most of
+/// it is used where no interrupt is sent, and both designs do the same work on other CPUs. Over all
+/// generators together there is no allowance: fewer interrupts, and less time in the geometric
+/// mean.
 fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     let machine = machine(machine_name, cpus);
     let (mut worse, mut log_sum, mut total) = (Vec::new(), 0.0, [0, 0]);
@@ -91,11 +92,11 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
         let (mut linux, mut ours) = (Cost::default(), Cost::default());
         let name = workloads(cpus, 0)[index].name();
         // Threads that only wake each other differ by 4 % over three seeds, and by 0.4 % over 24. A
-        // few that take turns at one lock fall into step, with or without sleep: 30 % apart, and
-        // stay there for as long as a run takes.
-        let fall_in_step = name.starts_with("mmap") && cpus <= 4;
+        // few threads that take turns at one lock synchronise, either with or without sleep. The
+        // two patterns differ by 30 % and last for the whole run.
+        let synchronises = name.starts_with("mmap") && cpus <= 4;
         let seeds = match name.as_str() {
-            _ if fall_in_step => 48,
+            _ if synchronises => 48,
             name if name.starts_with("context-switch") => 12,
             _ => 3,
         };
@@ -128,9 +129,9 @@ fn shootdown_is_no_worse_than_linux(machine_name: &str, cpus: usize) {
     assert!(log_sum < 0.0 && total[0] <= total[1], "{log_sum}, {total:?}");
 }
 
-/// Where it takes more time for a reason that is understood: 64 CPUs that do nothing but flush.
-/// Their presence changes with each entry to the kernel, so that each look at one is a miss. It
-/// saves two thirds of the interrupts, and on this machine they would have cost a little less.
+/// Cases in which shootdown takes more time for a known reason: 64 CPUs that only flush. Their
+/// presence changes with each kernel entry, so each read of a presence is a cache miss. Shootdown
+/// saves two thirds of the interrupts, which cost slightly less than these misses on this machine.
 const KNOWN_WORSE: &[(&str, usize, &str)] = &[("xeon-2s", 64, "madvise-64-threads")];
 
 macro_rules! no_worse {
@@ -150,9 +151,9 @@ no_worse! {
     no_worse_on_64_cpus: "xeon-2s", 64;
 }
 
-/// Threads are preempted all the time: in the kernel, on their way back to user mode.
+/// Threads are preempted all the time, in the kernel and on their way back to user mode.
 #[test]
-fn preemption_hides_nobody_from_a_flush() {
+fn preempted_threads_are_still_flushed() {
     for design in sound() {
         for readers in [3, 30] {
             let workload: Rc<dyn Workload> = Rc::new(SharedPage { readers });
@@ -164,9 +165,9 @@ fn preemption_hides_nobody_from_a_flush() {
     }
 }
 
-/// Where the host's allocator puts things is none of the simulation's business.
+/// The addresses that the host's allocator returns do not change a simulation.
 #[test]
-fn the_host_s_memory_makes_no_difference() {
+fn host_addresses_do_not_change_simulation() {
     let workload: Rc<dyn Workload> = Rc::new(Loop {
         kind: Kind::Mmap,
         tasks: Tasks::Threads,
@@ -189,13 +190,13 @@ fn the_host_s_memory_makes_no_difference() {
 }
 
 #[test]
-fn the_sound_designs_are_sound() {
+fn general_and_research_designs_are_sound() {
     for workload in workloads(4, 1) {
         for design in sound() {
             let outcome = run(design, &machine("skylake", 4), &workload);
             let first = outcome.first_violations.first();
             assert_eq!(outcome.violations, 0, "{} under {design}: {first:?}", workload.name());
-            // That lazy CPUs may walk freed tables is what was wrong with Linux 4.14.
+            // The bug of Linux 4.14: lazy CPUs can walk freed page tables.
             if design != Design::LINUX_4_14 {
                 assert_eq!(outcome.hazards, 0, "{} under {design}: {first:?}", workload.name());
             }
@@ -203,11 +204,11 @@ fn the_sound_designs_are_sound() {
     }
 }
 
-/// Under LATR nobody is told of an `munmap`, and it takes longer for it from eight CPUs on: who
-/// need not wait for others comes back to the lock sooner, finds it taken, and sleeps; and each
-/// switch looks through all rings.
+/// Under LATR, an `munmap` notifies no CPU, but takes longer from eight CPUs on. A CPU that does
+/// not wait for others returns to the lock earlier, finds it locked, and sleeps. Each switch also
+/// reads the rings of all CPUs.
 #[test]
-fn latr_beside_the_others() {
+fn latr_sends_fewest_interrupts_for_mmap() {
     for cpus in [2, 8, 16] {
         for kind in [Kind::Mmap, Kind::Madvise] {
             let (count, iterations) = (cpus as u32, 2000);
@@ -223,7 +224,7 @@ fn latr_beside_the_others() {
             });
             match kind {
                 Kind::Mmap => assert!(latr < before),
-                // It waits for advice, as the design that it is made from.
+                // LATR waits for `madvise`, like the design that it extends.
                 _ => assert!(latr <= before && ours < latr),
             }
         }
@@ -231,17 +232,17 @@ fn latr_beside_the_others() {
 }
 
 #[test]
-fn the_bug_that_seed_000_had_is_found() {
+fn bug_of_x86_lazy_tlb_is_found() {
     for design in sound() {
         let workload: Rc<dyn Workload> = Rc::new(UnmapUnderLazy);
         let outcome = run(design, &machine("skylake", 4), &workload);
         assert_eq!(outcome.violations, 0, "{design}");
-        // It keeps page tables until the end, but it would tell the lazy CPU.
+        // Only Linux 4.14 frees page tables that the lazy CPU can still walk.
         assert_eq!(outcome.hazards > 0, design == Design::LINUX_4_14, "{design}");
     }
 }
 
-/// The first thing that the oracle says of an engine that breaks a rule.
+/// Returns the first violation that the oracle finds in an engine without `rule`.
 fn caught(rule: Rule, workload: Rc<dyn Workload>) -> Violation {
     caught_under(engine::POLICY, rule, workload)
 }
@@ -252,12 +253,17 @@ fn caught_under(policy: Policy, rule: Rule, workload: Rc<dyn Workload>) -> Viola
     let outcome = shootdown_run::run(machine, LIMITS, Rc::clone(&workload), design);
     let outcome = outcome.unwrap_or_else(|error| panic!("{}: {error}", workload.name()));
     let first = outcome.first_violations.first().copied();
-    let first = first.unwrap_or_else(|| panic!("{rule:?} is broken, and nobody notices"));
-    assert!(first.at < Time::from_ms(1000), "{rule:?} was noticed late: {}", first.at);
+    let first =
+        first.unwrap_or_else(|| panic!("the oracle does not detect the removal of {rule:?}"));
+    assert!(
+        first.at < Time::from_ms(1000),
+        "the removal of {rule:?} was detected late: {}",
+        first.at
+    );
     first
 }
 
-/// One thread uses memory, and sleeps; the other unmaps it, page tables and all.
+/// One thread uses memory and sleeps. The other thread unmaps the memory with its page tables.
 struct UnmapUnderLazy;
 
 impl Workload for UnmapUnderLazy {
@@ -290,7 +296,7 @@ impl Workload for UnmapUnderLazy {
     }
 }
 
-/// Processes that use the same addresses one after the other, more of them than there are tags.
+/// More processes than tags, one after the other, that use the same addresses.
 struct ShortLives;
 
 impl Workload for ShortLives {
@@ -313,7 +319,7 @@ impl Workload for ShortLives {
     }
 }
 
-/// One thread gives a page back again and again, which others read.
+/// One thread discards a page again and again, and other threads read it.
 struct SharedPage {
     readers: u32,
 }
@@ -346,7 +352,7 @@ impl Workload for SharedPage {
 }
 
 #[test]
-fn a_skipped_ring_is_caught() {
+fn skipped_ring_is_detected() {
     assert_eq!(
         caught(Rule::RingPresent, Rc::new(SharedPage { readers: 3 })).kind,
         ViolationKind::FlushedTranslation
@@ -354,24 +360,24 @@ fn a_skipped_ring_is_caught() {
 }
 
 #[test]
-fn a_page_that_is_freed_before_the_wait_is_caught() {
-    let wrong = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).kind;
+fn page_freed_before_wait_is_detected() {
+    let kind = caught(Rule::Wait, Rc::new(SharedPage { readers: 3 })).kind;
     assert!(
-        matches!(wrong, ViolationKind::FlushedTranslation | ViolationKind::FreedPage),
-        "{wrong:?}"
+        matches!(kind, ViolationKind::FlushedTranslation | ViolationKind::FreedPage),
+        "{kind:?}"
     );
 }
 
 #[test]
-fn a_tag_that_is_reused_unflushed_is_caught() {
-    // Whichever comes first: another's page is used, another's table is walked, or freed while it
-    // could be.
-    let wrong = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).kind;
-    assert_ne!(wrong, ViolationKind::FlushedTranslation);
+fn unflushed_reused_tag_is_detected() {
+    // The first violation is a use of a foreign page, a walk of a foreign table, or a table that is
+    // freed while a CPU can walk it.
+    let kind = caught(Rule::DiscardReusedTag, Rc::new(ShortLives)).kind;
+    assert_ne!(kind, ViolationKind::FlushedTranslation);
 }
 
 #[test]
-fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
+fn freed_table_of_dead_space_is_detected() {
     // When the last thread exits, the CPUs where the others ran are idle, with the space loaded.
     let tasks =
         Loop { kind: Kind::Madvise, tasks: Tasks::Threads, count: 4, iterations: 60, seed: 1 };
@@ -380,15 +386,15 @@ fn a_dead_table_that_a_lazy_cpu_could_walk_is_caught() {
 }
 
 #[test]
-fn an_unhooked_table_that_a_lazy_cpu_could_walk_is_caught() {
-    // Freed as soon as it is unhooked, as Linux does, and not held back.
+fn freed_unlinked_table_is_detected() {
+    // The policy of Linux frees a table as soon as it is unlinked, without quarantine.
     let first = caught_under(linux::POLICY, Rule::QuarantineTables, Rc::new(UnmapUnderLazy));
     assert_eq!(first.kind, ViolationKind::WalkableTableFreed);
 }
 
-/// The engine's other two ways to end a space are sound, too; and only one of them interrupts.
+/// All lifetimes of the engine are sound, and only one of them sends interrupts.
 #[test]
-fn every_lifetime_of_the_engine_is_sound() {
+fn every_lifetime_is_sound() {
     fn interrupts<L: SpaceLifetime>(workload: &Rc<dyn Workload>) -> u64 {
         let machine = machine("xeon-2s", 13);
         let design = Engine::<1, L>::new;

@@ -1,4 +1,4 @@
-//! Every file in `machines/` is a machine, and every number in it says where it is from.
+//! Every file in `machines/` is valid, and every number in it has a source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use shootdown_sim::machine::Machine;
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
-    let entries = fs::read_dir(&folder).expect("a folder `machines`");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines");
+    let entries = fs::read_dir(&directory).expect("a directory `machines`");
     let paths = entries.map(|entry| entry.expect("an entry of `machines`").path());
     let mut files: Vec<_> =
         paths.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     files.sort();
-    assert!(!files.is_empty(), "no machine in {}", folder.display());
+    assert!(!files.is_empty(), "no machine in {}", directory.display());
     files
 }
 
@@ -22,7 +22,7 @@ fn machine(path: &Path) -> Machine {
 }
 
 #[test]
-fn every_file_is_a_machine_of_its_own_name() {
+fn every_file_describes_machine_of_its_name() {
     for path in files() {
         let name = path.file_stem().and_then(|name| name.to_str()).expect("a name in UTF-8");
         assert_eq!(machine(&path).name, name);
@@ -30,12 +30,12 @@ fn every_file_is_a_machine_of_its_own_name() {
 }
 
 #[test]
-fn every_number_has_a_source_that_says_something() {
+fn every_number_has_source() {
     for path in files() {
         for number in machine(&path).numbers() {
             let place = format!("{}: {}.{}", path.display(), number.section, number.key);
             let source = number.source.trim();
-            assert!(source.len() >= 10, "{place}: `{source}` is no source");
+            assert!(source.len() >= 10, "{place}: `{source}` is not a source");
             let measurement = number.calibrated_on.as_deref();
             assert!(measurement.is_none_or(|it| it.contains(char::is_numeric)), "{place}");
         }
@@ -43,7 +43,7 @@ fn every_number_has_a_source_that_says_something() {
 }
 
 #[test]
-fn the_command_has_every_file() {
+fn command_embeds_every_file() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_shootdown"))
         .arg("machines")
         .output()

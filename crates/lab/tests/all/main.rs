@@ -1,4 +1,4 @@
-//! All integration tests of the crate in one executable, so that the crate is instantiated and
+//! All integration tests of the crate in one executable, so that generic code is instantiated and
 //! linked once.
 
 mod boot;

@@ -1,4 +1,5 @@
-//! `shootdown record` as its users meet it: on the kernel that runs these tests, if that lets us.
+//! `shootdown record` on the kernel that runs these tests. Most tests need root and tracefs, and
+//! are skipped otherwise.
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read as _, Write as _};
@@ -14,11 +15,13 @@ use shootdown_recording::record::{Event, Record};
 use shootdown_recording::{Ended, Reader, Totals};
 use tempfile::TempDir;
 
+/// The exit status if the recorder itself fails.
+const FAILED: i32 = 125;
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
-/// More than anything here takes on a busy machine.
+/// The longest time that a step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether these tests can be done, and if not, says why.
+/// Returns `true` if the test can trace the kernel. Otherwise, prints the reason.
 fn can_trace() -> bool {
     let reason = match (geteuid().is_root(), Path::new(INSTANCES).is_dir()) {
         (false, _) => "only root may trace",
@@ -29,7 +32,7 @@ fn can_trace() -> bool {
     false
 }
 
-/// A directory for the recording `r`, and the command that would record `program` there.
+/// Returns a directory for the recording `r`, and the command that records `program` in it.
 fn recorder(options: &[&str], program: &[&str]) -> (TempDir, Command) {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = command();
@@ -49,9 +52,9 @@ fn read(directory: &TempDir) -> (Vec<Record>, Totals) {
     (records, totals)
 }
 
-/// It failed, and left nothing.
-fn assert_fails(output: &Output, directory: &TempDir, words: &[&str]) {
-    assert_error(output, words);
+/// Asserts that the recorder exited with `status` and an error, and left no file.
+fn assert_fails(output: &Output, status: i32, directory: &TempDir, words: &[&str]) {
+    assert_error(output, status, words);
     assert_eq!(files(directory), [""; 0]);
 }
 
@@ -62,7 +65,7 @@ fn instances(recorder: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
-/// Until it is true.
+/// Waits until `is_true` returns `true`. Panics with `what` after [`PATIENCE`].
 fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
@@ -71,7 +74,7 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// A recorder in a process group of its own, whose program has said that it runs.
+/// Starts a recorder in its own process group, and waits until its program prints `ready`.
 fn begun(options: &[&str], script: &str) -> (TempDir, Child) {
     let (directory, mut command) = recorder(options, &["sh", "-c", script]);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -80,12 +83,12 @@ fn begun(options: &[&str], script: &str) -> (TempDir, Child) {
     (directory, child)
 }
 
-/// The next line of its standard output.
+/// Reads the next line of the standard output.
 fn line(child: &mut Child) -> String {
     let output = child.stdout.as_mut().expect("a pipe");
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
-        // One by one, for a buffer would take more than the line.
+        // The bytes are read one by one, because a buffer would read beyond the line.
         let mut byte = [0];
         output.read_exact(&mut byte).expect("a byte");
         line.extend(byte);
@@ -93,11 +96,11 @@ fn line(child: &mut Child) -> String {
     text(&line)
 }
 
-/// What it said on standard error, and its status, when it ended.
+/// Waits for the end of the recorder. Returns its standard error and its exit status.
 fn end(mut child: Child) -> (String, Option<i32>) {
     let mut errors = child.stderr.take().expect("a pipe");
     wait_for("the recorder ends", || child.try_wait().expect("a status").is_some());
-    // Not to its end: a program that still runs holds the other one.
+    // The pipe is not read to its end, because a program that still runs has it open.
     let mut error = [0; 4096];
     let count = errors.read(&mut error).expect("text");
     (text(&error[..count]), child.wait().expect("a status").code())
@@ -108,7 +111,7 @@ fn pid(child: &Child) -> Pid {
 }
 
 #[test]
-fn the_program_runs_as_ever_and_what_it_did_is_recorded() {
+fn program_runs_and_is_recorded() {
     if !can_trace() {
         return;
     }
@@ -123,7 +126,7 @@ fn the_program_runs_as_ever_and_what_it_did_is_recorded() {
     child.stdin.take().unwrap().write_all(b"this\n").expect("a pipe");
     let (id, output) = (child.id(), child.wait_with_output().expect("it ends"));
     let error = text(&output.stderr);
-    assert!(output.status.success(), "{error}");
+    assert_eq!(output.status.code(), Some(3), "{error}");
     assert_eq!(text(&output.stdout), "got this\n");
     assert!(error.contains("sh ended with status 3\n"), "{error}");
     assert!(error.contains(" (lost 0) of sh in "), "{error}");
@@ -144,7 +147,7 @@ fn the_program_runs_as_ever_and_what_it_did_is_recorded() {
 }
 
 #[test]
-fn a_recorder_that_is_told_to_be_quiet_is() {
+fn quiet_recorder_prints_nothing() {
     if !can_trace() {
         return;
     }
@@ -152,32 +155,56 @@ fn a_recorder_that_is_told_to_be_quiet_is() {
     let output = command.output().expect("the command runs");
     assert_eq!((text(&output.stderr), output.status.code()), (String::new(), Some(0)));
     assert_eq!(files(&directory), ["r"]);
+    // The status of the program is passed on without a message.
+    for (script, status) in [("exit 7", 7), ("kill -9 $$", 128 + 9)] {
+        let (_directory, mut command) = recorder(&["--quiet"], &["sh", "-c", script]);
+        let output = command.output().expect("the command runs");
+        assert_eq!((text(&output.stderr), output.status.code()), (String::new(), Some(status)));
+    }
 }
 
 #[test]
-fn mistakes_are_answered_with_a_cause_and_a_remedy() {
+fn bad_usage_exits_125() {
+    for arguments in [&["record"][..], &["record", "--fly", "--", "true"], &["record", "true"]] {
+        let output = command().args(arguments).output().expect("the command runs");
+        assert_eq!(output.status.code(), Some(FAILED), "{arguments:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+    }
+    let help = command().args(["record", "--help"]).output().expect("the command runs");
+    assert!(help.status.success());
+}
+
+#[test]
+fn program_that_cannot_start_exits_126_or_127() {
     if !can_trace() {
         return;
     }
-    let fails = |options: &[&str], program: &[&str], words: &[&str]| {
-        let (directory, mut command) = recorder(options, program);
-        assert_fails(&command.output().expect("the command runs"), &directory, words);
+    let fails = |program: &str, status, words: &[&str]| {
+        let (directory, mut command) = recorder(&[], &[program]);
+        assert_fails(&command.output().expect("the command runs"), status, &directory, words);
     };
-    fails(&[], &["no-such\x1bprogram"], &["`no-such\\u{1b}program`", "No such file", "in PATH"]);
-    fails(&[], &["/"], &["`/` could not be started", "without us"]);
-    // The last of two outputs would be wrong usage.
+    let words = ["`no-such\\u{1b}program`", "No such file", "in PATH"];
+    fails("no-such\x1bprogram", 127, &words);
+    fails("/", 126, &["`/` could not be started", "runs without `shootdown record`"]);
+}
+
+#[test]
+fn output_that_cannot_be_written_exits_125() {
+    if !can_trace() {
+        return;
+    }
     let (directory, _) = recorder(&[], &["true"]);
     let at = |path: &str| {
         let mut command = command();
         command.args(["record", "--output", path, "--", "true"]).current_dir(directory.path());
         command.output().expect("the command runs")
     };
-    assert_fails(&at("no/such"), &directory, &["no/such: ", "--output FILE"]);
-    assert_fails(&at("/"), &directory, &["/: ", "--output FILE"]);
+    assert_fails(&at("no/such"), FAILED, &directory, &["no/such: ", "with --output"]);
+    assert_fails(&at("/"), FAILED, &directory, &["/: ", "with --output"]);
 }
 
 #[test]
-fn a_file_is_replaced_only_if_the_user_says_so() {
+fn existing_file_is_replaced_only_with_force() {
     if !can_trace() {
         return;
     }
@@ -186,9 +213,10 @@ fn a_file_is_replaced_only_if_the_user_says_so() {
     fs::write(&path, "precious").expect("a file");
     let output = command.output().expect("the command runs");
     let error = text(&output.stderr);
-    assert_eq!(error, "error: r exists\ntry:   --output ANOTHER-FILE, or --force to replace it\n");
+    let remedy = "choose another file with --output, or add --force";
+    assert_eq!(error, format!("error: r exists\ntry:   {remedy}\n"));
     assert_eq!(fs::read(&path).expect("a file"), b"precious");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(FAILED));
 
     let (_, mut command) = recorder(&["--force"], &["true"]);
     let output = command.current_dir(directory.path()).output().expect("the command runs");
@@ -198,7 +226,7 @@ fn a_file_is_replaced_only_if_the_user_says_so() {
 }
 
 #[test]
-fn a_program_that_is_killed_is_recorded_up_to_there() {
+fn killed_program_is_recorded_until_its_end() {
     if !can_trace() {
         return;
     }
@@ -206,13 +234,13 @@ fn a_program_that_is_killed_is_recorded_up_to_there() {
     let output = command.output().expect("the command runs");
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(128 + 9), "{error}");
-    assert!(error.starts_with("error: sh was killed by signal 9: "), "{error}");
+    assert!(error.starts_with("note: sh was killed by signal 9\n"), "{error}");
     assert!(error.contains("\ntry:   shootdown replay "), "{error}");
     assert_eq!(read(&directory).1.ended, Ended::Signalled(9));
 }
 
 #[test]
-fn ctrl_c_ends_the_program_and_then_the_recording() {
+fn ctrl_c_ends_program_and_recording() {
     if !can_trace() {
         return;
     }
@@ -227,7 +255,7 @@ fn ctrl_c_ends_the_program_and_then_the_recording() {
 }
 
 #[test]
-fn ctrl_c_twice_ends_a_recording_whose_program_goes_on() {
+fn second_ctrl_c_ends_recording_but_not_program() {
     if !can_trace() {
         return;
     }
@@ -235,13 +263,13 @@ fn ctrl_c_twice_ends_a_recording_whose_program_goes_on() {
     let id = child.id();
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
     thread::sleep(Duration::from_millis(300));
-    assert_eq!(instances(id).len(), 2, "one is not enough");
+    assert_eq!(instances(id).len(), 2, "one Ctrl-C does not end the recording");
     kill_process_group(pid(&child), Signal::INT).expect("a signal");
     assert_interrupted(&directory, child);
 }
 
 #[test]
-fn a_request_to_end_ends_the_recording_and_leaves_the_program_alone() {
+fn sigterm_ends_recording_but_not_program() {
     if !can_trace() {
         return;
     }
@@ -259,11 +287,11 @@ fn assert_interrupted(directory: &TempDir, child: Child) {
     let program = error.split("still runs, as process ").nth(1).expect(&error);
     let program: i32 = program.lines().next().unwrap_or_default().parse().expect(&error);
     let program = Pid::from_raw(program).expect("a number");
-    kill_process(program, Signal::KILL).expect("it still runs");
+    kill_process(program, Signal::KILL).expect("a running program");
 }
 
 #[test]
-fn ctrl_c_at_any_moment_leaves_nothing_but_a_whole_recording() {
+fn ctrl_c_never_leaves_partial_file() {
     if !can_trace() {
         return;
     }
@@ -276,20 +304,20 @@ fn ctrl_c_at_any_moment_leaves_nothing_but_a_whole_recording() {
         let status = child.wait().expect("it ends");
         match (status.code(), status.signal()) {
             (Some(0), None) => assert_eq!(read(&directory).1.lost, 0),
-            // The program was; or before there was one.
+            // The signal ended the program, or came before the program started.
             (Some(130), None) if !files(&directory).is_empty() => {
                 assert_eq!(read(&directory).1.lost, 0);
             }
-            // Before anybody cared.
+            // The signal came before the handlers were installed.
             (Some(130), None) | (None, Some(2)) => assert_eq!(files(&directory), [""; 0]),
             other => panic!("{other:?} after {delay_ms} ms"),
         }
-        wait_for("no instance is left", || instances(child.id()).is_empty());
+        wait_for("all instances are removed", || instances(child.id()).is_empty());
     }
 }
 
 #[test]
-fn a_recorder_that_is_killed_leaves_no_instance_and_no_file() {
+fn killed_recorder_leaves_no_instance_or_file() {
     if !can_trace() {
         return;
     }
@@ -297,12 +325,12 @@ fn a_recorder_that_is_killed_leaves_no_instance_and_no_file() {
     assert_eq!(instances(child.id()).len(), 2);
     kill_process(pid(&child), Signal::KILL).expect("a signal");
     child.wait().expect("it ends");
-    wait_for("no instance is left", || instances(child.id()).is_empty());
+    wait_for("all instances are removed", || instances(child.id()).is_empty());
     assert_eq!(files(&directory), [""; 0]);
 }
 
 #[test]
-fn instances_of_dead_recorders_are_removed_and_those_of_others_are_not() {
+fn only_instances_of_dead_recorders_are_removed() {
     if !can_trace() {
         return;
     }
@@ -320,11 +348,11 @@ fn instances_of_dead_recorders_are_removed_and_those_of_others_are_not() {
 }
 
 #[test]
-fn lost_events_are_reported_and_the_recording_says_where() {
+fn lost_events_are_reported_and_recorded() {
     if !can_trace() {
         return;
     }
-    // The recorder has to be held up, so well does it keep pace.
+    // The recorder must be stopped to lose events, because it is fast enough otherwise.
     let work = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
     let script = format!("echo ready; sleep 0.3; {work}; echo done");
     let (directory, mut child) = begun(&["--buffer-kib", "4"], &script);
@@ -332,7 +360,7 @@ fn lost_events_are_reported_and_the_recording_says_where() {
     assert_eq!(line(&mut child), "done\n");
     kill_process(pid(&child), Signal::CONT).expect("a signal");
     let (error, status) = end(child);
-    assert_eq!(status, Some(1), "{error}");
+    assert_eq!(status, Some(FAILED), "{error}");
     assert!(error.contains(" events were lost: r was kept, but lacks them\n"), "{error}");
     assert!(error.contains("--buffer-kib 16\n"), "{error}");
     let (records, totals) = read(&directory);
@@ -341,7 +369,7 @@ fn lost_events_are_reported_and_the_recording_says_where() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_left_empty() {
+fn full_disk_is_reported_and_no_file_left() {
     if !can_trace() {
         return;
     }
@@ -352,7 +380,7 @@ fn a_full_disk_is_reported_and_left_empty() {
         .arg(directory.path())
         .output();
     if !mount.is_ok_and(|mount| mount.status.success()) {
-        eprintln!("skipped: no small disk to be had");
+        eprintln!("skipped: no small disk can be mounted");
         return;
     }
     let output = command.current_dir(directory.path()).output();
@@ -360,31 +388,31 @@ fn a_full_disk_is_reported_and_left_empty() {
     let unmounted = Command::new("umount").arg(directory.path()).status().expect("umount");
     assert!(unmounted.success());
     assert_eq!(left, [""; 0]);
-    let words = ["r: No space left on device", "in a place with more room"];
-    assert_fails(&output.expect("the command runs"), &directory, &words);
+    let words = ["r: No space left on device", "with more free space"];
+    assert_fails(&output.expect("the command runs"), FAILED, &directory, &words);
 }
 
 #[test]
-fn without_tracefs_it_says_how_to_mount_it() {
+fn missing_tracefs_is_reported_with_mount_command() {
     if !can_trace() {
         return;
     }
     let (directory, command) = recorder(&[], &["true"]);
-    // In a mount namespace of its own.
+    // The recorder runs in its own mount namespace.
     let script = "umount -a -t tracefs,debugfs && exec \"$0\" \"$@\"";
     let mut alone = Command::new("unshare");
     alone.args(["--mount", "sh", "-c", script]).arg(command.get_program());
     let alone = alone.args(command.get_args()).current_dir(directory.path()).output();
     let Ok(output) = alone else {
-        eprintln!("skipped: no other name space to be had");
+        eprintln!("skipped: no mount namespace can be made");
         return;
     };
     let words = ["no tracefs", "mount -t tracefs nodev /sys/kernel/tracing"];
-    assert_fails(&output, &directory, &words);
+    assert_fails(&output, FAILED, &directory, &words);
 }
 
 #[test]
-fn without_root_it_says_so() {
+fn recorder_without_root_is_refused() {
     let (directory, command) = recorder(&[], &["true"]);
     let as_nobody = |program: &str| {
         let mut nobody = Command::new("setpriv");
@@ -394,7 +422,7 @@ fn without_root_it_says_so() {
     if geteuid().is_root() {
         let runs = as_nobody(env!("CARGO_BIN_EXE_shootdown")).output();
         if !runs.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: nobody else can run the command");
+            eprintln!("skipped: other users cannot run the command");
             return;
         }
     }
@@ -406,5 +434,5 @@ fn without_root_it_says_so() {
         command
     };
     let output = command.output().expect("the command runs");
-    assert_fails(&output, &directory, &["only root may trace the kernel", "sudo"]);
+    assert_fails(&output, FAILED, &directory, &["only root may trace the kernel", "sudo"]);
 }

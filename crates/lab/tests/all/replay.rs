@@ -1,4 +1,4 @@
-//! `shootdown replay` as its users meet it, with recordings that nobody vouches for.
+//! The output and the errors of `shootdown replay`, with untrusted recordings.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -7,13 +7,13 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{assert_error, command, files, text};
+use crate::common::{BAD_INPUT, CANNOT_RUN, assert_error, command, files, text};
 use rustix::process::{Pid, Signal, kill_process_group};
 use shootdown_recording::record::{Call, Event, FaultCode, Owner, Record, SpaceId, TaskId};
 use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
-/// What acts on a terminal, each in another way.
+/// Characters that a terminal interprets in several ways.
 const HOSTILE: &str = "\x1b[2J\x07\r\n\x7f\u{9b}31m\u{202e}";
 const FORMATS: [&str; 3] = ["text", "json", "csv"];
 
@@ -28,7 +28,8 @@ fn header(cpus: u32, name: &str) -> Header {
     }
 }
 
-/// A program of one thread, on CPU 0, that maps as many pages as it touches.
+/// Returns the recording of a program with one thread, on CPU 0, that maps and touches `pages`
+/// pages.
 fn recording(header: &Header, pages: u64) -> Vec<u8> {
     let (task, space, name) = (TaskId(1), SpaceId(0), header.kernel.clone());
     let (address, length) = (0x7f00_0000_0000, pages << 12);
@@ -50,14 +51,14 @@ fn recording(header: &Header, pages: u64) -> Vec<u8> {
     writer.finish(Ended::Exited(0)).expect("an end")
 }
 
-/// A directory in which a recording has that name.
+/// Returns a directory with a recording of that name.
 fn directory(name: impl AsRef<OsStr>, recording: &[u8]) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join(name.as_ref()), recording).expect("a file");
     directory
 }
 
-/// What replays there.
+/// Returns the command that replays in `directory`.
 fn replayer(directory: &TempDir, arguments: &[&str]) -> Command {
     let mut command = command();
     command.arg("replay").args(arguments).current_dir(directory.path()).stdin(Stdio::null());
@@ -69,13 +70,13 @@ fn replay(directory: &TempDir, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn mistakes_are_answered_with_a_cause_and_a_remedy() {
+fn bad_input_exits_2_with_cause_and_remedy() {
     let small = recording(&header(2, "sort"), 8);
     let directory = directory("r", &small);
     let fails = |arguments: &[&str], words: &[&str]| {
         for format in FORMATS {
             let arguments = [arguments, &["--format", format]].concat();
-            assert_error(&replay(&directory, &arguments), words);
+            assert_error(&replay(&directory, &arguments), BAD_INPUT, words);
         }
     };
     fails(&["r", "--machine", "pdp-11\x1b"], &["no machine `pdp-11\\u{1b}`", "xeon-2s"]);
@@ -87,21 +88,21 @@ fn mistakes_are_answered_with_a_cause_and_a_remedy() {
 }
 
 #[test]
-fn a_recording_of_more_cpus_than_the_machine_has_is_refused_unless_it_is_scheduled_anew() {
+fn machine_with_too_few_cpus_is_refused() {
     let directory = directory("r", &recording(&header(64, "sort"), 8));
     let arguments = ["r", "--machine", "skylake-laptop-kvm"];
-    let words = ["64 CPUs were recorded, and skylake-laptop-kvm has ", "--schedule simulated"];
-    assert_error(&replay(&directory, &arguments), &words);
+    let words = ["is of 64 CPUs, and skylake-laptop-kvm has ", "--schedule simulated"];
+    assert_error(&replay(&directory, &arguments), BAD_INPUT, &words);
     let simulated = replay(&directory, &[&arguments[..], &["--schedule", "simulated"]].concat());
     assert!(simulated.status.success(), "{}", text(&simulated.stderr));
 }
 
 #[test]
-fn a_damaged_recording_is_refused_with_the_place_and_a_remedy() {
+fn damaged_recording_is_refused() {
     let whole = recording(&header(2, "sort"), 200);
     let fails = |bytes: &[u8], words: &[&str]| {
         let directory = directory("r", bytes);
-        assert_error(&replay(&directory, &["r"]), words);
+        assert_error(&replay(&directory, &["r"]), BAD_INPUT, words);
     };
     for length in [0, 7, 8, 20, 100, whole.len() / 2, whole.len() - 1] {
         fails(&whole[..length], &["r: the recording ends too early, at byte ", "copy it again"]);
@@ -119,13 +120,13 @@ fn a_damaged_recording_is_refused_with_the_place_and_a_remedy() {
 }
 
 #[test]
-fn what_cannot_be_printed_is_an_error_and_a_reader_that_leaves_early_is_none() {
+fn full_disk_exits_3_and_closed_pipe_0() {
     let directory = directory("r", &recording(&header(2, "sort"), 8));
     for format in FORMATS {
         let mut full = replayer(&directory, &["r", "--format", format]);
         let full = full.stdout(File::create("/dev/full").expect("a device"));
-        let words = ["standard output: No space left on device", "another place"];
-        assert_error(&full.output().expect("the command runs"), &words);
+        let words = ["standard output: No space left on device", "redirect the output"];
+        assert_error(&full.output().expect("the command runs"), CANNOT_RUN, &words);
         let mut left = replayer(&directory, &["r", "--format", format]);
         let mut left = left.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(left.stdout.take());
@@ -135,7 +136,7 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_leaves_early_is_none() {
 }
 
 #[test]
-fn ctrl_c_ends_a_long_replay_and_leaves_nothing() {
+fn ctrl_c_ends_long_replay() {
     let directory = directory("r", &recording(&header(2, "sort"), 3_000_000));
     for delay_ms in [20, 400] {
         let mut command = replayer(&directory, &["r"]);
@@ -151,38 +152,42 @@ fn ctrl_c_ends_a_long_replay_and_leaves_nothing() {
 }
 
 #[test]
-fn names_in_a_recording_and_its_own_do_not_act_on_a_terminal() {
+fn hostile_names_are_escaped() {
     let harmless = directory("r", &recording(&header(2, "r"), 8));
     let hostile = directory(HOSTILE, &recording(&header(2, HOSTILE), 8));
     for format in FORMATS {
         let expected = replay(&harmless, &["r", "--format", format]);
         let output = replay(&hostile, &[HOSTILE, "--format", format]);
-        let (said, error) = (text(&output.stdout), text(&output.stderr));
+        let (printed, error) = (text(&output.stdout), text(&output.stderr));
         assert!(output.status.success(), "{error}");
-        for character in said.chars().chain(error.chars()) {
+        for character in printed.chars().chain(error.chars()) {
             let acts = character.is_control() && character != '\n' || character == '\u{202e}';
-            assert!(!acts, "{format}: {character:?} in {said}");
+            assert!(!acts, "{format}: {character:?} in {printed}");
         }
-        // No line was added by a name.
-        assert_eq!(said.lines().count(), text(&expected.stdout).lines().count(), "{said}");
+        // The names added no line.
+        assert_eq!(printed.lines().count(), text(&expected.stdout).lines().count(), "{printed}");
     }
 }
 
 #[test]
-fn json_has_the_names_as_they_are() {
+fn json_has_unchanged_names() {
     let directory = directory(HOSTILE, &recording(&header(2, HOSTILE), 8));
     let output = replay(&directory, &[HOSTILE, "--format", "json"]);
     let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let recording = &verdict["recording"];
-    let names = [&verdict["trace"], &recording["kernel"], &recording["command"][0]];
+    let names = [&recording["file"], &recording["kernel"], &recording["command"][0]];
     assert_eq!(names, [HOSTILE; 3]);
 }
 
 #[test]
-fn a_refused_recording_of_a_hostile_name_is_told_of_in_two_lines() {
+fn error_about_hostile_name_has_two_lines() {
     for format in FORMATS {
         let directory = directory(HOSTILE, b"");
         let output = replay(&directory, &[HOSTILE, "--format", format]);
-        assert_error(&output, &["\\u{1b}[2J\\u{7}\\r\\n\\u{7f}\\u{9b}31m\\u{202e}: the recording"]);
+        assert_error(
+            &output,
+            BAD_INPUT,
+            &["\\u{1b}[2J\\u{7}\\r\\n\\u{7f}\\u{9b}31m\\u{202e}: the recording"],
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! `shootdown report` as its users meet it: one page, whatever the recording says.
+//! The page and the errors of `shootdown report`, with untrusted recordings.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,18 +9,18 @@ use shootdown_recording::{Ended, Header, Source, Writer};
 use tempfile::TempDir;
 
 const HOSTILE: &str = "<script>alert(\"1\")</script>'&\u{1b}[2J\n\u{202e}";
-/// The same without what no file's name can have.
+/// Hostile text that can be the name of a file.
 const HOSTILE_NAME: &str = "<b onclick='x'>\"&\u{1b}[2J\n.shootdown";
 
 const PAGE: u64 = 0x7f00_0000_0000;
 
-fn folder() -> TempDir {
-    tempfile::tempdir().expect("a folder")
+fn directory() -> TempDir {
+    tempfile::tempdir().expect("a directory")
 }
 
-fn report(folder: &Path, arguments: &[&str]) -> Output {
+fn report(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
-    command.args(["report", "--quick"]).args(arguments).current_dir(folder);
+    command.args(["report", "--quick"]).args(arguments).current_dir(directory);
     command.output().expect("the command runs")
 }
 
@@ -28,18 +28,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The page that came of it, written to `report.html`.
-fn page(folder: &Path, arguments: &[&str]) -> String {
-    let output = report(folder, arguments);
+/// Runs the command and returns the page, which is `report.html`.
+fn page(directory: &Path, arguments: &[&str]) -> String {
+    let output = report(directory, arguments);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
-    assert!(said.ends_with("\n\nreport: report.html\n"), "{said}");
-    // What a recording says must not act on a terminal either.
-    assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
-    fs::read_to_string(folder.join("report.html")).expect("the page")
+    let printed = text(&output.stdout);
+    assert!(printed.ends_with("\n\nreport: report.html\n"), "{printed}");
+    // Text from a recording must not control the terminal.
+    assert!(printed.chars().all(|c| c == '\n' || !c.is_control()), "{printed:?}");
+    fs::read_to_string(directory.join("report.html")).expect("the page")
 }
 
-/// Two threads on two CPUs, one of which gives back the page that both have touched.
+/// Writes a recording of two threads on two CPUs. One of them unmaps a page that both have touched.
 fn record(path: &Path, cpus: u32, words: &str) {
     let header = Header {
         recorder: words.to_owned(),
@@ -74,30 +74,31 @@ fn record(path: &Path, cpus: u32, words: &str) {
     writer.finish(Ended::Exited(0)).expect("an end");
 }
 
-/// Fails with one line of cause and one of remedy, and leaves nothing behind.
-fn assert_fails(folder: &Path, arguments: &[&str], words: &[&str]) {
-    let before = fs::read_dir(folder).expect("the folder").count();
-    let output = report(folder, arguments);
+/// Asserts that the command refuses its input with one line of cause and one line of remedy, and
+/// leaves no file behind.
+fn assert_refuses(directory: &Path, arguments: &[&str], words: &[&str]) {
+    let before = fs::read_dir(directory).expect("the directory").count();
+    let output = report(directory, arguments);
     let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
     let lines: Vec<_> = error.lines().collect();
     assert_eq!(lines.len(), 2, "{arguments:?}: {error}");
     assert!(lines[0].starts_with("error: ") && lines[1].starts_with("try:   "), "{error}");
     for word in words {
-        assert!(error.contains(word), "{arguments:?} should say `{word}`: {error}");
+        assert!(error.contains(word), "{arguments:?}: `{word}` is not in: {error}");
     }
-    assert_eq!(fs::read_dir(folder).expect("the folder").count(), before, "{arguments:?}");
+    assert_eq!(fs::read_dir(directory).expect("the directory").count(), before, "{arguments:?}");
 }
 
 #[test]
-fn the_page_needs_nothing_from_elsewhere() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 2, "https://example.org");
-    let page = page(folder.path(), &["a.shootdown"]);
+fn page_has_no_external_references() {
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 2, "https://example.org");
+    let page = page(directory.path(), &["a.shootdown"]);
     assert!(page.contains("id=\"recording-0\"") && page.contains("id=\"published\""));
     assert!(page.contains("<code>https://example.org https://example.org</code>"));
-    // The only address in an attribute is the name of SVG's own language.
+    // The only URL in an attribute is the namespace of SVG.
     let page = page.replace("\"http://www.w3.org/2000/svg\"", "");
     for needs in ["\"http", "src=", "@import", "url(", "<script", "<link", "<iframe", "<img"] {
         assert!(!page.contains(needs), "{needs}");
@@ -107,71 +108,78 @@ fn the_page_needs_nothing_from_elsewhere() {
 }
 
 #[test]
-fn what_a_recording_says_is_text() {
-    let folder = folder();
-    record(&folder.path().join("plain.shootdown"), 2, "plain");
-    let plain = page(folder.path(), &["plain.shootdown"]);
-    record(&folder.path().join(HOSTILE_NAME), 2, HOSTILE);
-    let page = page(folder.path(), &[HOSTILE_NAME]);
+fn text_from_recording_is_escaped() {
+    let directory = directory();
+    record(&directory.path().join("plain.shootdown"), 2, "plain");
+    let plain = page(directory.path(), &["plain.shootdown"]);
+    record(&directory.path().join(HOSTILE_NAME), 2, HOSTILE);
+    let page = page(directory.path(), &[HOSTILE_NAME]);
     let shown = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
     assert_eq!(page.matches(shown).count(), 4, "command, command, processor, kernel");
     let name = "&lt;b onclick=&#39;x&#39;&gt;&quot;&amp;\\u{1b}[2J\\n.shootdown";
-    assert_eq!(page.matches(name).count(), 3, "overview, title, path");
+    assert_eq!(page.matches(name).count(), 4, "contents, overview, heading, path");
     assert!(!page.contains(['\u{1b}', '\u{202e}']));
-    // Not an element nor an attribute more, nor a line.
+    // The hostile text added no element, no attribute and no line.
     for sign in ["<", ">", "\"", "'", "\n"] {
         assert_eq!(page.matches(sign).count(), plain.matches(sign).count(), "{sign:?}");
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_page() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 2, "a");
-    let first = page(folder.path(), &["a.shootdown", "--seed", "7"]);
-    assert_eq!(page(folder.path(), &["a.shootdown", "--seed", "7"]), first);
+fn same_seed_gives_same_page() {
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 2, "a");
+    let first = page(directory.path(), &["a.shootdown", "--seed", "7"]);
+    assert_eq!(page(directory.path(), &["a.shootdown", "--seed", "7"]), first);
     assert!(first.contains("seed 7"));
 }
 
 #[test]
-fn without_a_recording_the_page_is_that_of_reproduce_and_the_zoo() {
-    let folder = folder();
-    let alone = page(folder.path(), &[]);
+fn page_without_recording_has_results_and_bugs() {
+    let directory = directory();
+    let alone = page(directory.path(), &[]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_shootdown"));
-    command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(folder.path());
+    command.args(["reproduce", "--quick", "--report", "other.html"]).current_dir(directory.path());
     assert!(command.output().expect("the command runs").status.success());
-    let other = fs::read_to_string(folder.path().join("other.html")).expect("a page");
-    let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("the zoo is on the page");
-    let (zoo, after) = zoo.split_once("<h2 ").expect("something follows it");
+    let other = fs::read_to_string(directory.path().join("other.html")).expect("a page");
+    let alone = alone.replace("<li><a href=\"#zoo\">Known bugs of other kernels</a>\n", "");
+    let (before, zoo) = alone.split_once("<h2 id=\"zoo\">").expect("a chapter");
+    let (zoo, after) = zoo.split_once("<h2 ").expect("another chapter");
     assert_eq!(format!("{before}<h2 {after}"), other);
-    assert!(zoo.contains("36 of 36 bugs of other kernels"), "{zoo}");
+    assert!(zoo.contains("found 36 of 36 bugs that other kernels had"), "{zoo}");
     assert_eq!(zoo.matches("<svg ").count(), 36);
 }
 
 #[test]
-fn a_recording_with_more_cpus_than_the_machine_is_replayed_by_the_machine_s_schedule() {
-    let folder = folder();
-    record(&folder.path().join("a.shootdown"), 3, "a");
-    let page = page(folder.path(), &["a.shootdown"]);
-    assert!(page.contains("3 CPUs were recorded, and this machine has 2"));
-    assert!(page.contains("simulated schedule") && !page.contains("By the recorded schedule, sh"));
+fn recording_of_more_cpus_uses_simulated_schedule() {
+    let directory = directory();
+    record(&directory.path().join("a.shootdown"), 3, "a");
+    let page = page(directory.path(), &["a.shootdown"]);
+    assert!(page.contains("The recording is of 3 CPUs, and this machine has 2"));
+    assert!(
+        page.contains("simulated schedule") && !page.contains("Under the recorded schedule, sh")
+    );
 }
 
 #[test]
-fn mistakes_are_answered_with_a_cause_and_a_remedy() {
-    let folder = folder();
-    let folder = folder.path();
-    record(&folder.join("a.shootdown"), 2, "a");
-    fs::write(folder.join("text"), "no recording").expect("a file");
-    let bytes = fs::read(folder.join("a.shootdown")).expect("a recording");
-    fs::write(folder.join("cut"), &bytes[..bytes.len() - 5]).expect("a file");
-    assert_fails(folder, &["no-such"], &["no-such", "shootdown record"]);
-    assert_fails(folder, &["text"], &["text"]);
-    assert_fails(folder, &["a.shootdown", "cut"], &["cut"]);
-    assert_fails(folder, &["a.shootdown", "--machine", "pdp-11"], &["pdp-11", "xeon-2s"]);
-    assert_fails(folder, &["--output", "no/such.html"], &["no/such.html"]);
-    assert_fails(folder, &["--output", "."], &["directory"]);
-    assert_fails(folder, &["--output", "/dev/null"], &["/dev/null", "no file"]);
-    assert_fails(folder, &["a.shootdown", "--output", "a.shootdown"], &["is the input as well"]);
-    assert_eq!(fs::read(folder.join("a.shootdown")).expect("a recording"), bytes);
+fn bad_input_exits_2_with_cause_and_remedy() {
+    let directory = directory();
+    let directory = directory.path();
+    record(&directory.join("a.shootdown"), 2, "a");
+    fs::write(directory.join("text"), "no recording").expect("a file");
+    let bytes = fs::read(directory.join("a.shootdown")).expect("a recording");
+    fs::write(directory.join("cut"), &bytes[..bytes.len() - 5]).expect("a file");
+    assert_refuses(directory, &["no-such"], &["no-such", "shootdown record"]);
+    assert_refuses(directory, &["text"], &["text"]);
+    assert_refuses(directory, &["a.shootdown", "cut"], &["cut"]);
+    assert_refuses(directory, &["a.shootdown", "--machine", "pdp-11"], &["pdp-11", "xeon-2s"]);
+    assert_refuses(directory, &["--output", "no/such.html"], &["no/such.html"]);
+    assert_refuses(directory, &["--output", "."], &["directory"]);
+    assert_refuses(
+        directory,
+        &["--output", "/dev/null"],
+        &["/dev/null", "not a regular file", "with --output"],
+    );
+    assert_refuses(directory, &["a.shootdown", "--output", "a.shootdown"], &["is also the input"]);
+    assert_eq!(fs::read(directory.join("a.shootdown")).expect("a recording"), bytes);
 }

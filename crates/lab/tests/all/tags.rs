@@ -1,5 +1,5 @@
-//! The designs for other hardware than x86's, on machines like it, with so few tags that they run
-//! out all the time: nothing dead is used, and no table is freed that can be walked.
+//! The designs for hardware other than x86, on machines with few tags, so that tags run out all the
+//! time. No design uses flushed translations or frees page tables that a CPU can walk.
 
 use std::rc::Rc;
 
@@ -15,16 +15,16 @@ use shootdown_sim::{Machine, Time};
 const LIMITS: Limits =
     Limits { frames: 1 << 20, threads: 512, time: Time::from_ms(60_000), ..Limits::DEFAULT };
 
-/// How a machine differs from an x86 one.
+/// The difference between a machine and an x86 machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hardware {
-    /// In nothing.
+    /// No difference.
     Plain,
-    /// It broadcasts: page by page.
+    /// Hardware broadcasts, one page per operation.
     Broadcast,
-    /// Its firmware fences.
+    /// Firmware invalidates on other CPUs.
     Fence,
-    /// Its tags are renamed, and its kernel refills the TLB.
+    /// Tags are renamed, and software refills the TLB.
     Renamed,
 }
 
@@ -76,7 +76,7 @@ fn run(design: Design, machine: &Machine, workload: &Rc<dyn Workload>) -> Outcom
     result.unwrap_or_else(|error| panic!("{} under {design}: {error}", workload.name()))
 }
 
-/// The generators, with more tasks than CPUs; and processes that come and go.
+/// Returns all generators with more tasks than CPUs, and processes that start and end.
 fn workloads(cpus: u32, seed: u64) -> Vec<Rc<dyn Workload>> {
     let pthread_mmap = PthreadMmap {
         threads: 2 * cpus,
@@ -103,7 +103,7 @@ fn workloads(cpus: u32, seed: u64) -> Vec<Rc<dyn Workload>> {
 }
 
 #[test]
-fn all_are_sound_on_all_hardware_and_whether_or_not_there_are_enough_tags() {
+fn designs_are_sound_with_few_tags() {
     for hardware in Hardware::ALL {
         for tags in [0, 6, 15] {
             if tags == 0 && hardware == Hardware::Renamed {
@@ -126,8 +126,8 @@ fn all_are_sound_on_all_hardware_and_whether_or_not_there_are_enough_tags() {
     }
 }
 
-/// More processes of three threads each than there are tags, which use the same addresses: they
-/// write, give pages back, fork, and end, each at another pace.
+/// More processes than tags, with three threads each, that use the same addresses. They write,
+/// discard pages, fork and end, each at another speed.
 struct Families;
 
 impl Workload for Families {

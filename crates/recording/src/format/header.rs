@@ -85,7 +85,7 @@ pub(super) fn of_json(json: &[u8]) -> Result<(Header, Vec<Treatment>), Invalid> 
 
 /// Keeps only the column of an error: the parser's message would quote the file, with its control
 /// characters.
-pub(super) fn invalid(error: serde_json::Error) -> Invalid {
+fn invalid(error: serde_json::Error) -> Invalid {
     Invalid::Header { column: error.column() }
 }
 

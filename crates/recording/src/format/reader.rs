@@ -187,8 +187,9 @@ impl<'r> Reader<'r> {
     }
 
     fn end(&mut self) -> Result<(), ReadError> {
-        let totals: Totals = serde_json::from_slice(&self.payload)
-            .map_err(|error| self.invalid_at(0, header::invalid(error)))?;
+        let totals: Totals = serde_json::from_slice(&self.payload).map_err(|error| {
+            self.invalid_at(0, Invalid::TotalsSyntax { column: error.column() })
+        })?;
         let Rules { records, lost, time_ns, .. } = self.rules;
         if totals != (Totals { records, lost, time_ns, ended: totals.ended }) {
             return Err(self.invalid_at(0, Invalid::Totals));

@@ -119,6 +119,12 @@ pub enum Invalid {
         /// Number of the column; the first is 1.
         column: usize,
     },
+    /// The JSON of the totals is invalid from this column on.
+    #[error("the totals have an error in column {column}")]
+    TotalsSyntax {
+        /// Number of the column; the first is 1.
+        column: usize,
+    },
     /// The header is longer than [`HEADER_BYTES_MAX`].
     #[error("the header is longer than {HEADER_BYTES_MAX} bytes")]
     LongHeader,

@@ -1,8 +1,8 @@
-//! Bochs: an x86-64 that is not QEMU's, and keeps other things in its TLB.
+//! Bochs: an emulator of x86-64 whose TLB keeps other entries than QEMU's.
 //!
-//! It takes no kernel, only discs: a BIOS starts GRUB, which loads the kernel and what that is to
-//! do (multiboot2). That takes 2 to 15 s, by the number of CPUs, of which it has 14 at most: they
-//! take turns on one thread of the host's. The same run is the same each time.
+//! Bochs boots from discs: its BIOS starts GRUB, which loads the kernel and the load (multiboot2).
+//! A boot takes 2 to 15 s, depending on the number of CPUs. Bochs has at most 14 CPUs, which take
+//! turns on one thread of the host. Repeated runs are identical.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,53 +16,53 @@ use super::options::Boot;
 
 const PROGRAM: &str = "bochs";
 const DISC_MAKER: &str = "grub-mkrescue";
-/// Debian's and Ubuntu's packages of both.
+/// The packages of both programs in Debian and Ubuntu.
 const PACKAGES: &str = "bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools";
 
-/// With which status a run ends that passed: to be told to shut down is a panic, here.
+/// The exit status of Bochs if the kernel passed. Bochs treats the shutdown request as a panic.
 pub(crate) const PASSED_STATUS: i32 = 1;
 
-/// What GRUB does.
+/// The commands of GRUB.
 const GRUB: &str = "multiboot2 /kernel\nmodule2 /load\nboot\n";
 
-/// Starts it, with the console on what was standard output, and the screen, which would be there,
-/// nowhere. As Debian builds it, it begins in a debugger, and ends when that has no more to read:
-/// so also when it is interrupted.
+/// The shell script that starts Bochs with the console on standard output, and discards the screen,
+/// which Bochs would print there. Debian's Bochs starts in its debugger, and ends when the
+/// debugger's input ends, also after an interrupt.
 const START: &str = "exec \"$0\" \"$@\" 3>&1 >/dev/null <<end\ncontinue\nend\n";
 
-/// What never differs.
+/// The constant options of Bochs.
 const OPTIONS: [&str; 9] = [
-    // The only one that needs neither a window nor somebody who looks.
+    // The only display library that needs neither a window nor a user.
     "display_library: term",
     "memory: guest=1024, host=1024",
     "boot: cdrom",
     "sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy",
     "com1: enabled=1, mode=file, dev=/dev/fd/3",
-    // It would ask what to do.
+    // Otherwise, Bochs would ask the user.
     "panic: action=fatal",
     "error: action=ignore",
     "info: action=ignore",
     "debug: action=ignore",
 ];
 
-/// Whether it is there, and can do what is asked for.
-pub(crate) fn is_ready(options: &Boot) -> Result<(), BootError> {
+/// Checks that Bochs is installed and supports the options.
+pub(crate) fn check(options: &Boot) -> Result<(), BootError> {
     let refused = [
         ("--arch", options.arch != Architecture::X86_64),
         ("--paths", options.paths),
         ("--counts", options.counts),
     ];
-    if let Some((option, _)) = refused.iter().find(|(_, is_asked_for)| *is_asked_for) {
+    if let Some((option, _)) = refused.iter().find(|(_, is_used)| *is_used) {
         return Err(BootError::NotOnBochs { option });
     }
     for program in [PROGRAM, DISC_MAKER] {
-        let said = Command::new(program).arg("--help").output();
-        said.map_err(|_| BootError::NoEmulator { program, package: PACKAGES })?;
+        let help = Command::new(program).arg("--help").output();
+        help.map_err(|_| BootError::NoEmulator { program, package: PACKAGES })?;
     }
     Ok(())
 }
 
-/// What it boots from, in a file that has no name.
+/// The boot disc, in a file without a name.
 #[derive(Debug)]
 pub(crate) struct Disc(File);
 
@@ -74,18 +74,19 @@ impl Disc {
         let made = Command::new(DISC_MAKER).arg("-o").arg(&disc).arg(&files).output();
         let made = made.map_err(BootError::Disc)?;
         if !made.status.success() {
-            let said = String::from_utf8_lossy(&made.stderr).trim_end().to_owned();
-            let last = said.lines().last().unwrap_or("it fails").to_owned();
+            let errors = String::from_utf8_lossy(&made.stderr).trim_end().to_owned();
+            let last = errors.lines().last().unwrap_or("unknown error").to_owned();
             return Err(BootError::Disc(io::Error::other(last)));
         }
         File::open(&disc).map(Self).map_err(BootError::Disc)
     }
 
-    /// How the emulator is started. The model has PCIDs, INVPCID and an x2APIC.
+    /// Returns the command that starts the emulator. The CPU model has PCIDs, INVPCID and an
+    /// x2APIC.
     ///
-    /// Time goes by instructions: 10 ns for one of each CPU. With fewer in a second, the kernel's
-    /// measurement of the clock would take longer than an 8254 counts, and with more, the BIOS
-    /// would take longer.
+    /// Time is counted in instructions: 10 ns for one instruction on each CPU. With a lower rate,
+    /// the kernel's measurement of the clock would exceed the range of an 8254 timer. With a higher
+    /// rate, the BIOS would take longer.
     pub(crate) fn command(&self, cpus: u32) -> Command {
         let mut command = Command::new("sh");
         command

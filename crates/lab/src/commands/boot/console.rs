@@ -1,4 +1,4 @@
-//! What the kernel says, and how it ends.
+//! The console of the kernel, and the end of a run.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use super::error::BootError;
 use crate::error::shown;
 use crate::progress;
 
-/// A line of the console's.
+/// A line of the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line(pub(crate) String);
 
@@ -21,22 +21,25 @@ impl fmt::Display for Line {
     }
 }
 
-/// How the console is watched.
+/// The parameters of reading the console.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Console {
-    /// How long the kernel may say nothing.
+    /// The longest time without a new line.
     pub(crate) patience: Duration,
-    /// Whether all that it says is shown.
+    /// If `true`, every line is shown.
     pub(crate) all: bool,
 }
 
-/// How the kernel says how it ends, in its last line.
+/// The last lines of a kernel that passed, and of one that failed.
 const PASSED: &str = "end passed";
 const FAILED: &str = "end failed";
 
 impl Console {
-    /// Starts the emulator, and returns what the kernel says once it has ended well: with its last
-    /// line, and with this status.
+    /// Starts the emulator, waits for its end, and returns the lines of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// If the last line does not report success, or the exit status is not `passed_status`.
     pub(crate) fn watch(
         self,
         command: &mut Command,
@@ -52,30 +55,30 @@ impl Console {
         if lines.is_ok() {
             wait_for_end(&mut child);
         }
-        // Whatever is wrong, no emulator is left running.
+        // No emulator is left running after an error.
         let _ = child.kill();
         let ended = child.wait_with_output().map_err(BootError::Start)?;
         let lines = lines?;
-        let said = |line: Option<&Line>| line.map_or(String::new(), |line| line.0.clone());
+        let text = |line: Option<&Line>| line.map_or(String::new(), |line| line.0.clone());
         match lines.last().map(|line| line.0.as_str()) {
             Some(PASSED) if ended.status.code() == Some(passed_status) => Ok(lines),
             Some(FAILED) => {
                 let is_cause = |line: &&Line| line.0.starts_with("fatal");
                 let cause = lines.iter().rfind(is_cause).or(lines.iter().nth_back(1));
-                Err(BootError::Failed { said: said(cause) })
+                Err(BootError::Failed { cause: text(cause) })
             }
             _ => {
                 let error = String::from_utf8_lossy(&ended.stderr);
-                // Bochs frames what it has to say.
-                let says = |line: &&str| line.contains(char::is_alphanumeric);
-                let last = error.lines().rfind(says).map(|line| Line(line.to_owned()));
-                let last = said(last.as_ref().or(lines.last()));
+                // Bochs prints a frame around its messages.
+                let has_text = |line: &&str| line.contains(char::is_alphanumeric);
+                let last = error.lines().rfind(has_text).map(|line| Line(line.to_owned()));
+                let last = text(last.as_ref().or(lines.last()));
                 Err(BootError::Crashed { last, status: ended.status.to_string() })
             }
         }
     }
 
-    /// Reads to the end, or until nothing comes any more.
+    /// Reads lines until the last line, the end of the output, or the timeout.
     fn read(self, child: &mut Child) -> Result<Vec<Line>, BootError> {
         let progress = progress::bar(None, "{spinner} {elapsed:>4} {wide_msg}");
         progress.enable_steady_tick(Duration::from_millis(100));
@@ -106,7 +109,8 @@ impl Console {
     }
 }
 
-/// It ends by itself, with its own status, a moment after its last line: on a busy host, seconds.
+/// Waits for the emulator, which ends shortly after the last line. On a busy host this takes
+/// seconds.
 fn wait_for_end(child: &mut Child) {
     const PATIENCE: Duration = Duration::from_secs(20);
     let start = Instant::now();
@@ -115,7 +119,7 @@ fn wait_for_end(child: &mut Child) {
     }
 }
 
-/// The lines, as they come.
+/// Returns a channel that receives the lines of the emulator.
 fn lines_of(child: &mut Child) -> Receiver<Line> {
     let (sender, receiver) = mpsc::channel();
     if let Some(out) = child.stdout.take() {

@@ -1,4 +1,4 @@
-//! The machines that QEMU emulates: which program, with which arguments, and how it ends. For the
+//! The machines that QEMU emulates: its programs, their arguments and their exit statuses. For the
 //! other emulator, see `bochs`.
 
 use std::path::Path;
@@ -8,28 +8,28 @@ use clap::ValueEnum;
 
 use super::error::BootError;
 
-/// Who emulates it.
+/// The emulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Emulator {
-    /// All architectures
+    /// QEMU, for all architectures
     Qemu,
-    /// x86-64 alone, with PCIDs and global pages: it boots from a disc, which takes ten seconds
+    /// Bochs, for x86-64 with PCIDs and global pages; it boots from a disc, which takes 10 s
     Bochs,
 }
 
 /// An architecture that the kernel boots on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Architecture {
-    /// PVH, LAPICs, no PCIDs: QEMU has none
+    /// PVH and LAPICs; QEMU has no PCIDs
     #[value(name = "x86_64", alias = "x86-64")]
     X86_64,
-    /// `virt`: GICv3, 16-bit ASIDs, broadcasts
+    /// Machine `virt`: GICv3, 16-bit ASIDs, broadcast invalidation
     Aarch64,
-    /// `virt`: software refill, TLBs tagged exactly
+    /// Machine `virt`: TLBs with ASIDs that software refills
     Loongarch64,
 }
 
-/// Where the load is put, where there is no initrd: as the kernel expects it.
+/// The addresses at which the kernel expects the load on machines without an initrd.
 const AARCH64_LOAD: u64 = 0x4400_0000;
 const LOONGARCH64_LOAD: u64 = 0x800_0000;
 
@@ -42,7 +42,7 @@ impl Architecture {
         }
     }
 
-    /// The compiler's name of it.
+    /// Returns the compiler's target triple.
     pub(crate) const fn target(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-unknown-none",
@@ -51,24 +51,16 @@ impl Architecture {
         }
     }
 
-    const fn program(self) -> &'static str {
+    /// Returns the program of QEMU, and its package in Debian and Ubuntu.
+    const fn program_and_package(self) -> (&'static str, &'static str) {
         match self {
-            Self::X86_64 => "qemu-system-x86_64",
-            Self::Aarch64 => "qemu-system-aarch64",
-            Self::Loongarch64 => "qemu-system-loongarch64",
+            Self::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
+            Self::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
+            Self::Loongarch64 => ("qemu-system-loongarch64", "qemu-system-misc"),
         }
     }
 
-    /// Debian's and Ubuntu's package of the program.
-    const fn package(self) -> &'static str {
-        match self {
-            Self::X86_64 => "qemu-system-x86",
-            Self::Aarch64 => "qemu-system-arm",
-            Self::Loongarch64 => "qemu-system-misc",
-        }
-    }
-
-    /// The oldest version that will do, and why.
+    /// Returns the oldest sufficient version, and the reason why older versions fail.
     const fn needed(self) -> Option<(u32, &'static str)> {
         match self {
             Self::X86_64 | Self::Aarch64 => None,
@@ -78,30 +70,31 @@ impl Architecture {
         }
     }
 
-    /// Whether the compiler's `core` for the target is installed.
+    /// Returns `true` if the compiler's `core` library for the target is installed.
     pub(crate) fn has_prebuilt_core(self, target: &str) -> bool {
         let installed =
             Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
-        installed.is_ok_and(|said| Path::new(String::from_utf8_lossy(&said.stdout).trim()).is_dir())
+        installed.is_ok_and(|it| Path::new(String::from_utf8_lossy(&it.stdout).trim()).is_dir())
     }
 
-    /// With which status a run ends that passed.
+    /// Returns the exit status of the emulator if the kernel passed.
     pub(crate) const fn passed_status(self) -> i32 {
         match self {
             Self::X86_64 => 33,
             Self::Aarch64 => 42,
-            // To power off is all that it can do: its last line must do.
+            // The machine can only power off, so the last line alone reports the result.
             Self::Loongarch64 => 0,
         }
     }
 
-    pub(crate) fn emulator_is_there(self) -> Result<(), BootError> {
-        let (program, package) = (self.program(), self.package());
-        let said = Command::new(program).arg("--version").output();
-        let said = said.map_err(|_| BootError::NoEmulator { program, package })?;
+    /// Checks that the emulator is installed in a sufficient version.
+    pub(crate) fn check_emulator(self) -> Result<(), BootError> {
+        let (program, package) = self.program_and_package();
+        let version = Command::new(program).arg("--version").output();
+        let version = version.map_err(|_| BootError::NoEmulator { program, package })?;
         let Some((needed, why)) = self.needed() else { return Ok(()) };
-        let said = String::from_utf8_lossy(&said.stdout);
-        let found = said.split_whitespace().nth(3).unwrap_or("unknown").to_owned();
+        let version = String::from_utf8_lossy(&version.stdout);
+        let found = version.split_whitespace().nth(3).unwrap_or("unknown").to_owned();
         let major = found.split('.').next().and_then(|major| major.parse::<u32>().ok());
         if major.is_some_and(|major| major >= needed) {
             return Ok(());
@@ -109,10 +102,10 @@ impl Architecture {
         Err(BootError::OldEmulator { program, found, needed, why })
     }
 
-    /// How the emulator is started. Every CPU has a thread of the host's; or all take turns, and
-    /// time is the number of their instructions.
+    /// Returns the command that starts the emulator. Every CPU has its own thread on the host. With
+    /// `counts`, all CPUs share one thread, and time is their number of instructions.
     pub(crate) fn command(self, kernel: &Path, load: &str, cpus: u32, counts: bool) -> Command {
-        let mut command = Command::new(self.program());
+        let mut command = Command::new(self.program_and_package().0);
         match self {
             Self::X86_64 => command
                 .args(["-M", "q35", "-cpu", "max", "-initrd", load])
@@ -126,7 +119,7 @@ impl Architecture {
                 .args(["-device", &loaded(load, LOONGARCH64_LOAD)]),
         };
         if counts {
-            // The seed is for TLBs in which an entry is replaced by chance.
+            // The seed is for TLBs with random replacement.
             command.args(["-accel", "tcg", "-icount", "shift=0,sleep=off", "-seed", "1"]);
         } else {
             command.args(["-accel", "tcg,thread=multi"]);
@@ -139,7 +132,7 @@ impl Architecture {
     }
 }
 
-/// The emulator's word for a file that is in memory at an address.
+/// Returns QEMU's device argument for a file that is loaded at an address.
 fn loaded(file: &str, address: u64) -> String {
     format!("loader,file={file},addr={address:#x},force-raw=on")
 }

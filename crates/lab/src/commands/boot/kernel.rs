@@ -1,4 +1,4 @@
-//! The kernel, built from the repository's source.
+//! The build of the kernel from the source in the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,9 +6,10 @@ use std::process::Command;
 use super::emulator::Architecture;
 use super::error::BootError;
 
-/// Builds the kernel, unless it is built. Returns where it is.
+/// Builds the kernel if it is not up to date, and returns its path.
 ///
-/// With every assertion, or as it would be shipped, where its instructions are counted.
+/// The kernel has all assertions. With `for_counts`, it is built as for release, because its
+/// instructions are counted.
 pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, BootError> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     if !root.join("kernel/Cargo.toml").is_file() {
@@ -26,21 +27,21 @@ pub(crate) fn build(arch: Architecture, for_counts: bool) -> Result<PathBuf, Boo
         .args(["build", "--quiet", "--package", "shootdown-kernel", "--profile", profile])
         .args(["--target", target, "--target-dir"])
         .arg(&output)
-        // This command may itself be run by cargo, with flags for the host.
+        // If cargo runs this command, the environment has flags for the host.
         .env_remove("RUSTFLAGS");
     if !arch.has_prebuilt_core(target) {
-        // The compiler is stable, but for this option.
+        // The stable compiler accepts this option only in bootstrap mode.
         cargo.args(["-Zbuild-std=core,alloc", "-Zbuild-std-features=compiler-builtins-mem"]);
         cargo.env("RUSTC_BOOTSTRAP", "1");
     }
     let built = cargo.output().map_err(BootError::Start)?;
     if !built.status.success() {
-        let said = String::from_utf8_lossy(&built.stderr);
-        let error = said.lines().find(|line| line.starts_with("error"));
-        let said = error.or(said.lines().last()).unwrap_or("cargo fails").to_owned();
-        return Err(BootError::Build { target, said });
+        let output = String::from_utf8_lossy(&built.stderr);
+        let error = output.lines().find(|line| line.starts_with("error"));
+        let error = error.or(output.lines().last()).unwrap_or("cargo failed").to_owned();
+        return Err(BootError::Build { target, error });
     }
-    // Where cargo puts what it builds for benchmarks.
+    // The directory of the profile `bench` is `release`.
     let directory = if for_counts { "release" } else { "debug" };
     Ok(output.join(target).join(directory).join("shootdown-kernel"))
 }

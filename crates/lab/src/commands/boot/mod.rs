@@ -1,5 +1,5 @@
-//! `shootdown boot`: the engine in a kernel that boots, on an emulated machine with an MMU that is
-//! not ours.
+//! `shootdown boot`: boots a kernel that contains the engine on an emulated machine. The emulator's
+//! MMU is not part of this project.
 
 mod bochs;
 mod console;
@@ -32,8 +32,9 @@ Examples:
   shootdown boot --arch loongarch64 --cpus 2
   shootdown boot --arch aarch64 --counts
 
-Builds the kernel of this repository, starts it under QEMU, whose MMU is not ours, and shows what it
-says. It ends by itself, with status 1 if anything is wrong.";
+Builds the kernel of this repository, starts it under QEMU, and prints its results. Exits with
+status 1 if the kernel reports a failure, crashes, or stops printing, and with status 3 if it cannot
+be built or started.";
 
 impl Boot {
     pub(crate) fn run(&self) -> Result<(), Failure> {
@@ -63,14 +64,14 @@ impl Boot {
     }
 }
 
-/// Boots, and returns what the kernel said, in order.
+/// Boots the kernel and returns the lines of its console.
 fn run(options: &Boot, values: &[(&str, String)], payload: &[u8]) -> Result<Vec<Line>, BootError> {
     let Boot { arch, cpus, emulator, .. } = *options;
-    let is_ready = match emulator {
-        Emulator::Qemu => arch.emulator_is_there(),
-        Emulator::Bochs => bochs::is_ready(options),
+    let checked = match emulator {
+        Emulator::Qemu => arch.check_emulator(),
+        Emulator::Bochs => bochs::check(options),
     };
-    is_ready?;
+    checked?;
     let kernel = match &options.kernel {
         Some(kernel) => kernel.clone(),
         None => kernel::build(arch, options.counts)?,

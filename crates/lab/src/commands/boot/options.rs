@@ -9,49 +9,49 @@ use crate::render::Format;
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Boot {
-    /// On which architecture
+    /// The architecture
     #[arg(long, value_enum, default_value_t = Architecture::X86_64)]
     pub(super) arch: Architecture,
-    /// On which machine of that architecture
+    /// The emulator
     #[arg(long, value_enum, default_value_t = Emulator::Qemu)]
     pub(super) emulator: Emulator,
-    /// How many CPUs
+    /// The number of CPUs
     #[arg(long, value_name = "N", default_value_t = 4,
           value_parser = clap::value_parser!(u32).range(1..=16))]
     pub(super) cpus: u32,
-    /// Run a workload by name, or a recording, and compare with the simulator; without this, try
-    /// whether faults would be seen
-    #[arg(long, value_name = "W|TRACE")]
+    /// Run this workload or recording, and compare with the simulator; without this option, inject
+    /// faults into the engine's processor and check that the tests detect them
+    #[arg(long, value_name = "NAME|RECORDING")]
     pub(super) workload: Option<String>,
-    /// Count instructions: CPUs take turns, and the same run is the same to the byte
+    /// Measure time in instructions: CPUs take turns, and each run gives the same output
     #[arg(long)]
     pub(super) counts: bool,
-    /// Count the instructions of each of the engine's hot paths, on one CPU
+    /// Count the instructions of each hot path of the engine, on one CPU
     #[arg(long, conflicts_with = "workload")]
     pub(super) paths: bool,
-    /// Where random numbers of the workload start
+    /// The seed of the workload's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// How often each CPU flushes in a storm, where faults are tried; or each path is run
+    /// The number of flushes of each CPU in a storm, or of runs of each hot path
     #[arg(long, value_name = "N", default_value_t = 40, conflicts_with = "workload")]
     pub(super) rounds: u64,
-    /// For how many seconds the kernel may say nothing
+    /// The longest time without a line from the kernel, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60,
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) patience: u64,
-    /// How to print what came of it
+    /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,
-    /// Show all that the kernel writes
+    /// Show every line that the kernel prints
     #[arg(long)]
     pub(super) console: bool,
-    /// Boot this kernel, instead of building the one of the repository
+    /// Boot this kernel instead of the one of the repository
     #[arg(long, value_name = "ELF")]
     pub(super) kernel: Option<PathBuf>,
 }
 
 impl Boot {
-    /// The name of the machine, in one word.
+    /// Returns the name of the emulated machine, in one word.
     pub(super) const fn machine_name(&self) -> &'static str {
         match self.emulator {
             Emulator::Qemu => self.arch.name(),

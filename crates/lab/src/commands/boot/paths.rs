@@ -1,4 +1,5 @@
-//! Instruction counts of the engine's hot paths on bare metal: see `kernel/src/kernel/paths.rs`.
+//! Instruction counts of the engine's hot paths on bare metal. `kernel/src/kernel/paths.rs` makes
+//! them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,32 +8,33 @@ use super::options::Boot;
 use crate::render::Printed;
 use crate::render::table::Table;
 
-/// What the kernel says of a path.
+/// A line of the kernel about a path.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Count {
     path: String,
-    /// What loads roots, drops entries and masks interrupts.
+    /// The code that loads roots, drops entries and masks interrupts, or [`NO_HARDWARE`].
     hardware: String,
     instructions: f64,
     budget: u64,
 }
 
-/// As the kernel calls what does nothing.
+/// The kernel's name of hardware code that does nothing.
 const NO_HARDWARE: &str = "none";
 
-/// A path.
+/// The counts of a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     path: String,
-    /// Of the engine alone.
+    /// Instructions of the engine without hardware code.
     instructions: Option<f64>,
-    /// With those of the processor's half, and as that has the engine decide.
+    /// Instructions of the engine and of the hardware code. The engine may take another branch
+    /// here.
     with_processor: Option<f64>,
-    /// Of the engine alone, on the host, where it is x86-64.
+    /// The budget for the engine without hardware code, on an x86-64 host.
     budget: u64,
 }
 
-/// All paths, on one machine.
+/// The counts of all paths on one machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     arch: &'static str,
@@ -71,7 +73,7 @@ impl Printed for Report {
     }
 }
 
-/// A row for each path, in the order in which the kernel says them.
+/// Returns a row for each path, in the order of the kernel's lines.
 fn rows(counts: impl Iterator<Item = Count>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for Count { path, hardware, instructions, budget } in counts {
@@ -97,7 +99,7 @@ mod tests {
     use crate::render::Format;
 
     #[test]
-    fn what_the_kernel_says_becomes_a_row_for_each_path() {
+    fn lines_of_kernel_become_one_row_per_path() {
         let line = |path, hardware, instructions| {
             Line(format!(
                 "{{\"path\":\"{path}\",\"hardware\":\"{hardware}\",\

@@ -1,4 +1,4 @@
-//! What the kernel found when it had faults put in: see `kernel/src/kernel/fault_injection`.
+//! The kernel's results of fault injection. `kernel/src/kernel/fault_injection` makes them.
 
 use std::fmt::Write as _;
 
@@ -9,30 +9,30 @@ use super::options::Boot;
 use crate::render::Printed;
 use crate::render::table::Table;
 
-/// A trial, as the kernel says it.
+/// A trial: a scenario that runs with a fault in the engine's processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Trial {
-    /// How a CPU comes to use what was changed.
-    way: String,
-    /// What is wrong with the engine's processor.
+    /// The event after which a CPU uses the changed translation.
+    scenario: String,
+    /// The fault of the engine's processor, or [`INTACT`].
     fault: String,
-    /// What was found then.
+    /// The translation that the CPU used, for example `fresh` or `stale`.
     verdict: String,
-    /// Why, where it says nothing of the engine.
+    /// The reason, if the trial gives no information about the engine.
     why: String,
 }
 
-/// All that was tried, on one machine.
+/// All trials on one machine.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     arch: &'static str,
     cpus: u32,
     trials: Vec<Trial>,
-    /// Where each waits for all, and none for ever.
+    /// The names of the storms that ended. In a storm, every CPU waits for all others.
     storms: Vec<String>,
 }
 
-/// With no fault.
+/// The name of no fault.
 const INTACT: &str = "none";
 
 impl Report {
@@ -50,33 +50,36 @@ impl Report {
 
 impl Printed for Report {
     fn csv(&self) -> String {
-        let mut table = Table::default().left(["arch", "way", "fault", "verdict"]);
-        for Trial { way, fault, verdict, .. } in &self.trials {
-            table.row([self.arch, way, fault, verdict]);
+        let mut table = Table::default().left(["arch", "scenario", "fault", "verdict"]);
+        for Trial { scenario, fault, verdict, .. } in &self.trials {
+            table.row([self.arch, scenario, fault, verdict]);
         }
         table.csv()
     }
 
-    /// A row for each way, a column for each fault.
+    /// Returns a table with a row for each scenario and a column for each fault.
     fn text(&self) -> String {
-        let mut ways: Vec<&str> = Vec::new();
+        let mut scenarios: Vec<&str> = Vec::new();
         let mut faults: Vec<&str> = vec![INTACT];
         for trial in &self.trials {
-            if !ways.contains(&trial.way.as_str()) {
-                ways.push(&trial.way);
+            if !scenarios.contains(&trial.scenario.as_str()) {
+                scenarios.push(&trial.scenario);
             }
             if !faults.contains(&trial.fault.as_str()) {
                 faults.push(&trial.fault);
             }
         }
-        let names = faults.iter().map(|&fault| if fault == INTACT { "as it is" } else { fault });
+        let names = faults.iter().map(|&fault| if fault == INTACT { "no fault" } else { fault });
         let mut table = Table::default().left(["a CPU that"]).left(names);
-        for way in ways {
+        for scenario in scenarios {
             let cell = |fault: &&str| {
-                let is_it = |trial: &&Trial| trial.way == way && trial.fault == **fault;
-                self.trials.iter().find(is_it).map_or(String::new(), |trial| trial.verdict.clone())
+                let is_cell = |trial: &&Trial| trial.scenario == scenario && trial.fault == **fault;
+                self.trials
+                    .iter()
+                    .find(is_cell)
+                    .map_or(String::new(), |trial| trial.verdict.clone())
             };
-            let name = way.replace('-', " ");
+            let name = scenario.replace('-', " ");
             table.row([name].into_iter().chain(faults.iter().map(cell)));
         }
         let mut text = format!("{}, {} CPUs\n\n{table}", self.arch, self.cpus);
@@ -86,11 +89,11 @@ impl Printed for Report {
         if !reasons.is_empty() {
             text.push('\n');
         }
-        for Trial { way, fault, verdict, why } in reasons {
-            let _ = writeln!(text, "{verdict}: {}, {fault}: {why}", way.replace('-', " "));
+        for Trial { scenario, fault, verdict, why } in reasons {
+            let _ = writeln!(text, "{verdict}: {}, {fault}: {why}", scenario.replace('-', " "));
         }
         if !self.storms.is_empty() {
-            let _ = writeln!(text, "\nnobody waits for ever: {}", self.storms.join(", "));
+            let _ = writeln!(text, "\nall CPUs finished waiting in: {}", self.storms.join(", "));
         }
         text
     }
@@ -99,13 +102,13 @@ impl Printed for Report {
 fn trial(line: &str) -> Trial {
     let of = |name| value(line, name).to_owned();
     let why = line.split_once("why=").map_or("", |(_, why)| why).to_owned();
-    Trial { way: of("way"), fault: of("fault"), verdict: of("verdict"), why }
+    Trial { scenario: of("way"), fault: of("fault"), verdict: of("verdict"), why }
 }
 
-/// The word behind `name=`.
+/// Returns the word after `name=`, or an empty string.
 fn value<'l>(line: &'l str, name: &str) -> &'l str {
     let mut words = line.split_whitespace().filter_map(|word| word.split_once('='));
-    words.find(|(its, _)| *its == name).map_or("", |(_, value)| value)
+    words.find(|(found, _)| *found == name).map_or("", |(_, value)| value)
 }
 
 #[cfg(test)]
@@ -113,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn trial_line_is_parsed() {
         let line = "way=reads-all fault=none verdict=masked right=yes why=all is dropped, always";
         let trial = trial(line);
-        assert_eq!((trial.way.as_str(), trial.fault.as_str()), ("reads-all", "none"));
+        assert_eq!((trial.scenario.as_str(), trial.fault.as_str()), ("reads-all", "none"));
         assert_eq!((trial.verdict.as_str(), &*trial.why), ("masked", "all is dropped, always"));
     }
 }

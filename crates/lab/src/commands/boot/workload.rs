@@ -1,24 +1,31 @@
-//! A workload on the machine that boots, and the same stream on the simulated one: the same bytes,
-//! as many CPUs, the same engine and the same memory manager. The simulated machine has CPUs that
-//! poll when they idle, for those that boot keep their translations, too.
+//! A workload on the booted machine and on the simulated machine: the same program, the same number
+//! of CPUs, the same engine and the same memory manager.
 //!
-//! # What agrees, and what does not
+//! The CPUs of the simulated machine poll while they are idle, because the booted CPUs also keep
+//! their translations while they are idle.
 //!
-//! Where instructions are counted and ticks are [short](TICK_NS), these are as simulated on x86-64:
-//! interrupts, flushes, switches and migrations of `migrate`, with any number of CPUs; all flushes,
-//! of every workload with one CPU. Interrupts of `beside`, one for each flush and CPU that
-//! computes, are fewer by those that found somebody between two pieces of work. What differs does
-//! so by time, of which the two have different notions:
+//! # Agreement
 //!
-//! - QEMU counts every instruction of every CPU as a nanosecond, one CPU after the other. Without
-//!   short ticks a CPU runs for up to 100 ms alone, and nobody is ever present: no interrupts.
-//! - After a fork, parent and child write to the same pages. Where both do at the same moment, both
-//!   copy, and each copy is flushed: `mprotect`, `heap` and `sort` flush some pages more or fewer.
-//! - A flush interrupts whom it finds in user mode. Where threads change memory all the time
-//!   (`crowd`, `threads`), that is a matter of how much of its time a CPU is there: on the
-//!   simulated machine by what system calls and accesses cost, microseconds and nanoseconds; here
-//!   by their numbers of instructions, which are not as far apart.
-//! - Who sleeps on a lock, and which CPU is idle when it is woken, follows from all that.
+//! If time is measured in instructions and ticks are [short](TICK_NS), these counts agree on
+//! x86-64: interrupts, flushes, switches and migrations of `migrate` with any number of CPUs, and
+//! all flushes of every workload with one CPU. The workload `beside` sends one interrupt for each
+//! flush and each computing CPU. The booted machine sends fewer of them, because some flushes find
+//! a CPU between two pieces of work. The other differences come from time, which the two machines
+//! measure differently:
+//!
+//! - QEMU counts every instruction of every CPU as a nanosecond and runs one CPU after the other.
+//!   Without short ticks, one CPU runs alone for up to 100 ms, no other CPU is ever present, and no
+//!   interrupts are sent.
+//! - After a fork, parent and child write to the same pages. If both write at the same moment, both
+//!   copy the page, and each copy is flushed. `mprotect`, `heap` and `sort` therefore flush some
+//!   pages more or fewer.
+//! - A flush interrupts the CPUs that it finds in user mode. If threads change memory all the time
+//!   (`crowd`, `threads`), the number of interrupts depends on the share of time in user mode. On
+//!   the simulated machine this share follows from the costs of system calls (microseconds) and
+//!   accesses (nanoseconds). On the booted machine it follows from their numbers of instructions,
+//!   which differ less.
+//! - The threads that sleep on a lock, and the CPU that is idle when a thread is woken, follow from
+//!   these differences.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -47,11 +54,11 @@ use crate::render::Printed;
 use crate::render::grouped;
 use crate::render::table::Table;
 
-/// The kernel's tick, where instructions are counted: so long does a CPU run before another one's
-/// turn.
+/// The kernel's tick if instructions are counted, in nanoseconds. A CPU runs this long before the
+/// next CPU's turn.
 pub(crate) const TICK_NS: u64 = 10_000;
 
-/// Benchmarks by name, each for as long as an emulator has patience for.
+/// Returns the benchmarks by name. Each is short enough for an emulator.
 fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
     let iterations = 200;
     let crowd = Crowd { kind: Kind::Madvise, processes: 2, threads: 2, iterations, seed };
@@ -73,7 +80,7 @@ fn benchmarks(cpus: u32, seed: u64) -> [(&'static str, Rc<dyn Workload>); 9] {
     ]
 }
 
-/// A benchmark by name, or the recording of a path, as the kernel is given it.
+/// Finds a benchmark by its name, or reads the recording at a path, and encodes it for the kernel.
 pub(crate) fn find(name: &str, options: &Boot) -> Result<Encoded, Failure> {
     let known = benchmarks(options.cpus, options.seed);
     let workload = match known.iter().find(|(known, _)| *known == name) {
@@ -93,27 +100,27 @@ fn recorded(path: &Path, seed: u64) -> Result<Encoded, RecordingError> {
     threads(open(path)?, &survey, seed, |_| ()).map_err(bad)
 }
 
-/// What both count; and what the machine that boots counts alone.
+/// A count of the booted machine and, if it has one, of the simulated machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Row {
-    /// As in the lab's JSON.
+    /// The name of the count in JSON.
     count: &'static str,
     booted: u64,
     simulated: Option<u64>,
 }
 
-/// The same workload on both.
+/// The counts of a workload on both machines.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Comparison {
     workload: String,
     arch: &'static str,
     cpus: u32,
-    /// By whose numbers the simulated machine goes.
+    /// The name of the simulated machine.
     machine: String,
     rows: Vec<Row>,
-    /// Pages with words in them that are another's, or old.
+    /// Number of words that a program read and that were stale or belonged to another program.
     violations: u64,
-    /// All that the kernel says.
+    /// All JSON lines of the kernel.
     reports: Vec<Value>,
 }
 
@@ -128,7 +135,7 @@ impl Comparison {
             lines.iter().filter_map(|line| serde_json::from_str(&line.0).ok()).collect();
         let booted = reports.iter().find(|report| report.get("workload").is_some());
         let booted = booted.ok_or(BootError::NoReport)?;
-        // What was done to memory is counted in all of the run, on both.
+        // Both machines count the operations of the memory manager over the whole run.
         let memory = reports.iter().find_map(|report| report.get("memory"));
         let number = |count: &str| {
             let of_memory = memory.filter(|_| count == FLUSHES);
@@ -142,7 +149,7 @@ impl Comparison {
         let row = |(count, simulated)| {
             number(count).map(|booted| Row { count, booted, simulated: Some(simulated) })
         };
-        // Time is instructions, of all CPUs together, where they are counted.
+        // If instructions are counted, the time is the number of instructions of all CPUs.
         let instructions = options.counts.then(|| number("time_ns")).flatten();
         let instructions =
             instructions.map(|booted| Row { count: "instructions", booted, simulated: None });
@@ -179,16 +186,16 @@ impl Printed for Comparison {
         }
         let violations = self.violations;
         format!(
-            "{workload} on {arch}, {cpus} CPUs; simulated by the numbers of {machine}\n\n{table}\n\
-             wrong words read: {violations}\n"
+            "{workload} on {arch}, {cpus} CPUs; simulated on {machine}\n\n{table}\n\
+             stale words read: {violations}\n"
         )
     }
 }
 
-/// Flushes that the memory manager asked for.
+/// The count of flushes that the memory manager requested.
 const FLUSHES: &str = "flushes";
 
-/// What is compared: what a flush comes to, and how often there is cause for one.
+/// Returns the compared counts: the requests for flushes, and their interrupts and invalidations.
 fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
     let Outcome { counts, memory, .. } = simulated;
     let full = counts.flushes_full - counts.flushes_full_at_switch;
@@ -206,7 +213,8 @@ fn counts(simulated: &Outcome) -> [(&'static str, u64); 9] {
     ]
 }
 
-/// The simulated machine that is like the emulated one, as far as counts depend on it.
+/// Returns a simulated machine that resembles the emulated machine in all properties that affect
+/// counts.
 fn machine_like(options: &Boot) -> Result<Machine, MachineFileError> {
     let Boot { arch, cpus, emulator, .. } = *options;
     let embedded = match arch {
@@ -217,7 +225,7 @@ fn machine_like(options: &Boot) -> Result<Machine, MachineFileError> {
     let mut machine =
         machine.map_err(|error| MachineFileError::refused(Path::new(embedded.name), error))?;
     if (arch, emulator) == (Architecture::X86_64, Emulator::Qemu) {
-        // It has no PCIDs.
+        // QEMU has no PCIDs.
         machine.tlb.tags = 0;
     }
     debug_assert!(arch != Architecture::Aarch64 || machine.tagging == Tagging::Global);

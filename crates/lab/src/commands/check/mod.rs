@@ -1,4 +1,4 @@
-//! `shootdown check`: the engine, or a bug that others had, on the hostile machine.
+//! `shootdown check`: the engine, or a known bug of another kernel, on the hostile machine.
 
 pub(crate) mod page;
 mod text;
@@ -19,7 +19,7 @@ use shootdown_check::{
     Verdict, search, shortest,
 };
 
-use crate::error::{Failure, UserError, shown};
+use crate::error::{BAD_INPUT, CANNOT_RUN, FOUND, Failure, UserError, shown};
 use crate::output::{Output, print};
 use crate::progress;
 
@@ -32,52 +32,53 @@ Examples:
   shootdown check --design without-ring-present
   shootdown check --list
 
-The machine does whatever the architecture allows: TLBs that never forget and fill themselves at any
-moment, stores that are late, interrupts that are later. Whatever goes wrong ends with status 1, the
-shortest way to it, and the command that shows it again.";
+The hostile machine does whatever the architecture allows: a TLB never evicts an entry and may load
+any translation at any moment, stores become visible late, and interrupts arrive late. If the search
+finds a violation, the command prints the shortest schedule that leads to it and the command that
+repeats it, and exits with status 1. If the budget is too short for a result, the status is 3.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Check {
-    /// What to check: shootdown, the engine without a rule, a bug of other kernels, its mended
-    /// twin, or zoo for all bugs; --list says which there are
+    /// The code to check: shootdown, the engine without one rule, a known bug, its fixed variant,
+    /// or zoo for all known bugs; --list prints the names
     #[arg(long, value_name = "NAME", default_value = "shootdown")]
     design: String,
-    /// The architectures whose hardware is played, with commas between them
+    /// The architectures of the hostile machine, separated by commas
     #[arg(long, value_parser = profiles(), value_name = "A,B", value_delimiter = ',',
           default_values = PROFILES.map(|profile| profile.name))]
     arch: Vec<Profile>,
-    /// CPUs of the large programs
+    /// The number of CPUs of the large random programs
     #[arg(long, value_name = "N", default_value_t = 8,
           value_parser = clap::value_parser!(u64).range(2..=64))]
     cpus: u64,
-    /// For how long to look, and to make what is found small: 30s, 5m, 2h
+    /// The time for the search and for shrinking a counter-example: 30s, 5m, 2h
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     budget: Duration,
-    /// Where random numbers start
+    /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Check this program alone: operations behind commas, CPUs behind bars
+    /// Check only this program: operations separated by commas, CPUs separated by bars
     #[arg(long, value_name = "PROGRAM")]
     program: Option<String>,
-    /// With --program: the tags that the hardware has, such as broadcast:9
+    /// With --program: the kind and number of TLB tags, such as broadcast:9
     #[arg(long, value_name = "KIND:N", default_value = "per-cpu:2", value_parser = tags,
           requires = "program")]
     tags: Tags,
-    /// With --program: how spaces end
-    #[arg(long, value_enum, default_value_t = Ending::Handoff, requires = "program")]
-    lifetime: Ending,
-    /// Draw the counter-example, if there is one, to this file
+    /// With --program: the way in which address spaces end
+    #[arg(long, value_enum, default_value_t = LifetimeArg::Handoff, requires = "program")]
+    lifetime: LifetimeArg,
+    /// Draw the counter-example to this file, if there is one
     #[arg(long, value_name = "FILE.svg")]
     svg: Option<PathBuf>,
     /// Show every access to shared memory of the counter-example
     #[arg(long)]
     accesses: bool,
-    /// List what can be checked
+    /// List the names of designs and the operations of programs
     #[arg(long)]
     list: bool,
 }
 
-/// The architectures, as far as the hostile machine plays them.
+/// The architectures that the hostile machine can imitate.
 const PROFILES: [Profile; 4] = [Profile::X86, Profile::ARM64, Profile::RISCV, Profile::ARC];
 
 fn profiles() -> impl TypedValueParser<Value = Profile> {
@@ -87,18 +88,18 @@ fn profiles() -> impl TypedValueParser<Value = Profile> {
     })
 }
 
-/// How spaces end: see `shootdown::Lifetime`.
+/// The way in which address spaces end: see `shootdown::Lifetime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Ending {
-    /// The CPU that leaves it last frees it
+enum LifetimeArg {
+    /// The last CPU that leaves a retired space frees it
     Handoff,
-    /// Who retires it interrupts those that are lazy on it
+    /// The CPU that retires a space interrupts the CPUs that are lazy on it
     Shoot,
-    /// Each CPU that goes lazy on it counts itself
+    /// Each CPU that becomes lazy on a space takes a reference
     Counted,
 }
 
-impl Ending {
+impl LifetimeArg {
     const fn lifetime(self) -> Lifetime {
         match self {
             Self::Handoff => Lifetime::Handoff,
@@ -108,41 +109,61 @@ impl Ending {
     }
 }
 
-/// Nothing was checked, or the verdict is not a success.
+/// The check could not be made, found a violation, or gave no result.
 #[derive(Debug, thiserror::Error)]
 enum CheckError {
     #[error("{0}")]
     UnknownDesign(UnknownDesign),
     #[error("{0}")]
     BadProgram(BadProgram),
-    /// Only the engine takes a `--program`.
-    #[error("{0} has a program of its own")]
+    #[error("the program has no operations")]
+    EmptyProgram,
+    /// Only the engine can run the program of `--program`.
+    #[error("{0} has its own program, so --program cannot be used")]
     NoProgramFor(Design),
     /// The checker found a violation.
-    #[error("{design}: {wrong}")]
-    Wrong { design: Design, wrong: String, replay: Option<String> },
-    /// Of what must happen now and then, this never did.
-    #[error("never happened, so the search shows less than it seems: {}", .0.join("; "))]
+    #[error("{design}: {violation}")]
+    Found { design: Design, violation: String, repeat: Option<String> },
+    /// Some situations that a search must cover never occurred.
+    #[error("the search was too short, because these situations never occurred: {}", .0.join("; "))]
     Unreached(Vec<String>),
-    /// Bugs that were not found, or twins that are wrong.
-    #[error("{missed} bugs were not found, or their twins are wrong")]
-    Zoo { missed: usize, budget: Duration },
+    /// The budget ended before all schedules of the program were searched.
+    #[error("the budget was too short: not all schedules of the program were searched")]
+    Undecided(Duration),
+    /// Some known bugs were not found, or some fixed variants have a violation.
+    #[error("{failed} known bugs were not found, or their fixed variants have violations")]
+    Zoo { failed: usize, has_violation: bool, budget: Duration },
 }
 
 impl UserError for CheckError {
+    fn exit_status(&self) -> u8 {
+        match self {
+            Self::UnknownDesign(_) | Self::BadProgram(_) => BAD_INPUT,
+            Self::EmptyProgram | Self::NoProgramFor(_) => BAD_INPUT,
+            Self::Found { .. } | Self::Zoo { has_violation: true, .. } => FOUND,
+            Self::Unreached(_) | Self::Undecided(_) | Self::Zoo { .. } => CANNOT_RUN,
+        }
+    }
+
     fn remedy(&self) -> String {
         match self {
-            Self::BadProgram(_) => {
-                "--program 'run 0, idle, run 0 | unmap 0.1'; shootdown check --list".to_owned()
+            Self::BadProgram(_) | Self::EmptyProgram => {
+                "use --program 'run 0, idle, run 0 | unmap 0.1', or see shootdown check --list"
+                    .to_owned()
             }
-            Self::NoProgramFor(_) => "--design shootdown --program …".to_owned(),
-            Self::Wrong { replay: Some(replay), .. } => format!("{replay}, for this again"),
-            Self::Wrong { design: Design::Bug(bug, _), .. } => {
-                format!("shootdown check --design {}-mended", bug.name)
+            Self::NoProgramFor(_) => "use --design shootdown, or remove --program".to_owned(),
+            Self::Found { repeat: Some(repeat), .. } => format!("{repeat}, to repeat this"),
+            Self::Found { design: Design::Bug(bug, _), .. } => {
+                format!("shootdown check --design {}", Design::Bug(bug, Variant::Mended))
             }
-            Self::UnknownDesign(_) | Self::Wrong { .. } => "shootdown check --list".to_owned(),
-            Self::Unreached(_) => "a longer --budget".to_owned(),
-            Self::Zoo { budget, .. } => format!("--budget {}s", budget.as_secs().max(1) * 4),
+            Self::UnknownDesign(_) | Self::Found { .. } => "shootdown check --list".to_owned(),
+            Self::Unreached(_) => "search longer, with --budget TIME".to_owned(),
+            Self::Undecided(budget) | Self::Zoo { budget, .. } => {
+                format!(
+                    "search longer, with --budget {}s",
+                    budget.as_secs().max(1).saturating_mul(4)
+                )
+            }
         }
     }
 }
@@ -153,7 +174,7 @@ impl Check {
             return Ok(print(&text::list())?);
         }
         let design: Design = self.design.parse().map_err(CheckError::UnknownDesign)?;
-        // Before minutes are spent.
+        // An output that cannot be written is reported before the search.
         let drawing = self.svg.as_ref().map(|path| Output::page(path, "--svg", &[])).transpose()?;
         match (design, &self.program) {
             (Design::Engine(broken), None) => self.campaign(broken, drawing),
@@ -176,7 +197,7 @@ impl Check {
         let design = Design::Engine(broken);
         print(&text::verdict(design, &campaign, &verdict))?;
         if let Some(bad) = &verdict.counter_example {
-            return self.fail(design, &bad.found, Some(self.replay(design, bad)), drawing);
+            return self.fail(design, &bad.found, Some(self.repeat(design, bad)), drawing);
         }
         let missing: Vec<_> =
             campaign.expected().difference(&verdict.reached).map(ToString::to_string).collect();
@@ -192,17 +213,22 @@ impl Check {
         let (tags, lifetime) = (self.tags, self.lifetime.lifetime());
         let config = Config { tags, lifetime, broken, ..Config::new(1) };
         let programs = Programs::parse(config, program).map_err(CheckError::BadProgram)?;
+        if program.split(['|', ',']).all(|operation| operation.trim().is_empty()) {
+            return Err(CheckError::EmptyProgram.into());
+        }
         let design = Design::Engine(broken);
+        let mut is_complete = true;
         for &profile in &self.arch {
             let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
             let search = CounterExample::look(&programs, profile, self.seed, budget);
             print(&text::program(profile, &search))?;
             if let Some(found) = search.found {
                 let bad = CounterExample { programs, profile, found };
-                return self.fail(design, &bad.found, Some(self.replay(design, &bad)), drawing);
+                return self.fail(design, &bad.found, Some(self.repeat(design, &bad)), drawing);
             }
+            is_complete &= search.is_complete;
         }
-        Ok(())
+        if is_complete { Ok(()) } else { Err(CheckError::Undecided(self.budget).into()) }
     }
 
     fn one_bug(
@@ -219,9 +245,10 @@ impl Check {
             found = search(&scene, bug.profile, None, budget);
         }
         match found.found {
-            Some(found) => self.fail(design, &found, None, drawing),
-            None => Ok(print(&text::program(bug.profile, &found))?),
+            Some(found) => return self.fail(design, &found, None, drawing),
+            None => print(&text::program(bug.profile, &found))?,
         }
+        if found.is_complete { Ok(()) } else { Err(CheckError::Undecided(self.budget).into()) }
     }
 
     fn all_bugs(&self) -> Result<(), Failure> {
@@ -230,21 +257,22 @@ impl Check {
         let rows = zoo::rows(self.budget, || bar.inc(1));
         bar.finish_and_clear();
         print(&text::zoo(&rows))?;
-        match rows.iter().filter(|row| !row.is_right()).count() {
+        let has_violation = rows.iter().any(|row| row.fixed.found.is_some());
+        match rows.iter().filter(|row| !row.is_as_expected()).count() {
             0 => Ok(()),
-            missed => Err(CheckError::Zoo { missed, budget: self.budget }.into()),
+            failed => Err(CheckError::Zoo { failed, has_violation, budget: self.budget }.into()),
         }
     }
 
-    /// Prints the counter-example and draws it, and returns it as an error.
+    /// Prints and draws the counter-example, and returns it as an error.
     fn fail(
         &self,
         design: Design,
         found: &Found,
-        replay: Option<String>,
+        repeat: Option<String>,
         drawing: Option<Output>,
     ) -> Result<(), Failure> {
-        // A bug of the zoo is a few lines; its reads and writes are all there is to see.
+        // The model of a known bug is a few lines, and its accesses are what matters.
         let is_small = matches!(design, Design::Bug(..));
         let detail = if self.accesses || is_small { Detail::Accesses } else { Detail::Events };
         print(&format!("\n{}", found.timeline(detail)))?;
@@ -252,11 +280,11 @@ impl Check {
             drawing.write(&found.drawing(detail))?;
             print(&format!("drawn: {}\n", shown(drawing.path())))?;
         }
-        Err(CheckError::Wrong { design, wrong: found.wrong.to_string(), replay }.into())
+        Err(CheckError::Found { design, violation: found.wrong.to_string(), repeat }.into())
     }
 
-    /// The command that finds it again.
-    fn replay(&self, design: Design, bad: &CounterExample) -> String {
+    /// Returns the command that repeats the counter-example.
+    fn repeat(&self, design: Design, bad: &CounterExample) -> String {
         let Config { tags, lifetime, .. } = bad.programs.config;
         let mut command = format!("shootdown check --design {design} --arch {}", bad.profile.name);
         if tags != Tags::PerCpu(2) {
@@ -272,7 +300,7 @@ impl Check {
     }
 }
 
-/// Runs a campaign, and shows progress.
+/// Runs a campaign and shows the progress.
 fn with_progress(campaign: &Campaign) -> Verdict {
     let bar = progress::bar(None, "{elapsed}: {msg}");
     let progress = Progress::default();
@@ -283,13 +311,13 @@ fn with_progress(campaign: &Campaign) -> Verdict {
             let tried = progress.tried.load(Relaxed);
             if tried > 0 {
                 bar.set_message(format!(
-                    "found; making it small: {tried} programs tried, {} operations in the smallest",
+                    "found; shrinking it: {tried} programs tried, {} operations in the smallest",
                     progress.smallest.load(Relaxed),
                 ));
                 continue;
             }
             bar.set_message(format!(
-                "{} short programs in {} states, {} runs of large ones, {} steps",
+                "{} short programs in {} states, {} runs of large programs, {} steps",
                 progress.short.load(Relaxed),
                 HumanCount(progress.states.load(Relaxed)),
                 HumanCount(progress.runs.load(Relaxed)),
@@ -302,32 +330,41 @@ fn with_progress(campaign: &Campaign) -> Verdict {
     verdict
 }
 
-/// `30s`, `5m` or `2h`.
+/// Parses a duration such as `30s`, `5m` or `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let seconds = match &text[unit.len()..] {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
-        _ => return Err("a number and s, m or h, such as 30s".to_owned()),
+        _ => return Err("expected a number and s, m or h, such as 30s".to_owned()),
     };
-    let number: u64 = unit.parse().map_err(|_| "a whole number and s, m or h".to_owned())?;
+    let number: u64 =
+        unit.parse().map_err(|_| "expected a whole number and s, m or h".to_owned())?;
     let total = number.checked_mul(seconds).filter(|&total| total > 0 && total < 1 << 32);
-    total.map(Duration::from_secs).ok_or_else(|| "more than 0s, and less than a century".to_owned())
+    total
+        .map(Duration::from_secs)
+        .ok_or_else(|| "expected more than 0s and less than a century".to_owned())
 }
 
+/// Parses a kind and number of tags such as `per-cpu:2`.
 fn tags(text: &str) -> Result<Tags, String> {
     let (kind, count) = text.split_once(':').unwrap_or((text, ""));
-    let count: usize = count.parse().map_err(|_| "a kind and a number: per-cpu:2".to_owned())?;
+    let count: usize =
+        count.parse().map_err(|_| "expected a kind and a number, such as per-cpu:2".to_owned())?;
     match kind {
         "per-cpu" if count <= 2 => Ok(Tags::PerCpu(count)),
         "global" if count <= 63 => Ok(Tags::Global(count)),
         "broadcast" if count <= 63 => Ok(Tags::Broadcast(count)),
         "renamed" if count <= 255 => Ok(Tags::Renamed(count)),
-        _ => Err("per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63, or renamed:0 to 255".into()),
+        _ => {
+            Err("expected per-cpu:0 to 2, global:0 to 63, broadcast:0 to 63 or renamed:0 to 255"
+                .into())
+        }
     }
 }
 
+/// Returns a kind and number of tags in the form that [`tags`] parses.
 fn tags_text(tags: Tags) -> String {
     match tags {
         Tags::PerCpu(count) => format!("per-cpu:{count}"),
@@ -342,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_a_unit() {
+    fn duration_requires_unit() {
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
@@ -353,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_as_they_are_written() {
+    fn tags_are_parsed_as_printed() {
         for kind in [Tags::PerCpu(0), Tags::Global(63), Tags::Broadcast(9), Tags::Renamed(3)] {
             assert_eq!(tags(&tags_text(kind)), Ok(kind));
         }

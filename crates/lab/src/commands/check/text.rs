@@ -1,4 +1,4 @@
-//! Verdicts for people.
+//! Verdicts as text for reading.
 
 use std::fmt::Write as _;
 
@@ -10,81 +10,81 @@ use super::zoo::Row;
 use crate::render::grouped;
 use crate::render::table::Table;
 
-/// What was looked at, and what was seen.
+/// Returns the verdict of a campaign: the searched programs, the coverage and the result.
 pub(super) fn verdict(design: Design, campaign: &Campaign, verdict: &Verdict) -> String {
     let names: Vec<_> = campaign.profiles.iter().map(|profile| profile.name).collect();
     let mut text = format!("{design} on hostile {}\n\n", names.join(", "));
-    let mut table = Table::default().left(["programs"]).right(["looked at", "schedules"]);
+    let mut table = Table::default().left(["programs"]).right(["searched", "schedules"]);
     table.row([
-        "of two CPUs with an operation each".to_owned(),
+        "two CPUs with one operation each".to_owned(),
         format!("{} of {}", grouped(verdict.short as u64), grouped(verdict.short_total as u64)),
         format!("all, in {} states", grouped(verdict.states)),
     ]);
     table.row([
-        format!("of {} CPUs with a dozen each, by chance", campaign.cpus),
+        format!("{} CPUs with a dozen random operations each", campaign.cpus),
         String::new(),
         grouped(verdict.runs),
     ]);
-    let _ = writeln!(text, "{table}\nhappened now and then:");
-    for what in campaign.expected() {
-        let mark = if verdict.reached.contains(&what) { "yes" } else { "NO " };
-        let _ = writeln!(text, "  {mark}  {what}");
+    let _ = writeln!(text, "{table}\nsituations that occurred:");
+    for situation in campaign.expected() {
+        let mark = if verdict.reached.contains(&situation) { "yes" } else { "NO " };
+        let _ = writeln!(text, "  {mark}  {situation}");
     }
     let steps = grouped(verdict.steps);
     let _ = match &verdict.counter_example {
-        None => writeln!(text, "\nnothing wrong in {steps} steps"),
+        None => writeln!(text, "\nno violation in {steps} steps"),
         Some(bad) => writeln!(
             text,
-            "\nwrong on {}, found within {steps} steps, and made small: {}",
+            "\nviolation on {}, found within {steps} steps, in this program: {}",
             bad.profile.name, bad.programs
         ),
     };
     text
 }
 
-/// What came of one program.
+/// Returns the result of one program.
 pub(super) fn program(profile: Profile, search: &Search) -> String {
     let (states, runs) = (grouped(search.states as u64), grouped(search.runs));
     let verdict = match (&search.found, search.is_complete) {
-        (Some(_), _) => "wrong",
-        (None, true) => "right in every schedule",
-        (None, false) => "nothing wrong so far; a longer --budget sees more",
+        (Some(_), _) => "violation",
+        (None, true) => "no violation in any schedule",
+        (None, false) => "no violation so far, but not all schedules were searched",
     };
     format!("{}: {verdict} ({states} states, {runs} runs)\n", profile.name)
 }
 
-/// The story of a bug.
+/// Returns the name, the source and the story of a bug.
 pub(super) fn bug(bug: &Bug) -> String {
     format!("{}: {}\n{}\n", bug.name, bug.source, bug.story)
 }
 
-/// All bugs.
+/// Returns the table of all known bugs.
 pub(super) fn zoo(rows: &[Row]) -> String {
-    let mut table = Table::default().left(["bug", "on", "found"]).right(["states of its twin"]);
+    let mut table =
+        Table::default().left(["bug", "on", "found"]).right(["states of fixed variant"]);
     for row in rows {
         let found = row
             .found
             .as_ref()
             .map_or_else(|| "NOT FOUND".to_owned(), |found| found.wrong.to_string());
-        let twin = match (&row.twin.found, row.twin.is_complete) {
-            (Some(_), _) => "WRONG".to_owned(),
-            (None, false) => "too many".to_owned(),
-            (None, true) => grouped(row.twin.states as u64),
-        };
-        table.row([row.bug.name.to_owned(), row.bug.profile.name.to_owned(), found, twin]);
+        let fixed = row.fixed_result();
+        table.row([row.bug.name.to_owned(), row.bug.profile.name.to_owned(), found, fixed]);
     }
-    let right = rows.iter().filter(|row| row.is_right()).count();
-    format!("{table}\n{right} of {} found, and right when mended\n", rows.len())
+    let count = rows.iter().filter(|row| row.is_as_expected()).count();
+    format!(
+        "{table}\n{count} of {} bugs found, and no violation in their fixed variants\n",
+        rows.len()
+    )
 }
 
-/// What can be checked, and what programs are made of.
+/// Returns the names of designs and the operations of programs.
 pub(super) fn list() -> String {
     let mut text = "\
 shootdown      the engine
-without-RULE   the engine without one of its rules (a missing rule that only keeps loads from being
-               early is not detected here, where loads are not early; loom detects it)
-zoo            all bugs of other kernels
-BUG            one of them, and BUG-mended its twin, which is right
+without-RULE   the engine without one of its rules (the absence of a rule that only orders loads is
+               not detected here, because loads never execute early; loom detects it)
+zoo            all known bugs of other kernels
+BUG            one of these bugs; BUG-mended is its fixed variant
 
 Rules:
 "
@@ -93,23 +93,23 @@ Rules:
     for design in Design::every() {
         let _ = match design {
             Design::Engine(Some(_)) => writeln!(text, "  {design}"),
-            Design::Bug(bug, Variant::Faulty) => writeln!(bugs, "  {design:44}{}", bug.source),
+            Design::Bug(bug, Variant::Faulty) => writeln!(bugs, "  {:45} {}", bug.name, bug.source),
             _ => Ok(()),
         };
     }
     let _ = write!(
         bugs,
         "
-Programs are operations behind commas, and CPUs behind bars: 'run 0, idle, run 0 | unmap 0.1'.
-  run S, idle, leave, offline-online      threads of space S, and none
-  map S.P, unmap S.P, unmap-masked S.P    a page; the last with interrupts masked
-  protect S.P, reclaim S.P, migrate S.P   the same
-  unmap-table S.T, unmap-kernel T         a page table with its pages; a page of the kernel
-  free-table S.T, flush-walkers S                 a page table that waits for lazy CPUs; none waits any more
-  unmap-large S.T                         a large page in the place of a table
+Operations of a program are separated by commas, CPUs by bars: 'run 0, idle, run 0 | unmap 0.1'.
+  run S, idle, leave, offline-online      run a thread of space S; become idle; drop the space; ...
+  map S.P, unmap S.P, unmap-masked S.P    map or unmap a page; the last with interrupts masked
+  protect S.P, reclaim S.P, migrate S.P   write-protect, reclaim or migrate a page
+  unmap-table S.T, unmap-kernel T         unmap a page table with its pages; unmap a kernel page
+  free-table S.T, flush-walkers S         defer the release of a page table; flush all its walkers
+  unmap-large S.T                         unmap a large page, which takes the place of a table
   unmap-joined S.P, reclaim-both S.P      the page in S and in its neighbour: 0 and 1, 2 and 3, ...
-  trim-cpumask S, pin S                    who may use a space; a device that does
-  retire S, reap                          the end of a space, the last but reap that a CPU does
+  trim-cpumask S, pin S                   trim the cpumask of a space; pin a space for a device
+  retire S, reap                          retire a space; afterwards its CPU may only reap
 Spaces are 0 to {}, pages 0 to {}, tables 0 to {}.
 ",
         SPACES_MAX - 1,

@@ -1,4 +1,4 @@
-//! All bugs of the zoo, each looked for, and the whole of its mended twin.
+//! The search for each known bug, and through all schedules of its fixed variant.
 
 use std::time::Duration;
 
@@ -6,38 +6,50 @@ use rayon::prelude::*;
 use shootdown_check::zoo::{Bug, Variant};
 use shootdown_check::{Budget, Found, Search, search, shortest};
 
-/// The largest number of states of a program that fits into memory.
+use crate::render::grouped;
+
+/// The largest number of states of a search, which is bounded by memory.
 pub(super) const STATES_MAX: usize = 50_000_000;
-/// Counter-examples of bugs have no more changes of CPU than these.
+/// The largest number of changes between CPUs in the counter-example of a known bug.
 pub(super) const CHANGES_MAX: u32 = 6;
 
-/// A bug, and what came of it.
+/// A known bug and the results of its searches.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) bug: &'static Bug,
-    /// What is wrong with it.
+    /// The violation that the search found, if any.
     pub(crate) found: Option<Found>,
-    /// The search through its twin.
-    pub(crate) twin: Search,
+    /// The search through the fixed variant.
+    pub(crate) fixed: Search,
 }
 
 impl Row {
-    /// Whether the bug is found, in the way in which it is one, and nothing is wrong with its twin.
-    pub(crate) fn is_right(&self) -> bool {
+    /// Returns `true` if the search found the expected violation, and none in any schedule of the
+    /// fixed variant.
+    pub(crate) fn is_as_expected(&self) -> bool {
         let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.wrong));
-        is_found && self.twin.is_complete && self.twin.found.is_none()
+        is_found && self.fixed.is_complete && self.fixed.found.is_none()
+    }
+
+    /// Returns the result of the search through the fixed variant.
+    pub(super) fn fixed_result(&self) -> String {
+        match (&self.fixed.found, self.fixed.is_complete) {
+            (Some(_), _) => "VIOLATION".to_owned(),
+            (None, false) => "INCOMPLETE".to_owned(),
+            (None, true) => format!("no violation in {} states", grouped(self.fixed.states as u64)),
+        }
     }
 }
 
-/// Looks for each, for no longer than `time`, and tells when another one is done.
-pub(crate) fn rows(time: Duration, notify_by: impl Fn() + Sync) -> Vec<Row> {
+/// Searches for each bug, for at most `time` per search. Calls `notify_done` after each bug.
+pub(crate) fn rows(time: Duration, notify_done: impl Fn() + Sync) -> Vec<Row> {
     let bugs: Vec<_> = Bug::all().collect();
-    let look = |bug: &&'static Bug| {
+    let search_both = |bug: &&'static Bug| {
         let budget = Budget { time, states: STATES_MAX };
         let found = shortest(&bug.scene(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
-        let twin = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
-        notify_by();
-        Row { bug, found, twin }
+        let fixed = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
+        notify_done();
+        Row { bug, found, fixed }
     };
-    bugs.par_iter().map(look).collect()
+    bugs.par_iter().map(search_both).collect()
 }

@@ -1,4 +1,4 @@
-//! The events that are recorded, and what their bytes say.
+//! The recorded events, and the decoding of their bytes.
 
 use shootdown_recording::raw::{During, RawEvent, RawKind, Tid};
 use shootdown_recording::record::{Call, FaultCode, FlushReason, Left};
@@ -12,16 +12,16 @@ use super::tracefs::{Scope, Tracefs};
 #[derive(Debug)]
 struct Wanted {
     scope: Scope,
-    /// Its folder below `events`.
+    /// The directory of the event below `events`.
     event: &'static str,
-    /// The fields that are read, in the order of `read`.
+    /// The fields that `read` reads by their indices.
     fields: &'static [&'static str],
     read: Read,
 }
 
 type Read = fn(&Values<'_>) -> Option<RawKind>;
 
-/// All of them. Linux has had each since 6.4 at least.
+/// All recorded events. Linux 6.4 and later versions have each of them.
 const WANTED: &[Wanted] = &[
     system("sched/sched_switch", &["prev_state", "next_pid", "next_comm"], |it| {
         let left = left(it.number(0)?);
@@ -96,8 +96,8 @@ const WANTED: &[Wanted] = &[
 
 const REMAP_FIELDS: &[&str] = &["addr", "old_len", "new_len", "flags", "new_addr"];
 
-/// The event that a kernel may lack: without it, a kernel reports the place that interrupts other
-/// CPUs, but not the function that they call.
+/// The event that a kernel may lack. Without it, the call site of an interrupt is known, but not
+/// the function that the interrupted CPU calls.
 const OPTIONAL: &str = "csd/csd_queue_cpu";
 
 const fn system(event: &'static str, fields: &'static [&'static str], read: Read) -> Wanted {
@@ -112,16 +112,16 @@ const fn returned(event: &'static str) -> Wanted {
     command(event, &["ret"], |it| Some(RawKind::Return { value: it.signed(0)? }))
 }
 
-/// Understands the events of the running kernel.
+/// The decoder of the running kernel's events.
 #[derive(Debug)]
 pub(super) struct Decoder {
     symbols: Symbols,
-    /// By the number that the kernel gave them.
+    /// The wanted events, indexed by the kernel's number.
     known: Vec<Option<Known>>,
     id: Field,
 }
 
-/// A wanted event, as this kernel lays it out.
+/// A wanted event with the layout of the running kernel.
 #[derive(Clone, Debug)]
 struct Known {
     wanted: &'static Wanted,
@@ -131,11 +131,11 @@ struct Known {
 }
 
 impl Decoder {
-    /// For the events that `tracefs` describes.
+    /// Returns a decoder for the events that `tracefs` describes.
     ///
     /// # Errors
     ///
-    /// If it lacks one, or says something about it that can't be understood.
+    /// If an event is missing, or its description cannot be parsed.
     pub(super) fn new(tracefs: &Tracefs, symbols: Symbols) -> Result<Self, RecordError> {
         let mut known = Vec::new();
         let mut id = None;
@@ -159,13 +159,13 @@ impl Decoder {
         Ok(Self { symbols, known, id })
     }
 
-    /// The events to enable for `scope`, as folders below `events`.
+    /// Returns the events to enable for `scope`, as directories below `events`.
     pub(super) fn events(&self, scope: Scope) -> impl Iterator<Item = &'static str> + '_ {
         let known = self.known.iter().flatten();
         known.filter(move |known| known.wanted.scope == scope).map(|known| known.wanted.event)
     }
 
-    /// What `bytes` say that happened on `cpu`; `None` if it does not concern a recording.
+    /// Decodes an event of `cpu`. Returns `None` if the event does not belong in a recording.
     pub(super) fn event(&self, time_ns: u64, cpu: u32, bytes: &[u8]) -> Option<RawEvent> {
         let index = usize::try_from(self.id.number(bytes)?).ok()?;
         let known = self.known.get(index)?.as_ref()?;
@@ -177,7 +177,7 @@ impl Decoder {
 }
 
 impl Known {
-    /// `None` if a field is missing.
+    /// Returns `None` if a field is missing.
     fn new(wanted: &'static Wanted, layout: &Layout) -> Option<Self> {
         Some(Self {
             wanted,
@@ -188,7 +188,7 @@ impl Known {
     }
 }
 
-/// The fields of one event, by their places in [`Wanted::fields`].
+/// The fields of one event, by their indices in [`Wanted::fields`].
 struct Values<'a> {
     bytes: &'a [u8],
     fields: &'a [Field],
@@ -212,7 +212,7 @@ impl Values<'_> {
         u32::try_from(self.number(index)?).ok()
     }
 
-    /// Of a register that the kernel reads as an `int`.
+    /// Returns the lower half of a register that the kernel reads as an `int`.
     fn low(&self, index: usize) -> Option<u32> {
         Some(self.number(index)? as u32)
     }
@@ -229,7 +229,7 @@ impl Values<'_> {
         self.field(index)?.referred(self.bytes)
     }
 
-    /// The set bits of a mask.
+    /// Returns the indices of the set bits of a mask.
     fn cpus(&self, index: usize) -> Option<Vec<u32>> {
         let mask = self.referred(index)?;
         let bits = mask.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 != 0));
@@ -239,12 +239,12 @@ impl Values<'_> {
 
 fn fault(values: &Values<'_>) -> Option<RawKind> {
     let address = values.number(0)?;
-    // The upper half is the kernel's own.
+    // Addresses in the upper half belong to the kernel.
     let is_user = address.cast_signed() >= 0;
     is_user.then_some(RawKind::Fault { address, code: FaultCode(values.low(1)?) })
 }
 
-/// Linux's `TASK_*` and `EXIT_*` as `sched_switch` has them since 4.14.
+/// Decodes Linux's `TASK_*` and `EXIT_*`, as `sched_switch` reports them since 4.14.
 fn left(state: u64) -> Left {
     const REPORTED: u64 = 0xff;
     const ENDED: u64 = 0x30;
@@ -255,7 +255,7 @@ fn left(state: u64) -> Left {
     }
 }
 
-/// Linux's `enum tlb_flush_reason`.
+/// Decodes Linux's `enum tlb_flush_reason`.
 fn reason(reason: u64) -> Option<FlushReason> {
     Some(match reason {
         0 => FlushReason::TaskSwitch,
@@ -268,7 +268,7 @@ fn reason(reason: u64) -> Option<FlushReason> {
     })
 }
 
-/// Linux's `enum trace_flag_type`.
+/// Decodes Linux's `enum trace_flag_type`.
 fn during(flags: u64) -> During {
     const HARD: u64 = 0x08;
     const SOFT: u64 = 0x10;
@@ -279,7 +279,7 @@ fn during(flags: u64) -> During {
     }
 }
 
-/// Text that ends at its first zero. Programs choose their names: these bytes may be anything.
+/// Returns text up to its first zero byte. Programs choose their names, so the bytes are arbitrary.
 fn lossy(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
@@ -290,27 +290,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_that_could_run_on_is_told_from_one_that_waits_and_one_that_ended() {
+    fn task_states_are_decoded() {
         assert_eq!([0, 0x100].map(left), [Left::Runnable; 2]);
         assert_eq!([1, 2, 0x80, 0x102].map(left), [Left::Blocked; 4]);
         assert_eq!([0x10, 0x20].map(left), [Left::Dead; 2]);
     }
 
     #[test]
-    fn interrupts_are_told_from_tasks_whatever_else_the_flags_say() {
+    fn interrupt_flags_are_decoded() {
         assert_eq!([0, 0x01, 0x04, 0x20, 0x80].map(during), [During::Task; 5]);
         assert_eq!([0x08, 0x10, 0x40, 0x0d].map(during), [During::Interrupt; 4]);
     }
 
     #[test]
-    fn names_are_any_bytes_up_to_the_first_zero() {
+    fn name_ends_at_first_zero_byte() {
         assert_eq!(lossy(b"sort\0rest"), "sort");
         assert_eq!(lossy(b"\xff\x1b[2J"), "\u{fffd}\u{1b}[2J");
         assert_eq!(lossy(b""), "");
     }
 
     impl Decoder {
-        /// One whose kernel numbers the events as we list them, and has four bytes for each field.
+        /// Returns a decoder for a kernel that numbers the events like [`WANTED`] and uses four
+        /// bytes for each field.
         pub(in crate::commands::record) fn for_tests() -> Self {
             let symbols = Symbols::parse("1 t flush_tlb_func\n2 t on_each_cpu_cond_mask\n");
             let common = [("common_type", 0, 2), ("common_flags", 2, 1), ("common_pid", 4, 4)];
@@ -326,7 +327,7 @@ mod tests {
             Self { symbols: symbols.expect("symbols"), known: known.collect(), id }
         }
 
-        /// What `event` is numbered there.
+        /// Returns the number of `event` in that kernel.
         pub(in crate::commands::record) fn id_for_tests(event: &str) -> u8 {
             let index = WANTED.iter().position(|wanted| wanted.event == event);
             index.expect("an event") as u8
@@ -334,12 +335,12 @@ mod tests {
     }
 
     #[test]
-    fn events_of_any_bytes_are_understood_or_not_but_never_panic() {
+    fn decoding_arbitrary_bytes_never_panics() {
         let decoder = Decoder::for_tests();
         for id in 0..WANTED.len() as u8 + 2 {
             let event = |length| decoder.event(7, 1, &[&[id], &[0; 63][..length]].concat());
             assert_eq!(event(63).is_some(), usize::from(id) < WANTED.len(), "{id}");
-            // Each needs its flags and its task at least.
+            // Every event needs at least its flags and its task.
             assert!((0..7).all(|length| event(length).is_none()), "{id}");
         }
     }

@@ -1,58 +1,55 @@
-//! The errors of a recording.
+//! The errors of `shootdown record`.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::recorded::{BUFFER_KIB_MAX, Recorded};
-use crate::error::{UserError, shown};
+use crate::error::{INTERRUPTED, UserError, shown};
 use crate::output::OutputError;
 
-/// There is no complete recording.
+/// The exit status if the recorder itself fails, as env(1) and timeout(1) use it.
+pub(crate) const FAILED: u8 = 125;
+/// The exit status if the program was found but could not be run, as env(1) uses it.
+const NOT_RUNNABLE: u8 = 126;
+/// The exit status if the program was not found, as env(1) uses it.
+const NOT_FOUND: u8 = 127;
+
+/// There is no complete recording, or tracing was not cleaned up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error("only root may trace the kernel")]
     NotRoot,
     #[error("there is no tracefs at /sys/kernel/tracing")]
     NoTracefs,
-    /// This kernel has no such event, or describes it in an unknown way.
-    #[error("this kernel has no event {event} as we know it")]
+    /// This kernel does not have the event, or describes it in an unknown format.
+    #[error("this kernel has no event {event} in a known format")]
     NoEvent { event: &'static str },
     #[error("the kernel hides the addresses of its functions")]
     NoSymbols,
     /// A file of tracefs or of /proc could not be used.
     #[error("{}: {error}", shown(.path))]
     Kernel { path: PathBuf, error: io::Error },
-    #[error("there is no memory for two buffers of {buffer_kib} KiB on each CPU")]
+    #[error("the kernel has no memory for two buffers of {buffer_kib} KiB on each CPU")]
     NoMemory { buffer_kib: u32 },
-    #[error("the recording of `{}` needs a name", shown(.program))]
+    #[error("the file name of `{}` cannot name the recording", shown(.program))]
     NoName { program: OsString },
     /// The recording could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("`{}` could not be started: {error}", shown(.program))]
     NotStarted { program: OsString, error: io::Error },
-    /// This machine gave no process, pipe or signal.
+    /// The kernel refused a process, a pipe or a signal handler.
     #[error("{what}: {error}")]
     System { what: &'static str, error: io::Error },
-    /// The user asked us to stop before there was anything to keep.
+    /// The user stopped the recorder before there was a recording.
     #[error("interrupted, and nothing was recorded")]
     Interrupted,
     /// The recording was kept, but lacks events.
-    #[error("{} events were lost: {} was kept, but lacks them", .0.lost, shown(&.0.output))]
+    #[error("{} events were lost: {} was kept, but lacks them", .0.written.lost, shown(&.0.output))]
     Incomplete(Box<Recorded>),
-    /// The recording was kept, and ends where the command was killed.
-    #[error(
-        "{} was killed by signal {signal}: {} ends there",
-        shown(&.recorded.program),
-        shown(&.recorded.output)
-    )]
-    Killed { signal: i32, recorded: Box<Recorded> },
-    /// The recording was kept, and ends where the user asked us to stop, before the command did.
-    #[error("stopped before {} ended: {} ends there", shown(&.0.program), shown(&.0.output))]
-    Stopped(Box<Recorded>),
     /// The recording was kept, but instances of tracing could not be removed.
-    #[error("{} could not be removed", all_shown(.paths).join(" and "))]
+    #[error("the tracing instances {} could not be removed", all_shown(.paths).join(" and "))]
     InstancesLeft { paths: Vec<PathBuf> },
 }
 
@@ -71,12 +68,12 @@ fn all_shown(paths: &[PathBuf]) -> Vec<String> {
 }
 
 impl UserError for RecordError {
-    /// The status that a shell has for a command that a signal ended.
     fn exit_status(&self) -> u8 {
         match self {
-            Self::Interrupted | Self::Stopped(_) => 130,
-            Self::Killed { signal, .. } => 128 + (signal & 0x7f) as u8,
-            _ => 1,
+            Self::Interrupted => INTERRUPTED,
+            Self::NotStarted { error, .. } if error.kind() == io::ErrorKind::NotFound => NOT_FOUND,
+            Self::NotStarted { .. } => NOT_RUNNABLE,
+            _ => FAILED,
         }
     }
 
@@ -85,25 +82,26 @@ impl UserError for RecordError {
             Self::NotRoot => "sudo shootdown record ...".to_owned(),
             Self::NoTracefs => "mount -t tracefs nodev /sys/kernel/tracing".to_owned(),
             Self::NoEvent { .. } => {
-                "Linux 6.4 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
+                "use Linux 6.4 or later on x86-64, built with CONFIG_FTRACE_SYSCALLS".to_owned()
             }
             Self::NoSymbols => "sysctl kernel.kptr_restrict=1".to_owned(),
-            Self::Kernel { .. } => "a machine of which we are the root, not a container".to_owned(),
-            Self::NoMemory { .. } => "less, with --buffer-kib".to_owned(),
-            Self::NoName { .. } => "--output FILE".to_owned(),
+            Self::Kernel { .. } => {
+                "run the command as root of the machine, outside any container".to_owned()
+            }
+            Self::NoMemory { .. } => "use smaller buffers with --buffer-kib".to_owned(),
+            Self::NoName { .. } => "name the recording with --output FILE".to_owned(),
             Self::Output(error) => error.remedy(),
             Self::NotStarted { error, .. } => match error.kind() {
-                io::ErrorKind::NotFound => "the path of a program, or a name in PATH".to_owned(),
-                _ => "a program that runs without us".to_owned(),
+                io::ErrorKind::NotFound => {
+                    "give the path of a program, or the name of a program in PATH".to_owned()
+                }
+                _ => "check that the program runs without `shootdown record`".to_owned(),
             },
-            Self::System { .. } => "again, with fewer programs running".to_owned(),
-            Self::Interrupted => "the same again".to_owned(),
+            Self::System { .. } => "stop other programs, and run the command again".to_owned(),
+            Self::Interrupted => "run the command again".to_owned(),
             Self::Incomplete(recorded) => {
                 let larger = recorded.buffer_kib.saturating_mul(4).min(BUFFER_KIB_MAX);
-                format!("the same with --force --buffer-kib {larger}")
-            }
-            Self::Killed { recorded, .. } | Self::Stopped(recorded) => {
-                format!("shootdown replay {}, for what it did until then", shown(&recorded.output))
+                format!("record again with --force --buffer-kib {larger}")
             }
             Self::InstancesLeft { paths } => format!("rmdir {}", all_shown(paths).join(" ")),
         }

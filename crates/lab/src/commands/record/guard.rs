@@ -1,7 +1,7 @@
-//! A process that outlives the recorder, to remove the instances that it made.
+//! The guard: a process that outlives the recorder and removes the recorder's instances of tracing.
 //!
-//! It is the only one that does: after a normal end, an error, a panic and a SIGKILL alike, what it
-//! waits for is that its standard input ends, and the kernel ends that with the recorder.
+//! Only the guard removes instances. It waits for the end of its standard input. The kernel closes
+//! that pipe when the recorder ends, whether by a normal exit, an error, a panic or SIGKILL.
 
 use std::fs;
 use std::io;
@@ -14,11 +14,11 @@ use std::time::Duration;
 use super::error::RecordError;
 use super::helper::{self, Helper};
 
-/// How often a removal is tried: an instance that someone still reads is refused.
+/// Number of attempts to remove an instance. The kernel refuses while a process reads the instance.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The process, seen from the recorder.
+/// The guard, as the recorder sees it.
 #[derive(Debug)]
 pub(super) struct Guard {
     process: Child,
@@ -26,29 +26,30 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts it for `instances`, which may not exist yet.
+    /// Starts the guard for `instances`, which may not exist yet.
     ///
     /// # Errors
     ///
-    /// If there is no process to be had.
+    /// If the process cannot be started.
     pub(super) fn start(instances: Vec<PathBuf>) -> Result<Self, RecordError> {
         let helper = Helper::Guard { instances: instances.clone() };
         let process = helper::command(&helper)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // The terminal's Ctrl-C is not for it.
+            // In its own process group, the guard does not receive Ctrl-C from the terminal.
             .process_group(0)
             .spawn()
             .map_err(RecordError::system("a process to clean up"))?;
         Ok(Self { process, instances })
     }
 
-    /// Has the instances removed. None of their files may be open any more.
+    /// Ends the guard, which removes the instances. Close all files of the instances before this
+    /// call.
     ///
     /// # Errors
     ///
-    /// If one is still there.
+    /// If an instance still exists.
     pub(super) fn end(mut self) -> Result<(), RecordError> {
         self.release();
         let paths: Vec<_> = self.instances.iter().filter(|path| path.exists()).cloned().collect();
@@ -57,7 +58,7 @@ impl Guard {
 
     fn release(&mut self) {
         drop(self.process.stdin.take());
-        // Whether it did what it should is seen by what is left.
+        // The remaining instances show whether the guard succeeded.
         let _ = self.process.wait();
     }
 }
@@ -68,9 +69,9 @@ impl Drop for Guard {
     }
 }
 
-/// What the process does.
+/// Runs the guard process: waits for the end of standard input, then removes the instances.
 pub(super) fn guard(instances: &[PathBuf]) {
-    // However it ends, the recorder is gone.
+    // The copy ends, with or without an error, when the recorder has ended.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     for _ in 0..TRIES {
         let mut left = false;

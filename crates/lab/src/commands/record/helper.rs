@@ -1,5 +1,5 @@
-//! This executable in another role, as a process of its own: without `fork`, which is no safe
-//! thing to do by hand.
+//! Helper processes, which run this executable in another role. Starting an executable avoids
+//! `fork`, which is not safe in a process with threads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::process::Command;
 
 use clap::Subcommand;
 
-/// What the process does. Not for users.
+/// The role of a helper process. Users do not call it.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Helper {
-    /// Remove instances when standard input ends
+    /// Remove the instances of tracing when standard input ends
     Guard {
         #[arg(required = true)]
         instances: Vec<PathBuf>,
     },
-    /// Become a program when a pipe says so
-    Held {
+    /// Wait for a byte from a pipe, and then become the command
+    StoppedChild {
         release: PathBuf,
         failure: PathBuf,
         #[arg(required = true, last = true)]
@@ -25,19 +25,19 @@ pub(crate) enum Helper {
 }
 
 impl Helper {
-    /// The name of the hidden command that this is the options of.
+    /// The name of the hidden command.
     pub(crate) const COMMAND: &str = "record-helper";
 }
 
-/// A process that does what `helper` says.
+/// Returns a command that starts a helper process.
 pub(super) fn command(helper: &Helper) -> Command {
-    // Not by our name: that file may have been replaced since we were started.
+    // The file of our name may have been replaced since this process started.
     let mut command = Command::new(Path::new("/proc/self/exe"));
     command.arg(Helper::COMMAND);
     match helper {
         Helper::Guard { instances } => command.arg("guard").args(instances),
-        Helper::Held { release, failure, command: program } => {
-            command.arg("held").args([release, failure]).arg("--").args(program)
+        Helper::StoppedChild { release, failure, command: program } => {
+            command.arg("stopped-child").args([release, failure]).arg("--").args(program)
         }
     };
     command

@@ -1,15 +1,15 @@
-//! Where the fields of an event are: what the `format` files of tracefs say, and `header_page`.
+//! The layout of events, parsed from the `format` files of tracefs and from `header_page`.
 
 /// The fields of one kind of event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Which kind: the first field of every event.
+    /// The number of the kind of event, which is in the first field of every event.
     pub(super) id: u16,
     fields: Fields,
 }
 
 impl Layout {
-    /// Of a `format` file; `None` if it has no number.
+    /// Parses a `format` file. Returns `None` if it has no number.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let id = text.lines().find_map(|line| line.strip_prefix("ID:"))?.trim().parse().ok()?;
         Some(Self { id, fields: Fields::parse(text) })
@@ -25,7 +25,7 @@ impl Layout {
 pub(super) struct Fields(Vec<(String, Field)>);
 
 impl Fields {
-    /// Of every line that describes one; other lines say other things.
+    /// Parses every line that describes a field, and ignores other lines.
     pub(super) fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(parse_field).collect())
     }
@@ -35,7 +35,7 @@ impl Fields {
     }
 }
 
-/// Where a field is, in bytes from the event's start.
+/// The position of a field, in bytes from the start of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field {
     pub(super) offset: usize,
@@ -43,12 +43,13 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// Its bytes; `None` if the event is shorter.
+    /// Returns the bytes of the field, or `None` if the event is too short.
     pub(super) fn bytes(self, event: &[u8]) -> Option<&[u8]> {
         event.get(self.offset..self.offset.checked_add(self.size)?)
     }
 
-    /// As a number without a sign; `None` if the event is shorter, or the field wider than that.
+    /// Returns the field as an unsigned number, or `None` if the event is too short or the field
+    /// has more than 8 bytes.
     pub(super) fn number(self, event: &[u8]) -> Option<u64> {
         let bytes = self.bytes(event)?;
         let mut wide = [0; 8];
@@ -56,14 +57,15 @@ impl Field {
         Some(u64::from_le_bytes(wide))
     }
 
-    /// As a number with a sign; `None` as above.
+    /// Returns the field as a signed number, or `None` in the cases of [`Field::number`].
     pub(super) fn signed(self, event: &[u8]) -> Option<i64> {
         let unused = 64_u32.checked_sub(u32::try_from(self.size).ok()?.checked_mul(8)?)?;
         let number = self.number(event)?;
         Some(number.unbounded_shl(unused).cast_signed().unbounded_shr(unused))
     }
 
-    /// What a `__data_loc` field refers to: elsewhere in the event, as long as that one says.
+    /// Returns the bytes that a `__data_loc` field refers to. The field contains their offset in
+    /// the event and their length.
     pub(super) fn referred(self, event: &[u8]) -> Option<&[u8]> {
         let reference = u32::try_from(self.number(event)?).ok()?;
         let (offset, size) = ((reference & 0xffff) as usize, (reference >> 16) as usize);
@@ -71,7 +73,7 @@ impl Field {
     }
 }
 
-/// Of a line such as `field:int common_pid; offset:4; size:4; signed:1;`.
+/// Parses a line such as `field:int common_pid; offset:4; size:4; signed:1;`.
 fn parse_field(line: &str) -> Option<(String, Field)> {
     let mut parts = line.trim().split(';').map(str::trim);
     let declaration = parts.next()?.strip_prefix("field:")?;
@@ -99,7 +101,7 @@ mod tests {
         print fmt: \"cpumask=%s\", __get_cpumask(cpumask)\n";
 
     #[test]
-    fn fields_are_found_by_name_without_their_types_and_lengths() {
+    fn fields_are_found_by_name() {
         let layout = Layout::parse(FORMAT).expect("a layout");
         assert_eq!(layout.id, 353);
         assert_eq!(layout.field("comm"), Some(Field { offset: 12, size: 16 }));
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_the_sign_and_the_width_of_their_fields() {
+    fn numbers_have_width_and_sign_of_fields() {
         let field = Field { offset: 1, size: 4 };
         let event = [9, 0xfe, 0xff, 0xff, 0xff, 9];
         assert_eq!(field.number(&event), Some(0xffff_fffe));
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_the_event_is_none() {
+    fn field_outside_event_is_none() {
         let event = [0xff; 4];
         assert_eq!(Field { offset: 2, size: 4 }.number(&event), None);
         assert_eq!(Field { offset: usize::MAX, size: 4 }.number(&event), None);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_says_where_and_how_long() {
+    fn reference_has_offset_and_length() {
         let event = [4, 0, 2, 0, b'h', b'i'];
         assert_eq!(Field { offset: 0, size: 4 }.referred(&event), Some(&b"hi"[..]));
     }

@@ -1,4 +1,4 @@
-//! One order of all events, from many buffers that are each in order.
+//! The merge of the sorted events of many buffers into one sorted sequence.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,12 +10,12 @@ use super::decode::Decoder;
 use super::page::{Cursor, PageFormat, Step};
 use super::spool::{Spooled, Stream};
 
-/// Calls `emit` with every event of `spooled` in the order of time. One page of each stream is in
-/// memory at once.
+/// Calls `emit` with every event of `spooled` in ascending order of time. One page of each stream
+/// is in memory at a time.
 ///
 /// # Errors
 ///
-/// Those of reading the pages, and those of `emit`.
+/// The errors of reading the pages, and those of `emit`.
 pub(super) fn merge<E: From<io::Error>>(
     spooled: &Spooled,
     format: PageFormat,
@@ -47,13 +47,13 @@ struct Reader<'a> {
     stream: &'a Stream,
     format: PageFormat,
     decoder: &'a Decoder,
-    next_page: usize,
+    page_index: usize,
     page: Vec<u8>,
     cursor: Option<Cursor>,
-    /// Of the event before.
+    /// The time of the previous event.
     time_ns: u64,
-    /// Of what was lost, how much is still to be said at the end.
-    lost_unsaid: u64,
+    /// Number of lost events that are reported at the end of the stream.
+    lost_unreported: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -68,21 +68,21 @@ impl<'a> Reader<'a> {
             stream,
             format,
             decoder,
-            next_page: 0,
+            page_index: 0,
             page: Vec::new(),
             cursor: None,
             time_ns: 0,
-            lost_unsaid: stream.lost_unsaid,
+            lost_unreported: stream.lost_unreported,
         }
     }
 
-    /// The next event that concerns a recording.
+    /// Returns the next event that belongs in a recording.
     fn next(&mut self) -> io::Result<Option<RawEvent>> {
         loop {
             let Some(cursor) = &mut self.cursor else {
-                match self.turn()? {
+                match self.next_page()? {
                     Turned::End => {
-                        let count = std::mem::take(&mut self.lost_unsaid);
+                        let count = std::mem::take(&mut self.lost_unreported);
                         return Ok((count > 0).then(|| self.lost(count)));
                     }
                     Turned::Page { lost: None } => continue,
@@ -91,10 +91,10 @@ impl<'a> Reader<'a> {
             };
             match cursor.next(&self.page) {
                 None => self.cursor = None,
-                // What follows on this page is lost, however much it is.
+                // The rest of the page is lost. The number of its events is unknown.
                 Some(Step::Damaged) => return Ok(Some(self.lost(0))),
                 Some(Step::Event { time_ns, bytes }) => {
-                    // Where the clock is being adjusted, CPUs may see it go back an instant.
+                    // While the kernel adjusts the clock, a CPU may read an earlier time.
                     self.time_ns = time_ns.max(self.time_ns);
                     let bytes = self.page.get(bytes).unwrap_or_default();
                     let event = self.decoder.event(self.time_ns, self.stream.cpu, bytes);
@@ -106,13 +106,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Goes to the next page.
-    fn turn(&mut self) -> io::Result<Turned> {
-        if !self.spooled.read(self.stream, self.next_page, &mut self.page)? {
+    /// Advances to the next page.
+    fn next_page(&mut self) -> io::Result<Turned> {
+        if !self.spooled.read(self.stream, self.page_index, &mut self.page)? {
             return Ok(Turned::End);
         }
-        self.next_page += 1;
-        // It had a header when it was kept.
+        self.page_index += 1;
+        // The page had a header when it was added to the spool.
         let Some(header) = self.format.header(&self.page) else {
             return Ok(Turned::Page { lost: Some(0) });
         };
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         RawEvent {
             time_ns: self.time_ns,
             cpu: self.stream.cpu,
-            // Nobody's doing.
+            // A lost event belongs to no task.
             tid: Tid(0),
             during: During::Interrupt,
             kind: RawKind::Lost { count },
@@ -133,7 +133,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether there was a next page, and how many events were lost before it, if any were.
+/// The next page, with the number of events lost before it (see
+/// [`Header::lost`](super::page::Header::lost)), or the end.
 enum Turned {
     End,
     Page { lost: Option<u64> },
@@ -147,10 +148,11 @@ mod tests {
 
     const FORMAT: &str = "field: u64 timestamp; offset:0; size:8;\n\
         field: local_t commit; offset:8; size:8;\nfield: char data; offset:16; size:4080;\n";
-    /// Events were lost, and how many stands at the page's end.
+    /// Flags: events were lost, and their number is stored at the end of the page.
     const LOST: u64 = 3 << 30;
 
-    /// A page of `sched_process_exit` of task 5, `deltas_ns` apart; one of no known event between.
+    /// Returns a page of `sched_process_exit` events of task 5, `deltas_ns` apart, with an unknown
+    /// event before each.
     fn page(time_ns: u64, deltas_ns: &[u32], lost: Option<u64>) -> Vec<u8> {
         let id = Decoder::id_for_tests("sched/sched_process_exit");
         let mut events = Vec::new();
@@ -165,7 +167,7 @@ mod tests {
         [&time_ns.to_le_bytes()[..], &commit.to_le_bytes(), &events, &count].concat()
     }
 
-    /// When and where, and how many were lost.
+    /// Returns the time and the CPU of each event, and the number of lost events.
     fn merged(streams: &[(u32, &[Vec<u8>])], lost: u64) -> Vec<(u64, u32, Option<u64>)> {
         let format = PageFormat::parse(FORMAT).expect("a format");
         let directory = tempfile::tempdir().expect("a directory");
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_merged_by_time_over_the_ends_of_pages() {
+    fn streams_are_merged_by_time_across_pages() {
         let first = [page(100, &[10, 10], None), page(150, &[10], None)];
         let second = [page(90, &[5, 20, 35, 100], None)];
         let times: Vec<_> =
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_are_told_where_they_were_lost_and_the_rest_at_the_end() {
+    fn lost_events_are_reported_in_order() {
         let pages = [page(100, &[1], None), page(200, &[1], Some(7)), page(300, &[], Some(0))];
         let events = [(101, 4, None), (200, 4, Some(7)), (201, 4, None), (300, 4, Some(0))];
         assert_eq!(merged(&[(4, &pages)], 7), events);
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn time_does_not_go_back_in_a_stream() {
+    fn time_never_decreases_in_stream() {
         let pages = [page(100, &[9], None), page(105, &[1, 9], None)];
         let times: Vec<_> = merged(&[(0, &pages)], 0).iter().map(|event| event.0).collect();
         assert_eq!(times, [109, 109, 115]);

@@ -1,14 +1,14 @@
-//! `shootdown record`: what a real program asks of its memory, how its threads are scheduled, and
-//! what the Linux that runs it does about that, by the kernel's own tracing.
+//! `shootdown record`: records the memory calls, page faults and scheduling of a program, and the
+//! flushes of the Linux kernel that runs it, with the kernel's own tracing.
 //!
-//! In reading order: `tracefs` is the kernel's interface; `guard` removes our instances from it;
-//! `stopped_child` is the command, which must not begin before it is traced. `session` traces it,
-//! and moves pages from `rings` to a `spool`. Then `merge` puts them in order; `layout` and `page`
-//! describe their bytes, `decode` their events, `symbols` and `tasks` what these refer to; and
-//! `write` makes the recording.
+//! In reading order: `tracefs` is the kernel's interface, and `guard` removes our instances from
+//! it. `stopped_child` is the process of the program, which must not start before it is traced.
+//! `session` traces the program and moves pages from `rings` to a `spool`. Then `merge` sorts the
+//! events by time. `layout` and `page` describe the bytes of events, `decode` their meaning, and
+//! `symbols` and `tasks` the functions and tasks that they refer to. `write` makes the recording.
 //!
-//! There are two instances of tracing. One follows the command and its descendants: their calls
-//! and faults. The other has what concerns everyone: switches, flushes and interrupts.
+//! There are two instances of tracing. One traces the system calls and faults of the program and
+//! its descendants. The other traces the switches, flushes and interrupts of all tasks.
 
 mod decode;
 mod error;
@@ -43,6 +43,7 @@ use shootdown_recording::{Ended, Startup};
 use crate::error::{Failure, shown};
 use crate::output::{Existing, Output};
 
+pub(crate) use error::FAILED;
 pub(crate) use helper::Helper;
 
 use decode::Decoder;
@@ -50,15 +51,15 @@ use error::RecordError;
 use guard::Guard;
 use recorded::{BUFFER_KIB_MAX, Loudness, Recorded};
 use session::{Captured, Session};
-use signals::Wish;
-use stopped_child::Held;
+use signals::StopRequest;
+use stopped_child::StoppedChild;
 use symbols::Symbols;
 use tasks::{Tasks, add_tasks};
 use tracefs::{Scope, Tracefs};
 use user::User;
 use write::Recording;
 
-/// The extension of recordings, unless the user chooses a name.
+/// The extension of the default name of a recording.
 const EXTENSION: &str = "shootdown";
 
 pub(crate) const EXAMPLES: &str = "\
@@ -67,23 +68,27 @@ Examples:
   shootdown record --output gc.shootdown -- node allocate.js
   shootdown record --buffer-kib 65536 -- ./loop-that-unmaps
 
-Needs root and tracefs. The program runs as it would, its threads and children are recorded with it,
-and tracing is left as it was found.";
+Needs root and tracefs. The program runs as it would without the recorder, and its threads and
+children are recorded with it. Afterwards, tracing is configured as before.
+
+Exits with the status of the program (128 + N if signal N killed it), or with 125 if the recorder
+itself fails, 126 if the program cannot be run, 127 if it is not found, 130 if Ctrl-C stopped the
+recorder before the program ended.";
 
 /// The options of `shootdown record`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Record {
-    /// Where to write the recording [default: the program's name, with .shootdown]
+    /// The file of the recording [default: the name of the program, with .shootdown]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Replace FILE if it exists
     #[arg(long)]
     force: bool,
-    /// How large the kernel's two buffers are, on each CPU, in KiB
+    /// The size of each of the two kernel buffers per CPU, in KiB
     #[arg(long, value_name = "N", default_value_t = 8192,
           value_parser = clap::value_parser!(u32).range(4..=i64::from(BUFFER_KIB_MAX)))]
     buffer_kib: u32,
-    /// Say nothing but what went wrong
+    /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
     /// The program to record, and its arguments
@@ -92,21 +97,22 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    /// Records the program and returns its exit status.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
         let recorded = record(self)?;
-        // Standard output is the recorded program's.
+        // Standard output belongs to the recorded program.
         let _ = write!(io::stderr(), "{recorded}");
-        Ok(())
+        Ok(recorded.exit_status())
     }
 }
 
 impl Helper {
-    /// Does what the process is for.
+    /// Runs the helper process.
     pub(crate) fn run(&self) {
         match self {
             Self::Guard { instances } => guard::guard(instances),
-            Self::Held { release, failure, command } => {
-                stopped_child::held(release, failure, command);
+            Self::StoppedChild { release, failure, command } => {
+                stopped_child::run(release, failure, command);
             }
         }
     }
@@ -114,15 +120,15 @@ impl Helper {
 
 /// Runs a command, and records it.
 ///
-/// The first Ctrl-C is the command's: what it does until it ends is recorded. The second one, or a
-/// request to end, ends the recording, which is kept; the command, if it did not end itself, is
-/// left alone.
+/// The first Ctrl-C is for the command, which is recorded until it ends. The second Ctrl-C, SIGTERM
+/// or SIGHUP stops the recorder. The recording is kept, and the command continues if it has not
+/// ended.
 ///
 /// # Errors
 ///
-/// Each of [`RecordError`]. Whichever it is, tracing is as it was, but after
-/// [`RecordError::InstancesLeft`]; and there is no file, but after that one and after
-/// [`RecordError::Incomplete`], [`RecordError::Killed`] and [`RecordError::Stopped`].
+/// Any [`RecordError`]. The instances of tracing are removed, except after
+/// [`RecordError::InstancesLeft`]. A recording exists only after that error and after
+/// [`RecordError::Incomplete`].
 fn record(options: &Record) -> Result<Recorded, RecordError> {
     if !geteuid().is_root() {
         return Err(RecordError::NotRoot);
@@ -140,7 +146,7 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
     let loudness = if options.quiet { Loudness::Quiet } else { Loudness::Normal };
     let mut user = User::new(loudness)?;
     let start = Instant::now();
-    // Before all that it removes, and outliving it.
+    // The guard starts before the instances exist, and outlives them.
     let instances = [Scope::Command, Scope::System].map(|scope| tracefs.instance(scope));
     let guard = Guard::start(instances.to_vec())?;
     tracefs.remove_stale();
@@ -158,44 +164,38 @@ fn record(options: &Record) -> Result<Recorded, RecordError> {
         program,
         ended,
         time,
-        events: written.events,
-        lost: written.lost,
-        bytes: written.bytes,
+        written,
         buffer_kib: options.buffer_kib,
         left,
         loudness,
     };
-    match (recorded.lost, recorded.ended) {
-        (0, Ended::Exited(_)) => Ok(recorded),
-        (0, Ended::Signalled(signal)) => {
-            Err(RecordError::Killed { signal, recorded: Box::new(recorded) })
-        }
-        (0, Ended::Interrupted) => Err(RecordError::Stopped(Box::new(recorded))),
-        _ => Err(RecordError::Incomplete(Box::new(recorded))),
+    if recorded.written.lost > 0 {
+        return Err(RecordError::Incomplete(Box::new(recorded)));
     }
+    Ok(recorded)
 }
 
-/// Runs the command while it is traced.
+/// Runs and traces the command until it ends, or until the user stops the recorder.
 fn capture(
     mut session: Session<'_>,
     command: &[OsString],
     user: &mut User,
 ) -> Result<(Captured, Startup, Ended), RecordError> {
-    let mut held = Held::start(command)?;
-    // Twice, for a task may begin between the first look and the first event.
+    let mut child = StoppedChild::start(command)?;
+    // The tasks are listed twice, because one may start between the first list and the first event.
     let mut tasks = Tasks::new();
     add_tasks(&mut tasks)?;
-    session.start(held.pid())?;
+    session.start(child.pid())?;
     add_tasks(&mut tasks)?;
-    if user.signals.wish() != Wish::GoOn {
+    if user.signals.stop_request() != StopRequest::None {
         return Err(RecordError::Interrupted);
     }
-    held.release()?;
-    let pid = held.pid();
-    let ended = session.run(&mut held, user);
+    child.release()?;
+    let pid = child.pid();
+    let ended = session.run(&mut child, user);
     if !matches!(ended, Ok(Ended::Exited(_) | Ended::Signalled(_))) {
-        user.say(&format!("`{}` still runs, as process {pid}", shown(&command[0])));
-    } else if let Some(error) = held.failure() {
+        user.note(&format!("`{}` still runs, as process {pid}", shown(&command[0])));
+    } else if let Some(error) = child.failure() {
         return Err(RecordError::NotStarted { program: command[0].clone(), error });
     }
     let ended = ended?;
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_is_named_after_its_program_not_where_that_is() {
+    fn default_name_is_name_of_program() {
         let name = |program: &str| default_name(OsStr::new(program));
         assert_eq!(name("/usr/bin/sort"), Some(PathBuf::from("sort.shootdown")));
         assert_eq!(name("./run.sh"), Some(PathBuf::from("run.sh.shootdown")));

@@ -1,27 +1,27 @@
-//! A page of the kernel's ring buffer: a header, then events one after the other, each with the
-//! time since the one before.
+//! A page of the kernel's ring buffer: a header, and then events, each with the time since the
+//! previous event.
 //!
-//! The kernel wrote it, yet nothing here trusts it: whatever the bytes, there is no panic, and
-//! what cannot be an event ends the page as [`Step::Damaged`].
+//! The code does not trust the bytes, although the kernel wrote them. It never panics, and bytes
+//! that cannot be an event end the page with [`Step::Damaged`].
 
 use std::ops::Range;
 
 use super::layout::{Field, Fields};
 
-/// An event's header: five bits of type or length, 27 of time.
+/// Size of the header of an event: 5 bits of type or length, and 27 bits of time.
 const HEADER: usize = 4;
 const TYPE_BITS: u32 = 5;
 const TIME_BITS: u32 = 27;
-/// Of the committed length, the rest of the word being flags.
+/// The bits of the committed length. The other bits of the word are flags.
 const LENGTH_MASK: u64 = (1 << 20) - 1;
-/// Events were overwritten before this page.
+/// Flag: events were overwritten before this page.
 const MISSED: u64 = 1 << 31;
-/// How many stands behind the last event.
+/// Flag: the number of overwritten events follows the last event.
 const MISSED_STORED: u64 = 1 << 30;
-/// An absolute time has 59 bits; the rest is that of the page.
+/// Number of bits of an absolute time. The higher bits are those of the page's time.
 const ABSOLUTE_BITS: u32 = 59;
 
-/// How a page's header is laid out.
+/// The layout of the header of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PageFormat {
     time: Field,
@@ -30,19 +30,19 @@ pub(super) struct PageFormat {
 }
 
 impl PageFormat {
-    /// Of the file `header_page`; `None` if it lacks a field.
+    /// Parses the file `header_page`. Returns `None` if a field is missing.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let fields = Fields::parse(text);
         let field = |name| fields.field(name);
         Some(Self { time: field("timestamp")?, commit: field("commit")?, data: field("data")? })
     }
 
-    /// How large a page is, in bytes.
+    /// Returns the size of a page in bytes.
     pub(super) fn page_bytes(&self) -> usize {
         self.data.offset.saturating_add(self.data.size)
     }
 
-    /// The header of `page`; `None` if the page is shorter than the header says.
+    /// Returns the header of `page`, or `None` if the page is shorter than its header requires.
     pub(super) fn header(&self, page: &[u8]) -> Option<Header> {
         let time_ns = self.time.number(page)?;
         let commit = self.commit.number(page)?;
@@ -63,28 +63,29 @@ impl PageFormat {
     }
 }
 
-/// What a page's header says.
+/// The header of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// From which the first event counts.
+    /// The time to which the first event's time is relative.
     pub(super) time_ns: u64,
-    /// Where the events are.
+    /// The bytes of the events.
     events: Range<usize>,
-    /// How many events were lost before this page, if any were; 0 if it doesn't say.
+    /// Number of events that were lost before this page, or 0 if events were lost and the number is
+    /// unknown. `None` if no event was lost.
     pub(super) lost: Option<u64>,
-    /// How many bytes of the page mean something.
+    /// Number of bytes of the page that are used.
     pub(super) used: usize,
 }
 
 impl Header {
-    /// At the first event.
+    /// Returns a cursor at the first event.
     pub(super) fn cursor(&self) -> Cursor {
         let Self { time_ns, events, .. } = self;
         Cursor { time_ns: *time_ns, page_time_ns: *time_ns, rest: events.clone() }
     }
 }
 
-/// A place among the events of a page.
+/// A position in the events of a page.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     time_ns: u64,
@@ -92,17 +93,18 @@ pub(super) struct Cursor {
     rest: Range<usize>,
 }
 
-/// What is next in a page.
+/// The next item of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// An event, at this time, in these bytes of the page.
+    /// An event with its time and its bytes in the page.
     Event { time_ns: u64, bytes: Range<usize> },
-    /// Something that no kernel writes: what follows can't be told.
+    /// Bytes that no kernel writes. The rest of the page cannot be read.
     Damaged,
 }
 
 impl Cursor {
-    /// The next event of `page`, which must be the one that the cursor is of; `None` at its end.
+    /// Returns the next item of `page`, or `None` at its end. Call this with the page that the
+    /// cursor was made for.
     pub(super) fn next(&mut self, page: &[u8]) -> Option<Step> {
         while !self.rest.is_empty() {
             match self.take(page) {
@@ -117,7 +119,8 @@ impl Cursor {
         None
     }
 
-    /// Passes one entry: `Some(None)` if it is no event, `None` if it is impossible.
+    /// Advances over one entry. Returns `Some(None)` if the entry is not an event, and `None` if
+    /// the bytes are not a valid entry.
     fn take(&mut self, page: &[u8]) -> Option<Option<Range<usize>>> {
         let start = self.rest.start;
         let page = page.get(..self.rest.end)?;
@@ -125,13 +128,13 @@ impl Cursor {
         let (kind, delta) = (head & ((1 << TYPE_BITS) - 1), u64::from(head >> TYPE_BITS));
         let first = start + HEADER;
         let bytes = match kind {
-            // Nothing more was written to this page.
+            // An entry without a length: the rest of the page was not written.
             29 if delta == 0 => {
                 self.rest.start = self.rest.end;
                 return Some(None);
             }
             0 | 29 => {
-                // The length counts its own four bytes.
+                // The length includes its own four bytes.
                 let length = (word(page, first)? as usize).checked_sub(HEADER)?;
                 let from = first + HEADER;
                 from..from.checked_add(length)?
@@ -139,7 +142,7 @@ impl Cursor {
             30 | 31 => first + HEADER..first + HEADER,
             words => first..first + 4 * words as usize,
         };
-        // The next entry begins at a multiple of four.
+        // The next entry starts at a multiple of four.
         let end = bytes.end.checked_next_multiple_of(4)?;
         page.get(start..end)?;
         self.rest.start = end;
@@ -193,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_page_is_what_the_kernel_says() {
+    fn page_size_is_read_from_header_page() {
         assert_eq!(format().page_bytes(), 4096);
         assert!(PageFormat::parse("\tfield: u64 timestamp;\toffset:0;\tsize:8;\n").is_none());
     }
 
     #[test]
-    fn times_add_up_and_lengths_are_words_or_bytes() {
+    fn event_times_add_up() {
         let words = [head(2, 5), 1, 2, head(0, 7), 4 + 8, 3, 4, head(1, 1), 9];
         let events = [
             Step::Event { time_ns: 1005, bytes: 20..28 },
@@ -210,21 +213,21 @@ mod tests {
     }
 
     #[test]
-    fn long_times_absolute_times_and_padding_are_no_events() {
+    fn time_entries_and_padding_are_not_events() {
         let words = [head(30, 3), 2, head(1, 0), 7, head(31, 9), 1, head(1, 1), 7];
         let extended = 1000 + 3 + (2 << 27);
         let absolute = (1 << 27) + 9 + 1;
         let found = steps(&page(1000, 0, &words, &[]));
         assert_eq!(found[0], Step::Event { time_ns: extended, bytes: 28..32 });
         assert_eq!(found[1], Step::Event { time_ns: absolute, bytes: 44..48 });
-        // A discarded event counts by its time, and what was never written ends the page.
+        // A discarded event advances the time, and padding without a length ends the page.
         let words = [head(29, 4), 8, 0, head(1, 1), 7, head(29, 0), head(1, 1), 7];
         let events = [Step::Event { time_ns: 1005, bytes: 32..36 }];
         assert_eq!(steps(&page(1000, 0, &words, &[])), events);
     }
 
     #[test]
-    fn lost_events_are_counted_where_the_kernel_had_room_to_say_how_many() {
+    fn stored_number_of_lost_events_is_read() {
         let lost = |flags, after: &[u8]| {
             format().header(&page(0, flags, &[head(1, 0), 0], after)).map(|header| header.lost)
         };
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_reaches_over_the_end_is_damage() {
+    fn event_beyond_end_of_page_is_damage() {
         for words in [&[head(3, 1), 1, 2][..], &[head(0, 1)], &[head(0, 1), 3], &[head(0, 1), 99]] {
             assert_eq!(steps(&page(1000, 0, words, &[])), [Step::Damaged]);
         }
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn random_bytes_never_panic_and_always_end() {
+    fn random_bytes_neither_panic_nor_loop() {
         let mut state = 1_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

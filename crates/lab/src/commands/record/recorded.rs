@@ -1,4 +1,4 @@
-//! A recording that was kept.
+//! The summary of a recording that was kept.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,32 +8,50 @@ use std::time::Duration;
 use indicatif::HumanBytes;
 use shootdown_recording::Ended;
 
-use crate::error::shown;
+use crate::error::{INTERRUPTED, shown};
 
-/// The largest size of a buffer, which is more than most machines' memory.
+/// The largest size of a buffer, which exceeds the memory of most machines.
 pub(super) const BUFFER_KIB_MAX: u32 = 4 << 20;
 
-/// Whether the user wants to read more than errors.
+/// The messages that the recorder prints: errors only, or also notes and progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loudness {
     Quiet,
     Normal,
 }
 
-/// A recording that was kept, and how it came about.
+/// The written numbers of events and bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Written {
+    pub(super) events: u64,
+    pub(super) lost: u64,
+    pub(super) bytes: u64,
+}
+
+/// A recording that was kept, and the end of its program.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {
     pub(super) output: PathBuf,
     pub(super) program: OsString,
     pub(super) ended: Ended,
     pub(super) time: Duration,
-    pub(super) events: u64,
-    pub(super) lost: u64,
-    pub(super) bytes: u64,
+    pub(super) written: Written,
     pub(super) buffer_kib: u32,
-    /// The number of tasks of the command that still live.
+    /// Number of tasks of the command that still live.
     pub(super) left: usize,
     pub(super) loudness: Loudness,
+}
+
+impl Recorded {
+    /// Returns the exit status of the program, as a shell reports it. If the user stopped the
+    /// recorder before the program ended, the status is [`INTERRUPTED`].
+    pub(super) fn exit_status(&self) -> u8 {
+        match self.ended {
+            Ended::Exited(code) => code as u8,
+            Ended::Signalled(signal) => 128 + (signal & 0x7f) as u8,
+            Ended::Interrupted => INTERRUPTED,
+        }
+    }
 }
 
 impl fmt::Display for Recorded {
@@ -43,22 +61,23 @@ impl fmt::Display for Recorded {
         }
         let (program, output) = (shown(&self.program), shown(&self.output));
         match self.ended {
-            Ended::Exited(code) if code != 0 => {
-                writeln!(f, "note: {program} ended with status {code}")?;
+            Ended::Exited(0) => {}
+            Ended::Exited(code) => writeln!(f, "note: {program} ended with status {code}")?,
+            Ended::Signalled(signal) => {
+                writeln!(f, "note: {program} was killed by signal {signal}")?;
             }
-            // The others are errors.
-            _ => {}
+            Ended::Interrupted => writeln!(f, "note: stopped before {program} ended")?,
         }
         if self.left > 0 {
-            writeln!(f, "note: {} of its tasks still run, no longer recorded", self.left)?;
+            writeln!(f, "note: {} of its tasks still run and are not recorded", self.left)?;
         }
         writeln!(
             f,
             "recorded {} events (lost {}) of {program} in {:.1} s: {output} ({})",
-            self.events,
-            self.lost,
+            self.written.events,
+            self.written.lost,
             self.time.as_secs_f64(),
-            HumanBytes(self.bytes),
+            HumanBytes(self.written.bytes),
         )?;
         writeln!(f, "try:   shootdown replay {output}")
     }

@@ -1,4 +1,4 @@
-//! The kernel's ring buffers, one for each CPU and instance, and how they are emptied.
+//! The kernel's ring buffers, one for each CPU and instance.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -12,16 +12,16 @@ use super::page::{PageFormat, Step};
 use super::spool::Spool;
 use super::tracefs::Instance;
 
-/// As many pages are read of one buffer before the others have their turn.
+/// Number of pages that are read from one buffer before the next buffer's turn.
 const PAGES_MAX: usize = 512;
 
-/// All buffers, to be read.
+/// All buffers.
 #[derive(Debug)]
 pub(super) struct Rings {
     format: PageFormat,
     rings: Vec<Ring>,
     page: Vec<u8>,
-    /// What was read so far.
+    /// The numbers of events so far.
     pub(super) counts: Counts,
 }
 
@@ -31,14 +31,14 @@ struct Ring {
     file: File,
 }
 
-/// How much was read.
+/// Numbers of events.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) events: u64,
     pub(super) lost: u64,
 }
 
-/// Whether a buffer may hold more.
+/// The state of the buffers after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     Empty,
@@ -46,11 +46,11 @@ pub(super) enum Drained {
 }
 
 impl Rings {
-    /// Of every CPU, one `instance` after the other.
+    /// Opens the buffer of every CPU, first of one instance, then of the other.
     ///
     /// # Errors
     ///
-    /// If one can't be opened.
+    /// If a buffer cannot be opened.
     pub(super) fn open(instances: [&Instance; 2]) -> Result<Self, RecordError> {
         let format = instances[0].page_format()?;
         let mut rings = Vec::new();
@@ -69,7 +69,7 @@ impl Rings {
         Ok(Self { format, rings, page, counts: Counts::default() })
     }
 
-    /// Whose each is: these are the streams of a [`Spool`] for them.
+    /// Returns the CPU of each buffer. The [`Spool`] has a stream for each of them, in this order.
     pub(super) fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.rings.iter().map(|ring| ring.cpu)
     }
@@ -78,16 +78,16 @@ impl Rings {
         self.format
     }
 
-    /// Readable when the buffer is full enough to be emptied.
+    /// Returns file descriptors that are readable if the buffer has reached the kernel's threshold.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.rings.iter().map(|ring| ring.file.as_fd())
     }
 
-    /// Moves what the buffers hold to `spool`, though no more of each than fits its turn.
+    /// Moves pages from the buffers to `spool`, at most [`PAGES_MAX`] from each.
     ///
     /// # Errors
     ///
-    /// If a buffer can't be read, or there is no room in the spool.
+    /// If a buffer cannot be read, or the spool cannot be written.
     pub(super) fn drain(&mut self, spool: &mut Spool) -> Result<Drained, RecordError> {
         let mut drained = Drained::Empty;
         for index in 0..self.rings.len() {

@@ -1,4 +1,4 @@
-//! Tracing, from before the command begins until after it ended.
+//! A session of tracing, which starts before the command and ends after it.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,17 +14,17 @@ use super::decode::Decoder;
 use super::error::RecordError;
 use super::page::PageFormat;
 use super::rings::{Counts, Drained, Rings};
-use super::signals::{Signals, Wish};
+use super::signals::{Signals, StopRequest};
 use super::spool::{Spool, Spooled};
-use super::stopped_child::Held;
+use super::stopped_child::StoppedChild;
 use super::tracefs::{Instance, Scope, Tracefs};
 use super::user::User;
 use crate::output::Output;
 
-/// How long buffers may stay as they are that are not full enough to be worth it.
+/// The longest time for which buffers below the kernel's threshold are not emptied.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Two instances that trace, and where their events go.
+/// The two instances of tracing, their buffers, and the spool of their events.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     command: Instance,
@@ -33,12 +33,12 @@ pub(super) struct Session<'a> {
     spool: Spool<'a>,
 }
 
-/// What was traced.
+/// The traced events.
 #[derive(Debug)]
 pub(super) struct Captured {
     pub(super) pages: Spooled,
     pub(super) format: PageFormat,
-    /// How many of the command's tasks still live.
+    /// Number of tasks of the command that still live.
     pub(super) left: usize,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     ///
-    /// If the kernel refuses, or there is no room for them.
+    /// If the kernel refuses, or there is no memory or disk space.
     pub(super) fn new(
         tracefs: &Tracefs,
         decoder: &Decoder,
@@ -61,7 +61,7 @@ impl<'a> Session<'a> {
         Ok(Self { command, system, rings, spool })
     }
 
-    /// Begins to trace: the task `pid` and its descendants, and what the system does.
+    /// Starts tracing the task `pid` with its descendants, and the whole system.
     ///
     /// # Errors
     ///
@@ -72,40 +72,44 @@ impl<'a> Session<'a> {
         self.system.start()
     }
 
-    /// How many CPUs a recording of this machine has.
+    /// Returns the number of CPUs of a recording on this machine.
     pub(super) fn cpus(&self) -> u32 {
         self.rings.cpus().max().map_or(1, |cpu| cpu.saturating_add(1))
     }
 
-    /// Keeps the buffers from overflowing until the command ended, or the user wants no more.
+    /// Empties the buffers until the command ends or the user stops the recorder.
     ///
     /// # Errors
     ///
     /// If the kernel refuses, or the disk is full.
-    pub(super) fn run(&mut self, held: &mut Held, user: &mut User) -> Result<Ended, RecordError> {
+    pub(super) fn run(
+        &mut self,
+        child: &mut StoppedChild,
+        user: &mut User,
+    ) -> Result<Ended, RecordError> {
         loop {
             let drained = self.rings.drain(&mut self.spool)?;
             let (Counts { events, lost }, bytes) = (self.rings.counts, self.spool.bytes());
             let (events, bytes) = (HumanCount(events), HumanBytes(bytes));
             user.show(format!("recording: {events} events, {lost} lost, {bytes}"));
-            if let Some(status) = held.ended()? {
+            if let Some(status) = child.ended()? {
                 return Ok(ended(status));
             }
-            let note = "waiting for the command to end; Ctrl-C again stops recording it";
-            if user.wish(note) == Wish::EndNow {
+            let note = "waiting for the command to end; press Ctrl-C again to stop recording";
+            if user.stop_request(note) == StopRequest::Now {
                 return Ok(Ended::Interrupted);
             }
             if drained == Drained::Empty {
-                self.wait(held, &user.signals)?;
+                self.wait(child, &user.signals)?;
             }
         }
     }
 
-    /// Stops tracing, and takes what is left in the buffers.
+    /// Stops tracing and empties the buffers.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub(super) fn end(mut self) -> Result<Captured, RecordError> {
         self.command.stop()?;
         self.system.stop()?;
@@ -122,9 +126,9 @@ impl<'a> Session<'a> {
         Ok(Captured { pages, format: self.rings.format(), left })
     }
 
-    /// Until a buffer is worth emptying, the command ends or the user wants something.
-    fn wait(&self, held: &Held, signals: &Signals) -> Result<(), RecordError> {
-        let ended = held.ended_fd();
+    /// Waits until a buffer reaches the kernel's threshold, the command ends, or a signal arrives.
+    fn wait(&self, child: &StoppedChild, signals: &Signals) -> Result<(), RecordError> {
+        let ended = child.ended_fd();
         let mut fds: Vec<_> = self.rings.fds().collect();
         fds.push(ended.as_fd());
         let signals = signals.fds();

@@ -1,4 +1,4 @@
-//! What the user asks by signals.
+//! Requests of the user to stop, which arrive as signals.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsFd;
@@ -9,33 +9,33 @@ use signal_hook::low_level::pipe;
 
 use super::error::RecordError;
 
-/// Ctrl-C, and requests to end.
+/// The received signals: SIGINT (Ctrl-C), and SIGTERM or SIGHUP.
 #[derive(Debug)]
 pub(super) struct Signals {
     interrupt: UnixStream,
     terminate: UnixStream,
-    /// How often Ctrl-C was pressed.
+    /// Number of received SIGINTs since the last reset.
     interrupts: usize,
     terminated: bool,
 }
 
-/// How much of a hurry the user is in.
+/// The user's request to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// None.
-    GoOn,
-    /// Ctrl-C was pressed once, which the command heard as well: it will end.
-    End,
-    /// Ctrl-C was pressed again, or someone told us to end.
-    EndNow,
+pub(super) enum StopRequest {
+    /// There is no request.
+    None,
+    /// Ctrl-C was pressed once. The command received SIGINT as well, so it is expected to end.
+    Once,
+    /// Ctrl-C was pressed twice, or SIGTERM or SIGHUP arrived.
+    Now,
 }
 
 impl Signals {
-    /// From now on, signals are heard, and end nothing by themselves.
+    /// Installs handlers. From this call on, the signals do not end the process.
     ///
     /// # Errors
     ///
-    /// If the kernel does not let us listen.
+    /// If the handlers cannot be installed.
     pub(super) fn listen() -> Result<Self, RecordError> {
         let listen = || -> io::Result<Self> {
             let (interrupt, interrupts) = UnixStream::pair()?;
@@ -50,27 +50,27 @@ impl Signals {
         listen().map_err(RecordError::system("signals"))
     }
 
-    /// Readable when there is something new.
+    /// Returns file descriptors that are readable after a new signal.
     pub(super) fn fds(&self) -> [impl AsFd + '_; 2] {
         [&self.interrupt, &self.terminate]
     }
 
-    /// What was asked since the last [`Signals::forget`].
-    pub(super) fn wish(&mut self) -> Wish {
+    /// Returns the request since the last [`Signals::reset`].
+    pub(super) fn stop_request(&mut self) -> StopRequest {
         let mut bytes = [0; 16];
-        // Each signal is a byte; that there is none is an error.
+        // Each signal is one byte. A read without any is an error.
         self.interrupts += self.interrupt.read(&mut bytes).unwrap_or_default();
         self.terminated |= self.terminate.read(&mut bytes).unwrap_or_default() > 0;
         match (self.terminated, self.interrupts) {
-            (false, 0) => Wish::GoOn,
-            (false, 1) => Wish::End,
-            _ => Wish::EndNow,
+            (false, 0) => StopRequest::None,
+            (false, 1) => StopRequest::Once,
+            _ => StopRequest::Now,
         }
     }
 
-    /// Has what follows start without an old wish: it was granted.
-    pub(super) fn forget(&mut self) {
-        self.wish();
+    /// Discards earlier signals, which were obeyed.
+    pub(super) fn reset(&mut self) {
+        self.stop_request();
         self.interrupts = 0;
         self.terminated = false;
     }
@@ -81,26 +81,26 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// One test, for signals are the process's.
+    /// This is one test, because signals belong to the whole process.
     #[test]
-    fn one_ctrl_c_is_patient_two_are_not_and_a_request_to_end_is_heard_at_once() {
+    fn second_ctrl_c_or_sigterm_stops_now() {
         let mut signals = Signals::listen().expect("signals");
-        assert_eq!(signals.wish(), Wish::GoOn);
-        raise(&mut signals, SIGINT, Wish::End);
-        raise(&mut signals, SIGINT, Wish::EndNow);
-        signals.forget();
-        assert_eq!(signals.wish(), Wish::GoOn);
-        raise(&mut signals, SIGTERM, Wish::EndNow);
-        signals.forget();
-        raise(&mut signals, SIGHUP, Wish::EndNow);
-        assert_eq!(signals.wish(), Wish::EndNow, "until it is forgotten");
+        assert_eq!(signals.stop_request(), StopRequest::None);
+        raise(&mut signals, SIGINT, StopRequest::Once);
+        raise(&mut signals, SIGINT, StopRequest::Now);
+        signals.reset();
+        assert_eq!(signals.stop_request(), StopRequest::None);
+        raise(&mut signals, SIGTERM, StopRequest::Now);
+        signals.reset();
+        raise(&mut signals, SIGHUP, StopRequest::Now);
+        assert_eq!(signals.stop_request(), StopRequest::Now, "until the reset");
     }
 
-    fn raise(signals: &mut Signals, signal: i32, wish: Wish) {
+    fn raise(signals: &mut Signals, signal: i32, request: StopRequest) {
         signal_hook::low_level::raise(signal).expect("a signal");
         let start = Instant::now();
-        while signals.wish() != wish {
-            assert!(start.elapsed().as_secs() < 10, "{wish:?}");
+        while signals.stop_request() != request {
+            assert!(start.elapsed().as_secs() < 10, "{request:?}");
         }
     }
 }

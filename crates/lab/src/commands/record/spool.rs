@@ -1,4 +1,4 @@
-//! The pages of all buffers, in a file without a name, until they can be put in order.
+//! The spool: the pages of all buffers in a file without a name, until they are sorted.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt as _;
 use super::page::Header;
 use crate::output::{Output, OutputError};
 
-/// How much is written at once, in bytes: seldom enough not to disturb what is recorded.
+/// Bytes per write. Large writes are rare and do not disturb the recorded program.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Pages being kept.
+/// A spool that pages are added to.
 #[derive(Debug)]
 pub(super) struct Spool<'a> {
     output: &'a Output,
@@ -19,46 +19,47 @@ pub(super) struct Spool<'a> {
     streams: Vec<Stream>,
 }
 
-/// The pages of one buffer, in the order of time.
+/// The pages of one buffer, in ascending order of time.
 #[derive(Debug)]
 pub(super) struct Stream {
-    /// Whose buffer it was.
+    /// The CPU of the buffer.
     pub(super) cpu: u32,
-    /// Where in the file each is, and how many bytes.
+    /// The offset of each page in the file, and its size in bytes.
     pages: Vec<(u64, u32)>,
-    /// Events of which the pages say that they were lost.
+    /// Number of lost events that the pages report.
     lost: u64,
-    /// Events that were lost without a page that says so.
-    pub(super) lost_unsaid: u64,
+    /// Number of lost events that no page reports.
+    pub(super) lost_unreported: u64,
 }
 
 impl<'a> Spool<'a> {
-    /// Beside `output`, for one stream of each of `cpus`.
+    /// Creates a spool in the directory of `output`, with one stream for each of `cpus`.
     ///
     /// # Errors
     ///
-    /// If no file can be made there.
+    /// If no file can be created there.
     pub(super) fn new(
         output: &'a Output,
         cpus: impl Iterator<Item = u32>,
     ) -> Result<Self, OutputError> {
         let file = tempfile::tempfile_in(output.directory());
-        let file = file.map_err(|error| output.unwritable(error))?;
+        let file = file.map_err(|error| output.not_created(error))?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let streams =
-            cpus.map(|cpu| Stream { cpu, pages: Vec::new(), lost: 0, lost_unsaid: 0 }).collect();
+        let streams = cpus
+            .map(|cpu| Stream { cpu, pages: Vec::new(), lost: 0, lost_unreported: 0 })
+            .collect();
         Ok(Self { output, file, end: 0, streams })
     }
 
-    /// Adds what means something of `page`, whose header that is, to the stream of that index.
+    /// Adds the used part of `page`, which has this `header`, to the stream with this index.
     ///
     /// # Errors
     ///
-    /// If the disk is full, or fails.
+    /// If the disk is full or fails.
     ///
     /// # Panics
     ///
-    /// If there is no such stream, or the header is of another page.
+    /// If there is no stream with this index, or the header belongs to another page.
     pub(super) fn add(
         &mut self,
         stream: usize,
@@ -74,26 +75,26 @@ impl<'a> Spool<'a> {
         Ok(())
     }
 
-    /// Says how many events the stream of that index lost in all, at its end.
+    /// Sets the total number of lost events of the stream with this index.
     ///
     /// # Panics
     ///
-    /// If there is no such stream.
+    /// If there is no stream with this index.
     pub(super) fn set_lost(&mut self, stream: usize, lost: u64) {
         let stream = &mut self.streams[stream];
-        stream.lost_unsaid = lost.saturating_sub(stream.lost);
+        stream.lost_unreported = lost.saturating_sub(stream.lost);
     }
 
-    /// How many bytes there are.
+    /// Returns the size of all pages in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.end
     }
 
-    /// To be read from now on.
+    /// Ends writing, and returns the pages for reading.
     ///
     /// # Errors
     ///
-    /// If the disk is full, or fails.
+    /// If the disk is full or fails.
     pub(super) fn finish(self) -> Result<Spooled, OutputError> {
         let Self { output, file, streams, .. } = self;
         let file = file.into_inner().map_err(|error| output.unwritable(error.into_error()))?;
@@ -101,7 +102,7 @@ impl<'a> Spool<'a> {
     }
 }
 
-/// Pages that were kept.
+/// A complete spool.
 #[derive(Debug)]
 pub(super) struct Spooled {
     file: File,
@@ -109,7 +110,7 @@ pub(super) struct Spooled {
 }
 
 impl Spooled {
-    /// Reads the page of that index of a stream into `page`; `false` if there are no more.
+    /// Reads the page with this index of a stream into `page`. Returns `false` if there is none.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
-//! The command to record, as a process that exists before it begins.
+//! The process of the command, which exists before the command starts.
 //!
-//! Its number must be known to the kernel's filter, and its task to us, before its first event. So
-//! we start ourselves in its place; that process waits until a pipe says go, and then becomes the
-//! command. Nothing of this is seen by the command: the pipes close as it begins.
+//! Before the first event, the kernel's filter must know the process number, and the recorder must
+//! know the task. The recorder therefore starts this executable as a helper. The helper waits for a
+//! byte from a pipe and then executes the command. The command does not see the pipes, because they
+//! close on exec.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -17,29 +18,31 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::error::RecordError;
 use super::helper::{self, Helper};
 
-/// The command's process, seen from the recorder. Dropped before it is released, it ends by itself.
+/// The process of the command, as the recorder sees it. If it is dropped before its release, the
+/// process ends.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct StoppedChild {
     process: Child,
-    /// Readable when the process ended.
+    /// A process file descriptor, which is readable after the process has ended.
     ended: OwnedFd,
     release: Option<PipeWriter>,
     failure: PipeReader,
-    /// Our own ends of what the process opens by name, which must last until it has.
+    /// The recorder's copies of the pipe ends that the process opens by name. They must exist until
+    /// the process has opened them.
     opened: (PipeReader, PipeWriter),
 }
 
-impl Held {
-    /// A process that will become `command`.
+impl StoppedChild {
+    /// Starts a process that will become `command`.
     ///
     /// # Errors
     ///
-    /// If there is no process or pipe to be had.
+    /// If a process or a pipe cannot be created.
     pub(super) fn start(command: &[OsString]) -> Result<Self, RecordError> {
         let pipe = || io::pipe().map_err(RecordError::system("a pipe"));
         let (released, release) = pipe()?;
         let (failure, failed) = pipe()?;
-        let helper = Helper::Held {
+        let helper = Helper::StoppedChild {
             release: path(&released),
             failure: path(&failed),
             command: command.to_vec(),
@@ -64,30 +67,31 @@ impl Held {
         self.process.id()
     }
 
-    /// Readable when the process has ended.
+    /// Returns a file descriptor that is readable after the process has ended.
     pub(super) fn ended_fd(&self) -> impl AsFd + '_ {
         &self.ended
     }
 
-    /// Lets it become the command.
+    /// Lets the process become the command.
     ///
     /// # Errors
     ///
-    /// Never while the pipe is ours, as far as anyone knows.
+    /// If the pipe cannot be written to, which should not happen.
     pub(super) fn release(&mut self) -> Result<(), RecordError> {
         let Some(mut release) = self.release.take() else { return Ok(()) };
         release.write_all(b"!").map_err(RecordError::system("the command's start"))
     }
 
-    /// How it ended, if it did.
+    /// Returns the exit status if the process has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>, RecordError> {
         self.process.try_wait().map_err(RecordError::system("the command's end"))
     }
 
-    /// Why it never became the command, if it didn't. It must have ended.
+    /// Returns the error because of which the process did not become the command, if there was one.
+    /// Call this after the process has ended.
     pub(super) fn failure(self) -> Option<io::Error> {
         let Self { mut failure, opened, .. } = self;
-        // The last ends of the pipe: else there would be no end of it.
+        // The pipe ends when its last writing end is closed, which is in `opened`.
         drop(opened);
         let mut code = [0; 4];
         failure.read_exact(&mut code).ok()?;
@@ -95,14 +99,14 @@ impl Held {
     }
 }
 
-/// Under which name another process finds one of our pipes.
+/// Returns a path under which another process can open this process's end of a pipe.
 fn path(pipe: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), pipe.as_raw_fd()))
 }
 
-/// What the process does.
-pub(super) fn held(release: &Path, failure: &Path, command: &[OsString]) {
-    // Whatever fails here, the recorder is gone, and the command is nobody's wish any more.
+/// Runs the helper process: waits for the release, and then becomes the command.
+pub(super) fn run(release: &Path, failure: &Path, command: &[OsString]) {
+    // These steps fail only if the recorder has ended. The command must then not start.
     let Some((program, arguments)) = command.split_first() else { return };
     let Ok(mut release) = File::open(release) else { return };
     let Ok(mut failure) = OpenOptions::new().write(true).open(failure) else { return };

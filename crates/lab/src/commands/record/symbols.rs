@@ -1,4 +1,4 @@
-//! Which functions of the kernel an address is in.
+//! The functions of the kernel that contain an address.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
-    /// Of the text of `/proc/kallsyms`; `None` if the functions are not there or have no
-    /// addresses, as for those whom the kernel doesn't tell.
+    /// Parses `/proc/kallsyms`. Returns `None` if the functions are missing or have no addresses,
+    /// which the kernel hides from some users.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let symbols = || {
             text.lines().filter_map(|line| {
@@ -24,7 +24,7 @@ impl Symbols {
         };
         let mut addresses: Vec<u64> = symbols().map(|(address, _)| address).collect();
         addresses.sort_unstable();
-        // A compiler that makes a copy of a function adds to its name behind a dot.
+        // A compiler that clones a function appends a dot and a suffix to its name.
         let ranges = |wanted: &[&str]| -> Vec<Range<u64>> {
             symbols()
                 .filter(|(address, name)| {
@@ -43,7 +43,7 @@ impl Symbols {
             .then_some(Self { flush_space, call_function })
     }
 
-    /// What is called at `address`.
+    /// Returns the function that starts at `address`.
     pub(super) fn function(&self, address: u64) -> Function {
         match self.flush_space.iter().any(|range| range.start == address) {
             true => Function::FlushSpace,
@@ -51,7 +51,7 @@ impl Symbols {
         }
     }
 
-    /// Who called, given where it returns to.
+    /// Returns the caller that `return_address` belongs to.
     pub(super) fn call_site(&self, return_address: u64) -> CallSite {
         match self.call_function.iter().any(|range| range.contains(&return_address)) {
             true => CallSite::CallFunction,
@@ -73,7 +73,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_return_address_belongs_to_the_symbol_before_it() {
+    fn return_address_belongs_to_symbol_before_it() {
         let symbols = Symbols::parse(TEXT).expect("symbols");
         let sites: Vec<_> = [0x1fff, 0x2000, 0x27ff, 0x2800, 0x3079, 0x3080]
             .into_iter()
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_addresses_are_no_symbols() {
+    fn hidden_addresses_are_refused() {
         let hidden: String =
             TEXT.lines().map(|line| format!("{:016}{}\n", 0, &line[16..])).collect();
         assert_eq!(Symbols::parse(&hidden), None);

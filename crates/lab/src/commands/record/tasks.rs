@@ -1,4 +1,4 @@
-//! The tasks that there are when a recording begins, as /proc has them.
+//! The tasks that exist at the start of a recording, read from /proc.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,17 +11,17 @@ use super::error::RecordError;
 
 /// Linux's `PF_KTHREAD`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// Of `stat`, counted from the field behind the name.
+/// Index of the flags in `stat`, counted from the field after the name.
 const FLAGS: usize = 6;
 
-/// Every task by its number.
+/// All tasks by their numbers.
 pub(super) type Tasks = BTreeMap<u32, StartTask>;
 
 /// Adds the tasks that live now to `tasks`.
 ///
 /// # Errors
 ///
-/// If there is no /proc. A task that ends meanwhile is left out.
+/// If there is no /proc. A task that ends during the call is left out.
 pub(super) fn add_tasks(tasks: &mut Tasks) -> Result<(), RecordError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| RecordError::kernel(proc, error))?;
@@ -40,7 +40,8 @@ pub(super) fn add_tasks(tasks: &mut Tasks) -> Result<(), RecordError> {
     Ok(())
 }
 
-/// Of `stat`: the number, the name in parentheses, which may contain anything, and more numbers.
+/// Parses `stat`: a number, the name in parentheses, which may contain any character, and more
+/// numbers.
 fn parse(tid: u32, process: u32, stat: &str) -> Option<StartTask> {
     let (name, numbers) = stat.split_once('(')?.1.rsplit_once(')')?;
     let flags: u64 = numbers.split_whitespace().nth(FLAGS)?.parse().ok()?;
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_look_like_what_follows_it() {
+    fn name_may_contain_parentheses() {
         let task = parse(7, 6, "7 (a) R 1 (b) S 2 0 0 0 -1 4194304 0").expect("a task");
         assert_eq!((task.tid, task.process, task.name.as_str()), (Tid(7), 6, "a) R 1 (b"));
         assert_eq!(task.kind, TaskKind::User);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn this_very_thread_is_among_them() {
+    fn own_thread_is_listed() {
         let mut tasks = Tasks::new();
         add_tasks(&mut tasks).expect("tasks");
         let task = &tasks[&std::process::id()];

@@ -1,4 +1,4 @@
-//! The kernel's tracing, and instances of it that are ours alone.
+//! The kernel's tracing, and this process's own instances of it.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use super::error::RecordError;
 use super::page::PageFormat;
 
-/// Where tracefs is, or was before it had a place of its own.
+/// The mount points of tracefs: the current one, and the one of older systems.
 const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// How the names of our instances begin; a process number and a scope follow.
+/// The start of the names of instances. A process number and a scope follow.
 const PREFIX: &str = "shootdown-";
-/// More than any file of tracefs has that must be read at once.
+/// Size of a read, in bytes: larger than any file of tracefs that must be read with one call.
 const READ_BYTES: usize = 64 << 10;
 
 /// The tasks whose events are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The command and its descendants. The kernel lets a wake-up pass if either side is one.
+    /// The command and its descendants. The kernel traces a wake-up if either task is one of them.
     Command,
-    /// All tasks: another program's switches decide whether a CPU is idle, lazy or elsewhere.
+    /// All tasks, because the switches of other programs decide whether a CPU is idle or lazy.
     System,
 }
 
@@ -30,16 +30,18 @@ pub(super) struct Tracefs {
 }
 
 impl Tracefs {
+    /// Finds tracefs.
+    ///
     /// # Errors
     ///
-    /// If it isn't mounted.
+    /// If tracefs is not mounted.
     pub(super) fn find() -> Result<Self, RecordError> {
         let mut roots = ROOTS.iter().map(PathBuf::from);
         let root = roots.find(|root| root.join("instances").is_dir());
         root.map(|root| Self { root }).ok_or(RecordError::NoTracefs)
     }
 
-    /// How `event` is laid out; `None` if there is no such event.
+    /// Returns the `format` file of `event`, or `None` if the kernel does not have the event.
     pub(super) fn format(&self, event: &str) -> Result<Option<String>, RecordError> {
         let path = self.root.join("events").join(event).join("format");
         match read(&path) {
@@ -49,17 +51,17 @@ impl Tracefs {
         }
     }
 
-    /// Where this process's instance for `scope` is, or would be.
+    /// Returns the path of this process's instance for `scope`, which may not exist.
     pub(super) fn instance(&self, scope: Scope) -> PathBuf {
-        let what = match scope {
+        let suffix = match scope {
             Scope::Command => "tasks",
             Scope::System => "system",
         };
-        self.instances().join(format!("{PREFIX}{}-{what}", std::process::id()))
+        self.instances().join(format!("{PREFIX}{}-{suffix}", std::process::id()))
     }
 
-    /// Removes the instances of recorders that are no more. One that is in use stays: the kernel
-    /// sees to that.
+    /// Removes the instances of recorders that have ended. The kernel refuses to remove an instance
+    /// in use.
     pub(super) fn remove_stale(&self) {
         let entries = fs::read_dir(self.instances()).into_iter().flatten().flatten();
         for entry in entries {
@@ -67,7 +69,7 @@ impl Tracefs {
             let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
             let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
             if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-                // If it can't be removed, it is none of ours, or in the way of nobody.
+                // An instance that cannot be removed does not disturb this recorder.
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -78,19 +80,18 @@ impl Tracefs {
     }
 }
 
-/// An instance, with buffers of its own. Whoever made it has it removed, by a
-/// [`Guard`](super::guard::Guard).
+/// An instance of tracing, with its own buffers. A [`Guard`](super::guard::Guard) must remove it.
 #[derive(Debug)]
 pub(super) struct Instance {
     path: PathBuf,
 }
 
 impl Instance {
-    /// Makes it, with its events enabled, but does not trace yet.
+    /// Creates an instance and enables its events. Tracing does not start yet.
     ///
     /// # Errors
     ///
-    /// If the kernel does not make it, or has no memory for two buffers of `buffer_kib` per CPU.
+    /// If the kernel refuses, or has no memory for two buffers of `buffer_kib` per CPU.
     pub(super) fn new(
         tracefs: &Tracefs,
         scope: Scope,
@@ -108,8 +109,8 @@ impl Instance {
             error => error,
         })?;
         instance.set("trace_clock", "mono")?;
-        // Who waits for a buffer is woken when a quarter of it is full. Older kernels only know
-        // half, which will do.
+        // A poll on a buffer returns when a quarter of the buffer is full. Older kernels do not
+        // have this file, and return when half of the buffer is full, which is sufficient.
         let _ = instance.set("buffer_percent", "25");
         if scope == Scope::Command {
             instance.set("options/event-fork", "1")?;
@@ -120,13 +121,13 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Follows the task `pid` and what it forks, and no one else.
+    /// Restricts tracing to the task `pid` and its descendants.
     pub(super) fn follow(&self, pid: u32) -> Result<(), RecordError> {
         self.set("set_event_pid", &pid.to_string())
     }
 
-    /// How many of the tasks that are followed still live. The kernel lists one that was waited for
-    /// a little longer.
+    /// Returns the number of traced tasks that still live. The kernel also lists tasks that ended a
+    /// moment ago.
     pub(super) fn followed(&self) -> Result<usize, RecordError> {
         let tasks = self.read("set_event_pid")?;
         let lives = |task: &&str| Path::new("/proc").join(task).exists();
@@ -141,13 +142,13 @@ impl Instance {
         self.set("tracing_on", "0")
     }
 
-    /// How its pages are laid out.
+    /// Returns the layout of the pages of the buffers.
     pub(super) fn page_format(&self) -> Result<PageFormat, RecordError> {
         let text = self.read("events/header_page")?;
         PageFormat::parse(&text).ok_or(RecordError::NoEvent { event: "header_page" })
     }
 
-    /// The CPUs that have a buffer, in ascending order.
+    /// Returns the CPUs that have a buffer, in ascending order.
     pub(super) fn cpus(&self) -> Result<Vec<u32>, RecordError> {
         let path = self.path.join("per_cpu");
         let entries = fs::read_dir(&path).map_err(|error| RecordError::kernel(&path, error))?;
@@ -158,12 +159,12 @@ impl Instance {
         Ok(cpus)
     }
 
-    /// Where the events of `cpu` are read from.
+    /// Returns the file from which the events of `cpu` are read.
     pub(super) fn buffer(&self, cpu: u32) -> PathBuf {
         self.path.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"))
     }
 
-    /// How many events of `cpu` found no room.
+    /// Returns the number of events of `cpu` that were lost because the buffer was full.
     pub(super) fn lost(&self, cpu: u32) -> Result<u64, RecordError> {
         let text = self.read(&format!("per_cpu/cpu{cpu}/stats"))?;
         Ok(text.lines().filter_map(parse_lost).sum())
@@ -180,8 +181,8 @@ impl Instance {
     }
 }
 
-/// A file of tracefs. Some of them end after their first read, however little that asked for, and
-/// what the standard library asks for first is little.
+/// Reads a file of tracefs. Some of these files end after the first read, whatever its size, and
+/// the standard library starts with a small read.
 fn read(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let (mut text, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
@@ -197,7 +198,8 @@ fn is_out_of_memory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::OutOfMemory
 }
 
-/// Of a line of `stats`: overwritten while nobody read, written over while being read, refused.
+/// Returns the number of lost events in a line of `stats`, if it has one. Events are lost by being
+/// overwritten before they are read, during a commit, or by being dropped.
 fn parse_lost(line: &str) -> Option<u64> {
     let (name, count) = line.split_once(':')?;
     let is_loss = matches!(name, "overrun" | "commit overrun" | "dropped events");
@@ -209,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_lose_an_event_counts() {
+    fn all_kinds_of_lost_events_are_summed() {
         let stats = "entries: 129\noverrun: 3\ncommit overrun: 20\nbytes: 1088\n\
             oldest event ts:  5.1\nnow ts: 7.4\ndropped events: 100\nread events: 129\n";
         assert_eq!(stats.lines().filter_map(parse_lost).sum::<u64>(), 123);

@@ -1,4 +1,4 @@
-//! The user of the recorder: what they ask by signals, and what they read.
+//! The user of the recorder: requests to stop, progress and notes.
 
 use std::io::{self, Write as _};
 
@@ -6,19 +6,19 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish};
 
 use super::error::RecordError;
 use super::recorded::Loudness;
-use super::signals::{Signals, Wish};
+use super::signals::{Signals, StopRequest};
 use crate::progress;
 
-/// How often progress is drawn, per second: seldom enough not to disturb what is recorded.
+/// Redraws of the progress per second. A small number does not disturb the recorded program.
 const HZ: u8 = 4;
 
 /// The user.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) signals: Signals,
-    /// The last wish that was read.
-    wish: Wish,
-    /// A line on standard error, if that is a terminal.
+    /// The last request that was read.
+    request: StopRequest,
+    /// The line of progress on standard error, shown only on a terminal.
     progress: ProgressBar,
     loudness: Loudness,
 }
@@ -26,7 +26,7 @@ pub(super) struct User {
 impl User {
     /// # Errors
     ///
-    /// If the kernel does not deliver signals to us.
+    /// If the signal handlers cannot be installed.
     pub(super) fn new(loudness: Loudness) -> Result<Self, RecordError> {
         let progress =
             progress::bar(None, "{msg}, {elapsed}").with_finish(ProgressFinish::AndClear);
@@ -34,7 +34,7 @@ impl User {
             Loudness::Quiet => ProgressDrawTarget::hidden(),
             Loudness::Normal => ProgressDrawTarget::stderr_with_hz(HZ),
         });
-        Ok(Self { signals: Signals::listen()?, wish: Wish::GoOn, progress, loudness })
+        Ok(Self { signals: Signals::listen()?, request: StopRequest::None, progress, loudness })
     }
 
     /// Shows progress.
@@ -42,26 +42,26 @@ impl User {
         self.progress.set_message(message);
     }
 
-    /// Prints a line that stays.
-    pub(super) fn say(&self, what: &str) {
+    /// Prints a note on standard error.
+    pub(super) fn note(&self, text: &str) {
         if self.loudness == Loudness::Normal {
-            // A user without standard error misses nothing but the note.
-            self.progress.suspend(|| drop(writeln!(io::stderr(), "note: {what}")));
+            // If standard error is closed, only the note is lost.
+            self.progress.suspend(|| drop(writeln!(io::stderr(), "note: {text}")));
         }
     }
 
-    /// Reads the wish, and answers the first Ctrl-C with a note.
-    pub(super) fn wish(&mut self, note: &str) -> Wish {
-        let before = std::mem::replace(&mut self.wish, self.signals.wish());
-        if (before, self.wish) == (Wish::GoOn, Wish::End) {
-            self.say(note);
+    /// Returns the request to stop. Prints `note` after the first Ctrl-C.
+    pub(super) fn stop_request(&mut self, note: &str) -> StopRequest {
+        let before = std::mem::replace(&mut self.request, self.signals.stop_request());
+        if (before, self.request) == (StopRequest::None, StopRequest::Once) {
+            self.note(note);
         }
-        self.wish
+        self.request
     }
 
-    /// Forgets earlier wishes, which were granted.
-    pub(super) fn forget(&mut self) {
-        self.signals.forget();
-        self.wish = Wish::GoOn;
+    /// Discards earlier requests, which were obeyed.
+    pub(super) fn reset(&mut self) {
+        self.signals.reset();
+        self.request = StopRequest::None;
     }
 }

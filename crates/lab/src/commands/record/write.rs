@@ -1,4 +1,4 @@
-//! What was traced becomes a recording.
+//! Writing the traced events as a recording.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,25 +12,18 @@ use tempfile::NamedTempFile;
 use super::decode::Decoder;
 use super::error::RecordError;
 use super::merge::merge;
+use super::recorded::Written;
 use super::session::Captured;
-use super::signals::Wish;
+use super::signals::StopRequest;
 use super::user::User;
 use crate::output::Output;
 
-/// How many events pass between two looks at what the user wants.
-const EVENTS_AT_ONCE: u64 = 1 << 14;
-/// As much of a command as is kept, in bytes: a header has its bounds.
+/// Number of events between two checks for a request to stop.
+const EVENTS_PER_CHECK: u64 = 1 << 14;
+/// The largest part of a command that is kept, in bytes, because headers have a size limit.
 const COMMAND_BYTES_MAX: usize = 16 << 10;
 
-/// How much was written.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Written {
-    pub(super) events: u64,
-    pub(super) lost: u64,
-    pub(super) bytes: u64,
-}
-
-/// What recordings say of where they are from.
+/// Returns the header of a recording of `command` on this machine.
 pub(super) fn header(command: &[OsString], cpus: u32) -> Header {
     let line = |path, key: Option<&str>| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -53,7 +46,7 @@ pub(super) fn header(command: &[OsString], cpus: u32) -> Header {
     }
 }
 
-/// What there is to write.
+/// The contents of a recording.
 #[derive(Debug)]
 pub(super) struct Recording<'a> {
     pub(super) captured: &'a Captured,
@@ -64,16 +57,16 @@ pub(super) struct Recording<'a> {
 }
 
 impl Recording<'_> {
-    /// Writes it, and gives it its name.
+    /// Writes the recording to `output`.
     ///
     /// # Errors
     ///
-    /// If the disk is full or fails, or the user wants to wait no longer; then nothing stays.
+    /// If the disk is full or fails, or the user stops the recorder. No file is then left.
     pub(super) fn write(self, output: &Output, user: &mut User) -> Result<Written, RecordError> {
         let file = output.create()?;
         let (file, mut written) = self.assemble(file, user).map_err(|stop| match stop {
             Stop::Failed(error) => output.unwritable(error).into(),
-            Stop::Unwanted => RecordError::Interrupted,
+            Stop::Requested => RecordError::Interrupted,
         })?;
         written.bytes = output.keep(file)?;
         Ok(written)
@@ -88,23 +81,23 @@ impl Recording<'_> {
         let mut written = Written::default();
         let writer = Writer::create(BufWriter::new(file), &header)?;
         let mut assembler = Assembler::new(writer, startup);
-        user.forget();
+        user.reset();
         merge(&captured.pages, captured.format, decoder, |event| -> Result<(), Stop> {
             match event.kind {
                 RawKind::Lost { count } => {
-                    // That it isn't known how many is no reason to call it none.
+                    // An unknown number of lost events counts as at least one.
                     written.lost = written.lost.saturating_add(count.max(1));
                 }
                 _ => written.events += 1,
             }
             assembler.event(event)?;
-            if written.events % EVENTS_AT_ONCE != 0 {
+            if written.events % EVENTS_PER_CHECK != 0 {
                 return Ok(());
             }
             user.show(format!("writing: {} events", HumanCount(written.events)));
-            match user.wish("writing the recording; Ctrl-C again discards it") {
-                Wish::EndNow => Err(Stop::Unwanted),
-                Wish::End | Wish::GoOn => Ok(()),
+            match user.stop_request("writing the recording; press Ctrl-C again to discard it") {
+                StopRequest::Now => Err(Stop::Requested),
+                StopRequest::Once | StopRequest::None => Ok(()),
             }
         })?;
         let file = assembler.finish(ended)?.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -112,10 +105,10 @@ impl Recording<'_> {
     }
 }
 
-/// Why a recording was not written to its end.
+/// The reason why a recording was not completed.
 enum Stop {
     Failed(io::Error),
-    Unwanted,
+    Requested,
 }
 
 impl From<io::Error> for Stop {
@@ -124,7 +117,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// As much of `command` as a header has room for.
+/// Returns the part of `command` that fits into a header.
 fn bounded(command: &[OsString]) -> Vec<String> {
     let mut room = COMMAND_BYTES_MAX;
     let mut words = Vec::new();
@@ -134,7 +127,7 @@ fn bounded(command: &[OsString]) -> Vec<String> {
             words.push("...".to_owned());
             break;
         }
-        // An empty word takes room as well.
+        // An empty word counts as one byte.
         room -= word.len().max(1);
         words.push(word.into_owned());
     }
@@ -146,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_command_is_cut_where_a_header_has_no_room() {
+    fn long_command_is_truncated() {
         let words = |count: usize, length: usize| vec![OsString::from("x".repeat(length)); count];
         assert_eq!(bounded(&words(3, 5)), ["xxxxx"; 3]);
         let cut = bounded(&words(100, 1000));

@@ -1,59 +1,55 @@
-//! A recording under the usual designs, by both schedules.
+//! A recording under the usual designs and under both schedules.
 
 use std::path::Path;
 
 use shootdown_designs::Design;
 use shootdown_sim::Machine;
 
-use super::replays::{DEFAULT_RUNS, ReplayError, Request, TooFewCpus, run};
+use super::replays::{DEFAULT_RUNS, Request, TooFewCpus, run};
 use super::verdict::{Schedule, Verdict};
-use crate::error::Violations;
+use crate::error::{Failure, Violations};
 
-/// Linux before the published changes, Linux of today, and this engine.
+/// Linux before the changes of the studies, current Linux, and shootdown.
 pub(super) const DESIGNS: [Design; 3] = [Design::LINUX_4_12, Design::LINUX_7_0, Design::SHOOTDOWN];
 
-/// A recording, replayed by both schedules on one machine.
+/// A recording that was replayed under both schedules on one machine.
 #[derive(Debug)]
 pub(crate) struct Comparison {
-    /// The verdict of each schedule. That of the recorded schedule is the first, if the machine
-    /// has enough CPUs for it.
+    /// The verdict for each schedule. The recorded schedule comes first, if the machine has enough
+    /// CPUs for it.
     pub(super) verdicts: Vec<Verdict>,
-    /// The reason why there is no verdict of the recorded schedule.
+    /// The reason why there is no verdict for the recorded schedule, if there is none.
     pub(super) too_few_cpus: Option<TooFewCpus>,
 }
 
 impl Comparison {
-    /// Replays a recording, and shows progress meanwhile.
+    /// Replays a recording and shows the progress.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or not be replayed. A machine with fewer CPUs than the recorder's is no
-    /// error: the page reports it.
-    pub(crate) fn of(trace: &Path, machine: &Machine, seed: u64) -> Result<Self, ReplayError> {
-        let by = |schedule: Schedule| {
+    /// If the recording cannot be read or replayed. A machine with fewer CPUs than the recording is
+    /// not an error, because the page reports it.
+    pub(crate) fn of(recording: &Path, machine: &Machine, seed: u64) -> Result<Self, Failure> {
+        let too_few_cpus = TooFewCpus::find(recording, machine)?;
+        let verdict = |schedule: Schedule| {
             let runs = schedule.runs(DEFAULT_RUNS);
-            run(&Request { trace, machine, designs: &DESIGNS, schedule, seed, runs })
+            run(&Request { recording, machine, designs: &DESIGNS, schedule, seed, runs })
         };
-        let mut comparison = Self { verdicts: Vec::new(), too_few_cpus: None };
-        match by(Schedule::Recorded) {
-            Ok(verdict) => comparison.verdicts.push(verdict),
-            Err(ReplayError::TooFewCpus(error)) => comparison.too_few_cpus = Some(error),
-            Err(error) => return Err(error),
-        }
-        comparison.verdicts.push(by(Schedule::Simulated)?);
-        Ok(comparison)
+        let recorded = too_few_cpus.is_none().then_some(Schedule::Recorded);
+        let schedules = recorded.into_iter().chain([Schedule::Simulated]);
+        Ok(Self { verdicts: schedules.map(verdict).collect::<Result<_, _>>()?, too_few_cpus })
     }
 
     pub(crate) fn verdicts(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter()
     }
 
-    /// Fails if this engine let a dead translation be used.
+    /// Fails if a translation was used after its flush under shootdown.
     pub(crate) fn violated(&self) -> Result<(), Violations> {
         self.verdicts.iter().try_for_each(Verdict::violated)
     }
 
-    /// The verdict that an overview shows.
+    /// Returns the verdict that an overview shows.
     pub(super) fn main(&self) -> &Verdict {
         &self.verdicts[0]
     }

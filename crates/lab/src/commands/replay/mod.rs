@@ -1,4 +1,4 @@
-//! `shootdown replay`: a recording under several designs.
+//! `shootdown replay`: replays a recording under several designs.
 
 pub(crate) mod comparison;
 mod csv;
@@ -8,6 +8,7 @@ mod tables;
 pub(crate) mod text;
 mod verdict;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,7 +19,7 @@ use crate::machines::{self, Embedded};
 use crate::output::print;
 use crate::render::{Format, Printed};
 
-use replays::{DEFAULT_RUNS, Request};
+use replays::{DEFAULT_RUNS, Request, TooFewCpus};
 use verdict::{Schedule, Verdict};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -27,50 +28,52 @@ Examples:
   shootdown replay sort.shootdown --designs linux-7.0,shootdown --format json
   shootdown replay sort.shootdown --schedule simulated --machine xeon-2s
 
-By the recorded schedule, every step is on its recorded CPU and in its recorded order; linux-7.0 can
-then be held against what the recorded kernel really did. By a simulated one, the machine decides.";
+Under the recorded schedule, every step runs on its recorded CPU and in its recorded order, so that
+the counts of linux-7.0 can be compared with those of the recorded kernel. Under the simulated
+schedule, the simulated machine schedules the threads.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Replay {
     /// A recording, as `shootdown record` or `shootdown import` writes it
-    trace: PathBuf,
-    /// The machine to replay it on: a name, or a file that ends in .toml
+    recording: PathBuf,
+    /// The machine of the replay: a name, or a file that ends in .toml
     #[arg(long, value_name = "MACHINE", default_value = DEFAULT_MACHINE.name)]
-    machine: String,
-    /// The designs, with commas between them
+    machine: OsString,
+    /// The designs, separated by commas
     #[arg(long, value_name = "A,B", value_delimiter = ',',
           default_values_t = SIDE_BY_SIDE.map(|design| design.name().to_owned()))]
     designs: Vec<String>,
-    /// Whose decision it is which thread runs where
+    /// The schedule of the threads
     #[arg(long, value_enum, default_value_t = Schedule::Recorded)]
     schedule: Schedule,
-    /// Where the simulated schedule's random numbers start
+    /// The seed of the simulated schedule's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Over how many runs, with a seed each, to take the mean of a simulated schedule
+    /// The number of runs under the simulated schedule, each with another seed; results are means
     #[arg(long, value_name = "N", default_value_t = DEFAULT_RUNS,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
-    /// How to print what came of it
+    /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
-/// A machine like the one of the recordings in `traces/`.
+/// A machine like the one on which the recordings in `traces/` were made.
 pub(crate) const DEFAULT_MACHINE: Embedded = Embedded::EMERALD_RAPIDS_KVM;
 
-/// The designs of a report, and this engine with the memory manager of Linux 7.0.
+/// The designs of a report, and the engine with the memory manager of Linux 7.0.
 const SIDE_BY_SIDE: [Design; 4] =
     [Design::LINUX_4_12, Design::LINUX_7_0, Design::SHOOTDOWN_ALONE, Design::SHOOTDOWN];
 
-/// There is no such design.
+/// There is no design of that name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no design `{}`", shown(.0))]
 struct UnknownDesign(String);
 
 impl UserError for UnknownDesign {
     fn remedy(&self) -> String {
-        registry().iter().map(|design| design.name()).collect::<Vec<_>>().join(", ")
+        let names: Vec<_> = registry().iter().map(|design| design.name()).collect();
+        format!("use some of {}", names.join(", "))
     }
 }
 
@@ -88,8 +91,13 @@ impl Replay {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let designs = designs(&self.designs)?;
         let machine = machines::find(&self.machine)?;
+        if self.schedule == Schedule::Recorded
+            && let Some(error) = TooFewCpus::find(&self.recording, &machine)?
+        {
+            return Err(error.into());
+        }
         let verdict = replays::run(&Request {
-            trace: &self.trace,
+            recording: &self.recording,
             machine: &machine,
             designs: &designs,
             schedule: self.schedule,
@@ -101,7 +109,7 @@ impl Replay {
     }
 }
 
-/// The designs of these names, each once.
+/// Returns the designs of these names, each once.
 fn designs(names: &[String]) -> Result<Vec<Design>, UnknownDesign> {
     let mut designs = Vec::new();
     for name in names {

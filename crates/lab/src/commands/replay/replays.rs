@@ -1,4 +1,4 @@
-//! Replays a recording under each design, as many at a time as the host has CPUs.
+//! The replays of a recording under each design, which run on all CPUs of the host.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -12,57 +12,52 @@ use shootdown_run::{Limits, Outcome};
 use shootdown_sim::Machine;
 
 use super::verdict::{DesignRow, Fidelity, Kernel, Recording, Schedule, Verdict};
-use crate::error::{SimulationError, UserError, shown};
+use crate::error::{Failure, SimulationError, UserError, shown};
 use crate::recordings::{RecordingError, open, refused};
 use crate::{machines, progress};
 
-/// The number of runs of a simulated schedule, unless the user chooses one. Which of two threads is
-/// first is often chance, and decides which of them waits for a timeslice: a single run does not
-/// show a difference of a few tenths of a percent.
+/// The default number of runs under the simulated schedule. The order of two threads is often
+/// random and decides which of them waits for a timeslice, so a single run does not show a
+/// difference of a few tenths of a percent.
 pub(super) const DEFAULT_RUNS: u32 = 16;
 
-/// A recording was not replayed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ReplayError {
-    #[error(transparent)]
-    Recording(#[from] RecordingError),
-    #[error(transparent)]
-    Simulation(#[from] SimulationError),
-    /// The recorded schedule needs more CPUs than the machine has.
-    #[error(transparent)]
-    TooFewCpus(#[from] TooFewCpus),
-}
-
-/// The recorder had more CPUs than the machine has.
+/// The recorded machine had more CPUs than the machine of the replay.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{recorded} CPUs were recorded, and {} has {machine}", shown(.name))]
+#[error("the recording is of {recorded} CPUs, and {} has {machine}", shown(.name))]
 pub(crate) struct TooFewCpus {
     pub(super) recorded: usize,
     pub(super) machine: usize,
     pub(super) name: String,
-    /// The machines that have enough.
+    /// The embedded machines that have enough CPUs.
     pub(super) known: Vec<&'static str>,
 }
 
-impl UserError for ReplayError {
+impl UserError for TooFewCpus {
     fn remedy(&self) -> String {
-        match self {
-            Self::Recording(error) => error.remedy(),
-            Self::Simulation(error) => error.remedy(),
-            Self::TooFewCpus(TooFewCpus { known, .. }) if known.is_empty() => {
-                "--schedule simulated, which needs no more CPUs than there are".to_owned()
+        match self.known.join(" or ") {
+            none if none.is_empty() => {
+                "add --schedule simulated, which works with any number of CPUs".to_owned()
             }
-            Self::TooFewCpus(TooFewCpus { known, .. }) => {
-                format!("--machine {}, or --schedule simulated", known.join(" or "))
-            }
+            known => format!("add --machine {known}, or --schedule simulated"),
         }
     }
 }
 
-/// What is to be replayed.
+impl TooFewCpus {
+    /// Returns the error if the machine has fewer CPUs than the recording.
+    pub(super) fn find(recording: &Path, machine: &Machine) -> Result<Option<Self>, Failure> {
+        let (recorded, cpus) = (open(recording)?.header().cpus as usize, machine.cpu_count());
+        Ok((recorded > cpus).then(|| {
+            let (name, known) = (machine.name.clone(), machines::with_cpus(recorded));
+            Self { recorded, machine: cpus, name, known }
+        }))
+    }
+}
+
+/// The parameters of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
-    pub(super) trace: &'a Path,
+    pub(super) recording: &'a Path,
     pub(super) machine: &'a Machine,
     pub(super) designs: &'a [Design],
     pub(super) schedule: Schedule,
@@ -71,67 +66,72 @@ pub(super) struct Request<'a> {
     pub(super) runs: u32,
 }
 
-/// Replays a recording, and shows progress meanwhile.
-pub(super) fn run(request: &Request<'_>) -> Result<Verdict, ReplayError> {
+/// Replays a recording and shows the progress.
+///
+/// # Errors
+///
+/// If the recording cannot be read or replayed. Under the recorded schedule, check
+/// [`TooFewCpus::find`] first.
+pub(super) fn run(request: &Request<'_>) -> Result<Verdict, Failure> {
     let bar = progress::bar(None, "{human_pos} of {human_len} records, {elapsed}: {msg}");
     bar.enable_steady_tick(progress::PERIOD);
     let survey = survey(request, &bar)?;
     let replays = request.designs.len() as u64 * u64::from(request.runs);
     bar.set_length(survey.totals.records * replays);
     bar.set_position(0);
-    let designs = all(request, &survey, &bar);
+    let designs = replay_all(request, &survey, &bar);
     bar.finish_and_clear();
     let designs = designs?;
     let kernel = Kernel::new(&survey.kernel);
     Ok(Verdict {
-        trace: request.trace.display().to_string(),
         machine: request.machine.name.clone(),
+        machine_cpus: request.machine.cpu_count(),
         seed: request.seed,
         runs: request.runs,
         fidelity: Fidelity::new(request.schedule, &designs, &kernel),
         designs,
         kernel,
         schedule: request.schedule,
-        recording: recording(&survey),
+        recording: recording(request, &survey),
     })
 }
 
 fn survey(request: &Request<'_>, bar: &ProgressBar) -> Result<Survey, RecordingError> {
-    bar.set_message(format!("reading {}", shown(request.trace)));
-    Survey::of(open(request.trace)?, |records| bar.set_position(records))
-        .map_err(|error| refused(request.trace, error))
+    bar.set_message(format!("reading {}", shown(request.recording)));
+    Survey::of(open(request.recording)?, |records| bar.set_position(records))
+        .map_err(|error| refused(request.recording, error))
 }
 
-/// Each design's row, in the order in which they were asked for.
-fn all(
+/// Returns the row of each design, in the order of the request.
+fn replay_all(
     request: &Request<'_>,
     survey: &Survey,
     bar: &ProgressBar,
-) -> Result<Vec<DesignRow>, ReplayError> {
+) -> Result<Vec<DesignRow>, Failure> {
     let runs = request.runs as usize;
     let outcome = |number: usize| {
         let seed = request.seed.wrapping_add((number % runs) as u64);
-        one(request, request.designs[number / runs], seed, survey, bar)
+        replay_once(request, request.designs[number / runs], seed, survey, bar)
     };
     let numbers = (0..request.designs.len() * runs).into_par_iter();
-    let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, ReplayError>>()?;
+    let outcomes = numbers.map(outcome).collect::<Result<Vec<_>, Failure>>()?;
     let rows = request.designs.iter().zip(outcomes.chunks(runs));
     Ok(rows.map(|(&design, outcomes)| DesignRow::mean(design, outcomes)).collect())
 }
 
-fn one(
+fn replay_once(
     request: &Request<'_>,
     design: Design,
     seed: u64,
     survey: &Survey,
     bar: &ProgressBar,
-) -> Result<Outcome, ReplayError> {
-    let (reader, machine) = (open(request.trace)?, request.machine.clone());
-    bar.set_message(format!("{} under {design}", shown(request.trace)));
-    let told = Cell::new(0);
+) -> Result<Outcome, Failure> {
+    let (reader, machine) = (open(request.recording)?, request.machine.clone());
+    bar.set_message(format!("{} under {design}", shown(request.recording)));
+    let reported = Cell::new(0);
     let progress = {
         let bar = bar.clone();
-        move |records: u64| bar.inc(records - told.replace(records))
+        move |records: u64| bar.inc(records - reported.replace(records))
     };
     let result = match request.schedule {
         Schedule::Recorded => {
@@ -149,25 +149,19 @@ fn one(
         }
     };
     result.map_err(|error| match error {
-        replay::ReplayError::Read(error) => refused(request.trace, error).into(),
-        replay::ReplayError::TooFewCpus { recorded, machine } => {
-            let (name, known) = (request.machine.name.clone(), machines::with_cpus(recorded));
-            TooFewCpus { recorded, machine, name, known }.into()
-        }
+        replay::ReplayError::Read(error) => refused(request.recording, error).into(),
         error => {
-            let trace = request.trace.display().to_string();
-            SimulationError::new(&trace, design, error).into()
+            let recording = request.recording.display().to_string();
+            SimulationError::new(&recording, design, error).into()
         }
     })
 }
 
-fn recording(survey: &Survey) -> Recording {
+fn recording(request: &Request<'_>, survey: &Survey) -> Recording {
     let Survey { header, totals, kernel, .. } = survey;
     Recording {
-        command: header.command.clone(),
-        kernel: header.kernel.clone(),
-        processor: header.processor.clone(),
-        cpus: header.cpus,
+        file: request.recording.display().to_string(),
+        header: header.clone(),
         threads: survey.threads,
         spaces: survey.spaces,
         records: totals.records,

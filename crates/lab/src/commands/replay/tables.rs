@@ -1,16 +1,18 @@
-//! The figures of a design, and the tables that have them.
+//! The figures of a design, and the tables of these figures.
 
 use super::verdict::{DesignRow, Verdict};
 use crate::render::table::{Cell, Figure, Medium, Table, figure};
 
-/// The figures of a design. Texts have those that have a name there.
+/// The figures of a design. Text tables have those with a name for text.
 const FIGURES: [Figure<DesignRow>; 15] = [
-    figure("time", "Time", "simulated", |it| Cell::Nanoseconds(it.time_ns)),
+    figure("time", "Time", "simulated time", |it| Cell::Nanoseconds(it.time_ns)),
     figure("interrupts", "Interrupts", "sent", |it| Cell::Count(it.ipis_sent)),
-    figure("spared", "Interrupts", "spared", |it| Cell::Count(it.ipis_coalesced)),
+    figure("coalesced", "Interrupts", "coalesced", |it| Cell::Count(it.ipis_coalesced)),
     figure("to lazy", "Interrupts", "to lazy CPUs", |it| Cell::Count(it.ipis_to_lazy)),
-    figure("to absent", "Interrupts", "to absent CPUs", |it| Cell::Count(it.ipis_to_absent)),
-    figure("", "Interrupts", "interrupted, all CPUs", |it| Cell::Nanoseconds(it.interrupted_ns)),
+    figure("to non-users", "Interrupts", "to non-users", |it| Cell::Count(it.ipis_to_non_users)),
+    figure("", "Interrupts", "time in interrupts, all CPUs", |it| {
+        Cell::Nanoseconds(it.interrupted_ns)
+    }),
     figure("full flushes", "Flushes", "full", |it| Cell::Count(it.flushes_full)),
     figure("ranged", "Flushes", "ranged", |it| Cell::Count(it.flushes_ranged)),
     figure("", "Flushes", "at a switch", |it| Cell::Count(it.flushes_at_switch)),
@@ -24,7 +26,7 @@ const FIGURES: [Figure<DesignRow>; 15] = [
 
 const WAIT: &str = "Wait for a flush";
 
-/// A line for each design.
+/// Returns a table with a line for each design.
 pub(super) fn designs(verdict: &Verdict) -> Table {
     let figures = || FIGURES.iter().filter(|figure| !figure.in_text.is_empty());
     let table = Table::default().left(["design"]);
@@ -36,7 +38,7 @@ pub(super) fn designs(verdict: &Verdict) -> Table {
     table
 }
 
-/// A column for each design, for each schedule.
+/// Returns a table with a column for each schedule and design.
 pub(super) fn side_by_side(verdicts: &[Verdict]) -> Table {
     let mut table = Table::default().left([""]);
     for verdict in verdicts {

@@ -1,15 +1,15 @@
-//! Verdicts for people.
+//! Verdicts as text for reading.
 
 use super::tables;
-use super::verdict::{Fidelity, Recording, Verdict, chance_ns, percent, sentence};
+use super::verdict::{Fidelity, Recording, Verdict, saved, sentence};
 use crate::error::shown;
 use crate::render::table::Table;
 use crate::render::{duration, grouped, significant};
 
-/// What was recorded, what each design did with it, and how far to trust that.
+/// Returns the recording, the figures of each design, and the fidelity of the replay.
 pub(super) fn verdict(verdict: &Verdict) -> String {
     let Verdict { recording, kernel, .. } = verdict;
-    let mut text = about(&verdict.trace, recording);
+    let mut text = about(recording);
     text += &format!(
         "\nreplayed on {}, {} schedule{}\n\n{}",
         shown(&verdict.machine),
@@ -30,7 +30,8 @@ pub(super) fn verdict(verdict: &Verdict) -> String {
     text
 }
 
-/// A line for each replay: the recorded kernel, today's Linux, and this engine.
+/// Returns a line for each replay, with the interrupts of the recorded kernel, `linux-7.0` and
+/// shootdown.
 pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> String {
     let mut table = Table::default().left(["recording", "schedule"]).right([
         "kernel sent",
@@ -45,50 +46,44 @@ pub(crate) fn overview<'v>(verdicts: impl Iterator<Item = &'v Verdict>) -> Strin
             Some(_) => grouped(verdict.kernel.ipis_sent),
             None => String::new(),
         };
-        let chance_ns = chance_ns(ours, linux);
-        let saved = match ours.time_ns.abs_diff(linux.time_ns) {
-            difference_ns if chance_ns > 0 && difference_ns <= chance_ns => {
-                format!("± {:.2} %", percent(linux.time_ns, linux.time_ns + chance_ns))
-            }
-            _ => format!("{:.2} %", -percent(linux.time_ns, ours.time_ns)),
-        };
         table.row([
-            shown(&verdict.trace),
+            shown(&verdict.recording.file),
             verdict.schedule.name().to_owned(),
             kernel,
             grouped(linux.ipis_sent),
             grouped(ours.ipis_sent),
-            saved,
+            saved(ours, linux),
             grouped(ours.violations),
         ]);
     }
     table.to_string()
 }
 
-/// What was recorded, in two lines.
-fn about(trace: &str, recording: &Recording) -> String {
-    let command: Vec<_> = recording.command.iter().map(shown).collect();
+/// Returns the recording in two lines.
+fn about(recording: &Recording) -> String {
+    let header = &recording.header;
+    let command: Vec<_> = header.command.iter().map(shown).collect();
     let mut text = format!(
         "{}: {}\n{} on {} CPUs ({}, Linux {}): {} threads, {} address spaces, {} memory calls, \
          {} faults\n",
-        shown(trace),
+        shown(&recording.file),
         command.join(" "),
         duration(recording.time_ns),
-        recording.cpus,
-        shown(&recording.processor),
-        shown(&recording.kernel),
+        header.cpus,
+        shown(&header.processor),
+        shown(&header.kernel),
         grouped(recording.threads as u64),
         grouped(recording.spaces as u64),
         grouped(recording.calls),
         grouped(recording.faults),
     );
     if recording.lost > 0 {
-        text += &format!("{} events were lost: counts are too low\n", grouped(recording.lost));
+        text += &format!("{} events were lost, so counts are too low\n", grouped(recording.lost));
     }
     if recording.ipis_by_others > 0 {
         text += &format!(
-            "{} interrupts more came from outside of the program (reclaim, write-back), and are \
-             not replayed\n",
+            "{} more interrupts had causes outside the program (reclaim, write-back) and are not \
+             replayed\n",
             grouped(recording.ipis_by_others)
         );
     }
@@ -100,8 +95,8 @@ fn fidelity(fidelity: &Fidelity) -> String {
         return String::new();
     };
     format!(
-        "linux-7.0 sent {} times the interrupts that the kernel did, and flushed {} times as \
-         often\n",
+        "linux-7.0 sent {} times as many interrupts as the recorded kernel, and flushed {} times \
+         as often\n",
         significant(ipis),
         significant(flushes),
     )

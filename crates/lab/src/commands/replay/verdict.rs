@@ -1,8 +1,11 @@
-//! What a replay found, as JSON has it. The schema is stable: fields may be added, none changes.
+//! The result of a replay. Its serialisation is the JSON output.
+//!
+//! The schema is stable: fields may be added, and no field changes.
 
 use clap::ValueEnum;
 use serde::Serialize;
 use shootdown_designs::Design;
+use shootdown_recording::Header;
 use shootdown_run::Outcome;
 use shootdown_run::replay::KernelCounts;
 use shootdown_sim::{Counts, FlushWaits};
@@ -10,13 +13,13 @@ use shootdown_sim::{Counts, FlushWaits};
 use crate::error::Violations;
 use crate::render::{displayed, duration, grouped, significant};
 
-/// What decides which thread runs where.
+/// The schedule of a replay, which decides the CPU and the order of the threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Schedule {
-    /// The recorded kernel's: every step on its recorded CPU, in the recorded order
+    /// The recorded schedule: every step on its recorded CPU, in the recorded order
     Recorded,
-    /// The simulated machine's, which may have other CPUs
+    /// The schedule of the simulated machine, which may have another number of CPUs
     Simulated,
 }
 
@@ -28,8 +31,8 @@ impl Schedule {
         }
     }
 
-    /// The number of runs, if the user wants that many: one of a recorded schedule, which leaves
-    /// nothing to chance.
+    /// Returns the number of runs, if the user asked for `wanted`. A recorded schedule has one run,
+    /// because it has no random choices.
     pub(super) const fn runs(self, wanted: u32) -> u32 {
         match self {
             Self::Recorded => 1,
@@ -41,58 +44,59 @@ impl Schedule {
 /// A recording, replayed under several designs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
-    /// The recording's file.
-    pub(crate) trace: String,
-    /// The machine that it was replayed on.
+    /// The machine of the replay.
     pub(crate) machine: String,
-    /// Where random numbers began; those of the recorded schedule are none.
+    /// The number of CPUs of that machine.
+    pub(crate) machine_cpus: usize,
+    /// The seed of random numbers. The recorded schedule uses none.
     pub(crate) seed: u64,
     pub(crate) designs: Vec<DesignRow>,
-    /// What the recorded kernel really did.
+    /// The counts of the recorded kernel.
     pub(crate) kernel: Kernel,
-    /// How `linux-7.0` compares with it.
+    /// The counts of `linux-7.0`, divided by those of the recorded kernel.
     pub(crate) fidelity: Fidelity,
     pub(crate) schedule: Schedule,
-    /// How many runs the numbers are the mean of; waits are those of all of them, and violations
-    /// and hazards their sum.
+    /// Number of runs. The numbers of a design are means over the runs, but waits are taken from
+    /// all runs, and violations and hazards are sums.
     pub(crate) runs: u32,
-    /// What was recorded.
     pub(crate) recording: Recording,
 }
 
-/// What a design did.
+/// The counts and times of a design.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct DesignRow {
     #[serde(serialize_with = "displayed")]
     pub(crate) design: Design,
-    /// From the recording's first event to the end of its last.
+    /// Time from the first event of the recording to the end of its last event.
     pub(crate) time_ns: u64,
     pub(crate) ipis_sent: u64,
-    /// How often a CPU was told without an interrupt of its own.
+    /// Number of flush requests to a CPU that needed no interrupt of their own, because an earlier
+    /// interrupt was already on its way.
     pub(crate) ipis_coalesced: u64,
     pub(crate) ipis_to_lazy: u64,
-    pub(crate) ipis_to_absent: u64,
-    /// Flushes of a whole tag, other than `flushes_at_switch`.
+    pub(crate) ipis_to_non_users: u64,
+    /// Number of flushes of a whole tag, other than `flushes_at_switch`.
     pub(crate) flushes_full: u64,
-    /// Flushes of single pages, other than `flushes_at_switch`.
+    /// Number of flushes of single pages, other than `flushes_at_switch`.
     pub(crate) flushes_ranged: u64,
     pub(crate) pages_invalidated: u64,
     pub(crate) tlb_refills: u64,
     pub(crate) switches: u64,
     pub(crate) switches_without_flush: u64,
-    /// From the beginning of a flush to the end of waiting for it.
+    /// Time from the start of a flush to the end of the wait for it.
     pub(crate) shootdown_wait_ns: Wait,
-    /// What all CPUs together spent in flush interrupts.
+    /// Time that all CPUs together spent in flush interrupts.
     pub(crate) interrupted_ns: u64,
     pub(crate) violations: u64,
     pub(crate) hazards: u64,
-    /// Flushes, of either kind, by a CPU that loads a space or comes back to one: what it missed
-    /// meanwhile, or a tag that another space had.
+    /// Number of flushes of either kind by a CPU that loads an address space: it catches up with
+    /// missed flushes, or reuses a tag of another address space.
     pub(crate) flushes_at_switch: u64,
-    /// The standard error of `time_ns`, where that is a mean; else 0.
+    /// The standard error of `time_ns` if that is a mean over several runs; otherwise 0.
     pub(crate) time_error_ns: u64,
 }
 
+/// Quantiles of the time that flushes were waited for, in nanoseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Wait {
     pub(crate) p50: u64,
@@ -100,6 +104,7 @@ pub(crate) struct Wait {
     pub(crate) max: u64,
 }
 
+/// The counts of the recorded kernel.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Kernel {
     pub(crate) ipis_sent: u64,
@@ -107,21 +112,23 @@ pub(crate) struct Kernel {
     pub(crate) flushes_ranged: u64,
 }
 
-/// What `linux-7.0` did, divided by what the kernel did; `None` if it was not asked, or if the
-/// kernel did nothing of the kind and it did.
+/// The counts of `linux-7.0`, divided by those of the recorded kernel.
+///
+/// A ratio is `None` if `linux-7.0` was not replayed under the recorded schedule, or if only the
+/// kernel's count is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Fidelity {
     pub(crate) ipis_ratio: Option<f64>,
     pub(crate) flushes_ratio: Option<f64>,
 }
 
-/// What was recorded.
+/// The recording of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Recording {
-    pub(crate) command: Vec<String>,
-    pub(crate) kernel: String,
-    pub(crate) processor: String,
-    pub(crate) cpus: u32,
+    /// The path that the user gave.
+    pub(crate) file: String,
+    #[serde(flatten)]
+    pub(crate) header: Header,
     pub(crate) threads: usize,
     pub(crate) spaces: usize,
     pub(crate) records: u64,
@@ -129,18 +136,26 @@ pub(crate) struct Recording {
     pub(crate) time_ns: u64,
     pub(crate) faults: u64,
     pub(crate) calls: u64,
-    /// Flush interrupts to the program's CPUs that none of its threads asked for.
+    /// Number of flush interrupts to CPUs of the program that none of its threads requested.
     pub(crate) ipis_by_others: u64,
 }
 
 impl Verdict {
-    /// The engine's row and that of today's Linux, if both are there.
+    /// Returns the rows of shootdown and of `linux-7.0`, if both were replayed.
     pub(crate) fn ours_and_linux(&self) -> Option<(&DesignRow, &DesignRow)> {
         let row = |design| self.designs.iter().find(|row| row.design == design);
         Some((row(Design::SHOOTDOWN)?, row(Design::LINUX_7_0)?))
     }
 
-    /// Fails if this engine let a dead translation be used.
+    /// Returns the number of CPUs that the replayed program could use.
+    pub(crate) const fn cpus_used(&self) -> usize {
+        match self.schedule {
+            Schedule::Recorded => self.recording.header.cpus as usize,
+            Schedule::Simulated => self.machine_cpus,
+        }
+    }
+
+    /// Fails if a translation was used after its flush under shootdown.
     pub(crate) fn violated(&self) -> Result<(), Violations> {
         let is_ours = |row: &&DesignRow| row.design.name().starts_with("shootdown");
         let ours = self.designs.iter().filter(is_ours);
@@ -149,11 +164,11 @@ impl Verdict {
 }
 
 impl DesignRow {
-    /// Of one or more runs.
+    /// Returns the means over one or more runs.
     pub(crate) fn mean(design: Design, outcomes: &[Outcome]) -> Self {
         let runs = outcomes.len().max(1) as u64;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
-        // Rounded to the nearest number.
+        // Means are rounded to the nearest number.
         let mean = |sum: u64| (sum + runs / 2) / runs;
         let count =
             |of: fn(&Counts) -> u64| mean(outcomes.iter().map(|outcome| of(&outcome.counts)).sum());
@@ -167,7 +182,7 @@ impl DesignRow {
             ipis_sent: count(|counts| counts.interrupts_sent),
             ipis_coalesced: count(|counts| counts.interrupts_coalesced),
             ipis_to_lazy: count(|counts| counts.interrupts_to_lazy),
-            ipis_to_absent: count(|counts| counts.interrupts_to_absent),
+            ipis_to_non_users: count(|counts| counts.interrupts_to_absent),
             flushes_full: count(|counts| counts.flushes_full - counts.flushes_full_at_switch),
             flushes_ranged: count(|counts| counts.flushes_ranged - counts.flushes_ranged_at_switch),
             pages_invalidated: count(|counts| counts.pages_invalidated),
@@ -211,7 +226,8 @@ impl Kernel {
 }
 
 impl Fidelity {
-    /// Only a replay in the recorded order on the recorded CPUs can be held against the kernel.
+    /// Returns the ratios of a replay under the recorded schedule. Only such a replay can be
+    /// compared with the recorded kernel.
     pub(crate) fn new(schedule: Schedule, designs: &[DesignRow], kernel: &Kernel) -> Self {
         let linux = designs
             .iter()
@@ -223,7 +239,7 @@ impl Fidelity {
     }
 }
 
-/// The standard error of the mean of times.
+/// Returns the standard error of the mean time, or 0 for a single run.
 fn time_error_ns(outcomes: &[Outcome]) -> u64 {
     let count = outcomes.len() as f64;
     if outcomes.len() < 2 {
@@ -235,25 +251,43 @@ fn time_error_ns(outcomes: &[Outcome]) -> u64 {
     (variance / count).sqrt().round() as u64
 }
 
-/// How the engine compares with today's Linux, in a sentence that begins with its name.
+/// Returns a comparison of shootdown with `linux-7.0`, as sentences that begin with `shootdown`.
 pub(crate) fn sentence(ours: &DesignRow, linux: &DesignRow) -> String {
     let interrupts = if ours.ipis_sent == linux.ipis_sent {
         format!("sends as many interrupts as linux-7.0 ({})", grouped(ours.ipis_sent))
     } else {
         let change = percent(linux.ipis_sent, ours.ipis_sent);
-        let way = if change < 0.0 { "fewer" } else { "more" };
+        let direction = if change < 0.0 { "fewer" } else { "more" };
         format!(
-            "sends {} interrupts where linux-7.0 sends {} ({} % {way})",
+            "sends {} interrupts instead of the {} of linux-7.0 ({} % {direction})",
             grouped(ours.ipis_sent),
             grouped(linux.ipis_sent),
             significant(change.abs()),
         )
     };
-    let safety = match ours.violations {
-        0 => "never lets a dead translation be used".to_owned(),
-        violations => format!("lets {} dead translations be used", grouped(violations)),
+    let violations = match [ours.violations, linux.violations] {
+        [0, 0] => "no violations under either design".to_owned(),
+        violations => {
+            let [ours, linux] = violations.map(grouped);
+            format!("{ours} violations under shootdown and {linux} under linux-7.0")
+        }
     };
-    format!("shootdown {interrupts}, {}, and {safety}.", time(ours, linux))
+    let time = time(ours, linux);
+    format!("shootdown {interrupts} and {time}. The simulator counted {violations}.")
+}
+
+/// Returns the simulated time that shootdown saves, in percent of the time under `linux-7.0`. If
+/// the difference is within chance, the result is that chance.
+pub(crate) fn saved(ours: &DesignRow, linux: &DesignRow) -> String {
+    let chance_ns = chance_ns(ours, linux);
+    if chance_ns > 0 && ours.time_ns.abs_diff(linux.time_ns) <= chance_ns {
+        return format!("± {:.2} %", percent(linux.time_ns, linux.time_ns + chance_ns));
+    }
+    // A difference that rounds to 0 is printed without a sign.
+    match -percent(linux.time_ns, ours.time_ns) {
+        -0.005..0.005 => "0.00 %".to_owned(),
+        saved => format!("{saved:.2} %"),
+    }
 }
 
 fn time(ours: &DesignRow, linux: &DesignRow) -> String {
@@ -271,18 +305,19 @@ fn time(ours: &DesignRow, linux: &DesignRow) -> String {
     }
 }
 
-/// Up to how much two times differ by chance: two standard errors, so that one difference in twenty
-/// is taken for one that is none. Zero if nothing was left to chance.
-pub(crate) fn chance_ns(ours: &DesignRow, linux: &DesignRow) -> u64 {
+/// Returns the difference of the two times that can be chance: two standard errors, which chance
+/// exceeds once in twenty comparisons. The result is 0 if there were no random choices.
+fn chance_ns(ours: &DesignRow, linux: &DesignRow) -> u64 {
     (2.0 * (ours.time_error_ns as f64).hypot(linux.time_error_ns as f64)) as u64
 }
 
-/// From one to the other; all of it if there was nothing.
-pub(crate) fn percent(from: u64, to: u64) -> f64 {
+/// Returns the change from `from` to `to`, in percent of `from`. If `from` is 0, it counts as 1.
+fn percent(from: u64, to: u64) -> f64 {
     (to as f64 - from as f64) / from.max(1) as f64 * 100.0
 }
 
-fn ratio(predicted: u64, real: u64) -> Option<f64> {
+/// Returns a predicted count divided by the real count, or `None` if only the real count is 0.
+pub(crate) fn ratio(predicted: u64, real: u64) -> Option<f64> {
     match (predicted, real) {
         (0, 0) => Some(1.0),
         (_, 0) => None,

@@ -1,52 +1,51 @@
-//! The rows for spreadsheets: one line each, the numbers of the JSON without those of peers.
+//! The results as CSV: one line per row, with the figures of the JSON except for those of peers.
 
 use crate::render::table::{Cell, Table};
 use crate::studies::{Measurement, Row};
 
-const COLUMNS: &str = "seed,workload,machine,metric,unit,better,published_before,published_after,\
-    predicted_before,predicted_after,shootdown,calibrated_on,violations,\
-    hazards_before,hazards_after,hazards_shootdown,\
-    interrupts_before,interrupts_after,interrupts_shootdown,\
-    held_tables_peak_shootdown,\
-    broadcasts_before,broadcasts_after,broadcasts_shootdown,\
-    broadcast_wait_ns_before,broadcast_wait_ns_after,broadcast_wait_ns_shootdown,\
-    tags_taken_before,tags_taken_after,tags_taken_shootdown,\
-    rollovers_before,rollovers_after,rollovers_shootdown";
+const COLUMNS: &str = "study,workload,machine,metric,unit,better,published_before,published_after,\
+    predicted_before,predicted_after,shootdown,calibrated_on,violations";
 
-/// The rows under a line of names.
+type Count = fn(&Measurement) -> u64;
+
+/// The counts that are printed for the design before the change, the design after it, and
+/// shootdown.
+const COUNTS: [(&str, Count); 7] = [
+    ("hazards", |it| it.hazards),
+    ("interrupts", |it| it.interrupts_sent),
+    ("deferred_tables_peak", |it| it.deferred_tables_peak),
+    ("broadcasts", |it| it.broadcasts),
+    ("broadcast_wait_ns", |it| it.broadcast_wait_ns),
+    ("tags_allocated", |it| it.tags_allocated),
+    ("rollovers", |it| it.rollovers),
+];
+
+/// Returns the rows below a line of column names. Published figures that do not exist are empty.
 pub(super) fn rows(rows: &[Row]) -> String {
-    let mut table = Table::default().left(COLUMNS.split(','));
+    let names = |(name, _)| ["before", "after", "shootdown"].map(|of| format!("{name}_{of}"));
+    let mut table =
+        Table::default().left(COLUMNS.split(',')).left(COUNTS.into_iter().flat_map(names));
     for row in rows {
         let experiment = &row.experiment;
         let designs = [row.before(), row.after(), row.shootdown()];
+        let published = |figure: Option<f64>| figure.map_or_else(String::new, |it| it.to_string());
         let words = [
-            experiment.study.number(),
-            experiment.workload,
-            &row.machine,
-            experiment.metric,
-            experiment.unit,
-            experiment.better.name(),
+            experiment.study.name().to_owned(),
+            experiment.workload.to_owned(),
+            row.machine.clone(),
+            experiment.metric.to_owned(),
+            experiment.unit.to_owned(),
+            experiment.better.name().to_owned(),
+            published(experiment.published.map(|pair| pair.before)),
+            published(experiment.published.map(|pair| pair.after)),
         ];
-        let published = experiment.published;
-        // Empty, if nothing was published.
-        let published = [published.map(|pair| pair.before), published.map(|pair| pair.after)]
-            .map(|value| value.map_or_else(String::new, |value| value.to_string()));
-        let counts = |count: fn(&Measurement) -> u64| designs.map(count).map(Cell::Count);
+        let counts = COUNTS.iter().flat_map(|(_, count)| designs.map(count).map(Cell::Count));
         let cells = words
-            .map(Cell::from)
             .into_iter()
-            .chain(published.map(Cell::from))
-            .chain(designs.map(|measurement| measurement.value.to_string().into()))
-            .chain([experiment.calibrated_on.unwrap_or_default().into()])
-            .chain([Cell::Count(row.violations())])
-            .chain(counts(|it| it.hazards))
-            .chain(counts(|it| it.interrupts_sent))
-            .chain([Cell::Count(row.shootdown().held_tables_peak)])
-            .chain(counts(|it| it.broadcasts))
-            .chain(counts(|it| it.broadcast_wait_ns))
-            .chain(counts(|it| it.tags_taken))
-            .chain(counts(|it| it.rollovers));
-        table.row(cells);
+            .chain(designs.map(|measurement| measurement.value.to_string()))
+            .chain([experiment.calibrated_on.unwrap_or_default().to_owned()])
+            .map(Cell::Text);
+        table.row(cells.chain([Cell::Count(row.violations())]).chain(counts));
     }
     table.csv()
 }
@@ -60,7 +59,7 @@ mod tests {
     fn every_line_has_every_column() {
         let text = rows(&example::rows());
         let columns: Vec<_> = text.lines().map(|line| line.split(',').count()).collect();
-        assert_eq!(columns, [32; 5]);
+        assert_eq!(columns, [13 + 3 * COUNTS.len(); 5]);
         insta::assert_snapshot!(text);
     }
 }

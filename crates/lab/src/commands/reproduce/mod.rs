@@ -1,4 +1,5 @@
-//! `shootdown reproduce`: simulates the studies and prints published, predicted and own results.
+//! `shootdown reproduce`: simulates the studies, and compares published measurements with
+//! predictions.
 
 mod csv;
 mod json;
@@ -6,6 +7,7 @@ pub(crate) mod page;
 mod tables;
 pub(crate) mod text;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -14,7 +16,7 @@ use rayon::prelude::*;
 use shootdown_designs::Design;
 use shootdown_sim::machine::Machine;
 
-use crate::error::{Failure, UserError, Violations, shown};
+use crate::error::{Failure, Violations, shown};
 use crate::output::{Output, print};
 use crate::render::{Format, Printed};
 use crate::studies::{
@@ -26,43 +28,32 @@ use crate::{machines, progress};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   shootdown reproduce
-  shootdown reproduce --only 000 --seed 7
+  shootdown reproduce --only x86-lazy-tlb --seed 7
   shootdown reproduce --format json | jq '.rows[].predicted'
   shootdown reproduce --machine my-laptop.toml --report report.html
 
-The same seed gives the same bytes.";
+The same seed gives the same output, byte for byte.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Reproduce {
-    /// Where the simulator's random numbers start
+    /// The seed of the simulator's random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How to print the rows
+    /// The format of the output
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Only the experiments of this seed document, such as 000
-    #[arg(long, value_name = "SEED")]
-    only: Option<String>,
-    /// Write a page with plots, which needs nothing else, to this file
+    /// Run only the experiments of this study
+    #[arg(long, value_name = "STUDY", value_enum)]
+    only: Option<Study>,
+    /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Run every experiment on this machine, by name or .toml file, instead of its own
+    /// Run every experiment on this machine instead of its own: a name, or a .toml file
     #[arg(long, value_name = "MACHINE")]
-    machine: Option<String>,
-    /// Simulate less: seconds instead of minutes, and less exact
+    machine: Option<OsString>,
+    /// Simulate less, in seconds instead of minutes, with larger errors
     #[arg(long)]
     quick: bool,
-}
-
-/// There is no such study.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no experiment of seed `{}`", shown(.0))]
-pub(crate) struct UnknownStudy(String);
-
-impl UserError for UnknownStudy {
-    fn remedy(&self) -> String {
-        format!("--only {}", Study::ALL.map(Study::number).join(" or --only "))
-    }
 }
 
 impl Printed for Results {
@@ -91,42 +82,38 @@ impl Reproduce {
     }
 
     fn request(&self) -> Result<Request, Failure> {
-        let study = |number: &String| {
-            let mut studies = Study::ALL.into_iter();
-            studies.find(|study| study.number() == number).ok_or(UnknownStudy(number.clone()))
-        };
         Ok(Request {
             seed: self.seed,
             scale: if self.quick { Scale::Quick } else { Scale::Full },
-            only: self.only.as_ref().map(study).transpose()?,
+            only: self.only,
             machine: self.machine.as_deref().map(machines::find).transpose()?,
         })
     }
 }
 
-/// Which experiments to run, and how.
+/// The experiments to run, and their conditions.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     /// The seed of random numbers.
     pub(crate) seed: u64,
     pub(crate) scale: Scale,
-    /// The study, if not all of them.
+    /// The study to run, or `None` for all studies.
     pub(crate) only: Option<Study>,
-    /// The machine, if not each experiment's own.
+    /// The machine of all experiments, or `None` for each experiment's own machine.
     pub(crate) machine: Option<Machine>,
 }
 
-/// The experiments that were asked for, each with its conditions.
+/// The requested experiments, each with its conditions.
 type Chosen = Vec<(Experiment, Conditions)>;
 
 impl Request {
-    /// Runs the experiments, and shows progress meanwhile.
+    /// Runs the experiments and shows the progress.
     pub(crate) fn results(&self) -> Result<Results, Failure> {
         let chosen = self.chosen()?;
         let bar = self.progress(&chosen);
-        let found = self.run(&chosen, &bar);
+        let results = self.run(&chosen, &bar);
         bar.finish_and_clear();
-        found
+        results
     }
 
     fn run(&self, chosen: &Chosen, bar: &ProgressBar) -> Result<Results, Failure> {
@@ -137,7 +124,7 @@ impl Request {
             .map(|(experiment, conditions)| Scaling::of(experiment, conditions, || bar.inc(1)));
         let scaling = scaling.transpose()?;
         bar.set_message("interrupt or broadcast");
-        let choice = self.chooses().then(|| Choice::of(self.seed, self.scale, || bar.inc(1)));
+        let choice = self.has_choice().then(|| Choice::of(self.seed, self.scale, || bar.inc(1)));
         let mut machines: Vec<Machine> = Vec::new();
         for (_, Conditions { machine, .. }) in chosen {
             if machines.iter().all(|known| known.name != machine.name) {
@@ -161,7 +148,7 @@ impl Request {
                 Conditions { machine, seed: self.seed, scale: self.scale, runs: runs.clone() };
             let mut experiment = *experiment;
             if self.machine.is_some() {
-                // It was fitted on its own machine.
+                // The parameters were fitted on the experiment's own machine only.
                 experiment.calibrated_on = None;
             }
             Ok((experiment, conditions))
@@ -169,16 +156,16 @@ impl Request {
         experiments().filter(is_wanted).map(chosen).collect()
     }
 
-    /// Whether the choice between the ways to notify other CPUs is simulated: it concerns one
-    /// study, has its own machines, and takes as long as all other experiments together.
-    fn chooses(&self) -> bool {
+    /// Returns `true` if the choice between interrupts and broadcasts is simulated. It belongs to
+    /// one study, has its own machines, and takes as long as all other experiments together.
+    fn has_choice(&self) -> bool {
         self.only == Some(Study::Arm64SkipBroadcast) && self.machine.is_none()
     }
 
     fn progress(&self, chosen: &Chosen) -> ProgressBar {
         let designs = chosen.iter().map(|(experiment, _)| experiment.all_designs().len());
         let sizes = scaled(chosen).into_iter().map(|(_, conditions)| Scaling::runs(conditions));
-        let choices = self.chooses().then(Choice::runs);
+        let choices = self.has_choice().then(Choice::runs);
         let runs = designs.chain(sizes).chain(choices).sum::<usize>() as u64;
         let bar = progress::bar(Some(runs), "{pos} of {len} runs, {elapsed}: {msg}");
         bar.enable_steady_tick(progress::PERIOD);
@@ -186,7 +173,7 @@ impl Request {
     }
 }
 
-/// Fails if this engine let a dead translation be used.
+/// Fails if a translation was used after its flush under shootdown.
 pub(crate) fn violated(results: &Results) -> Result<(), Violations> {
     let curves = results.scaling.iter().flat_map(|scaling| &scaling.curves);
     let curves = curves.filter(|curve| curve.design == Design::SHOOTDOWN);
@@ -211,7 +198,7 @@ fn row(
     Ok(Row { experiment: *experiment, machine, designs: designs? })
 }
 
-/// The experiment that is simulated with more and fewer CPUs, if it was asked for.
+/// Returns the experiment that is simulated with more and fewer CPUs, if it was requested.
 fn scaled(chosen: &Chosen) -> Option<&(Experiment, Conditions)> {
     chosen.iter().find(|(experiment, _)| experiment.workload == CONTEXT_SWITCHES.workload)
 }

@@ -1,22 +1,22 @@
-//! The results for people.
+//! The results as tables for reading.
 
 use super::tables;
 use crate::render::table::Medium;
 use crate::render::unit;
 use crate::studies::{Choice, Results, Row, Scaling};
 
-/// What the models of Linux leave out, where that decides the result.
-pub(super) const UNCOUNTED: &str = "Of the models of Linux only linux-counted counts the CPUs that \
-are lazy on an address space, as Linux does on all but powerpc.";
+/// A limit of the Linux models that decides the result of the scaling experiment.
+pub(super) const UNCOUNTED: &str = "Of the Linux models, only linux-counted counts the CPUs that \
+are lazy on an address space. Linux does so on all architectures except powerpc.";
 
-/// The published and the predicted figures, then the designs side by side.
+/// Returns the published and predicted figures, and then a table of designs for each experiment.
 pub(super) fn results(results: &Results) -> String {
     let mut text = summary(&results.rows);
     for row in &results.rows {
         let Row { experiment, machine, .. } = row;
         text += &format!(
             "\n{} {} on {machine}: {}, {} is better\n\n{}",
-            experiment.study.number(),
+            experiment.study.name(),
             experiment.workload,
             experiment.metric,
             experiment.better.name(),
@@ -30,7 +30,8 @@ pub(super) fn results(results: &Results) -> String {
     text + &results.choice.as_ref().map(choice).unwrap_or_default()
 }
 
-/// The published and the predicted figures, and the figures that something was fitted to.
+/// Returns the published and predicted figures, and the published figures that parameters were
+/// fitted to.
 pub(crate) fn summary(rows: &[Row]) -> String {
     let mut text = tables::summary(rows, Medium::Text).to_string();
     for measurement in rows.iter().filter_map(|row| row.experiment.calibrated_on) {
@@ -41,29 +42,32 @@ pub(crate) fn summary(rows: &[Row]) -> String {
 
 fn scaling(scaling: &Scaling) -> String {
     format!(
-        "\n{} on {} with more and fewer CPUs: {}, and what is left per CPU\n\n{}{UNCOUNTED}\n",
+        "\n{} on {} with more and fewer CPUs: {}, and the rate per CPU relative to the fewest \
+         CPUs\n\
+         \n{}{UNCOUNTED}\n",
         scaling.workload,
         scaling.machine,
         unit(scaling.unit),
-        tables::curves(scaling, Medium::Text)
+        tables::curves(scaling)
     )
 }
 
-/// A table for each machine, and in how many cells the choice is too much worse.
+/// Returns a table for each machine, and the verdict on the choice.
 fn choice(choice: &Choice) -> String {
-    let mut text = "\nInterrupt or broadcast, on machines that have both: this engine with either \
-                    way alone, and choosing, in µs\n"
-        .to_owned();
+    let mut text =
+        "\nInterrupt or broadcast, on machines that have both: shootdown with either method \
+                    alone, and with the choice; times in µs\n"
+            .to_owned();
     for cells in choice.cells.chunk_by(|one, other| one.machine == other.machine) {
-        text += &format!("\n{}\n\n{}", cells[0].machine, tables::choice(cells, Medium::Text));
+        text += &format!("\n{}\n\n{}", cells[0].machine, tables::choice(cells));
     }
     text + "\n" + &verdict(choice) + "\n"
 }
 
-/// In how many cells the choice is too much worse, in a sentence.
+/// Returns a sentence with the number of cells in which the choice is good enough.
 pub(super) fn verdict(choice: &Choice) -> String {
     format!(
-        "The choice is at most {} % worse than the better way in {} of {} cells.",
+        "The choice is at most {} % worse than the better method in {} of {} cases.",
         Choice::PERCENT_MAX,
         choice.cells.iter().filter(|cell| !cell.is_bad()).count(),
         choice.cells.len()
@@ -75,7 +79,7 @@ mod tests {
     use crate::studies::tests as example;
 
     #[test]
-    fn the_tables_are_as_reviewed() {
+    fn tables_are_as_reviewed() {
         insta::assert_snapshot!(super::results(&example::results()));
     }
 }

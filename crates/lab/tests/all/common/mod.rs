@@ -1,10 +1,17 @@
-//! What all tests of the command need.
+//! Helpers of the tests of the command.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The command, without its arguments.
+/// The exit status if something was found.
+pub(crate) const FOUND: i32 = 1;
+/// The exit status after bad usage or bad input.
+pub(crate) const BAD_INPUT: i32 = 2;
+/// The exit status of a command that could not run or finish.
+pub(crate) const CANNOT_RUN: i32 = 3;
+
+/// Returns the command without arguments.
 pub(crate) fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_shootdown"))
 }
@@ -13,7 +20,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The names of what is in a directory.
+/// Returns the sorted names of the entries of a directory.
 pub(crate) fn files(directory: impl AsRef<Path>) -> Vec<String> {
     let files = fs::read_dir(directory).expect("a directory");
     let mut files: Vec<_> =
@@ -22,16 +29,16 @@ pub(crate) fn files(directory: impl AsRef<Path>) -> Vec<String> {
     files
 }
 
-/// It failed with one line of cause and one of remedy on standard error, which have these words;
-/// and has nothing on the other.
-pub(crate) fn assert_error(output: &Output, words: &[&str]) {
+/// Asserts that the command exited with `status`, printed nothing on standard output, and printed
+/// one line of cause and one line of remedy on standard error that contain all of `words`.
+pub(crate) fn assert_error(output: &Output, status: i32, words: &[&str]) {
     let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert_eq!(output.status.code(), Some(status), "{error}");
     assert!(output.stdout.is_empty(), "{error}");
     let lines: Vec<_> = error.lines().filter(|line| !line.starts_with("note: ")).collect();
     assert_eq!(lines.len(), 2, "{error}");
     assert!(lines[0].starts_with("error: ") && lines[1].starts_with("try:   "), "{error}");
     for word in words {
-        assert!(error.contains(word), "it should say `{word}`: {error}");
+        assert!(error.contains(word), "`{word}` is not in: {error}");
     }
 }

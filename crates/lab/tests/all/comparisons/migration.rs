@@ -19,7 +19,7 @@ const LIMITS: Limits = Limits {
     ..Limits::DEFAULT
 };
 
-/// What the writers do between two laps.
+/// The activity of the writers between two laps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Writers {
     Compute,
@@ -33,7 +33,7 @@ struct Cost {
     flushes_full: u64,
     /// Time until the last page has moved.
     moves: Time,
-    /// Time until the last writer is done, too.
+    /// Time until the last page has moved and the last writer is done.
     all: Time,
 }
 
@@ -71,7 +71,7 @@ fn ratio(ours: Time, linux: Time) -> f64 {
     ours.ps() as f64 / linux.ps() as f64
 }
 
-/// Writers outlast the moves, so that the time of both can be told from one run.
+/// Returns a workload in which the writers outlast the moves, so that one run gives both times.
 fn workload(threads: u32, pages: u64, writers: Writers, seed: u64) -> Rc<dyn Workload> {
     let rounds = 1024 / pages;
     let laps = (64 + 20 * u64::from(threads)) * 64 / pages;
@@ -83,12 +83,16 @@ fn workload(threads: u32, pages: u64, writers: Writers, seed: u64) -> Rc<dyn Wor
     Rc::new(PageMigration { threads, pages, rounds, nodes, laps, compute_ns, sleep_ns, seed })
 }
 
-/// Returns the cases that cost more than under Linux: the moves by more than 1 %; everything until
-/// the last writer is done by more than chance makes of it, which is 4 % (as in `designs.rs`) where
-/// writers compute, and 6 % where they sleep; or interrupts by more than chance, which is 2 %.
+/// Returns the cases that cost more than under Linux, by more than these allowances for random
+/// differences:
 ///
-/// Few threads differ by chance: in the order in which CPUs are interrupted, and in how deep they
-/// sleep. So the fewer there are, the more seeds are summed.
+/// - the time of the moves: 1 %
+/// - the time until the last writer is done: 4 % if writers compute (as in `designs.rs`), 6 % if
+///   they sleep
+/// - interrupts: 2 %
+///
+/// With few threads, the order of interrupted CPUs and the depth of their sleep are random. Fewer
+/// CPUs therefore get more seeds.
 fn worse_than_linux(
     (machine_name, cpus): (&str, usize),
     writers: Writers,
@@ -127,8 +131,8 @@ fn worse_than_linux(
     worse
 }
 
-/// Over all cases together there is no allowance for chance in the number of interrupts, and 1 % in
-/// both times.
+/// Asserts that no case costs more, and all cases together do not. The sum of interrupts has no
+/// allowance, and both times have an allowance of 1 %.
 fn migration_costs_no_more(writers: Writers) {
     let machines =
         [("skylake", 4), ("desktop-1s", 8), ("xeon-2s", 4), ("xeon-2s", 8), ("xeon-2s", 32)];
@@ -145,16 +149,15 @@ fn migration_costs_no_more(writers: Writers) {
     assert!(moves <= 1.01 && all <= 1.01, "moves {moves}, all {all}");
 }
 
-/// The measure of the issue for a batch of 32 pages of one space, which `linux-7.0` answers with
-/// one full flush: invalidated page by page, the moves took 24 % longer on `xeon-2s`.
+/// Tests a batch of 32 pages of one space, for which `linux-7.0` does one full flush. With
+/// page-by-page invalidation, the moves took 24 % longer on `xeon-2s`.
 #[test]
 fn migration_under_computing_threads_costs_no_more() {
     migration_costs_no_more(Writers::Compute);
 }
 
-/// How long the threads themselves take depends on how deep their CPUs idle: a CPU that is
-/// interrupted in its sleep wakes from a shallower state afterwards, so that interrupts which are
-/// in vain shorten the run.
+/// The time of the threads depends on the idle states of their CPUs. A CPU that is interrupted in
+/// its sleep uses a shallower state afterwards, so unnecessary interrupts shorten the run.
 #[test]
 fn migration_under_sleeping_threads_costs_no_more() {
     migration_costs_no_more(Writers::Sleep);

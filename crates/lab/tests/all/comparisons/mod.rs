@@ -1,5 +1,5 @@
-//! The engine against models of Linux, on workloads that `designs.rs` does not have: pages that
-//! migrate between nodes, and many processes on each CPU.
+//! Shootdown compared with models of Linux, on workloads that `designs.rs` does not have: pages
+//! that migrate between nodes, and many processes on each CPU.
 
 mod migration;
 mod time_shared;

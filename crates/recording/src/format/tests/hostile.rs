@@ -166,6 +166,18 @@ fn missing_duplicate_or_reordered_block_is_detected() {
 }
 
 #[test]
+fn totals_that_are_not_json_are_refused() {
+    let mut file = Forgery::new(&[], totals(0, 0)).file();
+    let totals_at = file.len() - END_MARK.len() - totals_bytes(&file) - FRAME_BYTES;
+    file.truncate(totals_at);
+    file.extend(block(BlockKind::Totals, 0, 0, b"{}"));
+    file.extend(END_MARK);
+    let error = invalid(read(&file).unwrap_err());
+    assert_eq!(error, Invalid::TotalsSyntax { column: 2 });
+    assert_eq!(error.to_string(), "the totals have an error in column 2");
+}
+
+#[test]
 fn block_must_end_with_its_records() {
     for (records, payload) in [(0, &[][..]), (0, &[6, 0]), (2, &[6, 0]), (1, &[6]), (1, &[6, 0, 6])]
     {

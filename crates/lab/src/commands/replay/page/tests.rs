@@ -1,6 +1,8 @@
-//! Tests of the parts.
+//! Tests of the parts of a page.
 
-use super::super::verdict::{Fidelity, Schedule};
+use shootdown_recording::Source;
+
+use super::super::verdict::{Fidelity, Recording, Schedule};
 use super::*;
 use crate::error::Violations;
 
@@ -12,7 +14,7 @@ fn row(design: Design, ipis_sent: u64, time_ns: u64) -> DesignRow {
         ipis_sent,
         ipis_coalesced: 3,
         ipis_to_lazy: 1,
-        ipis_to_absent: 0,
+        ipis_to_non_users: 0,
         flushes_full: 2,
         flushes_ranged: 1516,
         pages_invalidated: 1520,
@@ -36,18 +38,23 @@ fn verdict(schedule: Schedule) -> Verdict {
     let kernel = Kernel { ipis_sent: 751, flushes_full: 1, flushes_ranged: 1300 };
     Verdict {
         runs: if schedule == Schedule::Simulated { 16 } else { 1 },
-        trace: "traces/xz.shootdown".to_owned(),
         machine: "emerald-rapids-kvm".to_owned(),
+        machine_cpus: 2,
         seed: 1,
         fidelity: Fidelity::new(schedule, &designs, &kernel),
         designs,
         kernel,
         schedule,
         recording: Recording {
-            command: vec!["xz".to_owned(), "-T2".to_owned()],
-            kernel: "6.18".to_owned(),
-            processor: "Some Processor".to_owned(),
-            cpus: 2,
+            file: "traces/xz.shootdown".to_owned(),
+            header: Header {
+                recorder: "shootdown".to_owned(),
+                source: Source::Tracefs,
+                command: vec!["xz".to_owned(), "-T2".to_owned()],
+                kernel: "6.18".to_owned(),
+                processor: "Some Processor".to_owned(),
+                cpus: 2,
+            },
             threads: 3,
             spaces: 2,
             records: 11_155,
@@ -66,7 +73,7 @@ fn comparison() -> Comparison {
 }
 
 #[test]
-fn what_is_said_of_a_recording_is_as_reviewed() {
+fn text_of_recording_is_as_reviewed() {
     let comparison = comparison();
     let words = facts(&comparison)
         + &fidelity(&comparison)
@@ -75,7 +82,7 @@ fn what_is_said_of_a_recording_is_as_reviewed() {
 }
 
 #[test]
-fn the_recorded_kernel_comes_first_and_each_has_its_colour() {
+fn recorded_kernel_is_first_bar_in_own_colour() {
     let comparison = comparison();
     let part = plots(&comparison.verdicts);
     assert_eq!(part.matches("<svg ").count(), 6);
@@ -88,51 +95,56 @@ fn the_recorded_kernel_comes_first_and_each_has_its_colour() {
 }
 
 #[test]
-fn nothing_from_a_recording_is_markup_or_hidden() {
+fn text_from_recording_is_escaped() {
     let hostile = "<script>\"'&\u{1b}[2J\n\u{202e}";
     let mut comparison = comparison();
     for verdict in &mut comparison.verdicts {
-        verdict.trace = format!("traces/{hostile}");
+        verdict.recording.file = format!("traces/{hostile}");
         verdict.machine = hostile.to_owned();
-        verdict.recording.command = vec![hostile.to_owned(); 2];
-        verdict.recording.kernel = hostile.to_owned();
-        verdict.recording.processor = hostile.to_owned();
+        verdict.recording.header.command = vec![hostile.to_owned(); 2];
+        verdict.recording.header.kernel = hostile.to_owned();
+        verdict.recording.header.processor = hostile.to_owned();
     }
     let plain = part(&[super::tests::comparison()]);
     let part = part(&[comparison]);
     let shown = "&lt;script&gt;&quot;&#39;&amp;\\u{1b}[2J\\n\\u{202e}";
-    // Twice as the file's name, and in each of the facts, of which the command has two.
+    // Two times in the name of the file, and once in each fact; the command has two words.
     assert_eq!(part.matches(shown).count(), 8);
     assert!(!part.contains("<script") && !part.contains('\u{1b}') && !part.contains('\u{202e}'));
-    // Nothing else has changed: neither an element nor an attribute more.
+    // The hostile text added no element and no attribute.
     for sign in ['<', '>', '"'] {
         assert_eq!(part.matches(sign).count(), plain.matches(sign).count(), "{sign}");
     }
 }
 
 #[test]
-fn the_sentence_says_what_is_better_and_what_is_worse() {
+fn sentence_compares_interrupts_time_and_violations() {
     let linux = row(Design::LINUX_7_0, 100, 1_000_000);
     let ours = |ipis_sent, time_ns| sentence(&row(Design::SHOOTDOWN, ipis_sent, time_ns), &linux);
     assert_eq!(
         ours(25, 900_000),
-        "shootdown sends 25 interrupts where linux-7.0 sends 100 (75.0 % fewer), takes 100 µs less \
-         (10.00 %), and never lets a dead translation be used."
+        "shootdown sends 25 interrupts instead of the 100 of linux-7.0 (75.0 % fewer) and takes \
+         100 µs less (10.00 %). The simulator counted no violations under either design."
     );
     assert_eq!(
         ours(101, 1_000_100),
-        "shootdown sends 101 interrupts where linux-7.0 sends 100 (1.00 % more), takes 100 ns \
-         longer (0.01 %), and never lets a dead translation be used."
+        "shootdown sends 101 interrupts instead of the 100 of linux-7.0 (1.00 % more) and takes \
+         100 ns longer (0.01 %). The simulator counted no violations under either design."
     );
     let unsure = DesignRow { time_error_ns: 60_000, ..row(Design::SHOOTDOWN, 25, 900_000) };
     assert!(sentence(&unsure, &linux).contains("takes the same time (± 120 µs)"));
-    assert!(ours(100, 1_000_001).contains("as many interrupts as linux-7.0 (100), takes the same"));
+    assert_eq!(saved(&unsure, &linux), "± 12.00 %");
+    assert!(
+        ours(100, 1_000_001).contains("as many interrupts as linux-7.0 (100) and takes the same")
+    );
     let bad = DesignRow { violations: 2, ..row(Design::SHOOTDOWN, 1, 1) };
-    assert!(sentence(&bad, &linux).ends_with("and lets 2 dead translations be used."));
+    assert!(
+        sentence(&bad, &linux).ends_with("2 violations under shootdown and 0 under linux-7.0.")
+    );
 }
 
 #[test]
-fn a_violation_is_seen_wherever_it_is_counted() {
+fn violation_is_highlighted_everywhere() {
     let mut comparison = comparison();
     assert!(comparison.violated().is_ok());
     comparison.verdicts[1].designs[2].violations = 2;
@@ -143,7 +155,7 @@ fn a_violation_is_seen_wherever_it_is_counted() {
 }
 
 #[test]
-fn with_too_few_cpus_the_page_says_what_would_do() {
+fn page_names_machine_with_enough_cpus() {
     let error = TooFewCpus {
         recorded: 16,
         machine: 2,
@@ -152,14 +164,38 @@ fn with_too_few_cpus_the_page_says_what_would_do() {
     };
     let verdicts = vec![verdict(Schedule::Simulated)];
     let part = part(&[Comparison { verdicts, too_few_cpus: Some(error) }]);
-    assert!(part.contains("16 CPUs were recorded, and this machine has 2"), "{part}");
+    assert!(part.contains("The recording is of 16 CPUs, and this machine has 2"), "{part}");
     assert!(part.contains("<code>--machine xeon-2s</code>"), "{part}");
     assert_eq!(part.matches("<svg ").count(), 3);
 }
 
 #[test]
-fn a_ratio_far_from_one_is_said_to_be_off() {
+fn ratio_far_from_one_is_off() {
     assert_eq!(closeness(Some(0.9), 10), "within 10 %");
     assert_eq!(closeness(Some(8.0 / 9.0), 1), "off by 1, 11 %");
     assert_eq!(closeness(None, 3), "the kernel did none");
+}
+
+#[test]
+fn lost_events_are_reported_at_top_of_chapter() {
+    let mut comparison = comparison();
+    for verdict in &mut comparison.verdicts {
+        verdict.recording.lost = 7;
+    }
+    let part = part(&[comparison]);
+    let chapter = part.split("<h2 id=\"recording-0\">").nth(1).expect("a chapter");
+    let warning = chapter.find("7</b> events were lost").expect("a warning");
+    assert!(warning < chapter.find("<dl>").expect("facts"), "{chapter}");
+}
+
+#[test]
+fn full_and_ranged_flushes_have_separate_ratios() {
+    let table = fidelity(&comparison());
+    for row in [
+        "<tr><td>full flushes<td>1<td>2<td>2.000<td>off by 1, 100 %",
+        "<tr><td>ranged flushes<td>1\u{202f}300<td>1\u{202f}516<td>1.166<td>off by 216, 17 %",
+        "<tr><td>all flushes<td>1\u{202f}301<td>1\u{202f}518<td>1.167<td>off by 217, 17 %",
+    ] {
+        assert!(table.contains(row), "{row}: {table}");
+    }
 }

@@ -1,4 +1,4 @@
-//! The results as a page, of which they may be one part.
+//! The results as a page, which may contain other parts.
 
 use std::fmt::Write as _;
 
@@ -20,40 +20,55 @@ use crate::studies::{Choice, Curve, Results, Row, Scale, Scaling};
 pub(crate) struct Others {
     /// The part before the results.
     pub(crate) before: String,
-    /// The part after them.
+    /// The part after the results.
     pub(crate) after: String,
-    /// Words to explain besides those of the results.
+    /// The glossary entries besides those of the results.
     pub(crate) words: &'static str,
-    /// The part after the words.
+    /// The part before the origin of the numbers.
     pub(crate) limits: &'static str,
 }
 
-/// The page of the results, and of other parts.
+/// Returns a page of the results and of other parts.
 pub(crate) fn page_of(results: &Results, others: &Others) -> String {
     let Others { before, after, words, limits } = others;
-    let (part, provenance) = (part(results), provenance(results));
+    let content = format!("{before}{}{after}{limits}{}", part(results), provenance(results));
     let body = format!(
-        "{INTRODUCTION}{before}{part}{after}<h2 id=\"words\">The words</h2>\n<dl>\n{WORDS}{words}\
-         </dl>\n{limits}{provenance}"
+        "{INTRODUCTION}{}<h2 id=\"words\">Terms on this page</h2>\n<dl>\n{WORDS}{words}</dl>\n\
+         {content}",
+        contents(&content)
     );
-    page("TLB shootdowns, and who could do without them", &body)
+    page("TLB shootdowns: interrupts and times under several designs", &body)
 }
 
-/// The results, and the designs beside each other in each of them.
+/// Returns links to the chapters, which are the headings of the second level with an `id`.
+fn contents(content: &str) -> String {
+    let chapter = |rest: &str| {
+        let (id, rest) = rest.split_once("\">")?;
+        let (title, _) = rest.split_once("</h2>")?;
+        Some(format!("<li><a href=\"#{id}\">{title}</a>\n"))
+    };
+    let chapters: String = content.split("<h2 id=\"").skip(1).filter_map(chapter).collect();
+    format!("<nav><ul>\n<li><a href=\"#words\">Terms on this page</a>\n{chapters}</ul></nav>\n")
+}
+
+/// Returns the results, with the designs side by side for each of them.
 fn part(results: &Results) -> String {
-    let mut part = "<h2 id=\"published\">Published results</h2>\n\
-         <p>Each result was published for a change to a kernel. Predicted is what the simulator \
-         says of the kernel before and after it; error is by how much the predicted gain is off \
-         the published one. Shootdown is this engine on the same machine. Where nothing was \
-         published, the designs are compared all the same.</p>\n"
+    let mut part = "<h2 id=\"published\">Published measurements, reproduced</h2>\n\
+         <p>Each row is a change to a kernel. <em>Published</em> gives the measurement of its \
+         author before → after the change, and the gain in parentheses. <em>Predicted</em> gives \
+         the same from the simulator. <em>Error</em> is the relative error of the predicted gain. \
+         <em>Shootdown</em> gives the prediction for the engine of this project on the same \
+         machine, and its gain over the kernel before the change. A star marks a figure that a \
+         parameter was fitted to; it is not a prediction. A row without a published figure \
+         compares the designs only.</p>\n"
         .to_owned();
     part += &tables::summary(&results.rows, Medium::Page).html();
     for row in &results.rows {
         let experiment = &row.experiment;
         let _ = write!(
             part,
-            "<h3>{} {}</h3>\n<p>{} on {}; {} is better.</p>\n{}{}",
-            experiment.study.number(),
+            "<h3>{}: {}</h3>\n<p>{} on {}; {} is better.</p>\n{}{}",
+            experiment.study.name(),
             escaped(experiment.workload),
             capitalised(&escaped(experiment.metric)),
             escaped(&row.machine),
@@ -91,7 +106,7 @@ fn designs(row: &Row) -> String {
     if let Some(measurement) = row.experiment.calibrated_on {
         let _ = writeln!(
             part,
-            "<p>Something was fitted to one of these figures ({}): that one is no prediction.</p>",
+            "<p>A parameter was fitted to this figure, so it is not a prediction: {}.</p>",
             escaped(measurement)
         );
     }
@@ -101,7 +116,7 @@ fn designs(row: &Row) -> String {
     part
 }
 
-/// A plot of all designs, and a table of some of its points.
+/// Returns a plot of all designs, and a table of some of its points.
 fn scaling(scaling: &Scaling) -> String {
     let line = |curve: &Curve| Line {
         label: curve.design.name().to_owned(),
@@ -110,41 +125,42 @@ fn scaling(scaling: &Scaling) -> String {
     };
     let lines: Vec<_> = scaling.curves.iter().map(line).collect();
     format!(
-        "<h3 id=\"scaling\">{} with more and fewer CPUs</h3>\n<p>On {}, resized. Both axes are \
-         logarithmic; the grey band is growth in proportion. “Of linear” is the \
-         rate per CPU where it is least, in percent of that with the fewest CPUs. {UNCOUNTED}</p>\n\
-         {}{}",
+        "<h3 id=\"scaling\">{} with more and fewer CPUs</h3>\n<p>The machine is {} with another \
+         number of CPUs. Both axes are logarithmic. The grey band shows proportional growth. “Of \
+         linear” is the smallest rate per CPU, in percent of the rate per CPU with the fewest \
+         CPUs. {UNCOUNTED}</p>\n{}{}",
         escaped(scaling.workload),
         escaped(&scaling.machine),
         curves("rate by CPUs", Axes { across: "CPUs", up: unit(scaling.unit) }, &lines),
-        tables::curves(scaling, Medium::Page).html()
+        tables::curves(scaling).html()
     )
 }
 
-/// A table for each machine.
+/// Returns a table for each machine.
 fn choice(choice: &Choice) -> String {
     let mut part = format!(
-        "<h3 id=\"choice\">Interrupt or broadcast</h3>\n<p>On machines that have both, this engine \
-         with either way alone, and choosing; times in µs. “Worse by” is what choosing costs \
-         over the better of the two. {}</p>\n",
+        "<h3 id=\"choice\">Interrupt or broadcast</h3>\n<p>These machines have both methods. The \
+         table gives the times of shootdown with interrupts only, with broadcasts only, and with \
+         the engine’s choice, in µs. “Worse by” is the additional time of the choice over the \
+         better of the two methods. {}</p>\n",
         escaped(&verdict(choice))
     );
     for cells in choice.cells.chunk_by(|one, other| one.machine == other.machine) {
-        let table = tables::choice(cells, Medium::Page).html();
+        let table = tables::choice(cells).html();
         part += &format!("<h4>{}</h4>\n{table}", escaped(cells[0].machine));
     }
     part
 }
 
-/// The origin of the page's numbers.
+/// Returns the origin of the page's numbers.
 fn provenance(results: &Results) -> String {
     let scale = match results.scale {
-        Scale::Full => "as much work as was published",
-        Scale::Quick => "less work than was published (--quick)",
+        Scale::Full => "as much work as in the published measurements",
+        Scale::Quick => "less work than in the published measurements (--quick)",
     };
     let mut part = format!(
-        "<h2>Where this is from</h2>\n<p>shootdown {}, seed {}; for the published results, \
-         {scale}.</p>\n",
+        "<h2 id=\"origin\">Origin of the numbers</h2>\n<p>Version {} of shootdown; random numbers \
+         from seed {}; for the reproduced measurements, {scale}.</p>\n",
         env!("CARGO_PKG_VERSION"),
         results.seed
     );
@@ -156,15 +172,15 @@ fn provenance(results: &Results) -> String {
 
 fn provenance_of(machine: &Machine) -> String {
     let mut part = format!(
-        "<h3>{}</h3>\n<p>{}. {} numbers; <code>shootdown machines {0}</code> shows them all with \
-         their sources.</p>\n",
+        "<h3>{}</h3>\n<p>{}. The file has {} numbers; <code>shootdown machines {0}</code> shows \
+         each with its source.</p>\n",
         escaped(&machine.name),
         escaped(&machine.about),
         machine.numbers().len()
     );
     let mut fitted = machines::calibrated(machine).peekable();
     if fitted.peek().is_none() {
-        part += "<p>None was fitted to a published measurement.</p>\n";
+        part += "<p>No number was fitted to a published measurement.</p>\n";
         return part;
     }
     part += "<ul>\n";
@@ -182,28 +198,33 @@ fn provenance_of(machine: &Machine) -> String {
 }
 
 const INTRODUCTION: &str = "\
-<p>Every CPU keeps translations of addresses in its TLB. Whoever changes a page table has to \
-make sure that no CPU goes on using the old translation: the kernel interrupts the CPUs that \
-may have it, and waits until all have flushed it. That is a TLB shootdown. Whoever is \
-interrupted loses the time of the interrupt and what was flushed from its TLB; whoever waits, \
-waits for the slowest. Many of these interrupts are for nothing: they reach CPUs that are idle, \
-or elsewhere, or never had the translation. <a href=\"#words\">The words</a> are explained \
-below.</p>\n";
+<p>Each CPU caches translations from virtual to physical addresses in its TLB. A kernel that \
+changes a page table must ensure that no CPU keeps using the old translation. It interrupts the \
+CPUs that may hold the translation, and waits until each of them has flushed it. This is a TLB \
+shootdown. An interrupted CPU loses the time of the interrupt, and later loads flushed \
+translations again. The CPU that started the shootdown waits for the slowest of them. Many of \
+these interrupts are unnecessary: they reach CPUs that are idle, that run another program, or \
+that never held the translation.</p>\n\
+<p>This page compares <em>designs</em>: rules for which CPUs are interrupted, and when. A design \
+<code>linux-…</code> is a model of that version of Linux. <code>shootdown</code> is the engine of \
+this project. All designs run on the same simulated machine.</p>\n";
 
 const WORDS: &str = "\
-<dt>interrupts sent<dd>One for each CPU that was to be told at once.\n\
-<dt>to lazy<dd>Interrupts for nothing: the CPU had the address space loaded, but was idle or in \
-a kernel thread, and could have caught up when it came back.\n\
-<dt>to absent<dd>Interrupts for nothing: the CPU did not have the address space at all.\n\
-<dt>full, ranged<dd>A full flush drops all translations of an address space, a ranged one only \
-those of the pages that changed.\n\
-<dt>violations<dd>Uses of a translation after a flush that covered it was waited for: the \
-program reads or writes memory that is no longer its own. Anything but 0 is a bug.\n\
-<dt>hazards<dd>Freed page tables that a CPU’s speculation could still have walked.\n\
-<dt>held<dd>Page tables out of use that were held back because a CPU could still walk them: the \
-most at any time. When there are more than 1024, CPUs are interrupted to have them back.\n";
+<dt>interrupts sent<dd>Flush interrupts, one for each interrupted CPU.\n\
+<dt>to lazy CPUs<dd>Unnecessary interrupts: the CPU had the address space loaded, but it was idle \
+or in a kernel thread. It could have flushed when it returned to the address space.\n\
+<dt>to non-users<dd>Unnecessary interrupts: the CPU did not use the address space at all.\n\
+<dt>full flush, ranged flush<dd>A full flush drops all translations of an address space. A ranged \
+flush drops the translations of the pages that changed.\n\
+<dt>violations<dd>Uses of a translation after its flush was complete, by a CPU of the simulated \
+machine. The program would then access memory that is no longer its own. Any number but 0 is a bug \
+of the design.\n\
+<dt>hazards<dd>Page tables that were freed while a CPU could still walk them speculatively.\n\
+<dt>deferred tables<dd>Unlinked page tables that are not freed yet, because a CPU could still walk \
+them: the largest number at one time. If there are more than 1024, CPUs are interrupted so that \
+the tables can be freed.\n";
 
-const _: () = assert!(shootdown_vm::HELD_TABLES_MAX == 1024, "as it says above");
+const _: () = assert!(shootdown_vm::HELD_TABLES_MAX == 1024, "WORDS contains this number");
 
 #[cfg(test)]
 mod tests;
