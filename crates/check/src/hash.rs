@@ -1,4 +1,4 @@
-//! Hashes of states, from which the search recognises a state that it has met.
+//! Hashes of states, by which the search recognises a visited state.
 
 use std::hash::Hasher;
 
@@ -14,7 +14,7 @@ pub(crate) const fn finish(mut hash: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// The hasher of keys that are hashes already.
+/// Hasher for keys that are hashes already.
 #[derive(Default)]
 pub(crate) struct Ready(u64);
 
@@ -23,7 +23,7 @@ impl Hasher for Ready {
         self.0
     }
     fn write(&mut self, _: &[u8]) {
-        unreachable!("only hashes are hashed");
+        unreachable!("keys are hashes");
     }
     fn write_u64(&mut self, value: u64) {
         self.0 = value;

@@ -9,8 +9,8 @@ use super::execution::{Event, INITIAL};
 use super::relation::{Relation, events};
 
 impl Execution {
-    /// Whether two accesses to one location, one of them plain and one of them a write, are not
-    /// ordered by happens-before.
+    /// Returns `true` if the execution has a data race: two accesses to one location that
+    /// happens-before does not order. At least one of them is plain, and at least one is a write.
     pub fn has_race(&self) -> bool {
         let hb = self.happens_before();
         let conflict = |one: &Event, two: &Event| {
@@ -26,14 +26,14 @@ impl Execution {
         })
     }
 
-    /// Whether the axioms hold that are not kept by construction.
+    /// Returns `true` if the axioms hold that construction does not ensure.
     pub(super) fn is_consistent(&self) -> bool {
         let (hb, eco) = (self.happens_before(), self.extended_coherence());
         let is_coherent = hb.is_irreflexive() && hb.then(&eco).is_irreflexive();
         is_coherent && self.partial_sc(&hb, &eco).closure().is_irreflexive()
     }
 
-    /// The events that a condition holds for.
+    /// Returns the set of events that satisfy a condition.
     fn mask(&self, is: impl Fn(&Event) -> bool) -> u64 {
         let all = self.events.iter().enumerate();
         all.filter(|(_, event)| is(event)).fold(0, |mask, (at, _)| mask | 1 << at)

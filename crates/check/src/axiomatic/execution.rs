@@ -11,7 +11,7 @@ use super::{Name, Program};
 /// The thread of initial values.
 pub(super) const INITIAL: usize = usize::MAX;
 
-/// What a step did.
+/// The effect of a step.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) thread: usize,
@@ -44,7 +44,7 @@ impl Event {
     }
 }
 
-/// Where a thread is.
+/// The position of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Thread {
     next: usize,
@@ -94,7 +94,7 @@ impl Execution {
         self.events[*self.modifications[location].last()?].written
     }
 
-    /// Whether no thread has stopped before its last step.
+    /// Returns `true` if no thread has stopped before its last step.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(|thread| !thread.has_stopped)
     }
@@ -148,8 +148,9 @@ impl Execution {
         let mut longer = self.clone();
         let thread = &mut longer.threads[event.thread];
         thread.next += 1;
-        let goes_on = step.goes_on.as_ref().is_none_or(|values| values.contains(&event.read));
-        thread.has_stopped = !goes_on;
+        let continues =
+            step.continues_on.as_ref().is_none_or(|values| values.contains(&event.read));
+        thread.has_stopped = !continues;
         longer.events.push(event);
         longer
     }

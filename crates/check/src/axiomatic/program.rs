@@ -8,7 +8,7 @@ use shootdown::rules::Kind;
 /// The name of a location, a thread or a loaded value.
 pub type Name = &'static str;
 
-/// How an access or a fence is ordered.
+/// Ordering of an access or a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Not atomic: an access that may [race](super::Execution::has_race).
@@ -46,7 +46,7 @@ impl Access {
     }
 }
 
-/// What a step does.
+/// Effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Load,
@@ -92,8 +92,8 @@ pub struct Step {
     /// The location; empty for a fence.
     pub(super) at: Name,
     pub(super) access: Access,
-    /// The thread goes on only if it has loaded one of these values.
-    pub(super) goes_on: Option<Vec<u64>>,
+    /// The thread continues only if it has loaded one of these values.
+    pub(super) continues_on: Option<Vec<u64>>,
     /// The name of the loaded value.
     pub(super) name: Name,
     /// The line of the engine that the step stands for.
@@ -102,7 +102,7 @@ pub struct Step {
 
 impl Step {
     fn new(action: Action, at: Name, access: Access) -> Self {
-        Self { action, at, access, goes_on: None, name: "", line: "" }
+        Self { action, at, access, continues_on: None, name: "", line: "" }
     }
 
     fn site(&self, thread: Name) -> Option<Site> {
@@ -121,7 +121,7 @@ impl Step {
     /// The thread stops after this step unless it has loaded one of `values`.
     #[must_use]
     pub fn only_if(self, values: &[u64]) -> Self {
-        Self { goes_on: Some(values.to_vec()), ..self }
+        Self { continues_on: Some(values.to_vec()), ..self }
     }
 
     /// Names the line of the engine that the step stands for.

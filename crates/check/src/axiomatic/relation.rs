@@ -45,9 +45,9 @@ impl Relation {
     }
 
     /// The pairs that a condition holds for.
-    pub(super) fn filter(&self, keeps: impl Fn(usize, usize) -> bool) -> Self {
+    pub(super) fn filter(&self, keep: impl Fn(usize, usize) -> bool) -> Self {
         let row = |(from, &row): (usize, &u64)| {
-            events(row).filter(|&to| keeps(from, to)).fold(0, |row, to| row | 1 << to)
+            events(row).filter(|&to| keep(from, to)).fold(0, |row, to| row | 1 << to)
         };
         Self(self.0.iter().enumerate().map(row).collect())
     }

@@ -1,39 +1,41 @@
-//! Invalidations that take their time: one is complete when its issuer waits for it, and maybe no
-//! sooner, on whatever CPU.
+//! Asynchronous invalidations. On every CPU, an invalidation may take effect as late as when its
+//! issuer waits for it.
 
 use std::fmt;
 
-use super::{Hardware, Overwritten, PAGE_NUMBERS, Wrong};
+use super::{Hardware, Overwritten, PAGE_NUMBERS, Violation};
 use crate::hash::mix;
 use crate::memory::Memory;
 
-/// One that is not complete.
+/// An invalidation that is not complete.
 #[derive(Clone, Debug)]
 pub(crate) struct Invalidation {
     issuer: usize,
     reach: Reach,
     what: What,
-    /// What its issuer had overwritten and not published by then.
+    /// The entries that its issuer had overwritten and not published when it issued the
+    /// invalidation.
     unpublished: Vec<Overwritten>,
 }
 
-/// Whose translations an invalidation takes.
+/// The CPUs that an invalidation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Its issuer's.
+    /// Only the CPU that issues it.
     Own,
-    /// Everybody's.
+    /// All CPUs and the device.
     Everybody,
 }
 
-/// What an invalidation takes.
+/// The entries that an invalidation removes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// Pages of whatever is loaded, as a set of bits, and the way to them.
+    /// A set of pages, one bit each, under the loaded tag, and the cached pointers to tables.
     Pages(u64),
-    /// The same under a tag, and the way to them if that is asked for.
+    /// A set of pages, one bit each, under `tag`, and the cached pointers to tables if `upper` is
+    /// set.
     PagesUnder { tag: u16, pages: u64, upper: bool },
-    /// All of a tag.
+    /// All entries under a tag.
     Tag(u16),
 }
 
@@ -68,14 +70,15 @@ impl Invalidation {
 }
 
 impl Hardware {
-    /// A CPU begins an invalidation.
+    /// Begins an invalidation.
     pub(crate) fn issue(&mut self, issuer: usize, reach: Reach, what: What) {
         let unpublished = self.unpublished(issuer);
         self.invalidations.push(Invalidation { issuer, reach, what, unpublished });
     }
 
-    /// What a CPU has issued is complete: nobody whom it reaches holds any of it.
-    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Wrong> {
+    /// Completes all invalidations that a CPU has issued: the CPUs that they reach hold none of the
+    /// entries.
+    pub(crate) fn complete_issued(&mut self, memory: &Memory, cpu: usize) -> Option<Violation> {
         let all = std::mem::take(&mut self.invalidations);
         let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
         self.invalidations = others;
@@ -91,7 +94,7 @@ impl Hardware {
         wrong
     }
 
-    fn take(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Wrong> {
+    fn take(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Violation> {
         let (is_remote, tag) = (cpu != by.issuer, self.cpus[cpu].tag);
         match by.what {
             What::Pages(set) => {
@@ -99,14 +102,14 @@ impl Hardware {
                 if is_remote {
                     self.wait_for_accesses(cpu, is_taken);
                 }
-                self.drop_under(cpu, tag, is_taken, true);
+                self.invalidate_under(cpu, tag, is_taken, true);
             }
             What::PagesUnder { tag: of, pages, upper } => {
                 let is_taken = |page| pages >> page & 1 == 1;
                 if is_remote && tag == of {
                     self.wait_for_accesses(cpu, is_taken);
                 }
-                self.drop_under(cpu, of, is_taken, upper);
+                self.invalidate_under(cpu, of, is_taken, upper);
             }
             What::Tag(of) => {
                 if is_remote && tag == of {
@@ -115,7 +118,7 @@ impl Hardware {
                 self.forget(cpu, Some(of));
             }
         }
-        self.read_again(memory, cpu, by.issuer, &by.unpublished);
+        self.refetch_unpublished(memory, cpu, by.issuer, &by.unpublished);
         self.fill(memory, cpu)
     }
 }

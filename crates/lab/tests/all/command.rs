@@ -65,7 +65,7 @@ fn a_bug_is_found_told_and_drawn() {
     assert!(error.contains("try:   shootdown check --design left-out"), "{error}");
     let svg = std::fs::read_to_string(directory.path().join("bug.svg")).expect("a drawing");
     assert!(svg.starts_with("<svg ") && svg.contains("CPU 0 can use page 0"), "{svg}");
-    let twin = run(&["check", "--design", "left-out-in-the-middle-of-a-switch-mended"]);
+    let twin = run(&["check", "--design", "left-out-in-the-middle-of-a-switch-fixed"]);
     assert!(twin.status.success(), "{}", text(&twin.stderr));
     assert!(text(&twin.stdout).contains("right in every schedule"));
 }
@@ -101,7 +101,7 @@ fn what_is_found_comes_with_the_command_that_finds_it_again() {
 #[test]
 fn what_cannot_be_checked_says_why() {
     assert_fails(&["check", "--design", "nothing"], &["nothing", "--list"]);
-    assert_fails(&["check", "--program", "fly 0"], &["fly 0", "is no operation"]);
+    assert_fails(&["check", "--program", "fly 0"], &["fly 0", "is not an operation"]);
     assert_fails(&["check", "--design", "zoo", "--program", "idle"], &["zoo", "of its own"]);
     assert_fails(&["check", "--svg", "no/such.svg"], &["no/such.svg", "--svg"]);
 }

@@ -138,7 +138,7 @@ impl UserError for CheckError {
             Self::NoProgramFor(_) => "--design shootdown --program …".to_owned(),
             Self::Wrong { replay: Some(replay), .. } => format!("{replay}, for this again"),
             Self::Wrong { design: Design::Bug(bug, _), .. } => {
-                format!("shootdown check --design {}-mended", bug.name)
+                format!("shootdown check --design {}-fixed", bug.name)
             }
             Self::UnknownDesign(_) | Self::Wrong { .. } => "shootdown check --list".to_owned(),
             Self::Unreached(_) => "a longer --budget".to_owned(),
@@ -195,7 +195,7 @@ impl Check {
         let design = Design::Engine(broken);
         for &profile in &self.arch {
             let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
-            let search = CounterExample::look(&programs, profile, self.seed, budget);
+            let search = CounterExample::search(&programs, profile, self.seed, budget);
             print(&text::program(profile, &search))?;
             if let Some(found) = search.found {
                 let bad = CounterExample { programs, profile, found };
@@ -212,7 +212,7 @@ impl Check {
         drawing: Option<Output>,
     ) -> Result<(), Failure> {
         print(&text::bug(bug))?;
-        let (scene, design) = (bug.scene(variant), Design::Bug(bug, variant));
+        let (scene, design) = (bug.scenario(variant), Design::Bug(bug, variant));
         let budget = Budget { time: self.budget, states: zoo::STATES_MAX };
         let mut found = shortest(&scene, bug.profile, zoo::CHANGES_MAX, budget);
         if found.found.is_none() {
@@ -252,7 +252,7 @@ impl Check {
             drawing.write(&found.drawing(detail))?;
             print(&format!("drawn: {}\n", shown(drawing.path())))?;
         }
-        Err(CheckError::Wrong { design, wrong: found.wrong.to_string(), replay }.into())
+        Err(CheckError::Wrong { design, wrong: found.violation.to_string(), replay }.into())
     }
 
     /// The command that finds it again.

@@ -65,7 +65,7 @@ pub(super) fn zoo(rows: &[Row]) -> String {
         let found = row
             .found
             .as_ref()
-            .map_or_else(|| "NOT FOUND".to_owned(), |found| found.wrong.to_string());
+            .map_or_else(|| "NOT FOUND".to_owned(), |found| found.violation.to_string());
         let twin = match (&row.twin.found, row.twin.is_complete) {
             (Some(_), _) => "WRONG".to_owned(),
             (None, false) => "too many".to_owned(),
@@ -84,7 +84,7 @@ shootdown      the engine
 without-RULE   the engine without one of its rules (a missing rule that only keeps loads from being
                early is not detected here, where loads are not early; loom detects it)
 zoo            all bugs of other kernels
-BUG            one of them, and BUG-mended its twin, which is right
+BUG            one of them, and BUG-fixed its fixed variant, which is right
 
 Rules:
 "

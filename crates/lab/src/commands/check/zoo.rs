@@ -24,7 +24,7 @@ pub(crate) struct Row {
 impl Row {
     /// Whether the bug is found, in the way in which it is one, and nothing is wrong with its twin.
     pub(crate) fn is_right(&self) -> bool {
-        let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.wrong));
+        let is_found = self.found.as_ref().is_some_and(|found| (self.bug.finds)(found.violation));
         is_found && self.twin.is_complete && self.twin.found.is_none()
     }
 }
@@ -34,8 +34,9 @@ pub(crate) fn rows(time: Duration, notify_by: impl Fn() + Sync) -> Vec<Row> {
     let bugs: Vec<_> = Bug::all().collect();
     let look = |bug: &&'static Bug| {
         let budget = Budget { time, states: STATES_MAX };
-        let found = shortest(&bug.scene(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
-        let twin = search(&bug.scene(Variant::Mended), bug.profile, None, budget);
+        let found =
+            shortest(&bug.scenario(Variant::Faulty), bug.profile, CHANGES_MAX, budget).found;
+        let twin = search(&bug.scenario(Variant::Fixed), bug.profile, None, budget);
         notify_by();
         Row { bug, found, twin }
     };

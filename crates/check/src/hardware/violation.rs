@@ -1,10 +1,10 @@
-//! What must not be, in words.
+//! Violations, and their descriptions.
 
 use std::fmt;
 
 use super::{PAGES, SLOTS};
 
-/// The name of a page, in words.
+/// Returns the name of a page.
 pub(super) fn page_name(page: usize) -> String {
     match page.checked_sub(SLOTS * PAGES) {
         Some(slot) => format!("large page {slot}"),
@@ -12,90 +12,87 @@ pub(super) fn page_name(page: usize) -> String {
     }
 }
 
-/// What must not be.
+/// A state that no correct kernel reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wrong {
-    /// A CPU in user mode can use a page whose frame is somebody else's by now.
+pub enum Violation {
+    /// A CPU in user mode can use a page whose frame has been reused.
     UsesReused {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Of its space.
+        /// The page of its space.
         page: usize,
     },
-    /// A CPU in user mode can use a translation that was flushed, and waited for.
+    /// A CPU in user mode can use a translation although a flush of it is complete.
     UsesFlushed {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Of its space.
+        /// The page of its space.
         page: usize,
     },
     /// A CPU in user mode can use a translation of another space, under the same tag.
     UsesForeign {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Of the other space.
+        /// The page of the other space.
         page: usize,
     },
     /// A CPU can walk a page table that was freed.
     WalksFreed {
-        /// Which.
+        /// The CPU.
         cpu: usize,
     },
-    /// A frame was written out, or given away as clean, and a CPU can still write to it.
+    /// A CPU can still write to a frame that was written out, or that was freed as clean.
     WritesLate {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Of its space.
+        /// The page of its space.
         page: usize,
     },
-    /// A CPU can use a page of the kernel's whose frame is somebody else's by now.
+    /// A CPU can use a kernel page whose frame has been reused.
     UsesReusedKernel {
-        /// Which.
+        /// The CPU.
         cpu: usize,
-        /// Of the kernel.
+        /// The kernel page.
         page: usize,
     },
     /// A CPU was interrupted for a space that it did not use.
     InterruptedForNothing {
-        /// Which.
+        /// The interrupted CPU.
         cpu: usize,
     },
-    /// CPUs wait for each other for ever.
+    /// A deadlock, or a run that does not end.
     Stuck,
-    /// What a litmus test asks for was seen.
-    Seen,
+    /// A litmus test reached the outcome that it asks for.
+    OutcomeReached,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UsesReused { cpu, page } => {
                 let page = page_name(*page);
-                write!(f, "CPU {cpu} can use {page}, whose frame is somebody else's by now")
+                write!(f, "CPU {cpu} can use {page}, whose frame has been reused")
             }
-            Self::UsesFlushed { cpu, page } => write!(
-                f,
-                "CPU {cpu} can use {} as it was before a flush that is said to be done",
-                page_name(*page)
-            ),
+            Self::UsesFlushed { cpu, page } => {
+                write!(f, "CPU {cpu} can use {} after a flush of it was complete", page_name(*page))
+            }
             Self::UsesForeign { cpu, page } => {
                 let page = page_name(*page);
                 write!(f, "CPU {cpu} can use {page} of a space that it does not run")
             }
             Self::WalksFreed { cpu } => write!(f, "CPU {cpu} can walk a page table that was freed"),
             Self::WritesLate { cpu, page } => {
-                write!(f, "CPU {cpu} can write to page {page}, which was written out already")
+                write!(f, "CPU {cpu} can write to page {page}, although it was written out")
             }
-            Self::UsesReusedKernel { cpu, page } => write!(
-                f,
-                "CPU {cpu} can use kernel page {page}, whose frame is somebody else's by now"
-            ),
+            Self::UsesReusedKernel { cpu, page } => {
+                write!(f, "CPU {cpu} can use kernel page {page}, whose frame has been reused")
+            }
             Self::InterruptedForNothing { cpu } => {
                 write!(f, "CPU {cpu} is interrupted for a space that it does not use")
             }
             Self::Stuck => f.write_str("CPUs wait for each other for ever"),
-            Self::Seen => f.write_str("The outcome that was asked for is seen"),
+            Self::OutcomeReached => f.write_str("The litmus test reached its outcome"),
         }
     }
 }
