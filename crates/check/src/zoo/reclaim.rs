@@ -45,7 +45,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "written-out-before-the-flush",
-        source: "the obligation of batched unmaps (study x86-batched-unmap): dirty pages are flushed before I/O",
+        source: "study x86-batched-unmap: flush dirty pages before I/O",
         story: "A page with a dirty entry is written out and flushed after that: a CPU still \
                 writes to it.",
         finds: is_written_late,
@@ -54,7 +54,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "clean-page-dropped-where-marks-are-not-looked-for",
-        source: "the requirement of batched unmaps on an architecture (study x86-batched-unmap)",
+        source: "study x86-batched-unmap: the requirement on an architecture",
         story: "A page with a clean entry is freed as clean, and its flush is deferred. On an \
                 architecture where a CPU does not read the entry again before its first write, the \
                 CPU can still write.",

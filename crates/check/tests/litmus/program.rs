@@ -138,7 +138,7 @@ pub(crate) struct Program {
     pub(crate) threads: &'static [&'static [Instruction]],
     /// The instructions of the interrupt handler.
     pub(crate) handler: &'static [Instruction],
-    /// Number of conditions that need not hold.
+    /// Number of conditions that may fail.
     pub(crate) optional: usize,
 }
 
