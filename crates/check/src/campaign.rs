@@ -114,8 +114,9 @@ impl Campaign {
                 if is_late || Instant::now() >= end {
                     return;
                 }
-                let (profile, programs, search) = self.execute(&task(&short, index), end);
-                count(progress, &short, index, &search);
+                let task = task(&short, index);
+                let (profile, programs, search) = self.execute(&task, end);
+                count(progress, &task, &search);
                 locked(&reached).extend(&search.reached);
                 if let Some(bad) = search.found {
                     let mut found = locked(&found);
@@ -146,7 +147,6 @@ impl Campaign {
     }
 
     /// The events that some run of a sufficiently long campaign must cover.
-    #[must_use]
     pub fn expected(&self) -> BTreeSet<Sometimes> {
         let mut expected = Sometimes::all().collect::<BTreeSet<_>>();
         let tags: Vec<_> = self.profiles.iter().flat_map(|profile| self.tags(*profile)).collect();
@@ -235,9 +235,9 @@ fn task(short: &[(Profile, Programs)], index: usize) -> Task {
     }
 }
 
-fn count(progress: &Progress, short: &[(Profile, Programs)], index: usize, search: &Search) {
+fn count(progress: &Progress, task: &Task, search: &Search) {
     progress.steps.fetch_add(search.steps, Relaxed);
-    if let Task::Short(..) = task(short, index) {
+    if let Task::Short(..) = task {
         progress.short.fetch_add(usize::from(search.is_complete), Relaxed);
         progress.states.fetch_add(search.states as u64, Relaxed);
     } else {
@@ -246,7 +246,7 @@ fn count(progress: &Progress, short: &[(Profile, Programs)], index: usize, searc
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // The campaign panics if a thread does.
+    // A thread that panics poisons the lock, and the scope passes the panic on.
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -292,10 +292,9 @@ impl CounterExample {
                 return false;
             }
             progress.tried.fetch_add(1, Relaxed);
-            let at_random_found = at_random(programs, profile, seed, budget()).found;
-            let found = at_random_found
-                .or_else(|| by_priorities(programs, profile, 3, seed, budget()).found);
-            let Some(found) = found else { return false };
+            let found = at_random(programs, profile, seed, budget()).found;
+            let by_priorities = || by_priorities(programs, profile, 3, seed, budget()).found;
+            let Some(found) = found.or_else(by_priorities) else { return false };
             progress.smallest.store(programs.len(), Relaxed);
             smallest.replace((programs.clone(), found));
             true

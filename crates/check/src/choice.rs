@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fmt::Debug;
 use std::hash::BuildHasherDefault;
 
 use crate::hash::{Ready, finish, mix};
 use crate::machine::Action;
 
 /// Selects the next event of a run.
-pub trait Chooser {
+pub trait Chooser: Debug {
     /// Returns the index of the next action, or `None` to give the run up because every
     /// continuation was visited before. `state` returns a hash of the machine's state.
     fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize>;
@@ -46,14 +47,12 @@ struct Node {
 
 impl Exhaustive {
     /// Visits all runs.
-    #[must_use]
     pub fn unbounded() -> Self {
         Self::default()
     }
 
     /// Visits all runs that leave a CPU that could continue for another CPU at most `changes_max`
     /// times.
-    #[must_use]
     pub fn with_changes(changes_max: u32) -> Self {
         Self { changes_max: Some(changes_max), ..Self::default() }
     }
@@ -78,7 +77,6 @@ impl Exhaustive {
     }
 
     /// Number of visited states.
-    #[must_use]
     pub fn states(&self) -> usize {
         self.seen.len()
     }
@@ -145,7 +143,6 @@ pub struct Random {
 
 impl Random {
     /// Creates a chooser. The same seed makes the same choices.
-    #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed, last_cpu: None }
     }
@@ -195,7 +192,6 @@ const CHOICES: usize = 2000;
 impl Priorities {
     /// Creates a chooser with this number of priority changes. The same seed makes the same
     /// choices.
-    #[must_use]
     pub fn new(seed: u64, changes: usize) -> Self {
         let mut random = Random::new(seed);
         let changes = (0..changes).map(|_| random.below(CHOICES) as u64).collect();
@@ -240,7 +236,6 @@ pub struct Replay {
 
 impl Replay {
     /// Creates a chooser that replays these actions.
-    #[must_use]
     pub fn new(actions: Vec<Action>) -> Self {
         Self { actions: actions.into_iter() }
     }

@@ -20,7 +20,8 @@ pub enum Design {
 }
 
 /// The name of a design that does not exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no design `{}`", .0.escape_debug())]
 pub struct UnknownDesign(pub String);
 
 impl Design {
@@ -52,14 +53,6 @@ impl FromStr for Design {
         all.find(|design| design.to_string() == name).ok_or_else(|| UnknownDesign(name.to_owned()))
     }
 }
-
-impl fmt::Display for UnknownDesign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no design `{}`", self.0.escape_debug())
-    }
-}
-
-impl std::error::Error for UnknownDesign {}
 
 /// Converts capital letters to lower case, each preceded by a hyphen.
 fn hyphenated(name: &str) -> String {

@@ -35,7 +35,6 @@ impl Placed<'_> {
 
 impl Found {
     /// Returns the time line as an SVG. It needs no other file or style, so a page can contain it.
-    #[must_use]
     pub fn drawing(&self, detail: Detail) -> String {
         let lines = place(self.shown(detail));
         let cpus = lines.iter().map(|placed| placed.line.cpu + 1).max().unwrap_or(1);

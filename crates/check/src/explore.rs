@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::choice::{Chooser, Exhaustive, Priorities, Random, Replay};
 use crate::hardware::Violation;
 use crate::history::{History, Line};
-use crate::machine::{Action, End, Outcome, RunSettings, Stacks};
+use crate::machine::{Action, End, Outcome, RunSettings};
 use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
@@ -75,25 +75,20 @@ fn search_from(
 ) -> Search {
     let all_anew = || changes_max.map_or_else(Exhaustive::unbounded, Exhaustive::with_changes);
     let mut all = all_anew();
-    let mut stacks = Stacks::default();
     let (mut search, start) = (Search::default(), Instant::now());
     while all.next_run() {
         if all.states() > budget.states || start.elapsed() > budget.time {
             return search;
         }
-        let outcome = scenario.run(RunSettings {
-            profile,
-            chooser: &mut all,
-            stacks: &mut stacks,
-            history: History::Off,
-            sharing: &mut sharing,
-        });
+        let (chooser, history) = (&mut all, History::Off);
+        let outcome =
+            scenario.run(RunSettings { profile, chooser, history, sharing: &mut sharing });
         if sharing.has_grown() {
             // The runs so far treated a shared word as one CPU's own.
             all = all_anew();
             continue;
         }
-        search.add(scenario, profile, &outcome, &mut stacks, &mut sharing);
+        search.add(scenario, profile, &outcome, &mut sharing);
         search.states = all.states();
         if search.found.is_some() {
             return search;
@@ -146,18 +141,13 @@ fn many<C: Chooser>(
     budget: Budget,
     chooser: impl Fn(u64) -> C,
 ) -> Search {
-    let (mut stacks, mut sharing) = (Stacks::default(), Sharing::all());
+    let mut sharing = Sharing::all();
     let (mut search, start) = (Search::default(), Instant::now());
     while search.runs < budget.states as u64 && start.elapsed() < budget.time {
-        let mut chooser = chooser(seed.wrapping_add(search.runs));
-        let outcome = scenario.run(RunSettings {
-            profile,
-            chooser: &mut chooser,
-            stacks: &mut stacks,
-            history: History::Off,
-            sharing: &mut sharing,
-        });
-        search.add(scenario, profile, &outcome, &mut stacks, &mut sharing);
+        let (chooser, history) = (&mut chooser(seed.wrapping_add(search.runs)), History::Off);
+        let outcome =
+            scenario.run(RunSettings { profile, chooser, history, sharing: &mut sharing });
+        search.add(scenario, profile, &outcome, &mut sharing);
         if search.found.is_some() {
             break;
         }
@@ -167,7 +157,6 @@ fn many<C: Chooser>(
 
 impl Search {
     /// Adds the results of a search of the same programs that came after this one.
-    #[must_use]
     pub fn and(self, next: Self) -> Self {
         Self {
             runs: self.runs + next.runs,
@@ -184,7 +173,6 @@ impl Search {
         scenario: &dyn Scenario,
         profile: Profile,
         outcome: &Outcome,
-        stacks: &mut Stacks,
         sharing: &mut Sharing,
     ) {
         self.runs += 1;
@@ -192,17 +180,10 @@ impl Search {
         self.reached.extend(&outcome.reached);
         if let End::Violation(violation) = outcome.end {
             let choices = outcome.choices.clone();
-            let mut again = Replay::new(choices.clone());
-            let history = History::On;
-            let written = scenario.run(RunSettings {
-                profile,
-                chooser: &mut again,
-                stacks,
-                history,
-                sharing,
-            });
-            debug_assert_eq!(written.end, outcome.end, "the same choices are the same run");
-            self.found = Some(Found { violation, choices, lines: written.lines });
+            let (chooser, history) = (&mut Replay::new(choices.clone()), History::On);
+            let replay = scenario.run(RunSettings { profile, chooser, history, sharing });
+            debug_assert_eq!(replay.end, outcome.end, "the same choices are the same run");
+            self.found = Some(Found { violation, choices, lines: replay.lines });
         }
     }
 }

@@ -100,8 +100,8 @@ pub use hardware::{
 pub use history::{History, Line, LineKind};
 pub use interrupt_oracle::{FlushScope, SpaceUse};
 pub use machine::{
-    Action, CheckWord, End, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, Stacks,
-    System, WalkCaches, complete_accesses, fence, publish, run, with_machine,
+    Action, CheckWord, End, HostileMachine, KernelTable, Outcome, PageTables, RunSettings, System,
+    WalkCaches, complete_accesses, fence, publish, run, with_machine,
 };
 pub use profile::{Invalidations, LoadsWithoutTags, Profile, Stores, UpperLevels};
 pub use sharing::Sharing;

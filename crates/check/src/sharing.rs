@@ -32,7 +32,6 @@ impl Users {
 
 impl Sharing {
     /// Treats every word as shared.
-    #[must_use]
     pub const fn all() -> Self {
         Self { takes_all: true, words: Vec::new(), has_grown: false }
     }

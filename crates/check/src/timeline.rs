@@ -20,7 +20,6 @@ pub enum Detail {
 
 impl Found {
     /// Returns the time line as text.
-    #[must_use]
     pub fn timeline(&self, detail: Detail) -> String {
         let lines = self.shown(detail);
         let cpus = lines.iter().map(|line| line.cpu + 1).max().unwrap_or(0);
@@ -45,8 +44,7 @@ impl Found {
     }
 
     /// Returns the lines that a time line shows.
-    #[must_use]
-    pub fn shown(&self, detail: Detail) -> Vec<&Line> {
+    pub(crate) fn shown(&self, detail: Detail) -> Vec<&Line> {
         let is_shown = |line: &&Line| detail == Detail::Accesses || line.kind != LineKind::Access;
         self.lines.iter().filter(is_shown).collect()
     }

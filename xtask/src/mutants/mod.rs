@@ -90,61 +90,27 @@ const PASSES: &[Pass] = &[
 /// regular expression of the names that `cargo mutants --list` shows. An expression excludes
 /// deletions.
 pub(crate) fn campaign(part: Option<&str>) -> Result<(), Failure> {
-    let place = place()?;
-    let tool = Tool { program: setup::mutator()?, place: place.clone() };
-    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
-    tool.note_verdicts(&mut ledger)?;
-
-    let all = tool.list("")?;
-    let deletions = deletions::all(crate::root())?;
-    let (selected, deletions) = match part {
+    let tool = Tool { program: setup::mutator()?, place: place()? };
+    let (all, deletions) = (tool.list("")?, deletions::all(crate::root())?);
+    let (mutants, deletions) = match part.map(|part| shard(part).ok_or(part)) {
         None => (all.clone(), deletions),
-        Some(part) => match shard(part) {
-            Some((shard, shards)) => {
-                let deletions = deletions.into_iter().skip(shard).step_by(shards).collect();
-                (all.iter().skip(shard).step_by(shards).map(String::clone).collect(), deletions)
-            }
-            None => (tool.list(part)?, Vec::new()),
-        },
+        Some(Ok(shard)) => (take_shard(all.clone(), shard), take_shard(deletions, shard)),
+        Some(Err(expression)) => (tool.list(expression)?, Vec::new()),
     };
-    let arguments = read_arguments()?;
-    let scratch = Scratch::new(&place)?;
-    for pass in PASSES {
-        let mut left: BTreeSet<&String> =
-            selected.iter().filter(|mutant| !ledger.is_settled(mutant)).collect();
-        if !pass.tries_argued {
-            left.retain(|mutant| !arguments.contains_key(ledger::without_place(mutant)));
-        }
-        println!("\n── {} mutants left: {} ──", left.len(), pass.name);
-        if !left.is_empty() {
-            let settled = all.iter().filter(|mutant| !left.contains(mutant));
-            tool.run(pass, settled)?;
-            tool.note_verdicts(&mut ledger)?;
-        }
-        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
-    }
-    let deleted = deletions.into_iter().map(|deletion| deletion.name);
-    let mutants: Vec<String> = selected.into_iter().chain(deleted).collect();
-    let mut failures = conclude(&ledger, &mutants, &arguments, part.is_none());
+    let mut failures = try_all(Some((&tool, &all)), &mutants, &deletions, part.is_none())?;
     if part.is_none() {
-        failures.extend(listed::each_broken_rule_is_detected(&arguments)?);
+        failures.extend(listed::each_broken_rule_is_detected(&read_arguments()?)?);
     }
     result_of(&failures)
 }
 
 /// Tries only deleted statements: all, `SHARD/SHARDS`, or those with `part` in their names.
 pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
-    let place = place()?;
-    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
     let mut deletions = deletions::all(crate::root())?;
-    if let Some(part) = part {
-        deletions = match shard(part) {
-            Some((shard, shards)) => deletions.into_iter().skip(shard).step_by(shards).collect(),
-            None => {
-                deletions.retain(|deletion| deletion.name.contains(part));
-                deletions
-            }
-        };
+    match part.map(|part| shard(part).ok_or(part)) {
+        None => {}
+        Some(Ok(shard)) => deletions = take_shard(deletions, shard),
+        Some(Err(part)) => deletions.retain(|deletion| deletion.name.contains(part)),
     }
     if deletions.is_empty() {
         return Err(Failure::new(
@@ -152,13 +118,47 @@ pub(crate) fn deletions(part: Option<&str>) -> Result<(), Failure> {
             "cargo xtask mutants deletions flush.rs",
         ));
     }
-    let arguments = read_arguments()?;
-    let scratch = Scratch::new(&place)?;
-    for pass in PASSES {
-        try_deletions(&scratch, pass, &deletions, &arguments, &mut ledger)?;
+    result_of(&try_all(None, &[], &deletions, false)?)
+}
+
+/// Tries mutants and deletions in all passes, and returns the causes of failure. `tool` is
+/// cargo-mutants with the names of all its mutants.
+fn try_all(
+    tool: Option<(&Tool, &[String])>,
+    mutants: &[String],
+    deletions: &[Deletion],
+    are_all: bool,
+) -> Result<Vec<String>, Failure> {
+    let place = place()?;
+    let mut ledger = Ledger::read(&place.join("verdicts.txt"));
+    if let Some((tool, _)) = tool {
+        tool.note_verdicts(&mut ledger)?;
     }
-    let names: Vec<String> = deletions.into_iter().map(|deletion| deletion.name).collect();
-    result_of(&conclude(&ledger, &names, &arguments, false))
+    let (arguments, scratch) = (read_arguments()?, Scratch::new(&place)?);
+    let is_left = |pass: &Pass, ledger: &Ledger, name: &str| {
+        let is_argued = arguments.contains_key(ledger::without_place(name));
+        !ledger.is_settled(name) && (pass.tries_argued || !is_argued)
+    };
+    for pass in PASSES {
+        if let Some((tool, all)) = tool {
+            let left = mutants.iter().filter(|mutant| is_left(pass, &ledger, mutant));
+            let left: BTreeSet<&String> = left.collect();
+            println!("\n── {} mutants left: {} ──", left.len(), pass.name);
+            if !left.is_empty() {
+                tool.run(pass, all.iter().filter(|mutant| !left.contains(mutant)))?;
+                tool.note_verdicts(&mut ledger)?;
+            }
+        }
+        let left = deletions.iter().filter(|deletion| is_left(pass, &ledger, &deletion.name));
+        let left: Vec<&Deletion> = left.collect();
+        println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
+        if !left.is_empty() {
+            scratch.run(pass, &left, &mut ledger)?;
+        }
+    }
+    let deleted = deletions.iter().map(|deletion| &deletion.name);
+    let tried: Vec<String> = mutants.iter().chain(deleted).cloned().collect();
+    Ok(conclude(&ledger, &tried, &arguments, are_all))
 }
 
 /// Returns the folder in which mutants are built and verdicts kept.
@@ -171,24 +171,6 @@ fn place() -> Result<PathBuf, Failure> {
 fn read_arguments() -> Result<BTreeMap<String, usize>, Failure> {
     let text = fs::read_to_string(crate::root().join(ARGUED)).unwrap_or_default();
     ledger::arguments(&text)
-}
-
-/// Tries the deletions that have survived so far with the tests of a pass.
-fn try_deletions(
-    scratch: &Scratch,
-    pass: &Pass,
-    deletions: &[Deletion],
-    arguments: &BTreeMap<String, usize>,
-    ledger: &mut Ledger,
-) -> Result<(), Failure> {
-    let is_argued = |name: &str| arguments.contains_key(ledger::without_place(name));
-    let left: Vec<_> = deletions
-        .iter()
-        .filter(|deletion| !ledger.is_settled(&deletion.name))
-        .filter(|deletion| pass.tries_argued || !is_argued(&deletion.name))
-        .collect();
-    println!("\n── {} deleted statements left: {} ──", left.len(), pass.name);
-    if left.is_empty() { Ok(()) } else { scratch.run(pass, &left, ledger) }
 }
 
 /// Prints the tally of the mutants, and returns the causes of failure.
@@ -223,6 +205,10 @@ fn shard(part: &str) -> Option<(usize, usize)> {
     let (shard, shards) = part.split_once('/')?;
     let (shard, shards) = (shard.parse().ok()?, shards.parse().ok()?);
     (shard < shards).then_some((shard, shards))
+}
+
+fn take_shard<T>(items: Vec<T>, (shard, shards): (usize, usize)) -> Vec<T> {
+    items.into_iter().skip(shard).step_by(shards).collect()
 }
 
 fn unwritable(place: &Path, error: &std::io::Error) -> Failure {

@@ -113,19 +113,16 @@ impl Step {
     }
 
     /// Gives the loaded value a name.
-    #[must_use]
     pub fn named(self, name: Name) -> Self {
         Self { name, ..self }
     }
 
     /// The thread stops after this step unless it has loaded one of `values`.
-    #[must_use]
     pub fn only_if(self, values: &[u64]) -> Self {
         Self { continues_on: Some(values.to_vec()), ..self }
     }
 
     /// Names the line of the engine that the step stands for.
-    #[must_use]
     pub fn line(self, line: Name) -> Self {
         Self { line, ..self }
     }
@@ -192,7 +189,6 @@ impl Program {
     }
 
     /// The program with rules broken at some sites: orderings relaxed, and fences removed.
-    #[must_use]
     pub fn without(&self, is_broken: impl Fn(Site) -> bool) -> Self {
         let weaken = |thread: Name, step: &Step| {
             if !step.site(thread).is_some_and(&is_broken) {

@@ -64,7 +64,6 @@ impl Programs {
 
     /// Returns a random program with `length` operations for each CPU. In half of the programs, all
     /// spaces are retired at the end, and a CPU reaps. The same seed makes the same program.
-    #[must_use]
     pub fn at_random(config: Config, length: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut below = |bound| random.below(bound);

@@ -70,7 +70,7 @@ impl<const LIFETIME: u8, const WORDS: usize> EngineMachine<LIFETIME, WORDS> {
     }
 
     /// Records that `cpu` is about to retire the space with this root.
-    pub(super) fn retires(&self, root: usize, cpu: usize) {
+    pub(super) fn note_retired(&self, root: usize, cpu: usize) {
         self.retired_by.borrow_mut().push((root, cpu));
     }
 }

@@ -37,7 +37,6 @@ pub struct Config {
 impl Config {
     /// Three spaces with [`Lifetime::Handoff`], two tags for each CPU, sets of one word, and no
     /// broken rule.
-    #[must_use]
     pub const fn new(cpus: usize) -> Self {
         let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
         Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None }
@@ -73,20 +72,17 @@ pub struct Programs {
 
 impl Programs {
     /// Returns the number of operations of all CPUs.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.ops.iter().map(Vec::len).sum()
     }
 
     /// Returns `true` if no CPU has an operation.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the smallest program for which `fails` still returns `true`, as far as removing
     /// operations and CPUs finds it.
-    #[must_use]
     pub fn shrink(&self, fails: impl Fn(&Self) -> bool) -> Self {
         let mut smallest = self.clone();
         // Remove parts that become smaller, down to one operation.

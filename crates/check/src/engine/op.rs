@@ -80,7 +80,6 @@ impl Op {
     }
 
     /// Describes the operation as a verb phrase, for a history.
-    #[must_use]
     pub fn describe(self) -> String {
         match self {
             Self::Run(space) => format!("runs space {space}"),
@@ -156,76 +155,56 @@ impl fmt::Display for Op {
 }
 
 /// The reason why a text is not a program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadProgram {
     /// The text is not an operation.
+    #[error("`{}` is not an operation", .0.escape_debug())]
     Unknown(String),
     /// The space, page or table does not exist.
+    #[error(
+        "`{}`: spaces are 0 to {}, pages 0 to {}, tables and kernel pages 0 to {}",
+        .0.escape_debug(), SPACES_MAX - 1, SLOTS * PAGES - 1, SLOTS - 1
+    )]
     OutOfRange(String),
     /// A CPU uses a space after retiring one, or a space is retired twice.
+    #[error("CPU {0} uses a space after retiring one, or a space is retired twice")]
     UsedAfterRetire(usize),
     /// There are more than 64 CPUs, or none.
+    #[error("{0} CPUs; there can be 1 to 64")]
     Cpus(usize),
 }
-
-impl fmt::Display for BadProgram {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(text) => write!(f, "`{}` is not an operation", text.escape_debug()),
-            Self::OutOfRange(text) => write!(
-                f,
-                "`{}`: spaces are 0 to {}, pages 0 to {}, tables and kernel pages 0 to {}",
-                text.escape_debug(),
-                SPACES_MAX - 1,
-                SLOTS * PAGES - 1,
-                SLOTS - 1
-            ),
-            Self::UsedAfterRetire(cpu) => {
-                write!(f, "CPU {cpu} uses a space after retiring one, or a space is retired twice")
-            }
-            Self::Cpus(cpus) => write!(f, "{cpus} CPUs; there can be 1 to 64"),
-        }
-    }
-}
-
-impl std::error::Error for BadProgram {}
 
 impl FromStr for Op {
     type Err = BadProgram;
 
     fn from_str(text: &str) -> Result<Self, BadProgram> {
         let unknown = || BadProgram::Unknown(text.to_owned());
-        let (name, what) = text.split_once(' ').unwrap_or((text, ""));
-        let (first, second) = what.split_once('.').unwrap_or((what, ""));
-        let number = |text: &str| text.parse::<usize>().map_err(|_| unknown());
-        let op = match (name, first, second) {
-            ("idle", "", "") => Self::Idle,
-            ("leave", "", "") => Self::Leave,
-            ("offline-online", "", "") => Self::OfflineOnline,
-            ("reap", "", "") => Self::Reap,
-            ("flush-walkers", space, "") => Self::FlushWalkers(number(space)?),
-            ("trim-cpumask", space, "") => Self::TrimCpumask(number(space)?),
-            ("pin", space, "") => Self::Pin(number(space)?),
-            ("run", space, "") => Self::Run(number(space)?),
-            ("retire", space, "") => Self::Retire(number(space)?),
-            ("unmap-kernel", page, "") => Self::UnmapKernel(number(page)?),
-            _ => {
-                let (space, page) = (number(first)?, number(second)?);
-                match name {
-                    "unmap" => Self::Unmap(space, page),
-                    "unmap-masked" => Self::UnmapMasked(space, page),
-                    "map" => Self::Map(space, page),
-                    "reclaim" => Self::Reclaim(space, page),
-                    "protect" => Self::Protect(space, page),
-                    "migrate" => Self::Migrate(space, page),
-                    "unmap-table" => Self::UnmapTable(space, page),
-                    "free-table" => Self::FreeTable(space, page),
-                    "unmap-large" => Self::UnmapLarge(space, page),
-                    "unmap-joined" => Self::UnmapJoined(space, page),
-                    "reclaim-both" => Self::ReclaimBoth(space, page),
-                    _ => return Err(unknown()),
-                }
-            }
+        let (name, numbers) = text.split_once(' ').unwrap_or((text, ""));
+        let numbers = numbers.split('.').filter(|number| !number.is_empty());
+        let numbers = numbers.map(str::parse).collect::<Result<Vec<usize>, _>>();
+        let op = match (name, &*numbers.map_err(|_| unknown())?) {
+            ("run", &[space]) => Self::Run(space),
+            ("idle", []) => Self::Idle,
+            ("leave", []) => Self::Leave,
+            ("unmap", &[space, page]) => Self::Unmap(space, page),
+            ("unmap-masked", &[space, page]) => Self::UnmapMasked(space, page),
+            ("map", &[space, page]) => Self::Map(space, page),
+            ("reclaim", &[space, page]) => Self::Reclaim(space, page),
+            ("protect", &[space, page]) => Self::Protect(space, page),
+            ("migrate", &[space, page]) => Self::Migrate(space, page),
+            ("unmap-table", &[space, slot]) => Self::UnmapTable(space, slot),
+            ("free-table", &[space, slot]) => Self::FreeTable(space, slot),
+            ("unmap-large", &[space, slot]) => Self::UnmapLarge(space, slot),
+            ("unmap-joined", &[space, page]) => Self::UnmapJoined(space, page),
+            ("reclaim-both", &[space, page]) => Self::ReclaimBoth(space, page),
+            ("flush-walkers", &[space]) => Self::FlushWalkers(space),
+            ("trim-cpumask", &[space]) => Self::TrimCpumask(space),
+            ("pin", &[space]) => Self::Pin(space),
+            ("reap", []) => Self::Reap,
+            ("unmap-kernel", &[page]) => Self::UnmapKernel(page),
+            ("retire", &[space]) => Self::Retire(space),
+            ("offline-online", []) => Self::OfflineOnline,
+            _ => return Err(unknown()),
         };
         let (_, space, page) = op.parts();
         let (spaces, pages) = match op {

@@ -37,7 +37,6 @@ pub enum Translation {
 
 impl Translation {
     /// Returns `true` if the translation faults.
-    #[must_use]
     pub const fn is_fault(self) -> bool {
         !matches!(self, Self::To(_))
     }

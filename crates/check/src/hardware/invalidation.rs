@@ -30,11 +30,9 @@ pub enum Reach {
 /// The entries that an invalidation removes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// A set of pages, one bit each, under the loaded tag, and the cached pointers to tables.
-    Pages(u64),
-    /// A set of pages, one bit each, under `tag`, and the cached pointers to tables if `upper` is
-    /// set.
-    PagesUnder { tag: u16, pages: u64, upper: bool },
+    /// A set of pages, one bit each, under `tag` or the loaded one, and the cached pointers to
+    /// tables if `upper` is set.
+    Pages { tag: Option<u16>, pages: u64, upper: bool },
     /// All entries under a tag.
     Tag(u16),
 }
@@ -45,8 +43,8 @@ impl fmt::Display for What {
             (0..PAGE_NUMBERS).filter(|page| set >> page & 1 == 1).collect()
         };
         match *self {
-            Self::Pages(set) => write!(f, "pages {:?}", list(set)),
-            Self::PagesUnder { tag, pages, .. } => {
+            Self::Pages { tag: None, pages, .. } => write!(f, "pages {:?}", list(pages)),
+            Self::Pages { tag: Some(tag), pages, .. } => {
                 write!(f, "pages {:?} under tag {tag}", list(pages))
             }
             Self::Tag(tag) => write!(f, "tag {tag}"),
@@ -58,9 +56,9 @@ impl Invalidation {
     pub(super) fn hash(&self, hash: u64) -> u64 {
         let reach = u64::from(self.reach == Reach::Everybody);
         let (kind, what) = match self.what {
-            What::Pages(set) => (0, set),
-            What::PagesUnder { tag, pages, upper } => {
-                (4 | u64::from(upper) << 3, pages << 16 | u64::from(tag))
+            What::Pages { tag, pages, upper } => {
+                let kind = 4 | u64::from(upper) << 3 | u64::from(tag.is_some()) << 1;
+                (kind, pages << 16 | u64::from(tag.unwrap_or(0)))
             }
             What::Tag(tag) => (2, u64::from(tag)),
         };
@@ -82,34 +80,27 @@ impl Hardware {
         let all = std::mem::take(&mut self.invalidations);
         let (own, others): (Vec<_>, _) = all.into_iter().partition(|it| it.issuer == cpu);
         self.invalidations = others;
-        let mut wrong = None;
+        let mut violation = None;
         for invalidation in own {
             for target in 0..self.cpus.len() {
                 if target == cpu || invalidation.reach == Reach::Everybody {
-                    let found = self.take(memory, target, &invalidation);
-                    wrong = wrong.or(found);
+                    let found = self.apply(memory, target, &invalidation);
+                    violation = violation.or(found);
                 }
             }
         }
-        wrong
+        violation
     }
 
-    fn take(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Violation> {
+    fn apply(&mut self, memory: &Memory, cpu: usize, by: &Invalidation) -> Option<Violation> {
         let (is_remote, tag) = (cpu != by.issuer, self.cpus[cpu].tag);
         match by.what {
-            What::Pages(set) => {
-                let is_taken = |page| set >> page & 1 == 1;
-                if is_remote {
-                    self.wait_for_accesses(cpu, is_taken);
-                }
-                self.invalidate_under(cpu, tag, is_taken, true);
-            }
-            What::PagesUnder { tag: of, pages, upper } => {
-                let is_taken = |page| pages >> page & 1 == 1;
+            What::Pages { tag: of, pages, upper } => {
+                let (of, is_covered) = (of.unwrap_or(tag), |page| pages >> page & 1 == 1);
                 if is_remote && tag == of {
-                    self.wait_for_accesses(cpu, is_taken);
+                    self.wait_for_accesses(cpu, is_covered);
                 }
-                self.invalidate_under(cpu, of, is_taken, upper);
+                self.invalidate_under(cpu, of, is_covered, upper);
             }
             What::Tag(of) => {
                 if is_remote && tag == of {

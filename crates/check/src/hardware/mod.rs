@@ -50,49 +50,41 @@ impl Entry {
     const LARGE: u64 = 4;
 
     /// A pointer to a table, or a read-only mapping of a frame.
-    #[must_use]
     pub const fn to(target: usize) -> Self {
         Self((target as u64) << 8 | Self::PRESENT)
     }
 
     /// Makes a mapping of a frame writable.
-    #[must_use]
     pub const fn writable(self) -> Self {
         Self(self.0 | Self::WRITABLE)
     }
 
     /// Makes a mapping a large page, for an entry of a root.
-    #[must_use]
     pub const fn large(self) -> Self {
         Self(self.0 | Self::LARGE)
     }
 
     /// Returns `true` if this maps a large page.
-    #[must_use]
     pub const fn is_large(self) -> bool {
         self.0 & Self::LARGE != 0
     }
 
     /// Returns `true` if this entry of a root points to a table.
-    #[must_use]
     pub const fn is_table(self) -> bool {
         self.is_present() && !self.is_large()
     }
 
     /// Returns `true` if the entry is present.
-    #[must_use]
     pub const fn is_present(self) -> bool {
         self.0 & Self::PRESENT != 0
     }
 
     /// Returns `true` if the entry permits writes.
-    #[must_use]
     pub const fn is_writable(self) -> bool {
         self.0 & Self::WRITABLE != 0
     }
 
     /// The number of the table or of the frame.
-    #[must_use]
     pub const fn target(self) -> usize {
         (self.0 >> 8) as usize
     }

@@ -1,7 +1,5 @@
 //! Violations, and their descriptions.
 
-use std::fmt;
-
 use super::{PAGES, SLOTS};
 
 /// Returns the name of a page.
@@ -13,10 +11,11 @@ pub(super) fn page_name(page: usize) -> String {
 }
 
 /// A state that no correct kernel reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
     /// A CPU in user mode can use a page whose frame has been reused.
+    #[error("CPU {cpu} can use {}, whose frame has been reused", page_name(*page))]
     UsesReused {
         /// The CPU.
         cpu: usize,
@@ -24,6 +23,7 @@ pub enum Violation {
         page: usize,
     },
     /// A CPU in user mode can use a translation although a flush of it is complete.
+    #[error("CPU {cpu} can use {} after a flush of it was complete", page_name(*page))]
     UsesFlushed {
         /// The CPU.
         cpu: usize,
@@ -31,6 +31,7 @@ pub enum Violation {
         page: usize,
     },
     /// A CPU in user mode can use a translation of another space, under the same tag.
+    #[error("CPU {cpu} can use {} of a space that it does not run", page_name(*page))]
     UsesForeign {
         /// The CPU.
         cpu: usize,
@@ -38,11 +39,13 @@ pub enum Violation {
         page: usize,
     },
     /// A CPU can walk a page table that was freed.
+    #[error("CPU {cpu} can walk a page table that was freed")]
     WalksFreed {
         /// The CPU.
         cpu: usize,
     },
     /// A CPU can still write to a frame that was written out, or that was freed as clean.
+    #[error("CPU {cpu} can write to page {page}, although it was written out")]
     WritesLate {
         /// The CPU.
         cpu: usize,
@@ -50,6 +53,7 @@ pub enum Violation {
         page: usize,
     },
     /// A CPU can use a kernel page whose frame has been reused.
+    #[error("CPU {cpu} can use kernel page {page}, whose frame has been reused")]
     UsesReusedKernel {
         /// The CPU.
         cpu: usize,
@@ -57,42 +61,15 @@ pub enum Violation {
         page: usize,
     },
     /// A CPU was interrupted for a space that it did not use.
+    #[error("CPU {cpu} is interrupted for a space that it does not use")]
     InterruptedForNothing {
         /// The interrupted CPU.
         cpu: usize,
     },
     /// A deadlock, or a run that does not end.
+    #[error("CPUs wait for each other for ever")]
     Stuck,
     /// A litmus test reached the outcome that it asks for.
+    #[error("The litmus test reached its outcome")]
     OutcomeReached,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UsesReused { cpu, page } => {
-                let page = page_name(*page);
-                write!(f, "CPU {cpu} can use {page}, whose frame has been reused")
-            }
-            Self::UsesFlushed { cpu, page } => {
-                write!(f, "CPU {cpu} can use {} after a flush of it was complete", page_name(*page))
-            }
-            Self::UsesForeign { cpu, page } => {
-                let page = page_name(*page);
-                write!(f, "CPU {cpu} can use {page} of a space that it does not run")
-            }
-            Self::WalksFreed { cpu } => write!(f, "CPU {cpu} can walk a page table that was freed"),
-            Self::WritesLate { cpu, page } => {
-                write!(f, "CPU {cpu} can write to page {page}, although it was written out")
-            }
-            Self::UsesReusedKernel { cpu, page } => {
-                write!(f, "CPU {cpu} can use kernel page {page}, whose frame has been reused")
-            }
-            Self::InterruptedForNothing { cpu } => {
-                write!(f, "CPU {cpu} is interrupted for a space that it does not use")
-            }
-            Self::Stuck => f.write_str("CPUs wait for each other for ever"),
-            Self::OutcomeReached => f.write_str("The litmus test reached its outcome"),
-        }
-    }
 }

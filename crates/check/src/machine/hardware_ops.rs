@@ -27,7 +27,6 @@ pub struct PageTables {
 
 impl PageTables {
     /// Creates full page tables: every page maps a frame of its own, writable.
-    #[must_use]
     pub fn new(machine: &HostileMachine) -> Self {
         let words = |count, name: &dyn Fn(usize) -> String| -> Vec<_> {
             (0..count).map(|index| CheckWord::named(0, || name(index))).collect()
@@ -51,13 +50,11 @@ impl PageTables {
     }
 
     /// The number of the root.
-    #[must_use]
     pub const fn root(&self) -> usize {
         self.root
     }
 
     /// Loads the entry of a page, as a walk of the CPU's program does.
-    #[must_use]
     pub fn entry(&self, page: usize) -> Entry {
         Entry(self.word(page).load(Acquire))
     }
@@ -115,7 +112,6 @@ impl PageTables {
     }
 
     /// Returns `true` if the root still has the table of a page.
-    #[must_use]
     pub fn has_table(&self, page: usize) -> bool {
         Entry(self.slots[page / PAGES].load(Acquire)).is_table()
     }
@@ -136,12 +132,11 @@ pub struct KernelTable(Vec<CheckWord>);
 
 impl KernelTable {
     /// Creates a full kernel page table. A machine has at most one.
-    #[must_use]
     pub fn new(machine: &HostileMachine) -> Self {
         let page =
             |page| CheckWord::named(Entry::to(page).writable().0, || format!("kernel page {page}"));
         let words: Vec<_> = (0..SLOTS).map(page).collect();
-        machine.kernel_pages(|kernel, memory| kernel.set_words(memory, numbers(&words)));
+        machine.kernel_pages(|kernel, memory, _| kernel.set_words(memory, numbers(&words)));
         Self(words)
     }
 
@@ -154,8 +149,7 @@ impl KernelTable {
 impl HostileMachine {
     /// Loads a root under a tag; `None` is the kernel's root.
     pub fn load_root(&self, root: Option<usize>, tag: u16, on_load: OnLoad) {
-        self.step();
-        self.record(|| match root {
+        let text = || match root {
             Some(root) => {
                 let kept = if on_load == OnLoad::Flush {
                     "invalidates the tag"
@@ -165,35 +159,34 @@ impl HostileMachine {
                 format!("loads space {root} under tag {tag}, and {kept}")
             }
             None => "loads the kernel's root".to_owned(),
+        };
+        self.hardware_step(text, |hardware, memory, cpu| {
+            hardware.load(memory, cpu, root, tag, on_load)
         });
-        let cpu = self.cpu();
-        self.hardware(|hardware, memory| hardware.load(memory, cpu, root, tag, on_load));
     }
 
     /// Invalidates pages of the loaded space.
     pub fn invalidate_pages(&self, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
-        self.step();
-        self.record(|| {
+        let is_upper = upper == WalkCaches::Invalidate;
+        let text = || {
             let pages: Vec<_> = (0..PAGE_NUMBERS).filter(|&page| pages(page)).collect();
-            let tables =
-                if upper == WalkCaches::Invalidate { ", and pointers to tables" } else { "" };
+            let tables = if is_upper { ", and pointers to tables" } else { "" };
             format!("invalidates pages {pages:?}{tables}")
+        };
+        self.hardware_step(text, |hardware, memory, cpu| {
+            hardware.invalidate_pages(memory, cpu, &pages, is_upper)
         });
-        let (cpu, upper) = (self.cpu(), upper == WalkCaches::Invalidate);
-        self.hardware(|hardware, memory| hardware.invalidate_pages(memory, cpu, &pages, upper));
     }
 
     /// Invalidates all entries of a tag, or all entries.
     pub fn invalidate_tag(&self, tag: Option<u16>) {
-        self.step();
-        self.record(|| match tag {
+        let text = || match tag {
             Some(tag) => format!("invalidates tag {tag}"),
             None => "invalidates everything".to_owned(),
-        });
-        let cpu = self.cpu();
-        self.hardware(|hardware, memory| hardware.invalidate_tag(memory, cpu, tag));
+        };
+        self.hardware_step(text, |hardware, memory, cpu| hardware.invalidate_tag(memory, cpu, tag));
         if tag.is_none() {
-            self.kernel_pages(|kernel, memory| kernel.invalidate_all(memory, cpu));
+            self.kernel_pages(|kernel, memory, cpu| kernel.invalidate_all(memory, cpu));
         }
     }
 
@@ -201,8 +194,7 @@ impl HostileMachine {
     pub fn invalidate_kernel_pages(&self, pages: impl Fn(usize) -> bool) {
         self.step();
         self.record(|| "invalidates kernel pages".to_owned());
-        let cpu = self.cpu();
-        self.kernel_pages(|kernel, memory| kernel.invalidate_pages(memory, cpu, &pages));
+        self.kernel_pages(|kernel, memory, cpu| kernel.invalidate_pages(memory, cpu, &pages));
     }
 
     /// Begins an invalidation on all CPUs, of pages under each CPU's loaded tag and of cached
@@ -215,7 +207,7 @@ impl HostileMachine {
     /// Begins the invalidation of [`issue_broadcast`](Self::issue_broadcast) on all CPUs, or on
     /// this one only.
     pub fn issue(&self, reach: Reach, pages: impl Fn(usize) -> bool) {
-        self.issue_what(reach, What::Pages(as_bits(pages)));
+        self.issue_what(reach, What::Pages { tag: None, pages: as_bits(pages), upper: true });
     }
 
     /// Begins an invalidation of all entries of a tag, on all CPUs or on this one only.
@@ -227,17 +219,15 @@ impl HostileMachine {
     /// as `upper` asks.
     pub fn broadcast_under(&self, tag: u16, pages: impl Fn(usize) -> bool, upper: WalkCaches) {
         let (pages, upper) = (as_bits(pages), upper == WalkCaches::Invalidate);
-        self.issue_what(Reach::Everybody, What::PagesUnder { tag, pages, upper });
+        self.issue_what(Reach::Everybody, What::Pages { tag: Some(tag), pages, upper });
     }
 
     fn issue_what(&self, reach: Reach, what: What) {
-        self.step();
-        self.record(|| match reach {
+        let text = || match reach {
             Reach::Own => format!("issues an invalidation of {what}"),
             Reach::Everybody => format!("broadcasts an invalidation of {what}"),
-        });
-        let cpu = self.cpu();
-        self.hardware(|hardware, _| {
+        };
+        self.hardware_step(text, |hardware, _, cpu| {
             hardware.issue(cpu, reach, what);
             None
         });
@@ -247,8 +237,7 @@ impl HostileMachine {
     pub fn broadcast_kernel(&self, pages: impl Fn(usize) -> bool) {
         self.step();
         self.record(|| "broadcasts an invalidation of kernel pages".to_owned());
-        let cpu = self.cpu();
-        self.kernel_pages(|kernel, _| {
+        self.kernel_pages(|kernel, _, cpu| {
             kernel.issue_broadcast(cpu, &pages);
             None
         });
@@ -256,11 +245,9 @@ impl HostileMachine {
 
     /// Waits until all invalidations that *this* CPU has issued are complete.
     pub fn complete_broadcasts(&self) {
-        self.step();
-        self.record(|| "completes its invalidations".to_owned());
-        let cpu = self.cpu();
-        self.hardware(|hardware, memory| hardware.complete_issued(memory, cpu));
-        self.kernel_pages(|kernel, memory| kernel.complete_broadcasts(memory, cpu));
+        let text = || "completes its invalidations".to_owned();
+        self.hardware_step(text, |hardware, memory, cpu| hardware.complete_issued(memory, cpu));
+        self.kernel_pages(|kernel, memory, cpu| kernel.complete_broadcasts(memory, cpu));
         // This waits for earlier loads and visible stores as well: `dsb ish`.
         self.publish_tables();
         self.order_invalidations();
@@ -331,14 +318,13 @@ impl HostileMachine {
 
     /// Enters user mode, where the CPU may use every translation that it can find, and returns.
     pub fn stay_in_user_mode(&self) {
-        let cpu = self.cpu();
         self.step();
         self.record_as(LineKind::EntersUserMode, || "enters user mode".to_owned());
         self.forget_in_flight();
-        self.hardware(|hardware, _| hardware.set_user_mode(cpu, true));
+        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, true));
         self.step();
         self.record_as(LineKind::LeavesUserMode, || "returns from user mode".to_owned());
-        self.hardware(|hardware, _| hardware.set_user_mode(cpu, false));
+        self.hardware(|hardware, _, cpu| hardware.set_user_mode(cpu, false));
         self.forget_in_flight();
     }
 
@@ -352,38 +338,38 @@ impl HostileMachine {
     /// use one is a violation.
     pub fn complete_flush(&self, stale_entries: StaleEntries) {
         self.record(|| "claims that the flush is complete".to_owned());
-        self.hardware(|hardware, _| hardware.complete_flush(stale_entries));
+        self.hardware(|hardware, _, _| hardware.complete_flush(stale_entries));
     }
 
     /// Reuses a frame.
     pub fn reuse_frame(&self, frame: usize) {
         self.record(|| format!("reuses frame {frame}"));
-        self.hardware(|hardware, _| hardware.reuse_frame(frame));
+        self.hardware(|hardware, _, _| hardware.reuse_frame(frame));
     }
 
     /// Claims that a frame was written out, or needs no history. `was_written` is the dirty bit of
     /// its removed entry.
     pub fn write_out(&self, frame: usize, was_written: bool) {
         self.record(|| format!("claims that frame {frame} is written out"));
-        self.hardware(|hardware, _| hardware.write_out(frame, was_written));
+        self.hardware(|hardware, _, _| hardware.write_out(frame, was_written));
     }
 
     /// Frees a table.
     pub fn free_table(&self, table: usize) {
         self.record(|| format!("frees table {table}"));
-        self.hardware(|hardware, memory| hardware.free_table(memory, table));
+        self.hardware(|hardware, memory, _| hardware.free_table(memory, table));
     }
 
     /// Frees a root.
     pub fn free_root(&self, root: usize) {
         self.record(|| format!("frees root {root}"));
-        self.hardware(|hardware, memory| hardware.free_root(memory, root));
+        self.hardware(|hardware, memory, _| hardware.free_root(memory, root));
     }
 
     /// Reuses a frame of the kernel's.
     pub fn reuse_kernel_frame(&self, frame: usize) {
         self.record(|| format!("reuses kernel frame {frame}"));
-        self.kernel_pages(|kernel, _| kernel.reuse(frame));
+        self.kernel_pages(|kernel, _, _| kernel.reuse(frame));
     }
 
     /// Attaches a device to a root under a tag. The device uses every translation that it finds.
@@ -394,19 +380,20 @@ impl HostileMachine {
         self.observe(u64::from(is_free));
         if is_free {
             self.record(|| format!("attaches a device to space {root} under tag {tag}"));
-            self.hardware(|hardware, memory| hardware.attach_device(memory, root, tag));
+            self.hardware(|hardware, memory, _| hardware.attach_device(memory, root, tag));
         }
         is_free
     }
 
     /// Detaches the device and invalidates all its entries.
     pub fn detach_device(&self) {
-        self.step();
-        self.record(|| "detaches the device".to_owned());
-        self.hardware(|hardware, _| {
-            hardware.detach_device();
-            None
-        });
+        self.hardware_step(
+            || "detaches the device".to_owned(),
+            |hardware, _, _| {
+                hardware.detach_device();
+                None
+            },
+        );
     }
 
     /// Adds an unused frame, and returns its number.
@@ -417,42 +404,51 @@ impl HostileMachine {
     /// Sets whether the calling CPU is online. An online CPU uses the kernel's pages. An offline
     /// CPU uses only kernel pages that are never flushed.
     pub fn set_online(&self, is_online: bool) {
-        let cpu = self.cpu();
-        self.kernel_pages(|kernel, _| kernel.set_online(cpu, is_online));
+        self.kernel_pages(|kernel, _, cpu| kernel.set_online(cpu, is_online));
     }
 
     /// Announces the calling CPU's new use of spaces.
     pub fn set_use(&self, space_use: SpaceUse) {
         let (memory, cpu) = (self.memory.borrow(), self.cpu());
-        self.flush_scope.borrow_mut().set_use(&memory, cpu, space_use);
+        self.interrupt_oracle.borrow_mut().set_use(&memory, cpu, space_use);
     }
 
     /// Calls `flush`, which flushes a space and waits. During the call, this CPU may interrupt only
     /// CPUs that use the space.
     pub fn flushing<R>(&self, root: usize, scope: FlushScope, flush: impl FnOnce() -> R) -> R {
         let cpu = self.cpu();
-        self.flush_scope.borrow_mut().begin_flush(cpu, root, scope);
+        self.interrupt_oracle.borrow_mut().begin_flush(cpu, root, scope);
         let result = flush();
-        self.flush_scope.borrow_mut().end_flush(cpu);
+        self.interrupt_oracle.borrow_mut().end_flush(cpu);
         result
     }
 
     /// Returns `true` if any CPU is flushing.
-    #[must_use]
     pub fn is_any_flushing(&self) -> bool {
-        self.flush_scope.borrow().is_any_flushing()
+        self.interrupt_oracle.borrow().is_any_flushing()
     }
 
-    fn kernel_pages(&self, f: impl FnOnce(&mut KernelPages, &Memory) -> Option<Violation>) {
-        let found = f(&mut self.kernel_pages.borrow_mut(), &self.memory.borrow());
+    /// Performs a step of the calling CPU on the hardware.
+    fn hardware_step(
+        &self,
+        text: impl FnOnce() -> String,
+        f: impl FnOnce(&mut Hardware, &Memory, usize) -> Option<Violation>,
+    ) {
+        self.step();
+        self.record(text);
+        self.hardware(f);
+    }
+
+    fn kernel_pages(&self, f: impl FnOnce(&mut KernelPages, &Memory, usize) -> Option<Violation>) {
+        let found = f(&mut self.kernel_pages.borrow_mut(), &self.memory.borrow(), self.cpu());
         if let Some(violation) = found {
             self.report(violation);
         }
         self.observe(5);
     }
 
-    fn hardware(&self, f: impl FnOnce(&mut Hardware, &Memory) -> Option<Violation>) {
-        let found = f(&mut self.hardware.borrow_mut(), &self.memory.borrow());
+    fn hardware(&self, f: impl FnOnce(&mut Hardware, &Memory, usize) -> Option<Violation>) {
+        let found = f(&mut self.hardware.borrow_mut(), &self.memory.borrow(), self.cpu());
         if let Some(violation) = found {
             self.report(violation);
         }

@@ -5,7 +5,7 @@
 //! suspensions it performs one action that other CPUs may observe, and any number of actions that
 //! they cannot.
 
-#![expect(unsafe_code, reason = "the run reaches the run and its coroutines by pointers")]
+#![expect(unsafe_code, reason = "the run and its coroutines are reached by pointers")]
 
 mod hardware_ops;
 mod record;
@@ -15,7 +15,6 @@ mod word;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ptr;
 
 use corosensei::Yielder;
@@ -30,7 +29,7 @@ use crate::profile::Profile;
 use crate::sharing::Sharing;
 use crate::sometimes::Sometimes;
 pub use hardware_ops::{KernelTable, PageTables, WalkCaches};
-pub use run::{End, Outcome, RunSettings, Stacks, run};
+pub use run::{End, Outcome, RunSettings, run};
 pub use system::System;
 use system::with_system;
 pub use word::{CheckWord, complete_accesses, fence, publish};
@@ -49,7 +48,6 @@ pub enum Action {
 
 impl Action {
     /// The CPU that acts.
-    #[must_use]
     pub const fn cpu(self) -> usize {
         match self {
             Self::Step(cpu) | Self::Interrupt(cpu) | Self::Store(cpu, _) => cpu,
@@ -68,6 +66,7 @@ enum Program {
     Idle,
 }
 
+#[derive(Debug)]
 struct CpuContext {
     program: Cell<Program>,
     /// The words that the program has read since its last call of `spin_hint`, each with its number
@@ -83,6 +82,7 @@ struct CpuContext {
 }
 
 /// The machine and the state of a run on it.
+#[derive(Debug)]
 pub struct HostileMachine {
     cpus: Vec<CpuContext>,
     running: Cell<usize>,
@@ -91,7 +91,7 @@ pub struct HostileMachine {
     memory: RefCell<Memory>,
     hardware: RefCell<Hardware>,
     kernel_pages: RefCell<KernelPages>,
-    flush_scope: RefCell<InterruptOracle>,
+    interrupt_oracle: RefCell<InterruptOracle>,
     sharing: RefCell<Sharing>,
     violation: RefCell<Option<Violation>>,
     choices: RefCell<Vec<Action>>,
@@ -125,7 +125,7 @@ impl HostileMachine {
             memory: RefCell::new(Memory::new(profile.stores, cpus, history)),
             hardware: RefCell::new(Hardware::new(profile, cpus)),
             kernel_pages: RefCell::new(KernelPages::new(profile, cpus)),
-            flush_scope: RefCell::new(InterruptOracle::new(cpus)),
+            interrupt_oracle: RefCell::new(InterruptOracle::new(cpus)),
             sharing: RefCell::default(),
             violation: RefCell::new(None),
             choices: RefCell::default(),
@@ -137,11 +137,6 @@ impl HostileMachine {
             stale_text: RefCell::default(),
             objects: RefCell::default(),
         }
-    }
-
-    /// Number of CPUs.
-    const fn cpu_count(&self) -> usize {
-        self.cpus.len()
     }
 
     /// The architecture of the run.
@@ -171,7 +166,6 @@ impl HostileMachine {
     }
 
     /// The CPU that is running.
-    #[must_use]
     pub fn cpu(&self) -> usize {
         self.running.get()
     }
@@ -301,7 +295,6 @@ impl HostileMachine {
     }
 
     /// Returns `true` if interrupts are masked on the calling CPU.
-    #[must_use]
     pub fn is_masked(&self) -> bool {
         self.cpus[self.cpu()].masks.get() > 0
     }
@@ -314,15 +307,15 @@ impl HostileMachine {
         // A CPU interrupts itself to continue with its bell later, or to complete its own
         // broadcast.
         let is_own = target == self.cpu();
-        if !is_own && !self.flush_scope.borrow().may_interrupt(self.cpu(), target) {
+        if !is_own && !self.interrupt_oracle.borrow().may_interrupt(self.cpu(), target) {
             self.report(Violation::InterruptedForNothing { cpu: target });
         }
         self.cpus[target].is_interrupt_pending.set(true);
     }
 
-    /// Records that `what` happened in this run.
-    pub fn reach(&self, what: Sometimes) {
-        self.reached.borrow_mut().insert(what);
+    /// Records that `event` happened in this run.
+    pub fn reach(&self, event: Sometimes) {
+        self.reached.borrow_mut().insert(event);
     }
 
     /// Records a violation, which ends the run. Only the first one counts.
@@ -346,7 +339,7 @@ impl HostileMachine {
     }
 
     fn stored(&self, cpu: usize, stored: Visible) {
-        self.flush_scope.borrow_mut().has_stored(&self.memory.borrow(), cpu);
+        self.interrupt_oracle.borrow_mut().has_stored(&self.memory.borrow(), cpu);
         if stored.is_change {
             self.written(cpu, stored.word, stored.before);
         }
@@ -435,7 +428,7 @@ impl HostileMachine {
     fn state(&self) -> u64 {
         let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
         hash = mix(hash, self.kernel_pages.borrow().hash());
-        hash = mix(hash, self.flush_scope.borrow().hash());
+        hash = mix(hash, self.interrupt_oracle.borrow().hash());
         for context in &self.cpus {
             let program = match context.program.get() {
                 Program::Ready => 0,
@@ -448,12 +441,6 @@ impl HostileMachine {
             hash = mix(mix(hash, context.seen.get()), program | flags);
         }
         hash
-    }
-}
-
-impl fmt::Debug for HostileMachine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostileMachine").field("steps", &self.steps.get()).finish_non_exhaustive()
     }
 }
 

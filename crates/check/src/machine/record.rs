@@ -65,7 +65,7 @@ impl HostileMachine {
             return;
         }
         let mut last = self.stale_text.borrow_mut();
-        last.resize(self.cpu_count(), String::new());
+        last.resize(self.cpus.len(), String::new());
         for (cpu, last) in last.iter_mut().enumerate() {
             let stale = self.hardware.borrow().describe_stale(&self.memory.borrow(), cpu);
             if *last != stale {

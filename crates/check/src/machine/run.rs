@@ -2,8 +2,8 @@
 
 #![expect(unsafe_code, reason = "resets coroutines that have not finished")]
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ptr;
 
 use corosensei::stack::DefaultStack;
@@ -29,14 +29,9 @@ pub enum End {
     Violation(Violation),
 }
 
-/// Stacks that are reused from one run to the next.
-#[derive(Default)]
-pub struct Stacks(Vec<DefaultStack>);
-
-impl fmt::Debug for Stacks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stacks").field(&self.0.len()).finish()
-    }
+thread_local! {
+    /// Stacks that are reused from one run to the next.
+    static STACKS: Cell<Vec<DefaultStack>> = const { Cell::new(Vec::new()) };
 }
 
 /// Programs have a few hundred steps. A longer run is in an endless loop.
@@ -60,23 +55,16 @@ pub struct Outcome {
 }
 
 /// The settings of a run.
+#[derive(Debug)]
 pub struct RunSettings<'s> {
     /// The architecture.
     pub profile: Profile,
     /// Selects the next event.
     pub chooser: &'s mut dyn Chooser,
-    /// Stacks of earlier runs.
-    pub stacks: &'s mut Stacks,
     /// Controls whether the run records its history.
     pub history: History,
     /// The shared words known so far. The run adds to them.
     pub sharing: &'s mut Sharing,
-}
-
-impl fmt::Debug for RunSettings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RunSettings").field("profile", &self.profile.name).finish_non_exhaustive()
-    }
 }
 
 /// Executes one run: creates a machine of `cpus` CPUs, calls `set_up` to create the system that
@@ -86,7 +74,8 @@ pub fn run<S: System>(
     cpus: usize,
     set_up: impl FnOnce(&HostileMachine) -> S,
 ) -> Outcome {
-    let RunSettings { profile, chooser, stacks, history, sharing } = settings;
+    let RunSettings { profile, chooser, history, sharing } = settings;
+    let mut stacks = STACKS.take();
     let machine = HostileMachine::new(profile, cpus, history);
     machine.sharing.replace(std::mem::take(sharing));
     let _here = CurrentRun::enter(&machine);
@@ -95,7 +84,7 @@ pub fn run<S: System>(
     machine.memory.borrow_mut().complete_stores();
     machine.words_at_begin.set(machine.memory.borrow().word_count());
     machine.has_begun.set(true);
-    let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks)).collect();
+    let mut routines: Vec<Routine> = (0..cpus).map(|cpu| routine(cpu, stacks.pop())).collect();
     // Each CPU runs to its first step.
     for (cpu, routine) in routines.iter_mut().enumerate() {
         machine.resume(cpu, routine);
@@ -108,22 +97,21 @@ pub fn run<S: System>(
             // SAFETY: the run is over, so nothing outside points into the stack.
             unsafe { routine.force_reset() };
         }
-        stacks.0.push(routine.into_stack());
+        stacks.push(routine.into_stack());
     }
+    STACKS.set(stacks);
     *sharing = machine.sharing.take();
-    let lines = machine.lines.take().unwrap_or_default();
     Outcome {
         end,
         steps: machine.steps.get(),
         choices: machine.choices.take(),
         reached: machine.reached.take(),
-        lines,
+        lines: machine.lines.take().unwrap_or_default(),
     }
 }
 
-fn routine(cpu: usize, stacks: &mut Stacks) -> Routine {
-    let stack = stacks.0.pop().unwrap_or_default();
-    Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+fn routine(cpu: usize, stack: Option<DefaultStack>) -> Routine {
+    Coroutine::with_stack(stack.unwrap_or_default(), move |yielder: &Yielder<(), ()>, ()| {
         with_machine(|machine| {
             machine.yielder.set(ptr::from_ref(yielder));
             machine.step();

@@ -15,7 +15,6 @@ pub struct CheckWord(u32);
 
 impl CheckWord {
     /// Creates a word with a name for histories.
-    #[must_use]
     pub fn named(value: u64, name: impl FnOnce() -> String) -> Self {
         let word = Self::new(value);
         with_machine(|machine| machine.memory.borrow_mut().name(word.0, name));

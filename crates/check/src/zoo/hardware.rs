@@ -56,7 +56,7 @@ pub(super) const BUGS: &[Bug] = &[
     },
     Bug {
         name: "load-of-a-root-expected-to-flush",
-        source: "Asterinas 3672: RISC-V's satp drops nothing",
+        source: "Asterinas 3672: RISC-V's satp invalidates nothing",
         story: "Another root is loaded under the same ASID, and no entry is invalidated.",
         profile: Profile::RISCV,
         finds: uses_foreign,
@@ -110,10 +110,7 @@ fn invalidate_here_and_reuse(stage: &Stage) {
     let frame = stage.unmap(0, 0);
     publish();
     if stage.is_fixed() {
-        with_machine(|machine| {
-            machine.issue_broadcast(|page| page == 0);
-            machine.complete_broadcasts();
-        });
+        stage.broadcast(0);
     } else {
         stage.invalidate_page(0);
     }
@@ -129,10 +126,7 @@ fn store_and_broadcast(stage: &Stage) {
     } else {
         fence();
     }
-    with_machine(|machine| {
-        machine.issue_broadcast(|page| page == 0);
-        machine.complete_broadcasts();
-    });
+    stage.broadcast(0);
     fence();
     stage.reuse(frame);
 }

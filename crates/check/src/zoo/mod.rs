@@ -81,7 +81,6 @@ impl Bug {
     }
 
     /// Returns one variant as a scenario to run.
-    #[must_use]
     pub const fn scenario(&self, variant: Variant) -> BugScenario<'_> {
         BugScenario { bug: self, variant }
     }
@@ -205,6 +204,14 @@ impl Stage {
         with_machine(|machine| machine.invalidate_tag(None));
     }
 
+    /// Broadcasts an invalidation of a page, and waits until it is complete.
+    fn broadcast(&self, page: usize) {
+        with_machine(|machine| {
+            machine.issue_broadcast(|it| it == page);
+            machine.complete_broadcasts();
+        });
+    }
+
     /// Interrupts a CPU. Returns the ticket of the interrupt.
     fn interrupt(&self, cpu: usize) -> u64 {
         let ticket = self.requests[cpu].fetch_add(1, AcqRel) + 1;
@@ -216,6 +223,13 @@ impl Stage {
     fn interrupt_and_wait(&self, cpu: usize) {
         let ticket = self.interrupt(cpu);
         self.wait_until(|| self.handled[cpu].load(Acquire) >= ticket);
+    }
+
+    /// Interrupts CPU 0, and waits until it has handled that, if the lowest bit of a word is set.
+    fn interrupt_if_set(&self, word: &str) {
+        if self.word(word).load(Acquire) & 1 != 0 {
+            self.interrupt_and_wait(0);
+        }
     }
 
     fn wait_until(&self, is_done: impl Fn() -> bool) {

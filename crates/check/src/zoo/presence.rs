@@ -41,7 +41,7 @@ pub(super) const BUGS: &[Bug] = &[
                 which space it has loaded. A flush reads the loaded space, and leaves the CPU out.",
         finds: uses_stale,
         words: &["the generation", "the loaded space"],
-        cpus: &[switch_and_publish_late, flush_if_loaded],
+        cpus: &[switch_and_publish_late, |stage| flush_if_set(stage, "the loaded space")],
         ..Bug::DEFAULT
     },
     Bug {
@@ -82,7 +82,7 @@ pub(super) const BUGS: &[Bug] = &[
                 seen, although the CPU may have cached the old entry.",
         finds: uses_stale,
         words: &["the generation", "active"],
-        cpus: &[load_and_read_the_generation, flush_if_active],
+        cpus: &[load_and_read_the_generation, |stage| flush_if_set(stage, "active")],
         ..Bug::DEFAULT
     },
 ];
@@ -98,9 +98,7 @@ fn flush_the_mask(stage: &Stage) {
     if stage.is_fixed() {
         fence();
     }
-    if stage.word("the mask").load(Acquire) & 1 != 0 {
-        stage.interrupt_and_wait(0);
-    }
+    stage.interrupt_if_set("the mask");
     fence();
     stage.claim_flushed(0, 0);
     stage.reuse(entry.target());
@@ -108,9 +106,7 @@ fn flush_the_mask(stage: &Stage) {
 
 fn flush_the_mask_in_order(stage: &Stage) {
     let frame = stage.unmap(0, 0);
-    if stage.word("the mask").load(Acquire) & 1 != 0 {
-        stage.interrupt_and_wait(0);
-    }
+    stage.interrupt_if_set("the mask");
     stage.reuse(frame);
 }
 
@@ -226,20 +222,10 @@ fn load_and_read_the_generation(stage: &Stage) {
     stage.user_mode();
 }
 
-fn flush_if_loaded(stage: &Stage) {
-    flush_if_set(stage, "the loaded space");
-}
-
-fn flush_if_active(stage: &Stage) {
-    flush_if_set(stage, "active");
-}
-
 /// Unmaps a page, and interrupts CPU 0 if a word is not zero.
 fn flush_if_set(stage: &Stage, word: &str) {
     let frame = stage.unmap(0, 0);
     stage.word("the generation").fetch_add(1, AcqRel);
-    if stage.word(word).load(Acquire) != 0 {
-        stage.interrupt_and_wait(0);
-    }
+    stage.interrupt_if_set(word);
     stage.reuse(frame);
 }

@@ -109,37 +109,31 @@ fn unmap_again(stage: &Stage) {
 }
 
 fn unmap_with_a_flag(stage: &Stage) {
-    begin_pending(stage);
+    change_pending(stage, 1);
     stage.unmap(0, 0);
     stage.signal("unmapped");
     stage.interrupt_and_wait(USER);
-    end_pending(stage);
+    change_pending(stage, -1);
 }
 
 fn unmap_another_and_rely_on_the_flag(stage: &Stage) {
     stage.wait_for("unmapped");
-    begin_pending(stage);
+    change_pending(stage, 1);
     // It finds nothing of its own to flush.
-    end_pending(stage);
+    change_pending(stage, -1);
     if stage.word("pending").load(Acquire) == 0 {
         stage.claim_flushed(0, 0);
     }
 }
 
-fn begin_pending(stage: &Stage) {
+/// Adds `change`, 1 or -1, to the number of pending flushes. In the faulty variant, a flag stands
+/// for the number.
+fn change_pending(stage: &Stage, change: i64) {
+    let pending = stage.word("pending");
     if stage.is_fixed() {
-        stage.word("pending").fetch_add(1, AcqRel);
+        pending.fetch_add(change.cast_unsigned(), AcqRel);
     } else {
-        stage.word("pending").store(1, Release);
-        fence();
-    }
-}
-
-fn end_pending(stage: &Stage) {
-    if stage.is_fixed() {
-        stage.word("pending").fetch_add(1_u64.wrapping_neg(), AcqRel);
-    } else {
-        stage.word("pending").store(0, Release);
+        pending.store(u64::from(change == 1), Release);
         fence();
     }
 }
@@ -184,10 +178,7 @@ fn unmap_the_new_place(stage: &Stage) {
     stage.wait_for("moved");
     let frame = stage.unmap(0, 2);
     // Flush the new place only.
-    with_machine(|machine| {
-        machine.issue_broadcast(|page| page == 2);
-        machine.complete_broadcasts();
-    });
+    stage.broadcast(2);
     stage.reuse(frame);
 }
 

@@ -51,7 +51,7 @@ pub(super) const BUGS: &[Bug] = &[
         profile: Profile::ARM64,
         finds: walks_freed,
         words: &["lazy"],
-        cpus: &[use_the_space, free_a_table_after_the_flush],
+        cpus: &[use_the_space, |stage| free_table_after_interrupt(stage, || true)],
         handler: invalidate_the_pages_of_a_table,
         ..Bug::DEFAULT
     },
@@ -87,10 +87,6 @@ fn free_a_table(stage: &Stage) {
     stage.in_fixed_order(|| stage.interrupt_and_wait(0), free);
 }
 
-fn free_a_table_after_the_flush(stage: &Stage) {
-    free_table_after_interrupt(stage, || true);
-}
-
 fn be_lazy(stage: &Stage) {
     stage.load(0);
     stage.user_mode();
@@ -116,9 +112,7 @@ fn go_offline(stage: &Stage) {
 
 fn exit_the_space(stage: &Stage) {
     stage.wait_for("no thread left");
-    if stage.word("the mask").load(Acquire) != 0 {
-        stage.interrupt_and_wait(0);
-    }
+    stage.interrupt_if_set("the mask");
     with_machine(|machine| machine.free_root(stage.space(0).root()));
 }
 

@@ -86,13 +86,8 @@ fn lock_masked(stage: &Stage) {
 fn flush_under_the_lock(stage: &Stage) {
     lock(stage);
     let ticket = stage.interrupt(0);
-    if stage.is_fixed() {
-        unlock(stage);
-    }
-    stage.wait_until(|| stage.handled[0].load(Acquire) >= ticket);
-    if !stage.is_fixed() {
-        unlock(stage);
-    }
+    let wait = || stage.wait_until(|| stage.handled[0].load(Acquire) >= ticket);
+    stage.in_fixed_order(|| unlock(stage), wait);
 }
 
 fn come_online(stage: &Stage) {
@@ -112,9 +107,7 @@ fn come_online(stage: &Stage) {
 }
 
 fn flush_if_online(stage: &Stage) {
-    if stage.word("online").load(Acquire) & 1 != 0 {
-        stage.interrupt_and_wait(0);
-    }
+    stage.interrupt_if_set("online");
     stage.word("online").fetch_or(2, AcqRel);
 }
 

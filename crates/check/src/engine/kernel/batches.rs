@@ -38,11 +38,11 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
             return drop(self.pinned(|pin| batch.send(pin)));
         }
         let send = || self.pinned(|pin| batch.send(pin)).wait();
-        let bag = self.flushing_all(spaces, FlushScope::Pages, send);
+        let freed_later = self.flushing_all(spaces, FlushScope::Pages, send);
         if unmapped_count == 2 {
             with_machine(|machine| machine.reach(Sometimes::BatchedTwoSpaces));
         }
-        self.free(bag);
+        self.free(freed_later);
     }
 
     /// Unmaps a page of each of two spaces: sends the first flush, polls it, sends the second
@@ -50,26 +50,25 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
     pub(super) fn unmap_joined(&self, spaces: [usize; 2], number: usize) {
         let [one, other] = spaces.map(|space| &self.spaces[space]);
         let _in_flight = [one, other].map(|it| InFlight::begin(&it.in_flight));
-        let take = |it: &KernelSpace<LIFETIME, WORDS>| it.tables.swap(number, Entry::EMPTY);
-        let first = take(one);
+        let unmap = |it: &KernelSpace<LIFETIME, WORDS>| it.tables.swap(number, Entry::EMPTY);
+        let first = unmap(one);
         if !first.is_present() {
             // Another CPU unmapped the page, and that CPU's flush covers it.
             let _ = self.unmap(spaces[1], number);
             return;
         }
-        let (first_outdated, mut second_outdated) =
-            (self.stale_entries(spaces[0], page(number)), None);
-        let mut bag = FreeList::default();
-        bag.extend([Freed::Page { space: spaces[0], number, frame: first.target() }]);
+        let (first_stale, mut second_stale) = (self.stale_entries(spaces[0], page(number)), None);
+        let mut freed_later = FreeList::default();
+        freed_later.extend([Freed::Page { space: spaces[0], number, frame: first.target() }]);
         let flush = || {
             let mut pending = self.pinned(|pin| pin.flush(&one.space, page(number)));
             let is_done = pending.poll();
             with_machine(|machine| machine.observe(u64::from(is_done)));
-            let second = take(other);
+            let second = unmap(other);
             if second.is_present() {
-                second_outdated = Some(self.stale_entries(spaces[1], page(number)));
+                second_stale = Some(self.stale_entries(spaces[1], page(number)));
                 let frame = second.target();
-                bag.extend([Freed::Page { space: spaces[1], number, frame }]);
+                freed_later.extend([Freed::Page { space: spaces[1], number, frame }]);
                 if !is_done {
                     with_machine(|machine| machine.reach(Sometimes::JoinedUnfinished));
                 }
@@ -79,12 +78,12 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         };
         self.flushing_all(&spaces, FlushScope::Pages, flush);
         with_machine(|machine| {
-            machine.complete_flush(first_outdated);
-            if let Some(stale_entries) = second_outdated {
-                machine.complete_flush(stale_entries);
+            machine.complete_flush(first_stale);
+            if let Some(stale) = second_stale {
+                machine.complete_flush(stale);
             }
         });
-        self.free(bag);
+        self.free(freed_later);
     }
 
     /// Flushes several spaces. The machine checks which CPUs are interrupted.
@@ -103,8 +102,8 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
     }
 
     /// Frees all entries of the list.
-    pub(super) fn free(&self, bag: FreeList) {
-        for freed in bag {
+    pub(super) fn free(&self, list: FreeList) {
+        for freed in list {
             match freed {
                 Freed::Page { space, number, frame } => self.free_frame(space, number, frame),
                 Freed::Table(table) => with_machine(|machine| machine.free_table(table)),

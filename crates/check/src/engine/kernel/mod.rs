@@ -240,8 +240,8 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         });
     }
 
-    /// Claims that pages that another operation has unmapped are flushed. `stale` are their entries
-    /// at the time when they were found gone.
+    /// Flushes pages that another operation has unmapped, if their flush waits in a batch, and
+    /// claims that they are flushed. `stale_entries` are their entries when they were found gone.
     fn flush_if_batched(&self, space: usize, extent: Extent, stale_entries: StaleEntries) {
         let KernelSpace { space: own, tables, .. } = &self.spaces[space];
         with_machine(|machine| {
@@ -320,7 +320,7 @@ impl<'p, const LIFETIME: u8, const WORDS: usize> Kernel<'p, LIFETIME, WORDS> {
         with_machine(|machine| {
             // All operations but this one.
             machine.wait_until(|| uses_left.as_ref().is_none_or(|left| left.load(Acquire) <= 1));
-            self.engine.machine().retires(tables.root(), machine.cpu());
+            self.engine.machine().note_retired(tables.root(), machine.cpu());
         });
         // SAFETY: no program switches to a space after it has retired it.
         let retiring = self.pinned(|pin| unsafe { pin.retire(NonNull::from(space)) });

@@ -20,23 +20,23 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let KernelSpace { tables, in_flight, .. } = &self.spaces[space];
         let _in_flight = InFlight::begin(in_flight);
         let Some(table) = tables.remove_table(slot) else { return false };
-        let bag = self.take_pages(space, slot);
+        let pages = self.unmap_pages(space, slot);
         let extent = of_slot(slot, PageSize::SIZE_4K).freeing_tables();
         self.flush(space, extent, self.stale_entries(space, extent));
-        self.free(bag);
+        self.free(pages);
         with_machine(|machine| machine.free_table(table));
         true
     }
 
     /// Unmaps all pages of a table.
-    fn take_pages(&self, space: usize, slot: usize) -> FreeList {
-        let mut bag = FreeList::default();
+    fn unmap_pages(&self, space: usize, slot: usize) -> FreeList {
+        let mut pages = FreeList::default();
         for number in slot * PAGES..(slot + 1) * PAGES {
             let entry = self.spaces[space].tables.swap(number, Entry::EMPTY);
             let frame = entry.target();
-            bag.extend(entry.is_present().then_some(Freed::Page { space, number, frame }));
+            pages.extend(entry.is_present().then_some(Freed::Page { space, number, frame }));
         }
-        bag
+        pages
     }
 
     /// Removes a table, and frees it when no lazy CPU can walk it.
@@ -45,7 +45,7 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
         let _in_flight = InFlight::begin(in_flight);
         let Some(table) = tables.remove_table(slot) else { return };
         let mut gather: Gather<FreeList> = Gather::new();
-        for freed in self.take_pages(space, slot) {
+        for freed in self.unmap_pages(space, slot) {
             if let Freed::Page { number, .. } = freed {
                 gather.page((number as u64) << 12, PageSize::SIZE_4K, freed);
             }
@@ -63,12 +63,12 @@ impl<const LIFETIME: u8, const WORDS: usize> Kernel<'_, LIFETIME, WORDS> {
             flushed
         });
         let mut free = FreeList::default();
-        let held_before = quarantine.borrow().table_count();
-        let result = flushed.release(&mut quarantine.borrow_mut(), |bag| free.extend(bag));
-        let held = quarantine.borrow().table_count();
+        let count_before = quarantine.borrow().table_count();
+        let result = flushed.release(&mut quarantine.borrow_mut(), |freed| free.extend(freed));
+        let count = quarantine.borrow().table_count();
         with_machine(|machine| {
-            machine.observe((free.into_iter().count() as u64) << 8 | held as u64);
-            if held > held_before {
+            machine.observe((free.into_iter().count() as u64) << 8 | count as u64);
+            if count > count_before {
                 machine.reach(Sometimes::QuarantinedTable);
             }
         });
