@@ -2,7 +2,6 @@
 //! of a list.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt::Debug;
 use std::hash::BuildHasherDefault;
 
@@ -46,13 +45,13 @@ struct Node {
 }
 
 impl Exhaustive {
-    /// Visits all runs.
+    /// Creates a chooser that visits all runs.
     pub fn unbounded() -> Self {
         Self::default()
     }
 
-    /// Visits all runs that leave a CPU that could continue for another CPU at most `changes_max`
-    /// times.
+    /// Creates a chooser that visits all runs with at most `changes_max` changes from a CPU that
+    /// could continue to another CPU.
     pub fn with_changes(changes_max: u32) -> Self {
         Self { changes_max: Some(changes_max), ..Self::default() }
     }
@@ -76,7 +75,7 @@ impl Exhaustive {
         false
     }
 
-    /// Number of visited states.
+    /// Returns the number of visited states.
     pub fn states(&self) -> usize {
         self.seen.len()
     }
@@ -94,11 +93,11 @@ impl Exhaustive {
 
 impl Chooser for Exhaustive {
     fn choose(&mut self, state: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
-        let goes_on = self.last_cpu.map(Action::Step).filter(|step| actions.contains(step));
+        let next_step = self.last_cpu.map(Action::Step).filter(|step| actions.contains(step));
         // Without changes left, the last CPU continues if it can. Hardware events stay possible.
         let is_possible = |action: &Action| match action {
             Action::Step(_) => {
-                self.changes_left != Some(0) || goes_on.is_none_or(|step| step == *action)
+                self.changes_left != Some(0) || next_step.is_none_or(|step| step == *action)
             }
             _ => true,
         };
@@ -106,29 +105,24 @@ impl Chooser for Exhaustive {
         possible.clear();
         possible.extend((0..actions.len()).filter(|&index| is_possible(&actions[index])));
         // Try the last CPU first: then the first violation that is found has few changes.
-        possible.sort_by_key(|&index| Some(actions[index]) != goes_on);
+        possible.sort_by_key(|&index| Some(actions[index]) != next_step);
         let position = if self.depth < self.trail.len() {
             self.trail[self.depth].chosen
         } else {
             let left = self.changes_left.unwrap_or(0);
             let last = self.last_cpu.map_or(0, |cpu| cpu as u64 + 1);
             let key = if self.changes_max.is_some() { mix(state(), last) } else { state() };
-            match self.seen.entry(key) {
-                Entry::Occupied(seen) if *seen.get() >= left => return None,
-                Entry::Occupied(mut seen) => {
-                    seen.insert(left);
-                }
-                Entry::Vacant(new) => {
-                    new.insert(left);
-                }
+            if self.seen.get(&key).is_some_and(|&seen| seen >= left) {
+                return None;
             }
+            self.seen.insert(key, left);
             self.trail.push(Node { chosen: 0, count: possible.len() });
             0
         };
         self.depth += 1;
         let chosen = possible[position];
         self.possible = possible;
-        self.note(actions[chosen], goes_on.is_some());
+        self.note(actions[chosen], next_step.is_some());
         Some(chosen)
     }
 }
@@ -157,8 +151,8 @@ impl Random {
 impl Chooser for Random {
     fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
         let last = self.last_cpu.map(Action::Step);
-        let goes_on = actions.iter().position(|&action| Some(action) == last);
-        let index = match goes_on {
+        let next_step = actions.iter().position(|&action| Some(action) == last);
+        let index = match next_step {
             Some(index) if self.below(4) != 0 => index,
             _ => self.below(actions.len()),
         };
@@ -177,7 +171,7 @@ impl Chooser for Random {
 pub struct Priorities {
     random: Random,
     /// The priority of each actor; the highest comes first.
-    of: HashMap<Actor, u64>,
+    priorities: HashMap<Actor, u64>,
     /// Numbers of the choices after which the highest priority becomes the lowest.
     changes: Vec<u64>,
     choices: u64,
@@ -195,24 +189,25 @@ impl Priorities {
     pub fn new(seed: u64, changes: usize) -> Self {
         let mut random = Random::new(seed);
         let changes = (0..changes).map(|_| random.below(CHOICES) as u64).collect();
-        Self { random, of: HashMap::new(), changes, choices: 0 }
+        Self { random, priorities: HashMap::new(), changes, choices: 0 }
     }
 
-    fn of(&mut self, actor: Actor) -> u64 {
-        let Self { random, of, .. } = self;
-        *of.entry(actor).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
+    fn priority(&mut self, actor: Actor) -> u64 {
+        let Self { random, priorities, .. } = self;
+        *priorities.entry(actor).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
     }
 }
 
 impl Chooser for Priorities {
     fn choose(&mut self, _: &dyn Fn() -> u64, actions: &[Action]) -> Option<usize> {
         let actors: Vec<_> = actions.iter().map(|action| action.actor()).collect();
-        let priorities: Vec<_> = actors.iter().map(|&actor| self.of(actor)).collect();
+        let priorities: Vec<_> = actors.iter().map(|&actor| self.priority(actor)).collect();
         let first = (0..actions.len()).max_by_key(|&index| priorities[index])?;
         self.choices += 1;
         if self.changes.contains(&self.choices) {
             // Lower than all that were lowered before.
-            self.of.insert(actors[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
+            self.priorities
+                .insert(actors[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
         }
         Some(first)
     }

@@ -73,8 +73,8 @@ fn search_from(
     changes_max: Option<u32>,
     budget: Budget,
 ) -> Search {
-    let all_anew = || changes_max.map_or_else(Exhaustive::unbounded, Exhaustive::with_changes);
-    let mut all = all_anew();
+    let new_chooser = || changes_max.map_or_else(Exhaustive::unbounded, Exhaustive::with_changes);
+    let mut all = new_chooser();
     let (mut search, start) = (Search::default(), Instant::now());
     while all.next_run() {
         if all.states() > budget.states || start.elapsed() > budget.time {
@@ -85,7 +85,7 @@ fn search_from(
             scenario.run(RunSettings { profile, chooser, history, sharing: &mut sharing });
         if sharing.has_grown() {
             // The runs so far treated a shared word as one CPU's own.
-            all = all_anew();
+            all = new_chooser();
             continue;
         }
         search.add(scenario, profile, &outcome, &mut sharing);
@@ -120,7 +120,7 @@ pub fn shortest(
 
 /// Executes random runs, each with a seed of its own.
 pub fn at_random(scenario: &dyn Scenario, profile: Profile, seed: u64, budget: Budget) -> Search {
-    many(scenario, profile, seed, budget, Random::new)
+    search_runs(scenario, profile, seed, budget, Random::new)
 }
 
 /// Executes runs under [`Priorities`] with a number of changes, each with a seed of its own.
@@ -131,10 +131,10 @@ pub fn by_priorities(
     seed: u64,
     budget: Budget,
 ) -> Search {
-    many(scenario, profile, seed, budget, |seed| Priorities::new(seed, changes))
+    search_runs(scenario, profile, seed, budget, |seed| Priorities::new(seed, changes))
 }
 
-fn many<C: Chooser>(
+fn search_runs<C: Chooser>(
     scenario: &dyn Scenario,
     profile: Profile,
     seed: u64,

@@ -2,11 +2,10 @@
 //! are switching from or to any space, at some time during the flush. All other CPUs catch up by
 //! themselves.
 
-use crate::hash::mix;
 use crate::memory::Memory;
 
 /// A CPU's use of spaces, as far as other CPUs can know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpaceUse {
     /// The CPU uses no space: it idles, or runs the kernel alone.
     None,
@@ -17,7 +16,7 @@ pub enum SpaceUse {
 }
 
 /// The kind of entries that a flush invalidates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlushScope {
     /// Pages only. A CPU that does not use the space must not be interrupted.
     Pages,
@@ -26,7 +25,7 @@ pub enum FlushScope {
 }
 
 /// A flush that has not returned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Flush {
     cpu: usize,
     root: usize,
@@ -37,7 +36,7 @@ struct Flush {
 }
 
 /// The spaces that CPUs use, and the flushes that have not returned.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct InterruptOracle {
     uses: Vec<SpaceUse>,
     /// CPUs that use no space any more but whose last stores are not visible yet, one bit each.
@@ -103,25 +102,5 @@ impl InterruptOracle {
         own.peek().is_none()
             || own
                 .any(|flush| flush.scope == FlushScope::Tables || flush.targets >> target & 1 == 1)
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        let mut hash = self.leaving;
-        for &it in &self.uses {
-            hash = mix(
-                hash,
-                match it {
-                    SpaceUse::None => 0,
-                    SpaceUse::Switching => 1,
-                    SpaceUse::Active(root) => 2 + root as u64,
-                },
-            );
-        }
-        for flush in &self.flushes {
-            let tables = u64::from(flush.scope == FlushScope::Tables);
-            hash = mix(hash, (flush.cpu << 16 | flush.root << 1) as u64 | tables);
-            hash = mix(hash, flush.targets);
-        }
-        hash
     }
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use crate::hardware::{Entry, Violation};
-use crate::hash::mix;
 use crate::memory::Memory;
 use crate::profile::{Invalidations, Profile};
 
@@ -12,7 +11,7 @@ use crate::profile::{Invalidations, Profile};
 type CachedPage = (usize, Entry, u32);
 
 /// The translations of the kernel's pages that CPUs may hold.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct KernelPages {
     /// The words of the page table. Empty if there is none.
     words: Vec<u32>,
@@ -180,31 +179,5 @@ impl KernelPages {
             let &(page, ..) = self.cached[cpu].iter().find(is_old)?;
             Some(Violation::UsesReusedKernel { cpu, page })
         })
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        let of_cached = |hash, &(page, entry, incarnation): &CachedPage| {
-            mix(hash, entry.0 << 16 | (page << 8) as u64 | u64::from(incarnation))
-        };
-        let mut hash = self.online;
-        for &(issuer, page) in &self.broadcasts {
-            hash = mix(hash, (issuer << 8 | page) as u64 + 1);
-        }
-        for cached in &self.cached {
-            hash = mix(hash, cached.len() as u64);
-            hash = cached.iter().fold(hash, of_cached);
-        }
-        if self.is_early {
-            for found in &self.since_complete {
-                hash = found.iter().fold(mix(hash, found.len() as u64), of_cached);
-            }
-            for overwritten in &self.unpublished {
-                hash = overwritten.iter().fold(mix(hash, overwritten.len() as u64), of_cached);
-            }
-            for (cpu, cached) in &self.unpublished_then {
-                hash = of_cached(mix(hash, *cpu as u64), cached);
-            }
-        }
-        self.incarnations.iter().fold(hash, |hash, &incarnation| mix(hash, u64::from(incarnation)))
     }
 }

@@ -64,6 +64,7 @@
 #![allow(
     clippy::module_name_repetitions,
     clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
     clippy::cast_possible_truncation,
     reason = "names are qualified by their module; numbers are small"
 )]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hash::mix;
+use crate::hash::{hash_of, mix};
 use crate::history::History;
 use crate::profile::Stores;
 
@@ -20,7 +20,7 @@ pub(crate) struct Memory {
 }
 
 /// A store in a store buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct Stored {
     pub(crate) word: u32,
     pub(crate) value: u64,
@@ -179,15 +179,7 @@ impl Memory {
     }
 
     pub(crate) fn hash(&self) -> u64 {
-        let mut hash = self.hash;
-        for buffer in &self.buffers {
-            hash = mix(hash, buffer.len() as u64);
-            for &Stored { word, value, releases, is_locked } in buffer {
-                let flags = u64::from(releases) | u64::from(is_locked) << 1;
-                hash = mix(mix(hash, u64::from(word) << 2 | flags), value);
-            }
-        }
-        hash
+        mix(self.hash, hash_of(&self.buffers))
     }
 }
 

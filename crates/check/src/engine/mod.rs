@@ -35,8 +35,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Three spaces with [`Lifetime::Handoff`], two tags for each CPU, sets of one word, and no
-    /// broken rule.
+    /// A configuration of three spaces with [`Lifetime::Handoff`], two tags for each CPU, sets of
+    /// one word, and no broken rule.
     pub const fn new(cpus: usize) -> Self {
         let (tags, lifetime) = (Tags::PerCpu(2), Lifetime::Handoff);
         Self { cpus, spaces: 3, tags, lifetime, cpu_words: 1, broken: None }

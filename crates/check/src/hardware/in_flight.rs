@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::{Entry, Hardware, PAGES};
-use crate::hash::mix;
 use crate::memory::Memory;
 
 /// The result of translating a page.
@@ -80,7 +79,7 @@ impl Moment {
 }
 
 /// A translation that an instruction may have found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct EarlyTranslation {
     page: usize,
     found: Translation,
@@ -91,7 +90,7 @@ struct EarlyTranslation {
 type EarlyTranslations = BTreeSet<EarlyTranslation>;
 
 /// Translations in it of all CPUs.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct InFlight {
     /// For each CPU and each of its moments, the translations that the CPU may have found since
     /// that moment and since its last synchronisation.
@@ -112,16 +111,6 @@ impl InFlight {
             });
             *since = after.collect();
         }
-    }
-
-    pub(super) fn hash(&self, mut hash: u64) -> u64 {
-        for since in self.cpus.iter().flatten() {
-            hash = mix(hash, since.len() as u64);
-            for &EarlyTranslation { page, found, has_executed } in since {
-                hash = mix(mix(hash, (page as u64) << 1 | u64::from(has_executed)), found.bits());
-            }
-        }
-        hash
     }
 }
 

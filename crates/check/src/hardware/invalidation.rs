@@ -4,11 +4,10 @@
 use std::fmt;
 
 use super::{Hardware, Overwritten, PAGE_NUMBERS, Violation};
-use crate::hash::mix;
 use crate::memory::Memory;
 
 /// An invalidation that is not complete.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Invalidation {
     issuer: usize,
     reach: Reach,
@@ -19,7 +18,7 @@ pub(crate) struct Invalidation {
 }
 
 /// The CPUs that an invalidation reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// Only the CPU that issues it.
     Own,
@@ -28,7 +27,7 @@ pub enum Reach {
 }
 
 /// The entries that an invalidation removes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) enum What {
     /// A set of pages, one bit each, under `tag` or the loaded one, and the cached pointers to
     /// tables if `upper` is set.
@@ -49,21 +48,6 @@ impl fmt::Display for What {
             }
             Self::Tag(tag) => write!(f, "tag {tag}"),
         }
-    }
-}
-
-impl Invalidation {
-    pub(super) fn hash(&self, hash: u64) -> u64 {
-        let reach = u64::from(self.reach == Reach::Everybody);
-        let (kind, what) = match self.what {
-            What::Pages { tag, pages, upper } => {
-                let kind = 4 | u64::from(upper) << 3 | u64::from(tag.is_some()) << 1;
-                (kind, pages << 16 | u64::from(tag.unwrap_or(0)))
-            }
-            What::Tag(tag) => (2, u64::from(tag)),
-        };
-        let hash = mix(mix(hash, (self.issuer as u64) << 4 | kind | reach), what);
-        self.unpublished.iter().fold(hash, |hash, it| it.hash(hash))
     }
 }
 

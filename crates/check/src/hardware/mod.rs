@@ -17,8 +17,8 @@ mod violation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
-use crate::hash::mix;
 use crate::memory::Memory;
 use crate::profile::{LoadsWithoutTags, Profile, UpperLevels};
 
@@ -101,7 +101,7 @@ impl fmt::Display for Entry {
 }
 
 /// A translation that a CPU may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Leaf {
     root: usize,
     page: usize,
@@ -109,15 +109,8 @@ struct Leaf {
     incarnation: u32,
 }
 
-impl Leaf {
-    const fn mixed_into(self, hash: u64) -> u64 {
-        let place = (self.root << 8 | self.page) as u64;
-        mix(mix(hash, place << 32 | self.incarnation as u64), self.entry.0)
-    }
-}
-
 /// A cached pointer to a table that a CPU may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct CachedTable {
     root: usize,
     slot: usize,
@@ -126,13 +119,13 @@ struct CachedTable {
 }
 
 /// The entries that a CPU may hold under one tag.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Cached {
     leaves: BTreeSet<Leaf>,
     tables: BTreeSet<CachedTable>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 struct HardwareCpu {
     root: Option<usize>,
     tag: u16,
@@ -523,34 +516,17 @@ impl Hardware {
         self.roots[root].is_free = true;
         self.fill_all(memory)
     }
+}
 
-    pub(crate) fn hash(&self) -> u64 {
-        let mut hash = 0;
-        for cpu in &self.cpus {
-            let root = cpu.root.map_or(0, |root| root as u64 + 1);
-            let mode = u64::from(cpu.is_in_user_mode);
-            hash = mix(hash, root << 32 | u64::from(cpu.tag) << 1 | mode);
-            for (&tag, cached) in &cpu.cached {
-                hash = mix(hash, u64::from(tag));
-                hash = cached.leaves.iter().fold(hash, |hash, leaf| leaf.mixed_into(hash));
-                for upper in &cached.tables {
-                    let place = (upper.root << 16 | upper.slot << 8 | upper.table) as u64;
-                    hash = mix(hash, place << 32 | u64::from(upper.incarnation));
-                }
-            }
+/// Hashes everything that can change during a run.
+impl Hash for Hardware {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { cpus, roots, tables, frames, flushed, .. } = self;
+        let Self { invalidations, unpublished, in_flight, .. } = self;
+        (cpus, frames, flushed, invalidations, unpublished, in_flight).hash(state);
+        for table in roots.iter().chain(tables) {
+            (table.incarnation, table.is_free).hash(state);
         }
-        hash = self.invalidations.iter().fold(hash, |hash, it| it.hash(hash));
-        for (cpu, entries) in self.unpublished.iter().enumerate() {
-            hash = entries.iter().fold(hash, |hash, it| it.hash(mix(hash, cpu as u64)));
-        }
-        hash = self.in_flight.iter().fold(hash, |hash, in_flight| in_flight.hash(hash));
-        for leaf in &self.flushed {
-            hash = leaf.mixed_into(hash);
-        }
-        for table in self.roots.iter().chain(&self.tables) {
-            hash = mix(hash, u64::from(table.incarnation) << 1 | u64::from(table.is_free));
-        }
-        self.frames.iter().fold(hash, |hash, &incarnation| mix(hash, u64::from(incarnation)))
     }
 }
 

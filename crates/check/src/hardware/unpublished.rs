@@ -12,23 +12,16 @@
 //! model orders the invalidation by the dependency.
 
 use super::{CachedTable, Entry, Hardware, Leaf, PAGES, SLOTS};
-use crate::hash::mix;
 use crate::memory::Memory;
 use crate::profile::Invalidations;
 
 /// An entry that was overwritten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Overwritten {
     word: u32,
     before: Entry,
     /// Incarnation of the entry's frame or table at that time.
     incarnation: u32,
-}
-
-impl Overwritten {
-    pub(super) const fn hash(self, hash: u64) -> u64 {
-        mix(mix(hash, (self.word as u64) << 32 | self.incarnation as u64), self.before.0)
-    }
 }
 
 impl Hardware {

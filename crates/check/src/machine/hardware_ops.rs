@@ -186,7 +186,7 @@ impl HostileMachine {
         };
         self.hardware_step(text, |hardware, memory, cpu| hardware.invalidate_tag(memory, cpu, tag));
         if tag.is_none() {
-            self.kernel_pages(|kernel, memory, cpu| kernel.invalidate_all(memory, cpu));
+            self.kernel_pages(KernelPages::invalidate_all);
         }
     }
 
@@ -246,8 +246,8 @@ impl HostileMachine {
     /// Waits until all invalidations that *this* CPU has issued are complete.
     pub fn complete_broadcasts(&self) {
         let text = || "completes its invalidations".to_owned();
-        self.hardware_step(text, |hardware, memory, cpu| hardware.complete_issued(memory, cpu));
-        self.kernel_pages(|kernel, memory, cpu| kernel.complete_broadcasts(memory, cpu));
+        self.hardware_step(text, Hardware::complete_issued);
+        self.kernel_pages(KernelPages::complete_broadcasts);
         // This waits for earlier loads and visible stores as well: `dsb ish`.
         self.publish_tables();
         self.order_invalidations();

@@ -20,7 +20,7 @@ use std::ptr;
 use corosensei::Yielder;
 
 use crate::hardware::{Entry, Hardware, Violation};
-use crate::hash::mix;
+use crate::hash::{hash_of, mix};
 use crate::history::{History, Line, LineKind};
 use crate::interrupt_oracle::InterruptOracle;
 use crate::kernel_pages::KernelPages;
@@ -426,9 +426,9 @@ impl HostileMachine {
     }
 
     fn state(&self) -> u64 {
-        let mut hash = mix(self.memory.borrow().hash(), self.hardware.borrow().hash());
-        hash = mix(hash, self.kernel_pages.borrow().hash());
-        hash = mix(hash, self.interrupt_oracle.borrow().hash());
+        let mut hash = mix(self.memory.borrow().hash(), hash_of(&*self.hardware.borrow()));
+        hash = mix(hash, hash_of(&*self.kernel_pages.borrow()));
+        hash = mix(hash, hash_of(&*self.interrupt_oracle.borrow()));
         for context in &self.cpus {
             let program = match context.program.get() {
                 Program::Ready => 0,
@@ -461,7 +461,7 @@ pub fn with_machine<R>(f: impl FnOnce(&HostileMachine) -> R) -> R {
     f(machine.expect("words and machines are used during a run"))
 }
 
-/// while it lives, this host thread executes a run.
+/// While it lives, this host thread executes a run.
 struct CurrentRun(*const HostileMachine);
 
 impl CurrentRun {

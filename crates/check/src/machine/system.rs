@@ -28,7 +28,7 @@ pub(crate) fn with_system<R>(f: impl FnOnce(&dyn System) -> R) -> R {
     f(unsafe { &*system })
 }
 
-/// while it lives, a system runs on this host thread.
+/// While it lives, a system runs on this host thread.
 pub(crate) struct Running(Option<*const dyn System>);
 
 impl Running {
@@ -36,6 +36,7 @@ impl Running {
         let system: *const (dyn System + '_) = system;
         // SAFETY: this only extends the lifetime bound of the trait object. The pointer is only
         // dereferenced during the run, which `system` outlives.
+        #[expect(clippy::transmute_ptr_to_ptr, reason = "a cast cannot extend the bound")]
         let system = unsafe { transmute::<*const (dyn System + '_), *const dyn System>(system) };
         Self(SYSTEM.replace(Some(system)))
     }

@@ -32,9 +32,9 @@
 //!   (June 2025) forbids it. In this outcome, the reader's access uses an entry after another CPU
 //!   has invalidated it and has waited for the invalidation. According to the manual, `TLBI` "waits
 //!   for all memory accesses using in-scope old translation information to complete". In the
-//!   forbidden test RBS, which is otherwise the same, the reader must not find data that the
-//!   frame's next owner writes. The authors' own list of 2022-09-14 (strong model with ETS) also
-//!   has it as forbidden.
+//!   similar test RBS, which is forbidden, the reader must not find data that the frame's next
+//!   owner writes. The authors' own list of 2022-09-14 (strong model with ETS) also has it as
+//!   forbidden.
 //! - `CoRpteT.EL1+dsb-tlbi-dsb` is published as forbidden, and **happens here**. herd7 (June 2025)
 //!   allows it. Nothing in this test makes the translation later than in
 //!   `CoWinvT.EL1+dsb-tlbi-dsb`, which is allowed.
