@@ -171,7 +171,7 @@ impl Chooser for Random {
 pub struct Priorities {
     random: Random,
     /// The priority of each actor; the highest comes first.
-    priorities: HashMap<Actor, u64>,
+    by_actor: HashMap<Actor, u64>,
     /// Numbers of the choices after which the highest priority becomes the lowest.
     changes: Vec<u64>,
     choices: u64,
@@ -189,12 +189,12 @@ impl Priorities {
     pub fn new(seed: u64, changes: usize) -> Self {
         let mut random = Random::new(seed);
         let changes = (0..changes).map(|_| random.below(CHOICES) as u64).collect();
-        Self { random, priorities: HashMap::new(), changes, choices: 0 }
+        Self { random, by_actor: HashMap::new(), changes, choices: 0 }
     }
 
     fn priority(&mut self, actor: Actor) -> u64 {
-        let Self { random, priorities, .. } = self;
-        *priorities.entry(actor).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
+        let Self { random, by_actor, .. } = self;
+        *by_actor.entry(actor).or_insert_with(|| 1 << 32 | random.below(1 << 30) as u64)
     }
 }
 
@@ -206,8 +206,7 @@ impl Chooser for Priorities {
         self.choices += 1;
         if self.changes.contains(&self.choices) {
             // Lower than all that were lowered before.
-            self.priorities
-                .insert(actors[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
+            self.by_actor.insert(actors[first], CHOICES as u64 - self.choices.min(CHOICES as u64));
         }
         Some(first)
     }

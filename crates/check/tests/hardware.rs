@@ -189,7 +189,7 @@ fn tlb_evicts_no_entry() {
             it.tables.swap(0, Entry::EMPTY);
             fence();
             with_machine(|machine| {
-                machine.complete_flush(machine.stale_entries(it.tables.root(), |it| it == 0))
+                machine.complete_flush(machine.stale_entries(it.tables.root(), |it| it == 0));
             });
         }
     };

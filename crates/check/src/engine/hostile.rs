@@ -154,7 +154,7 @@ unsafe impl<const LIFETIME: u8, const WORDS: usize> Machine for EngineMachine<LI
     }
     fn invalidate(&self, _: Tag, extent: Extent) {
         with_machine(|machine| {
-            machine.invalidate_pages(|page| covers(extent, page), upper(extent))
+            machine.invalidate_pages(|page| covers(extent, page), upper(extent));
         });
     }
     fn invalidate_tag(&self, tag: Tag) {

@@ -251,7 +251,7 @@ impl Stage {
     fn claim_flushed(&self, space: usize, page: usize) {
         let root = self.space(space).root();
         with_machine(|machine| {
-            machine.complete_flush(machine.stale_entries(root, |it| it == page))
+            machine.complete_flush(machine.stale_entries(root, |it| it == page));
         });
     }
 
