@@ -15,7 +15,7 @@ pub enum Access {
     Plain,
     /// Atomic, with this ordering.
     Atomic(Ordering),
-    /// As the engine's rule asks for.
+    /// The ordering of one of the engine's rules.
     Rule(Rule),
 }
 

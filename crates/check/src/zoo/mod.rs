@@ -27,7 +27,7 @@ use crate::profile::Profile;
 /// A bug.
 #[derive(Clone, Copy, Debug)]
 pub struct Bug {
-    /// Its name in this project.
+    /// The name of the bug in this project.
     pub name: &'static str,
     /// The kernel that had it, and the commit or report.
     pub source: &'static str,
@@ -46,9 +46,9 @@ pub struct Bug {
 /// Variant of a bug's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// As it was shipped.
+    /// The program with the bug, as it was shipped.
     Faulty,
-    /// As it was fixed.
+    /// The program with the fix.
     Fixed,
 }
 

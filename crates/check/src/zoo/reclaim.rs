@@ -119,7 +119,7 @@ fn unmap_with_a_flag(stage: &Stage) {
 fn unmap_another_and_rely_on_the_flag(stage: &Stage) {
     stage.wait_for("unmapped");
     change_pending(stage, 1);
-    // It finds nothing of its own to flush.
+    // This CPU finds no page of its own to flush.
     change_pending(stage, -1);
     if stage.word("pending").load(Acquire) == 0 {
         stage.claim_flushed(0, 0);
